@@ -1,0 +1,170 @@
+//! Names of things: nodes, clusters, jobs, tasks, epochs.
+//!
+//! Knows nothing of the network, of actors or of roles. Every id is small, ordered (so that whatever iterates over ids
+//! and emits messages does so in one order) and serialises as its plain value.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! name_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(name: &str) -> Self {
+                Self(name.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(name: String) -> Self {
+                Self(name.into())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name_id! {
+    /// A node of the grid: one process, for example `ams-3`. Unique in its grid among living nodes; its certificate
+    /// carries it. One life of it is told from the next by its [`Incarnation`].
+    NodeId
+}
+
+name_id! {
+    /// A cluster: the set of nodes that share a local network and a site.
+    ClusterId
+}
+
+/// One life of a node: microseconds since the Unix epoch at its start, so that a later life has a larger number.
+/// Compared, never used as a time.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Incarnation(pub u64);
+
+/// A job, unique in its grid; given out by the scheduler.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job-{}", self.0)
+    }
+}
+
+/// Ownership generation of a job: issued by the scheduler alone, carried by every message about ownership.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Epoch(pub u32);
+
+/// A node as others see it: its name, its life and its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its name.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Where it is.
+    pub cluster: ClusterId,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.cluster, self.node)
+    }
+}
+
+/// Identity of a task: the child indices from the job's root (the empty path) down to it.
+///
+/// A recomputed parent that follows the contract (same children, same order) gives its children the same paths.
+/// Source: the *stamp* of Satin's spawn records.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TaskPath(pub Vec<u32>);
+
+impl TaskPath {
+    /// The job's root task.
+    pub fn root() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Whether this task is `other` or lies below it.
+    pub fn is_at_or_below(&self, other: &TaskPath) -> bool {
+        self.0.starts_with(&other.0)
+    }
+
+    /// The path of this task's child number `index`.
+    pub fn child(&self, index: u32) -> TaskPath {
+        let mut path = Vec::with_capacity(self.0.len() + 1);
+        path.extend_from_slice(&self.0);
+        path.push(index);
+        TaskPath(path)
+    }
+}
+
+impl fmt::Display for TaskPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("/")?;
+        for (i, index) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(".")?;
+            }
+            write!(f, "{index}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TaskPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descent_is_by_prefix() {
+        let task = TaskPath(vec![0, 3, 1]);
+        assert!(task.is_at_or_below(&TaskPath::root()));
+        assert!(task.is_at_or_below(&TaskPath(vec![0, 3])));
+        assert!(task.is_at_or_below(&task));
+        assert!(!task.is_at_or_below(&TaskPath(vec![0, 3, 1, 0])));
+        assert!(!task.is_at_or_below(&TaskPath(vec![0, 2])));
+        assert_eq!(TaskPath(vec![0, 3]).child(1), task);
+        assert_eq!(task.to_string(), "/0.3.1");
+        assert_eq!(TaskPath::root().to_string(), "/");
+    }
+}

@@ -1,0 +1,1 @@
+//! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.

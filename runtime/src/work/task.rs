@@ -1,0 +1,183 @@
+//! What users write: tasks, jobs, and how they stop.
+//!
+//! Knows nothing of threads, networks or actors.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::context::Context;
+use crate::id::TaskPath;
+use crate::share::Need;
+
+/// A unit of divide-and-conquer work: plain data with a `run`.
+///
+/// The contract: `run` is a pure function of the task and of the shared objects it declares in [`Task::needs`]; run again
+/// (after a crash, on another node) it makes the same children in the same order and returns an equal output.
+///
+/// Grain: a join costs a few nanoseconds while work stays on its node. A task stolen by another node should hold at least
+/// 0.3 ms of work inside a cluster and 0.5 s over a 50 ms wide-area link for under 10 % overhead; tasks of any size between
+/// may be offered, for the oldest and so largest are stolen first.
+///
+/// A lock held across [`Context::join`] can deadlock: the thread may run other tasks while it waits.
+pub trait Task: Serialize + DeserializeOwned + Send + 'static {
+    /// What it returns to its parent.
+    type Output: Serialize + DeserializeOwned + Send + 'static;
+
+    /// Its registered name, unique among the tasks of a program and stable between versions that share a grid.
+    const NAME: &'static str;
+
+    /// Does the work.
+    ///
+    /// # Errors
+    /// [`Stop`] when told to stop or when the work failed; pass it up with `?`.
+    fn run(self, cx: &Context) -> Result<Self::Output, Stop>;
+
+    /// The shared objects this task and all below it read. It is not started on a node before they are there.
+    fn needs(&self) -> Vec<Need> {
+        Vec::new()
+    }
+}
+
+/// A program: the root of a tree of tasks, run once on one node of its job.
+pub trait Job: Serialize + DeserializeOwned + Send + 'static {
+    /// Its name on the command line.
+    const NAME: &'static str;
+    /// One line for the list of jobs.
+    const ABOUT: &'static str;
+
+    /// Names the tasks and shared objects that the job uses.
+    fn register(registry: &mut super::Registry);
+
+    /// Called once on the submitting side before anything starts: checks options and loads input files into the job.
+    ///
+    /// # Errors
+    /// A message that names the option or the file, line and column, and how to mend it.
+    fn prepare(&mut self) -> Result<(), InputError> {
+        Ok(())
+    }
+
+    /// Runs the job's root.
+    ///
+    /// # Errors
+    /// As [`Task::run`].
+    fn run(self, cx: &Context) -> Result<Outcome, Stop>;
+}
+
+/// What a job ends with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Equal for equal results, whatever was stolen; shown as 16 hex digits.
+    pub checksum: u64,
+    /// The job's own result object, shown under `result` by `--json`.
+    pub result: serde_json::Value,
+}
+
+/// A job's options or input files are wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct InputError {
+    /// What is wrong, where, and how to mend it.
+    pub message: String,
+}
+
+impl InputError {
+    /// An input error with this message.
+    pub fn new(message: impl fmt::Display) -> Self {
+        Self { message: message.to_string() }
+    }
+}
+
+/// Why a task ends without an output. Opaque: either the runtime halts the work (the node leaves, the job is cancelled, the
+/// owner is lost) or the user's code failed. Any error turns into it by `?`.
+///
+/// Once a context has been halted its result is discarded whatever `run` returns, so a swallowed halt cannot become an
+/// answer.
+pub struct Stop(pub(crate) Box<Cause>);
+
+#[derive(Debug)]
+pub(crate) enum Cause {
+    /// The runtime halts this work.
+    Halt(Halt),
+    /// The user's code failed.
+    Failed(Failure),
+}
+
+/// Why the runtime halts work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Halt {
+    /// The job ended or was cancelled, or another of its tasks failed.
+    Cancelled,
+    /// The node leaves; the work goes on elsewhere.
+    Leave,
+    /// The node that owned the result is lost or no longer wants it.
+    OwnerLost,
+}
+
+/// A task failed: the job's error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("task {name} at {path} {}: {message}", if *.panicked { "panicked" } else { "failed" })]
+pub struct Failure {
+    /// The failing task's name, empty where not known.
+    pub name: String,
+    /// The failing task.
+    pub path: TaskPath,
+    /// The error's text with its causes, or the panic's message.
+    pub message: String,
+    /// Whether it was a panic.
+    pub panicked: bool,
+    /// Whether `name` and `path` are already those of the failing task.
+    pub(crate) located: bool,
+}
+
+impl Stop {
+    /// Fails the job with this message and the current task's path.
+    pub fn fail(message: impl fmt::Display) -> Self {
+        Self::failed(message.to_string(), false)
+    }
+
+    pub(crate) fn failed(message: String, panicked: bool) -> Self {
+        Self(Box::new(Cause::Failed(Failure {
+            name: String::new(),
+            path: TaskPath::root(),
+            message,
+            panicked,
+            located: false,
+        })))
+    }
+
+    pub(crate) fn halt(halt: Halt) -> Self {
+        Self(Box::new(Cause::Halt(halt)))
+    }
+
+    pub(crate) fn is_halt(&self) -> bool {
+        matches!(*self.0, Cause::Halt(_))
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self(Box::new(Cause::Failed(failure)))
+    }
+}
+
+impl fmt::Debug for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Cause::Halt(halt) => write!(f, "Stop(halt: {halt:?})"),
+            Cause::Failed(failure) => write!(f, "Stop({failure})"),
+        }
+    }
+}
+
+/// The error and its causes in one line.
+pub(crate) fn error_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
