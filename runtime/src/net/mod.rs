@@ -89,3 +89,24 @@ pub(crate) trait Backend: Send + Sync {
     fn me(&self) -> &Peer;
     fn send(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) -> Result<(), SendError>;
 }
+
+impl Net {
+    /// This node.
+    pub fn me(&self) -> &Peer {
+        self.0.me()
+    }
+
+    /// Takes a payload for sending; never blocks.
+    ///
+    /// # Errors
+    /// [`SendError`]: nothing was sent.
+    pub fn send(
+        &self,
+        to: &NodeId,
+        class: Class,
+        kind: Kind,
+        body: Bytes,
+    ) -> Result<(), SendError> {
+        self.0.send(to, class, kind, body)
+    }
+}
