@@ -1,1 +1,5 @@
 //! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
+
+pub mod id;
+pub mod net;
+pub mod wire;
