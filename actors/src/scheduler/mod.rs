@@ -1,0 +1,5 @@
+//! The scheduler: one a grid. It knows the nodes of every site, queues jobs, and hands them nodes.
+
+mod messages;
+
+pub use messages::*;
