@@ -2,4 +2,10 @@
 
 pub mod event;
 pub mod id;
+pub mod membership;
 pub mod meter;
+pub mod net;
+pub mod remote;
+pub mod share;
+pub mod wire;
+pub mod work;
