@@ -3,6 +3,8 @@
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
 mod bulk;
+pub mod link;
+mod router;
 mod transport;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,6 +13,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::bulk::{BulkConfig, BulkError};
+pub use self::router::Router;
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, NodeId, Peer};
