@@ -202,7 +202,9 @@ mod tests {
             fs::write(&path, &bytes).unwrap();
             match Store::open(&path) {
                 // The last newline flipped looks like a record cut short.
-                Ok(store) => assert!(bit / 8 == whole.len() - 1 && store.last_job == 1, "bit {bit}"),
+                Ok(store) => {
+                    assert!(bit / 8 == whole.len() - 1 && store.last_job == 1, "bit {bit}")
+                }
                 Err(error) => assert!(matches!(error, StoreError::Damaged { .. }), "{error}"),
             }
         }
