@@ -123,7 +123,8 @@ impl Default for PoolConfig {
 pub struct PoolCounts {
     /// Tasks made.
     pub spawned: u64,
-    /// Tasks run.
+    /// Tasks run: every child made here whose outcome did not come from elsewhere, and the tops of trees. While the job
+    /// runs, children still queued are among them.
     pub executed: u64,
     /// Tasks that a thread took from another thread of the pool.
     pub taken_here: u64,
@@ -192,7 +193,7 @@ impl Pool {
                     cx.finish_root()?;
                     Ok(outcome)
                 }));
-                let outcome = match (shared.halted(&tree), outcome) {
+                let outcome = match (shared.halted(|| &tree), outcome) {
                     (Some(halt), _) => Err(Stop::halt(halt)),
                     (None, Ok(outcome)) => outcome,
                     (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
@@ -310,7 +311,10 @@ impl Pool {
         for thread in &self.shared.threads {
             let counts = &thread.counts;
             sum.spawned += counts.spawned.load(Ordering::Relaxed);
-            sum.executed += counts.executed.load(Ordering::Relaxed);
+            let made = counts.spawned.load(Ordering::Relaxed);
+            let elsewhere = counts.not_run.load(Ordering::Relaxed);
+            sum.executed +=
+                counts.tops.load(Ordering::Relaxed).saturating_add(made).saturating_sub(elsewhere);
             sum.taken_here += counts.taken_here.load(Ordering::Relaxed);
             sum.nesting_max = sum.nesting_max.max(counts.nesting_max.load(Ordering::Relaxed));
         }
