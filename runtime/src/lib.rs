@@ -1,5 +1,7 @@
 //! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
 
 pub mod id;
+pub mod membership;
 pub mod net;
+pub mod share;
 pub mod wire;
