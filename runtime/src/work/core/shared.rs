@@ -375,6 +375,11 @@ impl Shared {
         }
     }
 
+    /// Pieces of work that wait in the injector.
+    pub(crate) fn injected(&self) -> usize {
+        lock(&self.injector).len()
+    }
+
     /// Takes the first piece of injected work that `fits`.
     pub(crate) fn take_injected(&self, fits: impl Fn(&Injected) -> bool) -> Option<Injected> {
         let mut injector = lock(&self.injector);

@@ -524,4 +524,5 @@ pub(crate) fn run(shared: Arc<Shared>, index: u32, seed: u64, stack_bytes: usize
     // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this frame.
     let worker = unsafe { Worker::new(shared, index, seed, stack_bytes) };
     worker.run();
+    worker.shared.host.ended();
 }

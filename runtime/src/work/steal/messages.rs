@@ -113,15 +113,15 @@ mod tests {
             panicked: true,
             located: true,
         };
-        golden::check(Kind::STEAL_REQUEST, "any", &StealRequest { job, id: 5, awaited: None });
-        golden::check(Kind::STEAL_REQUEST, "leapfrog", &StealRequest { job, id: 5, awaited: Some(path) });
-        golden::check(Kind::STEAL_REPLY, "none", &StealReply { job, id: 5, task: None });
-        golden::check(Kind::STEAL_REPLY, "task", &StealReply { job, id: 5, task: Some(task) });
-        golden::check(Kind::WORK_HINT, "hint", &WorkHint { job });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REQUEST, "any", &StealRequest { job, id: 5, awaited: None });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REQUEST, "leapfrog", &StealRequest { job, id: 5, awaited: Some(path) });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REPLY, "none", &StealReply { job, id: 5, task: None });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REPLY, "task", &StealReply { job, id: 5, task: Some(task) });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::WORK_HINT, "hint", &WorkHint { job });
         let result = |outcome| TaskResult { job, lease, outcome };
-        golden::check(Kind::TASK_RESULT, "output", &result(TaskOutcome::Output(body)));
-        golden::check(Kind::TASK_RESULT, "failed", &result(TaskOutcome::Failed(failure)));
-        golden::check(Kind::TASK_RETURN, "return", &TaskReturn { job, lease });
-        golden::check(Kind::TASK_ABANDON, "abandon", &Abandon { job, lease });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_RESULT, "output", &result(TaskOutcome::Output(body)));
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_RESULT, "failed", &result(TaskOutcome::Failed(failure)));
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_RETURN, "return", &TaskReturn { job, lease });
+        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_ABANDON, "abandon", &Abandon { job, lease });
     }
 }
