@@ -1,5 +1,9 @@
 //! The roles of a Springtide grid, as actix actors. See `ARCHITECTURE.md`.
 
+pub mod client;
 pub mod job;
+pub mod links;
+pub mod provider;
 pub mod scheduler;
+pub mod site;
 pub mod store;
