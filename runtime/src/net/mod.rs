@@ -2,6 +2,7 @@
 //!
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
+pub mod tls;
 mod transport;
 
 use std::sync::{Arc, OnceLock, Weak};
