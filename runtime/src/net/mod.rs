@@ -2,6 +2,9 @@
 //!
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
+mod config;
+mod hello;
+mod quic;
 pub mod tls;
 mod transport;
 
@@ -10,6 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, NodeId, Peer};
