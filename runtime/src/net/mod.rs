@@ -14,9 +14,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
+pub use self::quic::NetError;
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
-use crate::id::{ClusterId, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, INLINE_MAX, Kind};
 
 /// Where a node is reached: its own address, or through another node. Relays come later without a new address form.
@@ -103,6 +104,22 @@ struct Inner {
 }
 
 impl Net {
+    /// A node on a QUIC network. To be called on the endpoint's thread, inside its current-thread runtime; nothing comes or
+    /// goes before [`Net::start`]. Who the node is stands in its certificate.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn quic(
+        config: NetConfig,
+        identity: &tls::NodeIdentity,
+        incarnation: Incarnation,
+    ) -> Result<Self, NetError> {
+        Self::over(|events| {
+            let quic = quic::Quic::open(config, identity, incarnation, events)?;
+            Ok(Arc::new(quic) as Arc<dyn Transport>)
+        })
+    }
+
     /// A handle over a transport. `build` makes the transport and gets the events it must tell; nothing is told before
     /// [`Net::start`].
     pub(crate) fn over<E>(
