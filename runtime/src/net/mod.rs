@@ -4,6 +4,7 @@
 
 mod bulk;
 pub mod link;
+pub mod memory;
 mod router;
 mod transport;
 
@@ -13,6 +14,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::bulk::{BulkConfig, BulkError};
+pub use self::link::{Link, LinkProfile};
+pub use self::memory::{MemoryConfig, MemoryNet};
 pub use self::router::Router;
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
