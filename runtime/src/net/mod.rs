@@ -3,9 +3,13 @@
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
 mod bulk;
+mod config;
+mod hello;
 pub mod link;
 pub mod memory;
+mod quic;
 mod router;
+pub mod tls;
 mod transport;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,6 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::bulk::{BulkConfig, BulkError};
+pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::link::{Link, LinkProfile};
 pub use self::memory::{MemoryConfig, MemoryNet};
 pub use self::router::Router;

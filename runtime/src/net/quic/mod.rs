@@ -1,0 +1,4 @@
+//! QUIC.
+mod machine;
+mod parse;
+mod queue;
