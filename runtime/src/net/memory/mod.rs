@@ -30,7 +30,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 use self::state::State;
 pub use self::state::Traffic;
 use super::link::{DATAGRAM, LinkProfile};
-use super::{Address, Class, Contact, Events, LinkStats, Net, RefusedCounts, SendError, Transport};
+use super::{
+    Address, BulkConfig, Class, Contact, Events, LinkStats, Net, RefusedCounts, SendError,
+    Transport,
+};
 use crate::id::{ClusterId, NodeId, Peer};
 use crate::wire::Frame;
 
@@ -51,6 +54,8 @@ pub struct MemoryConfig {
     pub queue_bytes: usize,
     /// The same in frames.
     pub queue_frames: usize,
+    /// Bounds of bulk transfers.
+    pub bulk: BulkConfig,
 }
 
 impl Default for MemoryConfig {
@@ -64,6 +69,7 @@ impl Default for MemoryConfig {
             linger: Duration::from_secs(1),
             queue_bytes: 32 << 20,
             queue_frames: 65_536,
+            bulk: BulkConfig::default(),
         }
     }
 }
@@ -74,6 +80,7 @@ pub struct MemoryNet(Arc<Core>);
 
 struct Core {
     state: Mutex<State>,
+    bulk: BulkConfig,
     /// Something became due earlier than the dispatcher knows.
     changed: Arc<Notify>,
     start: Instant,
@@ -96,6 +103,7 @@ impl MemoryNet {
     /// A network without nodes under the given settings.
     pub fn with(seed: u64, config: MemoryConfig) -> Self {
         Self(Arc::new(Core {
+            bulk: config.bulk.clone(),
             state: Mutex::new(State::new(seed, config)),
             changed: Arc::new(Notify::new()),
             start: Instant::now(),
@@ -112,7 +120,8 @@ impl MemoryNet {
         let taken = JoinError(peer.node.clone());
         self.0.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
         let core = Arc::clone(&self.0);
-        let net = Net::over(|events| {
+        let bulk = self.0.bulk.clone();
+        let net = Net::over(bulk, |events| {
             let transport: Arc<dyn Transport> = Arc::new(Node { core, me: peer, events });
             Ok::<_, Infallible>(transport)
         });
