@@ -2,4 +2,5 @@
 
 pub mod id;
 pub mod net;
+pub mod remote;
 pub mod wire;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::bulk::BulkConfig;
 use crate::id::ClusterId;
 
 /// Without traffic for this long a link is dead. Both sides must agree, so it is not a setting. It only ends links to
@@ -22,6 +23,8 @@ pub const RECEIVE_WINDOW: u32 = 16 << 20;
 /// Bytes that this node keeps for one peer until they are acknowledged. Bulk transfers must stay well below, or the
 /// other classes wait for room.
 pub const SEND_WINDOW: u64 = 16 << 20;
+/// Most of a link's flow control that bulk transfers may use.
+const BULK_WINDOW_MAX: usize = RECEIVE_WINDOW as usize / 2;
 /// Handshakes in progress at once; what comes on top is refused.
 pub const MAX_INCOMING: usize = 1024;
 
@@ -51,6 +54,9 @@ pub struct NetConfig {
     pub queue_frames: usize,
     /// Bytes that may wait to one peer in one class, headers included.
     pub queue_bytes: usize,
+    /// Bounds of bulk transfers. `window_bytes` is held to half of [`RECEIVE_WINDOW`], so that transfers never use up the
+    /// flow control that the other classes share.
+    pub bulk: BulkConfig,
     /// Time for one attempt to open a link, from the first packet to the welcome, in milliseconds.
     pub connect_timeout_ms: u64,
     /// Attempts to open a link before what is queued is given back.
@@ -74,6 +80,7 @@ impl Default for NetConfig {
             links: BTreeMap::new(),
             queue_frames: 8192,
             queue_bytes: 4 << 20,
+            bulk: BulkConfig { window_bytes: BULK_WINDOW_MAX, ..BulkConfig::default() },
             connect_timeout_ms: 5000,
             attempts: 6,
             backoff_ms: 50,
@@ -136,6 +143,17 @@ impl NetConfig {
     /// The policy for links to a cluster.
     pub fn policy(&self, cluster: Option<&ClusterId>) -> &LinkPolicy {
         cluster.and_then(|cluster| self.links.get(cluster)).unwrap_or(&self.link)
+    }
+
+    pub(crate) fn bulk(&self) -> BulkConfig {
+        let window_bytes = self.bulk.window_bytes.min(BULK_WINDOW_MAX);
+        BulkConfig { window_bytes, ..self.bulk.clone() }
+    }
+
+    /// Bytes that may wait in the bulk class: all that the window lets out at once, with headers, so that the bulk layer's
+    /// own bound is the one that holds.
+    pub(crate) fn bulk_queue_bytes(&self) -> usize {
+        self.queue_bytes.max(self.bulk().window_bytes / 8 * 9)
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {

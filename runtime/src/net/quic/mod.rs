@@ -348,7 +348,13 @@ impl Shared {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let new = || {
             let config = &self.config;
-            let queue = || Queue::new(config.queue_frames, config.queue_bytes);
+            let queue = |class| {
+                let bytes = match class {
+                    Class::Bulk => config.bulk_queue_bytes(),
+                    Class::Control | Class::Steal => config.queue_bytes,
+                };
+                Queue::new(config.queue_frames, bytes)
+            };
             // Seeded by the pair, so that two sides that lost each other do not wait alike.
             let seed = [self.me.node.as_str(), node.as_str()].concat();
             let seed = seed.bytes().fold(self.me.incarnation.0, |hash, byte| {
@@ -358,7 +364,7 @@ impl Shared {
             let mine_stays = self.me.node < *node;
             Arc::new(Entry {
                 node: node.clone(),
-                queues: [queue(), queue(), queue()],
+                queues: CLASSES.map(queue),
                 link: Mutex::new(Link {
                     machine: Machine::new(mine_stays, config.attempts, backoff, seed),
                     address: None,
