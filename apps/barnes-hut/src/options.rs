@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::Bodies;
+use crate::shared::Accuracy;
 
 /// Barnes-Hut N-body simulation. Units: G = 1.
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
@@ -80,6 +81,37 @@ pub struct BarnesHut {
     /// The bodies of `input`, once read on the submitting side; they travel inside the job.
     #[arg(skip)]
     pub loaded: Option<Bodies>,
+}
+
+impl Default for BarnesHut {
+    /// What the command line gives when no option is set.
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: BarnesHut,
+        }
+        <Line as clap::Parser>::parse_from(["barnes-hut"]).options
+    }
+}
+
+impl BarnesHut {
+    /// The length of a time step: as set, or what suits the model. A galaxy's core turns by a third of a radian in it.
+    pub fn time_step(&self) -> f64 {
+        self.dt.unwrap_or(if self.two_galaxies() { 0.16 } else { 1.0 / 64.0 })
+    }
+
+    /// How forces are computed.
+    pub fn accuracy(&self) -> Accuracy {
+        let default = if self.two_galaxies() { 0.05 } else { 0.01 };
+        let softening = self.softening.unwrap_or(default);
+        let Self { order, theta, leaf, group, .. } = *self;
+        Accuracy { order, theta, softening, leaf, group }
+    }
+
+    fn two_galaxies(&self) -> bool {
+        self.model == Model::Galaxies && self.input.is_none() && self.loaded.is_none()
+    }
 }
 
 /// What to simulate.
