@@ -34,7 +34,7 @@ pub struct BarnesHut {
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub steps: u64,
 
-    /// Length of a time step [default: 0.2 for galaxies, else 1/64]
+    /// Length of a time step [default: 0.1 for galaxies, else 1/64]
     #[arg(long, value_name = "TIME")]
     pub dt: Option<f64>,
 
@@ -96,9 +96,9 @@ impl Default for BarnesHut {
 }
 
 impl BarnesHut {
-    /// The length of a time step: as set, or what suits the model. A galaxy's core turns by a third of a radian in it.
+    /// The length of a time step: as set, or what suits the model. A galaxy's core turns by half a radian in it.
     pub fn time_step(&self) -> f64 {
-        self.dt.unwrap_or(if self.two_galaxies() { 0.16 } else { 1.0 / 64.0 })
+        self.dt.unwrap_or(if self.two_galaxies() { 0.1 } else { 1.0 / 64.0 })
     }
 
     /// How forces are computed.

@@ -17,7 +17,7 @@ pub struct Camera {
 
 /// The light of a body is spread by three blurs: most of it stays a point, some is a glow that shows faint structure.
 /// Radius in pixels of a picture of 800, and share of the light.
-const GLOW: [(f64, f32); 3] = [(0.8, 0.35), (3.0, 0.35), (9.0, 0.3)];
+const GLOW: [(f64, f32); 3] = [(0.4, 0.3), (1.6, 0.4), (8.0, 0.3)];
 
 /// A value of the ramp at each of equal steps of the scale, dark to bright.
 type Ramp = [[f32; 3]; 5];
@@ -73,7 +73,7 @@ impl Camera {
         let mut pixels = Vec::with_capacity(a.len() * 3);
         for (a, b) in a.into_iter().zip(b) {
             let light = a + b;
-            let brightness = ((1.0 + 3.0 * light).ln() / 9.0).clamp(0.0, 1.0);
+            let brightness = ((1.0 + 3.0 * light).ln() / 8.0).clamp(0.0, 1.0);
             let share = if light > 0.0 { b / light } else { 0.0 };
             let [one, other] = ramps.map(|ramp| along(&ramp, brightness));
             for channel in 0..3 {
