@@ -1,1 +1,3 @@
-//! Under construction.
+//! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
+
+

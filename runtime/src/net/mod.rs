@@ -2,13 +2,17 @@
 //!
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
-use std::sync::Arc;
+mod transport;
+
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
+pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, NodeId, Peer};
-use crate::wire::Kind;
+use crate::wire::{Frame, INLINE_MAX, Kind};
 
 /// Where a node is reached: its own address, or through another node. Relays come later without a new address form.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -49,8 +53,11 @@ pub trait Inbox: Send + Sync {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes);
     /// A link is up: both sides have said hello and welcome.
     fn up(&self, _peer: &Peer) {}
-    /// A link went down.
+    /// A link went down: what was sent over it and not answered may be lost. Also told when a node could not be reached
+    /// at all; its incarnation is then the last known, or 0.
     fn down(&self, _peer: &Peer, _why: &str) {}
+    /// A payload that was taken for sending surely was not delivered. Follows [`Inbox::down`].
+    fn undelivered(&self, _payload: Undelivered) {}
 }
 
 /// Why a payload was not taken for sending. Nothing of it was sent.
@@ -77,15 +84,155 @@ pub enum SendError {
     Closed,
 }
 
-/// A payload that was taken for sending but is not known to have been delivered when its link went down: given back so
-/// that a stolen task can be reclaimed at once.
+/// A payload that was taken for sending and surely was not delivered when its link went down: given back so that a stolen
+/// task can be reclaimed at once.
 pub type Undelivered = (NodeId, Kind, Bytes);
 
 /// The handle: cheap to clone, usable from every thread.
 #[derive(Clone)]
-pub struct Net(Arc<dyn Backend>);
+pub struct Net(Arc<Inner>);
 
-pub(crate) trait Backend: Send + Sync {
-    fn me(&self) -> &Peer;
-    fn send(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) -> Result<(), SendError>;
+struct Inner {
+    transport: Arc<dyn Transport>,
+    inbox: OnceLock<Arc<dyn Inbox>>,
+}
+
+impl Net {
+    /// A handle over a transport. `build` makes the transport and gets the events it must tell; nothing is told before
+    /// [`Net::start`].
+    pub(crate) fn over<E>(
+        build: impl FnOnce(Arc<dyn Events>) -> Result<Arc<dyn Transport>, E>,
+    ) -> Result<Self, E> {
+        // The transport holds its events, and they lead to the handle: weak, so that the last handle to go takes all.
+        let upward = Arc::new(Upward(OnceLock::new()));
+        let transport = build(upward.clone())?;
+        let inner = Arc::new(Inner { transport, inbox: OnceLock::new() });
+        let _ = upward.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
+        Ok(Self(inner))
+    }
+
+    /// Begins to take links and payloads: all that comes goes to `inbox`. To be called on the endpoint's thread.
+    ///
+    /// # Panics
+    /// When called twice: a second inbox would never hear anything.
+    pub fn start(&self, inbox: Arc<dyn Inbox>) {
+        assert!(self.0.inbox.set(inbox).is_ok(), "the network was started before");
+        self.0.transport.start();
+    }
+
+    /// This node, as it presents itself.
+    pub fn me(&self) -> &Peer {
+        self.0.transport.me()
+    }
+
+    /// Where others reach this node.
+    pub fn address(&self) -> Address {
+        self.0.transport.address()
+    }
+
+    /// How others reach this node.
+    pub fn contact(&self) -> Contact {
+        let me = self.me();
+        Contact { node: me.node.clone(), cluster: me.cluster.clone(), address: self.address() }
+    }
+
+    /// Notes where a node is reached. Opens nothing: links are opened by the first payload.
+    pub fn learn(&self, contact: Contact) {
+        self.0.transport.learn(contact);
+    }
+
+    /// Forgets a node and closes its link; what is queued to it is given back.
+    pub fn forget(&self, node: &NodeId) {
+        self.0.transport.forget(node);
+    }
+
+    /// Queues a payload. Never blocks. Delivered at most once; ordered per peer and class, save that a payload longer than
+    /// [`INLINE_MAX`](crate::wire::INLINE_MAX) goes as a bulk transfer and may be overtaken by later, shorter ones.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing of the payload was sent then.
+    pub fn send(
+        &self,
+        to: &NodeId,
+        class: Class,
+        kind: Kind,
+        body: impl Into<Bytes>,
+    ) -> Result<(), SendError> {
+        let body = body.into();
+        let len = body.len();
+        let cap = kind.info().map_or(0, |info| info.cap).min(INLINE_MAX);
+        if len > cap {
+            return Err(SendError::TooLong { kind, len, cap });
+        }
+        if self.0.inbox.get().is_none() {
+            return Err(SendError::Closed);
+        }
+        self.0.transport.send(to, class, Frame { kind, body })
+    }
+
+    /// Bytes that may still be queued to a peer in a class.
+    pub fn room(&self, to: &NodeId, class: Class) -> usize {
+        self.0.transport.room(to, class)
+    }
+
+    /// The links there are or were, in order of node.
+    pub fn links(&self) -> Vec<LinkStats> {
+        self.0.transport.links()
+    }
+
+    /// Links refused by this side, by reason.
+    pub fn refused(&self) -> RefusedCounts {
+        self.0.transport.refused()
+    }
+
+    /// Takes no more payloads, sends what is queued for a short time, says goodbye and closes every link.
+    pub async fn close(&self, reason: &str) {
+        self.0.transport.close(reason);
+        self.0.transport.closed().await;
+    }
+}
+
+/// Leads a transport's events to the handle.
+struct Upward(OnceLock<Weak<Inner>>);
+
+impl Upward {
+    fn inner(&self) -> Option<Arc<Inner>> {
+        self.0.get()?.upgrade()
+    }
+}
+
+impl Events for Upward {
+    fn frame(&self, from: &Peer, _class: Class, frame: Frame) {
+        if let Some(inner) = self.inner()
+            && let Some(inbox) = inner.inbox.get()
+        {
+            inbox.frame(from, frame.kind, frame.body);
+        }
+    }
+
+    fn up(&self, peer: &Peer) {
+        if let Some(inner) = self.inner()
+            && let Some(inbox) = inner.inbox.get()
+        {
+            inbox.up(peer);
+        }
+    }
+
+    fn down(&self, peer: &Peer, why: &str) {
+        if let Some(inner) = self.inner()
+            && let Some(inbox) = inner.inbox.get()
+        {
+            inbox.down(peer, why);
+        }
+    }
+
+    fn drained(&self, _to: &NodeId, _class: Class) {}
+
+    fn undelivered(&self, to: &NodeId, _class: Class, frame: Frame) {
+        if let Some(inner) = self.inner()
+            && let Some(inbox) = inner.inbox.get()
+        {
+            inbox.undelivered((to.clone(), frame.kind, frame.body));
+        }
+    }
 }

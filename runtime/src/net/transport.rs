@@ -1,0 +1,160 @@
+//! What a network must do for [`Net`](super::Net): ordered, bounded, per-class streams of frames between nodes.
+//!
+//! Two of them exist: QUIC and the in-memory network. Must not know what frames mean, nor bulk transfers.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Address, Class, Contact, SendError};
+use crate::id::{NodeId, Peer};
+use crate::wire::Frame;
+
+/// A network below [`Net`](super::Net). Every method may be called from every thread and none blocks.
+pub(crate) trait Transport: Send + Sync {
+    /// This node, as it presents itself.
+    fn me(&self) -> &Peer;
+
+    /// Where others reach this node.
+    fn address(&self) -> Address;
+
+    /// Begins to take links and to tell [`Events`]. Called once, on the endpoint's thread, when the receiver is ready.
+    fn start(&self);
+
+    /// Notes where a node is reached; replaces what was known. Opens nothing.
+    fn learn(&self, contact: Contact);
+
+    /// Forgets a node's address and closes its link; what is queued to it is given back.
+    fn forget(&self, node: &NodeId);
+
+    /// Queues a frame; opens the link when there is none. Ordered per peer and class, delivered at most once.
+    ///
+    /// # Errors
+    /// `Unknown`, `Full` (nothing was queued; `Events::drained` follows), `Closed`.
+    fn send(&self, to: &NodeId, class: Class, frame: Frame) -> Result<(), SendError>;
+
+    /// Bytes that may still be queued to a peer in a class: headers count. 0 for an unknown peer.
+    fn room(&self, to: &NodeId, class: Class) -> usize;
+
+    /// The links there are or were, in order of node.
+    fn links(&self) -> Vec<LinkStats>;
+
+    /// Links refused by this side, by reason.
+    fn refused(&self) -> RefusedCounts;
+
+    /// Refuses new frames, sends what is queued (for a short, stated time), says goodbye and closes every link.
+    fn close(&self, reason: &str);
+
+    /// Completes when [`Transport::close`] has done its work.
+    fn closed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// What a transport tells its user. Called on the endpoint's thread; must be quick. Never called while the transport
+/// holds a lock, so that it may send from within.
+pub(crate) trait Events: Send + Sync {
+    /// A frame has come. Ordered per peer and class.
+    fn frame(&self, from: &Peer, class: Class, frame: Frame);
+
+    /// A link is up: both sides have said hello and welcome. Before any frame of that link.
+    fn up(&self, peer: &Peer);
+
+    /// A link went down: frames written to it may be lost. After every frame of that link. Also told when a node could
+    /// not be reached at all; its incarnation is then the last known, or 0.
+    fn down(&self, peer: &Peer, why: &str);
+
+    /// A queue that had refused is under half again.
+    fn drained(&self, to: &NodeId, class: Class);
+
+    /// A frame that was queued will not be sent, and surely was not delivered. Follows `down`.
+    fn undelivered(&self, to: &NodeId, class: Class, frame: Frame);
+}
+
+/// What state a link is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkState {
+    /// Not open; the next frame opens it.
+    #[default]
+    Idle,
+    /// Being opened.
+    Connecting,
+    /// Waits before the next attempt to open it.
+    Backoff,
+    /// Both sides have said hello and welcome.
+    Up,
+}
+
+/// Traffic of one class over a link, in both directions. Bytes are payload; headers are 8 bytes a frame on top.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassStats {
+    /// Frames written.
+    pub frames_out: u64,
+    /// Payload bytes written.
+    pub bytes_out: u64,
+    /// Frames read.
+    pub frames_in: u64,
+    /// Payload bytes read.
+    pub bytes_in: u64,
+    /// Frames waiting to be written.
+    pub queued_frames: u64,
+    /// Bytes waiting to be written, with headers.
+    pub queued_bytes: u64,
+    /// Frames not taken because the queue was full.
+    pub full: u64,
+    /// Queued frames given back unsent because the link could not be had.
+    pub dropped: u64,
+}
+
+/// What is known of the link to one peer. Counters run over all connections of this endpoint's life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkStats {
+    /// The peer; incarnation 0 before the first link.
+    pub peer: Peer,
+    /// Its state.
+    pub state: LinkState,
+    /// Smoothed round trip of the current connection, once one was measured on it.
+    pub rtt: Option<Duration>,
+    /// Traffic by class.
+    pub classes: BTreeMap<Class, ClassStats>,
+    /// Times the link came up after the first.
+    pub reconnects: u64,
+    /// Frames of unknown kinds that were skipped.
+    pub unknown_kinds: u64,
+}
+
+/// Why a link is refused. The names are on the wire and in counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RefuseReason {
+    /// The peer showed no certificate.
+    NoCertificate,
+    /// The peer's certificate is not from this grid's authority.
+    ForeignCa,
+    /// The peer's certificate is expired, malformed, or does not name a node.
+    BadCertificate,
+    /// The peer speaks another application protocol than `springtide/1`.
+    Alpn,
+    /// No protocol version in common.
+    Protocol,
+    /// The peer is of another grid.
+    Grid,
+    /// The hello names another node or cluster than the certificate, or not the node that was dialled.
+    Identity,
+    /// A later life of the node is known.
+    StaleIncarnation,
+    /// The peer said something else than a hello, or nothing in time.
+    BadHello,
+    /// Both sides opened a connection at once, and the other one stays; or it is a connection given up since.
+    Crossed,
+    /// The endpoint is closing.
+    Closing,
+    /// A reason that a newer version gave and this one does not know.
+    #[serde(other)]
+    Other,
+}
+
+/// Links refused by this side, by reason.
+pub type RefusedCounts = BTreeMap<RefuseReason, u64>;
