@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::kernel::{CHUNK, Kernel, LANES, Lanes, POINT_BLIND, Quad};
+use crate::kernel::{CHUNK, Kernel, LANES, Lanes, POINT_BLIND, Quad, Sums};
 use crate::tree::Tree;
 
 /// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
@@ -49,7 +49,7 @@ struct Lists {
     /// The group's bodies, relative to its middle, padded to whole lanes.
     sinks: Vec<Lanes>,
     /// What they feel.
-    sums: Vec<[[f64; LANES]; 4]>,
+    sums: Vec<Sums>,
 }
 
 impl Lists {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::bodies::Bodies;
+use crate::bodies::{Bodies, LARGEST};
 use crate::shared::Accuracy;
 
 /// Barnes-Hut N-body simulation. Units: G = 1.
@@ -109,9 +109,88 @@ impl BarnesHut {
         Accuracy { order, theta, softening, leaf, group }
     }
 
+    /// Checks what the command line's own checks cannot.
+    ///
+    /// # Errors
+    /// The first option that is no good.
+    pub fn check(&self) -> Result<(), OptionError> {
+        let positive = |option, value: f64| {
+            if value.is_finite() && value > 0.0 && value <= LARGEST {
+                Ok(())
+            } else {
+                Err(OptionError::NotPositive { option, value })
+            }
+        };
+        if self.input.is_none() && self.loaded.is_none() && self.bodies == 0 {
+            return Err(OptionError::NoBodies);
+        }
+        if self.bodies > MOST_BODIES || self.loaded.as_ref().is_some_and(|b| b.len() > MOST_BODIES)
+        {
+            return Err(OptionError::TooManyBodies);
+        }
+        positive("--dt", self.time_step())?;
+        let softening = self.accuracy().softening;
+        if !(0.0..=LARGEST).contains(&softening) {
+            return Err(OptionError::Softening(softening));
+        }
+        if !(0.0..=MOST_THETA).contains(&self.theta) {
+            return Err(OptionError::Theta(self.theta));
+        }
+        for (option, value) in
+            [("--leaf", self.leaf), ("--group", self.group), ("--grain", self.grain)]
+        {
+            if value == 0 {
+                return Err(OptionError::Zero(option));
+            }
+        }
+        if !(1..=MOST_PIXELS).contains(&self.picture_size) {
+            return Err(OptionError::PictureSize(self.picture_size));
+        }
+        Ok(())
+    }
+
     fn two_galaxies(&self) -> bool {
         self.model == Model::Galaxies && self.input.is_none() && self.loaded.is_none()
     }
+}
+
+/// Indices of bodies have 32 bits, on the wire too; a step's forces on this many are 16 GiB.
+const MOST_BODIES: usize = 1 << 30;
+/// At 2 a cell may be as near as half its size: text-book theta makes no sense beyond.
+const MOST_THETA: f64 = 2.0;
+const MOST_PIXELS: u32 = 16_384;
+
+/// An option is no good.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum OptionError {
+    /// Nothing to simulate.
+    #[error("--bodies is 0; at least one body is needed")]
+    NoBodies,
+    /// More than indices allow.
+    #[error(
+        "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
+    )]
+    TooManyBodies,
+    /// A quantity must be above zero.
+    #[error("{option} is {value}; it must be a number above 0 and at most 1e100")]
+    NotPositive {
+        /// The option.
+        option: &'static str,
+        /// As given.
+        value: f64,
+    },
+    /// A count must not be zero.
+    #[error("{0} is 0; it must be at least 1")]
+    Zero(&'static str),
+    /// The softening length is no length.
+    #[error("--softening is {0}; it must be a length of 0 to 1e100")]
+    Softening(f64),
+    /// The opening angle is no good.
+    #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
+    Theta(f64),
+    /// The picture is no good.
+    #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
+    PictureSize(u32),
 }
 
 /// What to simulate.

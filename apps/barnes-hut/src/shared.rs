@@ -14,7 +14,7 @@ use crate::options::Order;
 use crate::tree::Tree;
 
 /// What stays as it is during a run: how forces are computed, and the masses. Published once.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     /// Highest moment of a far cell.
     pub order: Order,
@@ -76,7 +76,7 @@ impl Setup {
 }
 
 /// Where the bodies are: a box and, within it, positions in single precision. A new version each step.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Positions {
     /// Middle of the box in the user's unit.
     pub centre: [f64; 3],

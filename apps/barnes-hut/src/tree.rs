@@ -35,7 +35,7 @@ pub(crate) struct Cell {
 pub(crate) type Moments = [f64; 6];
 
 /// The tree of one version of the positions.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     /// For each body in the tree's order, its index in the original order.
     order: Vec<u32>,
