@@ -205,3 +205,144 @@ fn outcome(bodies: &Bodies, reports: &[Report]) -> Outcome {
     });
     Outcome { checksum: bodies.checksum(), result }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use bytes::Bytes;
+    use springtide_runtime::work::{Note, PoolConfig, encode_job, solo};
+
+    use super::*;
+    use crate::options::Order;
+
+    fn small() -> BarnesHut {
+        BarnesHut { bodies: 1500, steps: 3, grain: 64, group: 32, ..BarnesHut::default() }
+    }
+
+    fn run_encoded(body: Bytes, threads: usize) -> (Outcome, Vec<Note>) {
+        let mut registry = Registry::new();
+        registry.job::<BarnesHut>();
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let keep = notes.clone();
+        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let note = move |note| keep.lock().unwrap().push(note);
+        let report = solo::run(Arc::new(registry), "barnes-hut", body, &config, note).unwrap();
+        let notes = std::mem::take(&mut *notes.lock().unwrap());
+        (report.outcome.unwrap(), notes)
+    }
+
+    fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<Note>) {
+        run_encoded(encode_job(job).unwrap(), threads)
+    }
+
+    #[test]
+    fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
+        for order in [Order::Mono, Order::Quad] {
+            let job = BarnesHut { order, ..small() };
+            let bodies = generate::galaxies(job.bodies, job.seed);
+            let setup = Setup::new(&bodies, job.accuracy());
+            let mut reports = Vec::new();
+            let end = simulate::alone(bodies, &setup, job.time_step(), job.steps, |_, report| {
+                reports.push(*report);
+            });
+            let alone = outcome(&end.unwrap(), &reports);
+            for (threads, grain) in [(1, 1), (2, 64), (3, 1), (1, 1 << 30)] {
+                let (outcome, _) = run(BarnesHut { grain, ..job.clone() }, threads);
+                assert_eq!(outcome, alone, "{threads} threads, grain {grain}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_result_is_the_same_everywhere() {
+        // Bits that must not change with compiler, instruction set or machine; a change of the physics changes them.
+        assert_eq!(run(small(), 2).0.checksum, 0);
+    }
+
+    #[test]
+    fn reports_and_artefacts_come_in_order() {
+        let job = BarnesHut {
+            snapshot_every: 2,
+            picture_every: 3,
+            picture_size: 64,
+            snapshot_format: SnapshotFormat::Csv,
+            ..small()
+        };
+        let (outcome, notes) = run(job, 2);
+        let text = |note: &Note| match note {
+            Note::Iteration => "iteration".to_owned(),
+            Note::Progress { done, total, what } => format!("{done} of {total} {what}"),
+            Note::Say { text } => text.split(':').next().unwrap_or_default().to_owned(),
+            Note::Artifact { name, bytes } => {
+                assert!(!bytes.is_empty());
+                name.clone()
+            }
+        };
+        let notes: Vec<_> = notes.iter().map(text).collect();
+        let expected = [
+            "snapshot-000000.csv",
+            "density-000000.png",
+            "step 0",
+            "step 1",
+            "iteration",
+            "1 of 3 steps",
+            "snapshot-000002.csv",
+            "step 2",
+            "iteration",
+            "2 of 3 steps",
+            "density-000003.png",
+            "step 3",
+            "iteration",
+            "3 of 3 steps",
+        ];
+        assert_eq!(notes, expected);
+        let result = outcome.result;
+        assert_eq!(result["bodies"], 1500);
+        assert_eq!(result["steps"], 3);
+        assert!(result["energy_error"].as_f64().unwrap().abs() < 1e-3);
+        assert_eq!(result["momentum"].as_array().unwrap().len(), 3);
+        assert_eq!(result["per_step"]["kinetic"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_file_travels_inside_the_job() {
+        let bodies = generate::plummer(200, 8);
+        let folder = tempfile::tempdir().unwrap();
+        let mut sums = Vec::new();
+        for (name, bytes) in [("b.npy", write::npy(&bodies)), ("b.csv", write::csv(&bodies))] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let job = BarnesHut { input: Some(path.clone()), steps: 0, ..small() };
+            let body = encode_job(job).unwrap();
+            // The node that runs it has no such file.
+            std::fs::remove_file(path).unwrap();
+            let (outcome, _) = run_encoded(body, 1);
+            assert_eq!(outcome.result["steps"], 0);
+            assert_eq!(outcome.result["energy_error"], 0.0);
+            sums.push(outcome.checksum);
+        }
+        assert_eq!(sums, [bodies.checksum(); 2]);
+    }
+
+    #[test]
+    fn mistakes_are_told_before_anything_starts() {
+        let job = BarnesHut { theta: -1.0, ..small() };
+        let message = encode_job(job).unwrap_err().message;
+        assert_eq!(message, "--theta is -1; it must lie within 0 (exact sum over all pairs) and 2");
+        let job = BarnesHut { input: Some("no-such-file.csv".into()), ..small() };
+        let message = encode_job(job).unwrap_err().message;
+        assert!(message.starts_with("no-such-file.csv: cannot be read: "), "{message}");
+    }
+
+    #[test]
+    fn one_and_two_bodies_run_through() {
+        for bodies in [1, 2] {
+            for model in [Model::Plummer, Model::Galaxies] {
+                let (outcome, _) = run(BarnesHut { bodies, model, ..small() }, 2);
+                assert_eq!(outcome.result["bodies"], bodies);
+                assert!(outcome.result["energy_error"].is_number(), "{}", outcome.result);
+            }
+        }
+    }
+}

@@ -219,3 +219,83 @@ pub enum SnapshotFormat {
     /// Comma-separated values with a header
     Csv,
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: BarnesHut,
+    }
+
+    fn parse(arguments: &str) -> BarnesHut {
+        let words = ["barnes-hut"].into_iter().chain(arguments.split_whitespace());
+        Line::try_parse_from(words).unwrap().options
+    }
+
+    #[test]
+    fn defaults_are_good_and_suit_the_model() {
+        let galaxies = BarnesHut::default();
+        assert_eq!(galaxies.check(), Ok(()));
+        assert_eq!((galaxies.time_step(), galaxies.accuracy().softening), (0.1, 0.05));
+        let plummer = parse("--model plummer");
+        assert_eq!(plummer.check(), Ok(()));
+        assert_eq!((plummer.time_step(), plummer.accuracy().softening), (1.0 / 64.0, 0.01));
+        assert_eq!(parse("--input some.csv").time_step(), 1.0 / 64.0);
+        assert_eq!(parse("--dt 0.5 --softening 0").accuracy().softening, 0.0);
+        assert_eq!(parse("--steps 0 --theta 0 --softening 0").check(), Ok(()));
+    }
+
+    #[test]
+    fn a_file_excludes_options_of_the_models() {
+        for other in ["--bodies 5", "--seed 1", "--model plummer"] {
+            let words = format!("x --input a.csv {other}");
+            assert!(Line::try_parse_from(words.split_whitespace()).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn every_bad_option_is_named_with_the_mend() {
+        let table = [
+            ("--bodies=0", "--bodies is 0; at least one body is needed"),
+            (
+                "--bodies=2000000000",
+                "more than 1073741824 bodies are not supported; choose a smaller --bodies or --input",
+            ),
+            ("--dt=NaN", "--dt is NaN; it must be a number above 0 and at most 1e100"),
+            ("--dt=0", "--dt is 0; it must be a number above 0 and at most 1e100"),
+            ("--dt=-0.1", "--dt is -0.1; it must be a number above 0 and at most 1e100"),
+            ("--dt=inf", "--dt is inf; it must be a number above 0 and at most 1e100"),
+            ("--softening=-1", "--softening is -1; it must be a length of 0 to 1e100"),
+            ("--softening=NaN", "--softening is NaN; it must be a length of 0 to 1e100"),
+            ("--softening=inf", "--softening is inf; it must be a length of 0 to 1e100"),
+            (
+                "--theta=-0.1",
+                "--theta is -0.1; it must lie within 0 (exact sum over all pairs) and 2",
+            ),
+            (
+                "--theta=2.5",
+                "--theta is 2.5; it must lie within 0 (exact sum over all pairs) and 2",
+            ),
+            (
+                "--theta=NaN",
+                "--theta is NaN; it must lie within 0 (exact sum over all pairs) and 2",
+            ),
+            ("--leaf=0", "--leaf is 0; it must be at least 1"),
+            ("--group=0", "--group is 0; it must be at least 1"),
+            ("--grain=0", "--grain is 0; it must be at least 1"),
+            ("--picture-size=0", "--picture-size is 0; it must lie within 1 and 16384 pixels"),
+            (
+                "--picture-size=99999",
+                "--picture-size is 99999; it must lie within 1 and 16384 pixels",
+            ),
+        ];
+        for (argument, message) in table {
+            assert_eq!(parse(argument).check().unwrap_err().to_string(), message, "{argument}");
+        }
+    }
+}

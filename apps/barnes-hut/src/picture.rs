@@ -163,3 +163,77 @@ fn along(ramp: &Ramp, at: f32) -> [f32; 3] {
     let part = at - below as f32;
     [0, 1, 2].map(|c| ramp[below][c] + (ramp[below + 1][c] - ramp[below][c]) * part)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+
+    /// Width, height and pixels of a picture.
+    fn decode(bytes: &[u8]) -> (u32, u32, Vec<[u8; 3]>) {
+        let mut reader = png::Decoder::new(std::io::Cursor::new(bytes)).read_info().unwrap();
+        let mut buffer = vec![0; reader.output_buffer_size().unwrap()];
+        let info = reader.next_frame(&mut buffer).unwrap();
+        assert_eq!((info.color_type, info.bit_depth), (png::ColorType::Rgb, png::BitDepth::Eight));
+        let pixels = buffer.chunks_exact(3).map(|p| [p[0], p[1], p[2]]).collect();
+        (info.width, info.height, pixels)
+    }
+
+    #[test]
+    fn galaxies_are_bright_apart_and_of_two_colours() {
+        let bodies = generate::galaxies(3000, 42);
+        let (width, height, pixels) = decode(&Camera::around(&bodies, 200).draw(&bodies).unwrap());
+        assert_eq!((width, height), (200, 200));
+        let dark = pixels.iter().filter(|p| p.iter().all(|c| *c < 30)).count();
+        assert!(dark > 200 * 200 / 4 && dark < 200 * 200 * 9 / 10, "{dark} dark pixels");
+        // The first galaxy is to the left and blue, the second to the right and red.
+        let half = |left: bool, channel: usize| -> u64 {
+            let is_in = |i: &usize| (i % 200 < 100) == left && pixels[*i].iter().any(|c| *c > 40);
+            (0..pixels.len()).filter(is_in).map(|i| u64::from(pixels[i][channel])).sum()
+        };
+        assert!(2 * half(true, 2) > 3 * half(true, 0));
+        assert!(2 * half(false, 0) > 3 * half(false, 2));
+    }
+
+    #[test]
+    fn a_body_is_drawn_where_it_is() {
+        let mut bodies = Bodies::default();
+        bodies.push([0.5, 0.25, 9.0], [0.0; 3], 1.0);
+        let camera = Camera { centre: [0.0, 0.0], half: 1.0, size: 80 };
+        let (_, _, pixels) = decode(&camera.draw(&bodies).unwrap());
+        let brightest =
+            (0..pixels.len()).max_by_key(|i| pixels[*i].map(u32::from).iter().sum::<u32>());
+        let brightest = brightest.unwrap();
+        // x of 0.5 is at three quarters across; y of 0.25 at three eighths down.
+        assert!(
+            (59..=60).contains(&(brightest % 80)) && (29..=30).contains(&(brightest / 80)),
+            "{brightest}"
+        );
+    }
+
+    #[test]
+    fn odd_sets_of_bodies_can_be_drawn() {
+        let mut bodies = Bodies::default();
+        let camera = Camera::around(&bodies, 0);
+        assert_eq!(decode(&camera.draw(&bodies).unwrap()).0, 1);
+        for far in [0.0, 1e100, -1e100, f64::INFINITY, f64::NAN] {
+            bodies.push([far, 0.0, 0.0], [0.0; 3], 1.0);
+        }
+        for size in [1, 2, 33] {
+            let seen = Camera { centre: [0.0; 2], half: 1.0, size };
+            assert_eq!(decode(&seen.draw(&bodies).unwrap()).2.len(), size * size);
+        }
+    }
+
+    #[test]
+    fn blurring_keeps_the_light() {
+        let mut image = vec![0.0; 41 * 41];
+        image[20 * 41 + 20] = 1.0;
+        blur(&mut image, 41, 3);
+        let sum: f32 = image.iter().sum();
+        assert!((sum - 1.0).abs() < 1e-4, "{sum}");
+        assert_eq!(image[20 * 41 + 17], image[20 * 41 + 23]);
+        assert!((image[17 * 41 + 20] - image[20 * 41 + 17]).abs() < 1e-6);
+        assert!(image[20 * 41 + 20] < 0.1);
+    }
+}

@@ -374,3 +374,243 @@ fn push(bodies: &mut Bodies, [x, y, z, vx, vy, vz, m]: [f64; 7]) {
 fn some(bodies: Bodies) -> Result<Bodies, Mistake> {
     if bodies.is_empty() { Err((Place::Whole, Reason::NoBodies)) } else { Ok(bodies) }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::generate;
+    use crate::write;
+
+    #[test]
+    fn columns_may_come_in_any_order_with_spaces_and_comments() {
+        let text =
+            "\u{feff} m, x,y ,z,vz,vy,vx\n# two bodies\n2,1,-2,3e0,6,5,4\r\n\n0,0,0,0,0,0,-0\n";
+        let bodies = csv(text.as_bytes()).unwrap();
+        assert_eq!(bodies.position, [[1.0, -2.0, 3.0], [0.0; 3]]);
+        assert_eq!(bodies.velocity[0], [4.0, 5.0, 6.0]);
+        assert_eq!(bodies.mass, [2.0, 0.0]);
+        assert_eq!(bodies.second, 2);
+    }
+
+    /// A `.npy` file with this header and these values.
+    fn array(header: &str, values: &[f64]) -> Vec<u8> {
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        bytes
+    }
+
+    fn message(name: &str, contents: &[u8]) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, contents).unwrap();
+        let text = file(&path).unwrap_err().to_string();
+        text.replace(&format!("{}/", folder.path().display()), "")
+    }
+
+    #[test]
+    fn every_mistake_in_csv_is_named() {
+        let table: &[(&str, &str)] = &[
+            (
+                "",
+                "b.csv: is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are expected",
+            ),
+            (
+                "  \n \n",
+                "b.csv: is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are expected",
+            ),
+            ("x,y,z,vx,vy,vz,m\n", "b.csv: has no bodies; at least one is needed"),
+            (
+                "x,y,z,vx,vy,m\n1,2,3,4,5,6\n",
+                "b.csv:1: column vz is missing; the header needs x,y,z,vx,vy,vz,m in any order",
+            ),
+            (
+                "1,2,3,4,5,6,7\n",
+                "b.csv:1: column \"1\" is not known; the header may have x,y,z,vx,vy,vz,m only",
+            ),
+            ("x,y,z,vx,vy,vz,m,x\n", "b.csv:1: column x is there twice; keep one"),
+            (
+                "x,y,z,vx,vy,vz,m\n0,0,0,0,0,0,1\n0,0,0,0,0,0\n",
+                "b.csv:3: has 6 fields where the header has 7",
+            ),
+            (
+                "x,y,z,vx,vy,vz,m\n0,0,0,0,0,0,1\n0,zero,0,0,0,0,1\n",
+                "b.csv:3: column y: \"zero\" is not a number",
+            ),
+            ("m,y,z,vx,vy,vz,x\n,0,0,0,0,0,1\n", "b.csv:2: column m: \"\" is not a number"),
+            (
+                "x,y,z,vx,vy,vz,m\nNaN,0,0,0,0,0,1\n",
+                "b.csv:2: column x: NaN is not a finite number",
+            ),
+            (
+                "x,y,z,vx,vy,vz,m\n0,0,0,0,-inf,0,1\n",
+                "b.csv:2: column vy: -inf is not a finite number",
+            ),
+            (
+                "x,y,z,vx,vy,vz,m\n0,0,0,0,0,1e999,1\n",
+                "b.csv:2: column vz: inf is not a finite number",
+            ),
+            (
+                "x,y,z,vx,vy,vz,m\n0,0,-1e101,0,0,0,1\n",
+                "b.csv:2: column z: -1e101 is too large; at most 1e100 is allowed, choose another unit",
+            ),
+            (
+                "x,y,z,vx,vy,vz,m\n0,0,0,0,0,0,-1.5\n",
+                "b.csv:2: column m: the mass -1.5 is negative; masses must be zero or more",
+            ),
+        ];
+        for (text, expected) in table {
+            assert_eq!(&message("b.csv", text.as_bytes()), expected, "for {text:?}");
+        }
+        assert_eq!(
+            message("b.csv", b"x,y,z,vx,vy,vz,m\n0,0,0,\xff,0,0,1\n"),
+            "b.csv:2: is not UTF-8 text"
+        );
+    }
+
+    #[test]
+    fn every_mistake_in_npy_is_named() {
+        let good = "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 7), }\n";
+        let row = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+        let with = |from: &str, to: &str| {
+            assert!(good.contains(from));
+            array(&good.replace(from, to), &row)
+        };
+        let changed = |column: usize, value: f64| {
+            let mut row = row;
+            row[column] = value;
+            array(good, &row)
+        };
+        let mut version = array(good, &row);
+        version[6] = 9;
+        let shape = |shape: &str| {
+            format!(
+                "b.npy: has shape {shape}; (n, 7) with columns x, y, z, vx, vy, vz, m is expected"
+            )
+        };
+        let kind = |kind: &str| {
+            format!("b.npy: has elements of type {kind}; save it as float64 or float32 (<f8, <f4)")
+        };
+        let header = |what: &str| format!("b.npy: has a header that cannot be understood: {what}");
+        let table = [
+            (vec![], "b.npy: is cut short: 10 bytes are expected, 0 are there".to_owned()),
+            (
+                b"x,y,z".to_vec(),
+                "b.npy: is not a NumPy array file (it does not start with \\x93NUMPY)".to_owned(),
+            ),
+            (
+                version,
+                "b.npy: has version 9.0 of the .npy format; 1.0, 2.0 and 3.0 can be read"
+                    .to_owned(),
+            ),
+            (
+                array(good, &row)[..9].to_vec(),
+                "b.npy: is cut short: 12 bytes are expected, 9 are there".to_owned(),
+            ),
+            (
+                array(good, &row)[..40].to_vec(),
+                "b.npy: is cut short: 70 bytes are expected, 40 are there".to_owned(),
+            ),
+            (
+                array(good, &row[..6]),
+                "b.npy: is cut short: 56 bytes are expected, 48 are there".to_owned(),
+            ),
+            (
+                array(good, &[row, row].concat()),
+                "b.npy: has 56 bytes too many after its last element".to_owned(),
+            ),
+            (
+                with("(1, 7)", "(99999999999999999, 7)"),
+                "b.npy: is cut short: 5599999999999999944 bytes are expected, 56 are there"
+                    .to_owned(),
+            ),
+            (with("(1, 7)", "(7, 1)"), shape("(7, 1)")),
+            (with("(1, 7)", "(7,)"), shape("(7,)")),
+            (with("(1, 7)", "()"), shape("()")),
+            (with("(1, 7)", "(1, 7, 1)"), shape("(1, 7, 1)")),
+            (with("'<f8'", "'>f8'"), kind(">f8")),
+            (with("'<f8'", "'<i8'"), kind("<i8")),
+            (with("'<f8'", "[('x', '<f8')]"), kind("record")),
+            (
+                array(
+                    &good.replace("False", "True").replace("(1, 7)", "(2, 7)"),
+                    &[row, row].concat(),
+                ),
+                "b.npy: is stored by columns (fortran_order); save numpy.ascontiguousarray of it"
+                    .to_owned(),
+            ),
+            (with("{", ""), header("no opening brace")),
+            (with("'descr':", "'descr'"), header("a colon is expected")),
+            (with("'descr'", "descr"), header("a quoted key is expected")),
+            (with("'descr'", "'other'"), header("an unknown key")),
+            (with("'<f8'", "8"), header("descr is no string")),
+            (with("False", "No"), header("fortran_order is not True or False")),
+            (with("(1, 7)", "[1, 7]"), header("shape is no tuple")),
+            (with("(1, 7)", "(1, -7)"), header("shape is not made of sizes")),
+            (with("False,", "False"), header("a comma is expected")),
+            (with("'descr': '<f8', ", ""), header("a key is missing")),
+            (
+                array(&good.replace("(1, 7)", "(0, 7)"), &[]),
+                "b.npy: has no bodies; at least one is needed".to_owned(),
+            ),
+            (changed(2, f64::NAN), "b.npy: row 0, column z: NaN is not a finite number".to_owned()),
+            (
+                changed(6, -2.0),
+                "b.npy: row 0, column m: the mass -2 is negative; masses must be zero or more"
+                    .to_owned(),
+            ),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(message("b.npy", &bytes), expected);
+        }
+    }
+
+    #[test]
+    fn files_that_are_none_are_named() {
+        assert_eq!(
+            message("bodies.txt", b"1"),
+            "bodies.txt: the name ends neither in .csv nor in .npy, so the format is not known; rename the file"
+        );
+        let missing = file(Path::new("/no/such/bodies.csv")).unwrap_err().to_string();
+        assert!(
+            missing.starts_with("/no/such/bodies.csv: cannot be read: No such file"),
+            "{missing}"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("folder.npy");
+        std::fs::create_dir(&path).unwrap();
+        assert!(matches!(file(&path).unwrap_err().reason, Reason::Unreadable(_)));
+    }
+
+    #[test]
+    fn arrays_of_single_precision_and_other_versions_are_read() {
+        let header = "{\"shape\": (2L, 7), 'fortran_order': False, 'descr': '<f4'}";
+        let values: Vec<f32> = (0..14).map(|v| v as f32 / 8.0).collect();
+        let mut bytes = b"\x93NUMPY\x02\x00".to_vec();
+        bytes.extend((header.len() as u32).to_le_bytes());
+        bytes.extend(header.as_bytes());
+        bytes.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        let bodies = npy(&bytes).unwrap();
+        assert_eq!(bodies.position[1], [0.875, 1.0, 1.125]);
+        assert_eq!(bodies.mass, [0.75, 1.625]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(
+            noise in prop::collection::vec(any::<u8>(), 0..200),
+            at in any::<prop::sample::Index>(),
+            csv_too in any::<bool>(),
+        ) {
+            let bodies = generate::plummer(3, 1);
+            let mut bytes = if csv_too { write::csv(&bodies) } else { write::npy(&bodies) };
+            let at = at.index(bytes.len());
+            bytes.splice(at..(at + noise.len() / 2).min(bytes.len()), noise.iter().copied());
+            // Some of these are good files still; most are not. What matters is that each ends.
+            drop((csv(&bytes), npy(&bytes), csv(&noise), npy(&noise)));
+        }
+    }
+}

@@ -191,3 +191,104 @@ pub fn alone(
     }
     Ok(simulation.bodies)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+    use crate::options::{BarnesHut, Model, Order};
+    use crate::shared::Accuracy;
+
+    fn accuracy(theta: f64, softening: f64) -> Accuracy {
+        Accuracy { order: Order::Quad, theta, softening, leaf: 16, group: 64 }
+    }
+
+    #[test]
+    fn two_bodies_come_round() {
+        // Masses 1 and 3 on a circle of diameter 2: the period is 2 pi sqrt(8 / 4).
+        let speed = (4.0f64 / 2.0).sqrt();
+        let mut bodies = Bodies::default();
+        bodies.push([1.5, 0.0, 0.0], [0.0, 0.75 * speed, 0.0], 1.0);
+        bodies.push([-0.5, 0.0, 0.0], [0.0, -0.25 * speed, 0.0], 3.0);
+        let start = bodies.clone();
+        let setup = Setup::new(&bodies, accuracy(0.5, 0.0));
+        let off_after = |steps: u64| {
+            let dt = std::f64::consts::TAU * 2f64.sqrt() / steps as f64;
+            let mut worst: f64 = 0.0;
+            let end = alone(start.clone(), &setup, dt, steps, |_, report| {
+                worst = worst.max(report.energy_error.abs());
+                assert!(report.momentum.iter().all(|p| p.abs() < 1e-6));
+            });
+            let end = end.unwrap();
+            let off = [0, 1].map(|k| end.position[0][k] - start.position[0][k]);
+            ((off[0] * off[0] + off[1] * off[1]).sqrt(), worst)
+        };
+        let (coarse, fine) = (off_after(100), off_after(200));
+        assert!(coarse.0 < 0.02 && coarse.1 < 1e-3, "{coarse:?}");
+        // Second order: half the step, a quarter of the error.
+        assert!(coarse.0 / fine.0 > 3.5 && coarse.0 / fine.0 < 4.5, "{coarse:?} {fine:?}");
+    }
+
+    #[test]
+    fn energy_and_momentum_are_kept() {
+        let bodies = generate::plummer(3000, 11);
+        let start = Bodies::clone(&bodies);
+        let setup = Setup::new(&bodies, accuracy(0.5, 0.02));
+        let mut reports = Vec::new();
+        alone(bodies, &setup, 1.0 / 64.0, 20, |_, report| reports.push(*report)).unwrap();
+        assert_eq!(reports.len(), 21);
+        assert_eq!(reports[0].energy_error, 0.0);
+        assert!((reports[0].energy() + 0.25).abs() < 0.02, "{:?}", reports[0]);
+        assert_eq!(reports[0].kinetic, start.kinetic_energy());
+        for report in &reports {
+            assert!(report.energy_error.abs() < 1e-3, "{report:?}");
+            // A tree's forces do not quite cancel in pairs.
+            assert!(report.momentum.iter().all(|p| p.abs() < 1e-4), "{report:?}");
+        }
+    }
+
+    #[test]
+    fn energy_shows_the_error_of_a_step_too_long() {
+        let options = BarnesHut { model: Model::Plummer, ..BarnesHut::default() };
+        let bodies = generate::plummer(1000, 3);
+        let setup = Setup::new(&bodies, Accuracy { softening: 0.05, ..options.accuracy() });
+        let error = |dt: f64, steps| {
+            let mut last = 0.0;
+            alone(bodies.clone(), &setup, dt, steps, |_, report| last = report.energy_error)
+                .unwrap();
+            f64::abs(last)
+        };
+        let (short, long) = (error(1.0 / 64.0, 64), error(0.5, 2));
+        assert!(short < 2e-3 && long > 5.0 * short, "{short} {long}");
+    }
+
+    #[test]
+    fn a_body_that_leaves_the_range_of_numbers_is_named() {
+        let mut bodies = Bodies::default();
+        bodies.push([0.0; 3], [0.0; 3], 1.0);
+        bodies.push([1.0, 0.0, 0.0], [1e100, 0.0, 0.0], 1.0);
+        let setup = Setup::new(&bodies, accuracy(0.5, 0.0));
+        let mut simulation = Simulation::new(bodies, &setup, 1e100);
+        simulation.dt = 1e300;
+        assert_eq!(
+            simulation.advance().unwrap_err().to_string(),
+            "step 1: body 1 has left the range of numbers; a smaller --dt or a larger --softening may help"
+        );
+    }
+
+    #[test]
+    fn forces_for_other_bodies_are_refused() {
+        let bodies = generate::plummer(10, 1);
+        let setup = Setup::new(&bodies, accuracy(0.5, 0.0));
+        let mut simulation = Simulation::new(bodies, &setup, 0.1);
+        let positions = simulation.positions();
+        let tree = positions.tree(&setup).unwrap();
+        let forces = Forces { tree, pieces: vec![&[0; 16][..]; 9] };
+        assert!(matches!(
+            simulation.accept(&positions, &forces),
+            Err(Broken::WrongForces { expected: 160, got: 144 })
+        ));
+        let other = Setup::new(&generate::plummer(11, 1), accuracy(0.5, 0.0));
+        assert!(simulation.positions().tree(&other).is_err());
+    }
+}

@@ -53,3 +53,44 @@ fn rows(bodies: &Bodies) -> impl Iterator<Item = [f64; 7]> + '_ {
         [x, y, z, vx, vy, vz, bodies.mass[i]]
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::read;
+
+    fn some_bodies() -> impl Strategy<Value = Bodies> {
+        let number = prop_oneof![-1e3f64..1e3, -1e100f64..1e100, -1e-300f64..1e-300, Just(-0.0)];
+        let row = (prop::array::uniform6(number), 0f64..1e100);
+        prop::collection::vec(row, 1..40).prop_map(|rows| {
+            let mut bodies = Bodies::default();
+            for ([x, y, z, vx, vy, vz], m) in rows {
+                bodies.push([x, y, z], [vx, vy, vz], m);
+            }
+            bodies
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn both_formats_read_back_bit_for_bit(bodies in some_bodies()) {
+            for back in [read::npy(&npy(&bodies)).unwrap(), read::csv(&csv(&bodies)).unwrap()] {
+                prop_assert_eq!(back.checksum(), bodies.checksum());
+                prop_assert_eq!(&back, &bodies);
+            }
+        }
+
+        #[test]
+        fn another_reader_of_npy_agrees(bodies in some_bodies()) {
+            let bytes = npy(&bodies);
+            let file = npyz::NpyFile::new(&bytes[..]).unwrap();
+            prop_assert_eq!(file.shape(), &[bodies.len() as u64, 7][..]);
+            let values: Vec<f64> = file.into_vec().unwrap();
+            let ours: Vec<f64> = rows(&bodies).flatten().collect();
+            prop_assert_eq!(values, ours);
+            prop_assert_eq!((bytes.len() - 56 * bodies.len()) % 64, 0);
+        }
+    }
+}
