@@ -1,3 +1,1 @@
 //! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
-
-

@@ -61,6 +61,22 @@ pub struct SparseDelta {
     pub saturated: u64,
 }
 
+/// A histogram in a few numbers, for people and logs. Does not add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LatencySummary {
+    /// Values recorded.
+    pub count: u64,
+    /// Median.
+    pub p50_us: u64,
+    /// 90th percentile.
+    pub p90_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// Upper end of the highest bucket in use.
+    pub max_us: u64,
+}
+
 /// Why a delta or a histogram was not merged. Nothing of it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeltaError {
@@ -168,6 +184,17 @@ impl Histogram {
     /// Mean of the buckets' middles, in microseconds.
     pub fn mean_us(&self) -> Option<f64> {
         self.total.as_ref().filter(|hdr| !hdr.is_empty()).map(|hdr| hdr.mean())
+    }
+
+    /// The histogram in a few numbers; None when nothing was recorded.
+    pub fn summary(&self) -> Option<LatencySummary> {
+        Some(LatencySummary {
+            count: self.count(),
+            p50_us: self.p50_us()?,
+            p90_us: self.p90_us()?,
+            p99_us: self.p99_us()?,
+            max_us: self.max_us()?,
+        })
     }
 
     /// Adds all that `other` holds. What is added is part of this histogram's next delta.

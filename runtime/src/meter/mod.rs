@@ -10,5 +10,5 @@ mod report;
 
 pub use account::{Account, SharedAccount, ThreadState, Times};
 pub use counters::{Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts};
-pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, SparseDelta};
+pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, LatencySummary, SparseDelta};
 pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};

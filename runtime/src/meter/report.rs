@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::Times;
 use super::counters::Counters;
-use super::histogram::{DeltaError, Histogram, SparseDelta};
+use super::histogram::{DeltaError, Histogram, LatencySummary, SparseDelta};
 use crate::id::{ClusterId, Incarnation, NodeId};
 
 macro_rules! histograms {
@@ -40,6 +40,11 @@ macro_rules! histograms {
             pub fn apply(&mut self, deltas: &Deltas) -> Result<(), DeltaError> {
                 $(self.$field.apply_delta(&deltas.$field)?;)*
                 Ok(())
+            }
+
+            /// Those that are not empty, in a few numbers each.
+            pub fn summaries(&self) -> BTreeMap<String, LatencySummary> {
+                self.iter().filter_map(|(name, h)| Some((name.to_string(), h.summary()?))).collect()
             }
 
             /// Name and histogram of each, in the order of reports.

@@ -2,6 +2,9 @@
 //!
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
+mod bulk;
+pub mod link;
+mod router;
 mod transport;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -9,6 +12,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use self::bulk::{BulkConfig, BulkError};
+pub use self::router::Router;
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, NodeId, Peer};

@@ -6,13 +6,16 @@
 mod batch;
 mod context;
 pub(crate) mod core;
+mod engine;
 mod pool;
 mod registry;
 pub mod solo;
+pub mod steal;
 mod task;
 
 pub use context::{Context, Spawned};
 pub use core::LeaseId;
+pub use engine::{Engine, EngineConfig, Notes};
 pub use pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Seam};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};

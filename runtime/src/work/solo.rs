@@ -100,6 +100,8 @@ impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
         (self.note)(note);
     }
 
+    fn ended(&self) {}
+
     fn objects(&self) -> &Objects {
         // Nobody else is there: nothing to send, and what is put is present at once.
         self.objects.get_or_init(|| {
