@@ -1,9 +1,12 @@
-//! The roles of a Springtide grid, as actix actors. See `ARCHITECTURE.md`.
+//! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 
 pub mod client;
+pub mod cluster;
+pub mod coordinator;
 pub mod job;
 pub mod links;
 pub mod provider;
 pub mod scheduler;
 pub mod site;
 pub mod store;
+pub mod worker;
