@@ -3,8 +3,11 @@
 pub mod client;
 pub mod cluster;
 pub mod coordinator;
+pub mod endpoint;
+pub mod head;
 pub mod job;
 pub mod links;
+pub mod node;
 pub mod provider;
 pub mod scheduler;
 pub mod site;
