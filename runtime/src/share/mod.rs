@@ -17,7 +17,9 @@ use crate::id::Epoch;
 
 mod api;
 mod cell;
+mod message;
 mod shared;
+mod store;
 mod types;
 
 pub use api::{
