@@ -20,6 +20,8 @@ mod cell;
 mod message;
 mod shared;
 mod store;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use api::{

@@ -271,6 +271,12 @@ impl Shared {
         }
     }
 
+    /// Bytes kept for things not finished.
+    #[cfg(test)]
+    pub(super) fn assembling(&self) -> usize {
+        self.store().assembling()
+    }
+
     fn store(&self) -> MutexGuard<'_, Store> {
         lock(&self.0.store)
     }
