@@ -1,0 +1,179 @@
+//! Actors under their published names, and the typed way from a message to an actor's mailbox.
+//!
+//! Knows actix's mailboxes; must not know the network. Everything here is called from any thread.
+//!
+//! On bounds. actix's mailbox counts are not visible from outside, a full mailbox makes `Addr::send` hand the message
+//! back into a future that is not woken again, and each clone of an `Addr` may pass one message over the limit
+//! (actix#329). So the bound on remote messages is kept here: a message occupies a place of its actor from the moment it
+//! is put into the mailbox until its handler has answered or its deadline has passed, and is put there through a fresh
+//! clone of the address, which takes it at once and in order.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock, RwLockReadGuard};
+
+use actix::dev::ToEnvelope;
+use actix::{Actor, Addr, Handler};
+
+use super::callee::Job;
+use super::error::Refusal;
+use super::message::RemoteMessage;
+use crate::wire::{self, Kind, WireError};
+
+/// Messages of all callers together that one published actor may have in hand.
+pub const ACTOR_IN_FLIGHT_MAX: usize = 4096;
+
+/// All published actors of a node.
+#[derive(Default)]
+pub(super) struct Directory {
+    actors: RwLock<BTreeMap<String, Arc<Entry>>>,
+}
+
+impl Directory {
+    pub(super) fn insert(&self, name: &str) -> Arc<Entry> {
+        let entry = Arc::new(Entry::default());
+        let mut actors = self.actors.write().unwrap_or_else(|e| e.into_inner());
+        actors.insert(name.to_owned(), Arc::clone(&entry));
+        entry
+    }
+
+    pub(super) fn remove(&self, name: &str) -> bool {
+        self.actors.write().unwrap_or_else(|e| e.into_inner()).remove(name).is_some()
+    }
+
+    pub(super) fn clear(&self) {
+        self.actors.write().unwrap_or_else(|e| e.into_inner()).clear();
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Arc<Entry>> {
+        self.actors.read().unwrap_or_else(|e| e.into_inner()).get(name).cloned()
+    }
+}
+
+/// One published actor.
+#[derive(Default)]
+pub(super) struct Entry {
+    accepted: RwLock<BTreeMap<&'static str, Arc<dyn Accept>>>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+impl Entry {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<&'static str, Arc<dyn Accept>>> {
+        self.accepted.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(super) fn get(&self, message: &str) -> Option<Arc<dyn Accept>> {
+        self.read().get(message).cloned()
+    }
+
+    /// A place among the messages the actor has in hand.
+    pub(super) fn place(&self) -> Result<Place, Refusal> {
+        Place::take(&self.in_flight, ACTOR_IN_FLIGHT_MAX).ok_or(Refusal::Busy)
+    }
+}
+
+/// One of a bounded number of places; given back when dropped.
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Place> {
+        let taken =
+            count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1));
+        taken.ok().map(|_| Place(Arc::clone(count)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A message type that a published actor accepts, with the type forgotten.
+pub(super) trait Accept: Send + Sync {
+    fn as_any(&self) -> &dyn Any;
+
+    /// Decodes a message from another node and puts it into the mailbox. In tokio's context.
+    fn serve(&self, body: &[u8], job: Job) -> Result<(), WireError>;
+}
+
+/// The same with the message's type known and the actor's forgotten.
+pub(super) struct Typed<M: RemoteMessage>(Box<dyn Deliver<M>>);
+
+trait Deliver<M: RemoteMessage>: Send + Sync {
+    fn deliver(&self, message: M) -> Answer<M>;
+    fn serve(&self, message: M, job: Job);
+}
+
+/// An answer to come from a local actor.
+pub(super) type Answer<M> =
+    Pin<Box<dyn Future<Output = Result<<M as actix::Message>::Result, Refusal>> + Send>>;
+
+impl<M: RemoteMessage> Typed<M> {
+    /// Puts the message into the mailbox, in order, at once.
+    pub(super) fn deliver(&self, message: M) -> Answer<M> {
+        self.0.deliver(message)
+    }
+}
+
+impl<M: RemoteMessage> Accept for Typed<M> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn serve(&self, body: &[u8], job: Job) -> Result<(), WireError> {
+        let message = wire::decode::<M>(Kind::CALL, body)?;
+        self.0.serve(message, job);
+        Ok(())
+    }
+}
+
+struct Mailbox<A: Actor>(Addr<A>);
+
+impl<A, M> Deliver<M> for Mailbox<A>
+where
+    A: Actor + Handler<M>,
+    A::Context: ToEnvelope<A, M>,
+    M: RemoteMessage,
+{
+    fn deliver(&self, message: M) -> Answer<M> {
+        // A fresh clone: see the note on bounds above.
+        let request = self.0.clone().send(message);
+        Box::pin(async move { request.await.map_err(|_| Refusal::Stopped) })
+    }
+
+    fn serve(&self, message: M, job: Job) {
+        let request = self.0.clone().send(message);
+        // Not `spawn_local`: the endpoint's thread need not be inside a `LocalSet`.
+        tokio::spawn(job.settle::<M>(async move { request.await.map_err(|_| Refusal::Stopped) }));
+    }
+}
+
+/// A published actor, to be told which messages it accepts. Dropping it changes nothing.
+pub struct Published<A: Actor> {
+    entry: Arc<Entry>,
+    addr: Addr<A>,
+}
+
+impl<A: Actor> Published<A> {
+    pub(super) fn new(entry: Arc<Entry>, addr: Addr<A>) -> Self {
+        Self { entry, addr }
+    }
+
+    /// Lets other nodes send `M` to the actor.
+    pub fn accepts<M>(self) -> Self
+    where
+        A: Handler<M>,
+        A::Context: ToEnvelope<A, M>,
+        M: RemoteMessage,
+    {
+        let typed = Typed::<M>(Box::new(Mailbox(self.addr.clone())));
+        let mut accepted = self.entry.accepted.write().unwrap_or_else(|e| e.into_inner());
+        accepted.insert(M::NAME, Arc::new(typed));
+        drop(accepted);
+        self
+    }
+}
