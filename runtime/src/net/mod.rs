@@ -296,3 +296,6 @@ impl Events for Upward {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
