@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::bulk::BulkConfig;
 use crate::id::ClusterId;
 
 /// Without traffic for this long a link is dead. Both sides must agree, so it is not a setting. It only ends links to
@@ -22,6 +23,8 @@ pub const RECEIVE_WINDOW: u32 = 16 << 20;
 /// Bytes that this node keeps for one peer until they are acknowledged. Bulk transfers must stay well below, or the
 /// other classes wait for room.
 pub const SEND_WINDOW: u64 = 16 << 20;
+/// Most of a link's flow control that bulk transfers may use.
+const BULK_WINDOW_MAX: usize = RECEIVE_WINDOW as usize / 2;
 /// Handshakes in progress at once; what comes on top is refused.
 pub const MAX_INCOMING: usize = 1024;
 
@@ -51,6 +54,9 @@ pub struct NetConfig {
     pub queue_frames: usize,
     /// Bytes that may wait to one peer in one class, headers included.
     pub queue_bytes: usize,
+    /// Bounds of bulk transfers. `window_bytes` is held to half of [`RECEIVE_WINDOW`], so that transfers never use up the
+    /// flow control that the other classes share.
+    pub bulk: BulkConfig,
     /// Time for one attempt to open a link, from the first packet to the welcome, in milliseconds.
     pub connect_timeout_ms: u64,
     /// Attempts to open a link before what is queued is given back.
@@ -74,6 +80,7 @@ impl Default for NetConfig {
             links: BTreeMap::new(),
             queue_frames: 8192,
             queue_bytes: 4 << 20,
+            bulk: BulkConfig { window_bytes: BULK_WINDOW_MAX, ..BulkConfig::default() },
             connect_timeout_ms: 5000,
             attempts: 6,
             backoff_ms: 50,
@@ -123,12 +130,12 @@ impl LinkPolicy {
     pub fn stream_window(&self) -> u32 {
         const LEAST: f64 = 1.25e6;
         let product = self.rtt_ms / 1e3 * self.bandwidth;
-        (2.0 * product).clamp(LEAST, f64::from(RECEIVE_WINDOW)) as u32
+        (2.0 * product).max(LEAST).min(f64::from(RECEIVE_WINDOW)) as u32 // NaN ends as the least
     }
 
     /// The first estimate of the round trip, kept within 1 ms and 3 s.
     pub fn initial_rtt(&self) -> Duration {
-        Duration::from_secs_f64((self.rtt_ms / 1e3).clamp(1e-3, 3.0))
+        Duration::from_secs_f64((self.rtt_ms / 1e3).max(1e-3).min(3.0))
     }
 }
 
@@ -136,6 +143,17 @@ impl NetConfig {
     /// The policy for links to a cluster.
     pub fn policy(&self, cluster: Option<&ClusterId>) -> &LinkPolicy {
         cluster.and_then(|cluster| self.links.get(cluster)).unwrap_or(&self.link)
+    }
+
+    pub(crate) fn bulk(&self) -> BulkConfig {
+        let window_bytes = self.bulk.window_bytes.min(BULK_WINDOW_MAX);
+        BulkConfig { window_bytes, ..self.bulk.clone() }
+    }
+
+    /// Bytes that may wait in the bulk class: all that the window lets out at once, with headers, so that the bulk layer's
+    /// own bound is the one that holds.
+    pub(crate) fn bulk_queue_bytes(&self) -> usize {
+        self.queue_bytes.max(self.bulk().window_bytes / 8 * 9)
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -157,10 +175,9 @@ mod tests {
         assert_eq!(policy(0.1, 1e8).stream_window(), 1_250_000, "never below quinn's default");
         assert_eq!(policy(100.0, 50e6).stream_window(), 10_000_000);
         assert_eq!(policy(500.0, 1e9).stream_window(), RECEIVE_WINDOW);
-        assert_eq!(
-            policy(f64::NAN, 1e9).initial_rtt().as_millis().min(3000),
-            policy(f64::NAN, 1e9).initial_rtt().as_millis()
-        );
+        let nonsense = policy(f64::NAN, f64::NAN);
+        assert_eq!(nonsense.stream_window(), 1_250_000);
+        assert_eq!(nonsense.initial_rtt(), Duration::from_millis(1));
     }
 
     #[test]

@@ -21,10 +21,11 @@ pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::link::{Link, LinkProfile};
 pub use self::memory::{MemoryConfig, MemoryNet};
+pub use self::quic::NetError;
 pub use self::router::Router;
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
-use crate::id::{ClusterId, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, INLINE_MAX, Kind};
 
 /// Where a node is reached: its own address, or through another node. Relays come later without a new address form.
@@ -112,6 +113,22 @@ struct Inner {
 }
 
 impl Net {
+    /// A node on a QUIC network. To be called on the endpoint's thread, inside its current-thread runtime; nothing comes or
+    /// goes before [`Net::start`]. Who the node is stands in its certificate.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn quic(
+        config: NetConfig,
+        identity: &tls::NodeIdentity,
+        incarnation: Incarnation,
+    ) -> Result<Self, NetError> {
+        Self::over(config.bulk(), |events| {
+            let quic = quic::Quic::open(config, identity, incarnation, events)?;
+            Ok(Arc::new(quic) as Arc<dyn Transport>)
+        })
+    }
+
     /// A handle over a transport. `build` makes the transport and gets the events it must tell; nothing is told before
     /// [`Net::start`].
     pub(crate) fn over<E>(
@@ -279,3 +296,6 @@ impl Events for Upward {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

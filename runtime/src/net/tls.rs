@@ -348,6 +348,13 @@ impl NodeIdentity {
         Ok(config)
     }
 
+    /// The same certificate under another authority's trust: what a forger would show.
+    #[cfg(test)]
+    pub(crate) fn with_authority(mut self, ca_pem: &str) -> Self {
+        ca_pem.clone_into(&mut self.ca_pem);
+        self
+    }
+
     fn material(&self) -> Result<Material, TlsError> {
         let none = Path::new("");
         let certs = certificates(none, &self.cert_pem)?;
