@@ -90,12 +90,14 @@ kinds! {
     OBJECT_MERGE = 51, "object-merge", Compact, 4 * MIB;
     /// A bulk transfer begins.
     BULK_BEGIN = 64, "bulk-begin", Compact, KIB;
-    /// A part of a bulk transfer.
+    /// Bytes of a bulk transfer: the payload is these bytes, with nothing around them.
     BULK_CHUNK = 65, "bulk-chunk", Compact, 64 * KIB;
     /// The receiver took chunks in; the sender may send more.
     BULK_CREDIT = 66, "bulk-credit", Compact, KIB;
-    /// The sender gives a transfer up.
+    /// The sender or the receiver gives a transfer up.
     BULK_CANCEL = 67, "bulk-cancel", Compact, KIB;
+    /// The chunks that follow belong to the transfer named.
+    BULK_PART = 68, "bulk-part", Compact, KIB;
 }
 
 impl Kind {

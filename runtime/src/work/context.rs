@@ -28,6 +28,19 @@ impl<'w> Context<'w> {
         Self { frame, children: Children::new(worker), next_child: Cell::new(0) }
     }
 
+    /// Makes the context of a finished task that of its parent's child `index`. Nobody walks the frame meanwhile: all
+    /// below the finished task has ended.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, index: u32) {
+        self.frame.renew(index);
+        self.next_child.set(0);
+    }
+
+    #[inline(always)]
+    pub(crate) fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
     #[inline(always)]
     fn worker(&self) -> &'w Worker {
         self.children.worker()
@@ -43,15 +56,15 @@ impl<'w> Context<'w> {
     /// Runs the task that this context was made for: its remaining children are waited for before it ends.
     #[inline(always)]
     pub(crate) fn run_task<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
-        self.worker().count_executed();
         let output = task.run(self)?;
-        self.children.finish(&self.frame)?;
+        if self.children.any() {
+            self.children.finish(&self.frame)?;
+        }
         Ok(output)
     }
 
     /// Waits for the root's remaining children.
     pub(crate) fn finish_root(&self) -> Result<(), Stop> {
-        self.worker().count_executed();
         self.children.finish(&self.frame)
     }
 

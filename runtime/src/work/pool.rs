@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared};
 use super::core::slot::{Base, Delivery, locate, panic_text};
 use super::core::worker;
-use super::registry::{JobEntry, Registry};
+use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, Times};
@@ -89,6 +89,8 @@ pub trait Host: Send + Sync {
     fn note(&self, note: Note);
     /// The job's shared objects on this node.
     fn objects(&self) -> &Objects;
+    /// A thread has ended, after `Pool::close`.
+    fn ended(&self);
 }
 
 /// How a pool is made.
@@ -123,7 +125,8 @@ impl Default for PoolConfig {
 pub struct PoolCounts {
     /// Tasks made.
     pub spawned: u64,
-    /// Tasks run.
+    /// Tasks run: every child made here whose outcome did not come from elsewhere, and the tops of trees. While the job
+    /// runs, children still queued are among them.
     pub executed: u64,
     /// Tasks that a thread took from another thread of the pool.
     pub taken_here: u64,
@@ -150,15 +153,9 @@ impl Pool {
     ) -> std::io::Result<Self> {
         let now = tokio::time::Instant::now();
         let threads = config.threads.max(1);
-        let accounts =
-            (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let shared = Arc::new(Shared::new(
-            accounts,
-            seam.clone(),
-            host,
-            registry,
-            config.nesting_bound,
-        ));
+        let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
+        let shared =
+            Arc::new(Shared::new(accounts, seam.clone(), host, registry, config.nesting_bound));
         for index in 0..threads {
             let shared_here = shared.clone();
             let seed = splitmix(config.seed ^ ((index as u64) << 32));
@@ -192,7 +189,7 @@ impl Pool {
                     cx.finish_root()?;
                     Ok(outcome)
                 }));
-                let outcome = match (shared.halted(&tree), outcome) {
+                let outcome = match (shared.halted(|| &tree), outcome) {
                     (Some(halt), _) => Err(Stop::halt(halt)),
                     (None, Ok(outcome)) => outcome,
                     (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
@@ -213,18 +210,15 @@ impl Pool {
         if self.shared.is_halted() { None } else { self.shared.export(thief, awaited, start) }
     }
 
-    /// A task of another node, to be run here.
+    /// What is needed to run a task of another node here.
     ///
     /// # Errors
     /// If no task of this name is registered.
-    pub(crate) fn accept(
+    pub(crate) fn admit(
         &self,
-        owner: Peer,
-        lease: LeaseId,
         name: &str,
         path: TaskPath,
-        body: Bytes,
-    ) -> Result<Arc<Base>, Failure> {
+    ) -> Result<(Arc<Base>, RunEncoded), Failure> {
         let Some(entry) = self.shared.registry.find_task(name) else {
             let mut failure = worker::job_failure(format!(
                 "task {name} is not registered in this node's program: add registry.task::<..>() to Job::register"
@@ -233,15 +227,19 @@ impl Pool {
             failure.path = path;
             return Err(failure);
         };
-        let base = Arc::new(Base::new(path, entry.name));
-        let incoming = Incoming { base: base.clone(), run: entry.run, body, owner, lease };
-        self.shared.inject(Injected::Incoming(incoming));
-        Ok(base)
+        Ok((Arc::new(Base::new(path, entry.name)), entry.run))
     }
 
-    /// Whether a task type is registered under this name.
-    pub(crate) fn knows(&self, name: &str) -> bool {
-        self.shared.registry.find_task(name).is_some()
+    /// Queues a task of another node.
+    pub(crate) fn enter(
+        &self,
+        base: Arc<Base>,
+        run: RunEncoded,
+        owner: Peer,
+        lease: LeaseId,
+        body: Bytes,
+    ) {
+        self.shared.inject(Injected::Incoming(Incoming { base, run, body, owner, lease }));
     }
 
     pub(crate) fn complete(&self, lease: LeaseId, delivery: Delivery) -> bool {
@@ -272,9 +270,14 @@ impl Pool {
         self.shared.awaited()
     }
 
-    /// How many threads look for work of any kind.
-    pub fn hungry(&self) -> usize {
-        self.shared.hungry()
+    /// How many more tasks of other nodes could start at once: threads that look for work, less what waits for them.
+    pub(crate) fn appetite(&self) -> usize {
+        self.shared.hungry().saturating_sub(self.shared.injected())
+    }
+
+    /// Compute threads.
+    pub fn threads(&self) -> u32 {
+        self.shared.threads.len() as u32
     }
 
     /// Asks for one call of `Host::surplus` when there is work for other nodes. True if there is some now; then none comes.
@@ -310,7 +313,10 @@ impl Pool {
         for thread in &self.shared.threads {
             let counts = &thread.counts;
             sum.spawned += counts.spawned.load(Ordering::Relaxed);
-            sum.executed += counts.executed.load(Ordering::Relaxed);
+            let made = counts.spawned.load(Ordering::Relaxed);
+            let elsewhere = counts.not_run.load(Ordering::Relaxed);
+            sum.executed +=
+                counts.tops.load(Ordering::Relaxed).saturating_add(made).saturating_sub(elsewhere);
             sum.taken_here += counts.taken_here.load(Ordering::Relaxed);
             sum.nesting_max = sum.nesting_max.max(counts.nesting_max.load(Ordering::Relaxed));
         }
@@ -366,8 +372,7 @@ impl Seam for RealSeam {
         stack_bytes: usize,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<()> {
-        let thread =
-            std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
+        let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
         self.threads().push(thread);
         Ok(())
     }

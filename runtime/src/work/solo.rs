@@ -75,7 +75,9 @@ pub fn run(
 pub(crate) fn into_failure(stop: Stop) -> Failure {
     match *stop.0 {
         Cause::Failed(failure) => failure,
-        Cause::Halt(halt) => super::core::worker::job_failure(format!("the job was halted: {halt:?}")),
+        Cause::Halt(halt) => {
+            super::core::worker::job_failure(format!("the job was halted: {halt:?}"))
+        }
     }
 }
 
@@ -99,6 +101,8 @@ impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
     fn note(&self, note: Note) {
         (self.note)(note);
     }
+
+    fn ended(&self) {}
 
     fn objects(&self) -> &Objects {
         // Nobody else is there: nothing to send, and what is put is present at once.

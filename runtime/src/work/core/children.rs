@@ -58,11 +58,11 @@ impl<'w> Children<'w> {
         let at = list.len() - 1;
         self.worker.push(slot);
         self.worker.count_spawned(1);
-        let signals = self.worker.shared().after_push();
+        let signals = self.worker.signals_after_push();
         if signals != 0 {
             // A halt is seen at the next join, sync or collect.
-            // SAFETY: a frame's base outlives the frame.
-            self.worker.shared().attend(signals, unsafe { &*parent.base });
+            // SAFETY: the parent is the calling task.
+            self.worker.shared().attend(signals, || unsafe { parent.base() });
         }
         at
     }
@@ -71,11 +71,7 @@ impl<'w> Children<'w> {
     ///
     /// # Panics
     /// If it was taken before, or is no `T`: handles rule both out.
-    pub(crate) fn take<T: Task>(
-        &self,
-        parent: &Frame,
-        at: usize,
-    ) -> Result<T::Output, Stop> {
+    pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
         let child = self.list().as_mut().and_then(|list| list.get_mut(at)?.take());
         let child = child.expect("a handle is consumed when its child is collected");
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
@@ -95,14 +91,15 @@ impl<'w> Children<'w> {
         }
     }
 
-    /// Waits for the children nobody collected; the first error among them, in order of spawning.
+    /// Whether any child was spawned.
     #[inline(always)]
-    pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
-        if self.list().is_none() { Ok(()) } else { self.finish_all(frame) }
+    pub(crate) fn any(&self) -> bool {
+        self.list().is_some()
     }
 
+    /// Waits for the children nobody collected; the first error among them, in order of spawning.
     #[cold]
-    fn finish_all(&self, frame: &Frame) -> Result<(), Stop> {
+    pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
         let mut outcome = Ok(());
         while let Some(child) = self.list().as_mut().and_then(|list| list.pop()) {
             if let Some(child) = child {
@@ -148,6 +145,7 @@ unsafe fn collect<T: Task>(
     if slot.header().state.load(Ordering::Acquire) == state::ABANDONED {
         // SAFETY: abandoned by us; the task is still there.
         drop(unsafe { slot.take_task() });
+        worker.count_not_run();
         return Err(worker.halt_of(frame));
     }
     // SAFETY: the state is final; taken once.

@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use super::fence::Fences;
 use super::sync::{AtomicIsize, AtomicPtr, Ordering};
 
-#[cfg(not(loom))]
+#[cfg(not(springtide_loom))]
 const INITIAL_CAPACITY: usize = 256;
-#[cfg(loom)]
+#[cfg(springtide_loom)]
 const INITIAL_CAPACITY: usize = 2;
 
 struct Buffer<T> {
@@ -62,12 +62,22 @@ pub(crate) struct Deque<T> {
     top: Padded<AtomicIsize>,
     bottom: Padded<AtomicIsize>,
     buffer: AtomicPtr<Buffer<T>>,
-    /// Owner only: a lower bound of `top`, so that `push` does not read the thieves' line.
+    own: Padded<Own<T>>,
+    fences: Fences,
+}
+
+/// What only the owner touches.
+struct Own<T> {
+    /// The current buffer's elements and mask: no detour over `buffer` in `push` and `pop`.
+    elements: Cell<*const AtomicPtr<T>>,
+    mask: Cell<isize>,
+    /// Whether the last element was taken by a won race: then `bottom` was put back one past it.
+    raced: Cell<bool>,
+    /// A lower bound of `top`, so that `push` does not read the thieves' line.
     top_seen: Cell<isize>,
-    /// Owner only: replaced buffers and the current one, freed with the deque.
+    /// Replaced buffers and the current one, freed with the deque.
     #[expect(clippy::vec_box, reason = "thieves hold pointers to the boxes' contents")]
     buffers: UnsafeCell<Vec<Box<Buffer<T>>>>,
-    fences: Fences,
 }
 
 // SAFETY: the cells are touched by the owner's methods only, which are unsafe and bound to one thread by their contract;
@@ -80,12 +90,18 @@ impl<T> Deque<T> {
     pub(crate) fn new(fences: Fences) -> Self {
         let mut first = Buffer::new(INITIAL_CAPACITY);
         let pointer: *mut Buffer<T> = &mut *first;
+        let own = Own {
+            elements: Cell::new(first.elements.as_ptr()),
+            mask: Cell::new(first.mask as isize),
+            raced: Cell::new(false),
+            top_seen: Cell::new(0),
+            buffers: UnsafeCell::new(vec![first]),
+        };
         Self {
             top: Padded(AtomicIsize::new(0)),
             bottom: Padded(AtomicIsize::new(0)),
             buffer: AtomicPtr::new(pointer),
-            top_seen: Cell::new(0),
-            buffers: UnsafeCell::new(vec![first]),
+            own: Padded(own),
             fences,
         }
     }
@@ -97,15 +113,26 @@ impl<T> Deque<T> {
     #[inline(always)]
     pub(crate) unsafe fn push(&self, element: NonNull<T>) {
         let bottom = self.bottom.0.load(Ordering::Relaxed);
-        // SAFETY: only the owner replaces the buffer, and it is the caller.
-        let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
-        if bottom - self.top_seen.get() > buffer.mask as isize {
+        if bottom - self.own.0.top_seen.get() > self.own.0.mask.get() {
             // SAFETY: the caller is the owner.
             unsafe { self.push_slow(element, bottom) };
             return;
         }
-        buffer.at(bottom).store(element.as_ptr(), Ordering::Relaxed);
+        // SAFETY: the caller is the owner.
+        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
         self.bottom.0.store(bottom + 1, Ordering::Release);
+    }
+
+    /// An element of the current buffer.
+    ///
+    /// # Safety
+    /// As [`Deque::push`].
+    #[inline(always)]
+    unsafe fn own_at(&self, index: isize) -> &AtomicPtr<T> {
+        let own = &self.own.0;
+        // SAFETY: the owner keeps `elements` and `mask` those of the current buffer, which lives as long as the deque; the
+        // masked index is in bounds as in `Buffer::at`.
+        unsafe { &*own.elements.get().offset(index & own.mask.get()) }
     }
 
     /// # Safety
@@ -113,9 +140,9 @@ impl<T> Deque<T> {
     #[cold]
     unsafe fn push_slow(&self, element: NonNull<T>, bottom: isize) {
         let top = self.top.0.load(Ordering::Acquire);
-        self.top_seen.set(top);
-        // SAFETY: as in `push`.
-        let mut buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
+        self.own.0.top_seen.set(top);
+        // SAFETY: only the owner replaces the buffer, and it is the caller.
+        let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
         if bottom - top > buffer.mask as isize {
             let mut larger = Buffer::new((buffer.mask + 1) * 2);
             for index in top..bottom {
@@ -123,13 +150,14 @@ impl<T> Deque<T> {
                 larger.at(index).store(pointer, Ordering::Relaxed);
             }
             let pointer: *mut Buffer<T> = &mut *larger;
+            self.own.0.elements.set(larger.elements.as_ptr());
+            self.own.0.mask.set(larger.mask as isize);
             // SAFETY: `buffers` is touched by the owner only.
-            unsafe { (*self.buffers.get()).push(larger) };
+            unsafe { (*self.own.0.buffers.get()).push(larger) };
             self.buffer.store(pointer, Ordering::Release);
-            // SAFETY: the new buffer lives until the deque is dropped.
-            buffer = unsafe { &*pointer };
         }
-        buffer.at(bottom).store(element.as_ptr(), Ordering::Relaxed);
+        // SAFETY: the caller is the owner.
+        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
         self.bottom.0.store(bottom + 1, Ordering::Release);
     }
 
@@ -139,31 +167,42 @@ impl<T> Deque<T> {
     /// Only the deque's owning thread calls this.
     #[inline(always)]
     pub(crate) unsafe fn pop(&self) -> Option<NonNull<T>> {
+        // SAFETY: the caller is the owner.
+        if unsafe { self.pop_known() } {
+            let at = self.bottom.0.load(Ordering::Relaxed);
+            // The element stays in the buffer where it was; after a won race `bottom` is one past it.
+            let at = if self.own.0.raced.replace(false) { at - 1 } else { at };
+            // SAFETY: the caller is the owner.
+            NonNull::new(unsafe { self.own_at(at) }.load(Ordering::Relaxed))
+        } else {
+            None
+        }
+    }
+
+    /// Takes the newest element, which the caller knows, and says whether it was still there.
+    ///
+    /// # Safety
+    /// Only the deque's owning thread calls this.
+    #[inline(always)]
+    pub(crate) unsafe fn pop_known(&self) -> bool {
         let bottom = self.bottom.0.load(Ordering::Relaxed) - 1;
         self.bottom.0.store(bottom, Ordering::Relaxed);
         self.fences.light();
         let top = self.top.0.load(Ordering::Relaxed);
-        if top < bottom {
-            // SAFETY: as in `push`.
-            let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
-            return NonNull::new(buffer.at(bottom).load(Ordering::Relaxed));
-        }
-        self.pop_last(top, bottom)
+        top < bottom || self.pop_last(top, bottom)
     }
 
     #[inline(never)]
-    fn pop_last(&self, top: isize, bottom: isize) -> Option<NonNull<T>> {
+    fn pop_last(&self, top: isize, bottom: isize) -> bool {
         let won = top == bottom
             && self
                 .top
                 .0
                 .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
-        // SAFETY: as in `push`; only `pop` calls this.
-        let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
-        let element = buffer.at(bottom).load(Ordering::Relaxed);
+        self.own.0.raced.set(won);
         self.bottom.0.store(bottom + 1, Ordering::Relaxed);
-        if won { NonNull::new(element) } else { None }
+        won
     }
 
     /// Takes the oldest element; any thread.
@@ -180,15 +219,16 @@ impl<T> Deque<T> {
         // SAFETY: buffers are freed with the deque only, and `self` is borrowed.
         let buffer = unsafe { &*self.buffer.load(Ordering::Acquire) };
         let element = buffer.at(top).load(Ordering::Relaxed);
-        if self
-            .top
-            .0
-            .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.top.0.compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Steal::Lost;
         }
         NonNull::new(element).map_or(Steal::Empty, Steal::Taken)
+    }
+
+    /// The frequent side's fence.
+    #[inline(always)]
+    pub(crate) fn light_fence(&self) {
+        self.fences.light();
     }
 
     /// A cheap look, without a fence: may be wrong in both directions while the owner works.
@@ -197,7 +237,7 @@ impl<T> Deque<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(springtide_loom)))]
 mod tests {
     use super::*;
 

@@ -26,9 +26,7 @@ const WANTED: u32 = 2;
 const TREE_HALTED: u32 = 4;
 
 /// Names a leased slot: the index in the lease table and the generation of that entry.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
     /// Where in the owner's table.
     pub index: u32,
@@ -115,7 +113,10 @@ struct Sleepers {
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) spawned: AtomicU64,
-    pub(crate) executed: AtomicU64,
+    /// Children that were made here but not run here: their outcome came from another node, or nobody wanted them any more.
+    pub(crate) not_run: AtomicU64,
+    /// Tops of trees run here: the root, and tasks of other nodes.
+    pub(crate) tops: AtomicU64,
     /// Tasks taken from another thread of this node.
     pub(crate) taken_here: AtomicU64,
     /// How often a finished result lay under unrelated work, and the longest nesting.
@@ -207,6 +208,10 @@ impl Shared {
         self.signals.0.load(Ordering::Relaxed)
     }
 
+    pub(crate) fn signals_word(&self) -> &AtomicU32 {
+        &self.signals.0
+    }
+
     // --- halting ---
 
     /// Stops all work of the pool.
@@ -224,12 +229,12 @@ impl Shared {
     }
 
     /// Whether work under this base must stop.
-    pub(crate) fn halted(&self, base: &Base) -> Option<Halt> {
+    pub(crate) fn halted<'a>(&self, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
         let signals = self.signals.0.load(Ordering::Acquire);
         if signals & HALT != 0 {
             return Some(halt_of(self.halt_reason.load(Ordering::Relaxed)));
         }
-        if signals & TREE_HALTED != 0 { base.halted() } else { None }
+        if signals & TREE_HALTED != 0 { base().halted() } else { None }
     }
 
     pub(crate) fn is_halted(&self) -> bool {
@@ -304,18 +309,10 @@ impl Shared {
         }
     }
 
-    /// After a push: whether somebody wants to know. The deque's store comes before this look in program order, and the
-    /// sleeper's heavy fence does the rest; the compiler is kept in order by the light fence.
-    #[inline(always)]
-    pub(crate) fn after_push(&self) -> u32 {
-        self.fences.light();
-        self.signals()
-    }
-
     /// Answers the signals a join saw: wakes who sleeps, says whether to stop.
     #[cold]
     #[inline(never)]
-    pub(crate) fn attend(&self, signals: u32, base: &Base) -> Option<Halt> {
+    pub(crate) fn attend<'a>(&self, signals: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
         let halted = self.halted(base);
         if halted.is_none() && signals & WANTED != 0 {
             self.notify();
@@ -372,6 +369,11 @@ impl Shared {
         }
     }
 
+    /// Pieces of work that wait in the injector.
+    pub(crate) fn injected(&self) -> usize {
+        lock(&self.injector).len()
+    }
+
     /// Takes the first piece of injected work that `fits`.
     pub(crate) fn take_injected(&self, fits: impl Fn(&Injected) -> bool) -> Option<Injected> {
         let mut injector = lock(&self.injector);
@@ -381,14 +383,13 @@ impl Shared {
 
     /// Takes this slot's pointer out of the injector, if it is there.
     pub(crate) fn uninject(&self, slot: NonNull<Header>) -> bool {
-        self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot)).is_some()
+        self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot))
+            .is_some()
     }
 
     /// Takes back an unstarted task of another node: for its owner, who waits for it.
     pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
-        let fits = |work: &Injected| {
-            matches!(work, Injected::Incoming(task) if task.owner == *owner && task.base.path == *path)
-        };
+        let fits = |work: &Injected| matches!(work, Injected::Incoming(task) if task.owner == *owner && task.base.path == *path);
         match self.take_injected(fits) {
             Some(Injected::Incoming(task)) => Some(task),
             _ => None,

@@ -1,10 +1,11 @@
 //! A compute thread at work: join, spawn, wait, help, sleep.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::deque::Steal;
@@ -24,6 +25,10 @@ const LOOKS_BEFORE_SLEEP: u32 = 8;
 /// A compute thread. Lives on its thread's stack and never leaves it.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
+    /// This thread's part of `shared`, which keeps it alive.
+    me: NonNull<ThreadShared>,
+    /// The pool's signals, in `shared` too.
+    signals: NonNull<AtomicU32>,
     index: u32,
     random: Cell<u64>,
     /// Waits on this stack that took unrelated work.
@@ -48,8 +53,11 @@ impl Worker {
     ) -> Self {
         let here = 0u8;
         let top = std::ptr::from_ref(&here) as usize;
+        let me = NonNull::from(&shared.threads[index as usize]);
         Self {
+            signals: NonNull::from(shared.signals_word()),
             shared,
+            me,
             index,
             random: Cell::new(seed | 1),
             nesting: Cell::new(0),
@@ -69,8 +77,17 @@ impl Worker {
 
     #[inline(always)]
     fn me(&self) -> &ThreadShared {
-        // SAFETY: the index was in bounds when the worker was made, and the threads never change.
-        unsafe { self.shared.threads.get_unchecked(self.index as usize) }
+        // SAFETY: points into `shared`, which this worker keeps alive and whose threads never move.
+        unsafe { self.me.as_ref() }
+    }
+
+    /// The signals, read after a push: the deque's store comes before this read in program order, and a sleeper's heavy
+    /// fence does the rest; the light fence keeps the compiler (or, without asymmetric fences, the processor) in order.
+    #[inline(always)]
+    pub(crate) fn signals_after_push(&self) -> u32 {
+        self.me().deque.light_fence();
+        // SAFETY: points into `shared`, which this worker keeps alive.
+        unsafe { self.signals.as_ref() }.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -98,7 +115,7 @@ impl Worker {
     // --- joining ---
 
     /// Runs two children of the task in `parent`, the second one possibly elsewhere.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn join<A: Task, B: Task>(
         &self,
         parent: &Frame,
@@ -108,56 +125,74 @@ impl Worker {
     ) -> Result<(A::Output, B::Output), Stop> {
         let slot = Slot::new(b, parent, index + 1, self.index);
         self.push(slot.pointer());
-        let guard = JoinGuard { worker: self, parent, slot: Some(slot.pointer()), index, name: A::NAME };
-        let signals = self.shared.after_push();
+        let guard = JoinGuard::<A, B> { worker: self, slot: &slot, first: PhantomData };
+        Counts::add(&self.me().counts.spawned, 2);
+        let signals = self.signals_after_push();
         if signals != 0
-            // SAFETY: a frame's base outlives the frame.
-            && let Some(halt) = self.shared.attend(signals, unsafe { &*parent.base })
+            // SAFETY: the parent is the calling task.
+            && let Some(halt) = self.shared.attend(signals, || unsafe { parent.base() })
         {
             return Err(Stop::halt(halt));
         }
-        let me = self.me();
-        Counts::add(&me.counts.spawned, 2);
-        let left = self.run_child(a, parent, index)?;
-        if self.pop().is_some() {
+        let mut context = Context::new(Frame::child(parent, index), self);
+        let left = self.run_in(&context, a)?;
+        // SAFETY: this worker owns its deque.
+        if unsafe { self.me().deque.pop_known() } {
             // The newest element of our deque is our slot, or else the slot was stolen and the deque is empty: everything
             // pushed above it was taken out before its own join returned, and thieves take from the other end.
             // SAFETY: the pointer is out of the deque, so the slot is ours, with its task.
             let b = unsafe { slot.take_task() };
-            let mut guard = guard;
-            guard.slot = None;
-            guard.index = index + 1;
-            guard.name = B::NAME;
-            let right = self.run_child(b, parent, index + 1);
+            slot.header().state.store(state::HERE, Ordering::Relaxed);
+            context.renew(index + 1);
+            let right = self.run_in(&context, b);
             std::mem::forget(guard);
             Ok((left, right?))
         } else {
-            self.wait(slot.pointer());
             std::mem::forget(guard);
-            if slot.header().state.load(Ordering::Acquire) == state::ABANDONED {
-                // SAFETY: abandoned by us in `wait`; the task is still there.
-                drop(unsafe { slot.take_task() });
-                return Err(self.halt_of(parent));
-            }
-            // SAFETY: `wait` returned, so the state is final; taken once.
-            let right = unsafe { slot.take_outcome() }?;
-            Ok((left, right))
+            Ok((left, self.join_stolen(parent, &slot)?))
         }
     }
 
-    #[inline(always)]
-    pub(crate) fn run_child<T: Task>(&self, task: T, parent: &Frame, index: u32) -> Result<T::Output, Stop> {
-        let frame = Frame { parent, base: parent.base, index };
-        let context = Context::new(frame, self);
-        context.run_task(task).map_err(|stop| {
-            // SAFETY: the frame is on this stack, those above wait for it.
-            locate(stop, T::NAME, || unsafe { frame.path() })
-        })
+    /// Waits for a slot that another has, or had.
+    #[cold]
+    #[inline(never)]
+    fn join_stolen<B: Task>(&self, parent: &Frame, slot: &Slot<B>) -> Result<B::Output, Stop> {
+        self.wait(slot.pointer());
+        match slot.header().state.load(Ordering::Acquire) {
+            state::ABANDONED => {
+                // SAFETY: abandoned by us in `wait`; the task is still there.
+                drop(unsafe { slot.take_task() });
+                self.count_not_run();
+                return Err(self.halt_of(parent));
+            }
+            state::DELIVERED => self.count_not_run(),
+            _ => {}
+        }
+        // SAFETY: `wait` returned, so the state is final; taken once.
+        unsafe { slot.take_outcome() }
     }
 
     #[inline(always)]
-    pub(crate) fn count_executed(&self) {
-        Counts::add(&self.me().counts.executed, 1);
+    pub(crate) fn run_child<T: Task>(
+        &self,
+        task: T,
+        parent: &Frame,
+        index: u32,
+    ) -> Result<T::Output, Stop> {
+        let context = Context::new(Frame::child(parent, index), self);
+        self.run_in(&context, task)
+    }
+
+    #[inline(always)]
+    fn run_in<T: Task>(&self, context: &Context, task: T) -> Result<T::Output, Stop> {
+        context.run_task(task).map_err(|stop| {
+            // SAFETY: the frame is on this stack, those above wait for it.
+            locate(stop, T::NAME, || unsafe { context.frame().path() })
+        })
+    }
+
+    pub(crate) fn count_not_run(&self) {
+        Counts::add(&self.me().counts.not_run, 1);
     }
 
     pub(crate) fn count_spawned(&self, children: u64) {
@@ -165,8 +200,8 @@ impl Worker {
     }
 
     pub(crate) fn halt_of(&self, frame: &Frame) -> Stop {
-        // SAFETY: a frame's base outlives the frame.
-        let halt = self.shared.halted(unsafe { &*frame.base });
+        // SAFETY: the frame is the calling task's.
+        let halt = self.shared.halted(|| unsafe { frame.base() });
         Stop::halt(halt.unwrap_or(crate::work::task::Halt::Cancelled))
     }
 
@@ -175,8 +210,8 @@ impl Worker {
         if self.shared.signals() == 0 {
             return Ok(());
         }
-        // SAFETY: a frame's base outlives the frame.
-        match self.shared.halted(unsafe { &*frame.base }) {
+        // SAFETY: the frame is the calling task's.
+        match self.shared.halted(|| unsafe { frame.base() }) {
             Some(halt) => Err(Stop::halt(halt)),
             None => Ok(()),
         }
@@ -188,7 +223,12 @@ impl Worker {
         loop {
             // SAFETY: the slot is in a frame (or box) of this thread's.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
+            if now == state::DELIVERED || now == state::ABANDONED {
+                self.count_not_run();
+            }
             match now {
+                // The owner ran it itself, and the task is consumed.
+                state::HERE => return,
                 // SAFETY: final states: the slot is ours; each drops what is there.
                 state::DONE | state::DELIVERED => return unsafe { VTable::forget(slot) },
                 // SAFETY: as above.
@@ -197,6 +237,7 @@ impl Worker {
             }
             match self.pop() {
                 Some(popped) if popped == slot => {
+                    self.count_not_run();
                     // SAFETY: out of the deque before it was run: ours, with its task.
                     return unsafe { VTable::discard(slot) };
                 }
@@ -206,6 +247,7 @@ impl Worker {
                 Some(other) => unsafe { VTable::run(other, self) },
                 None => {
                     if self.shared.uninject(slot) {
+                        self.count_not_run();
                         // SAFETY: out of the injector before it was run: ours, with its task.
                         return unsafe { VTable::discard(slot) };
                     }
@@ -242,9 +284,9 @@ impl Worker {
             if is_final() {
                 break;
             }
-            // SAFETY: as above.
+            // SAFETY: the slot's parent is on this stack.
             let halted = self.shared.signals() != 0
-                && self.shared.halted(unsafe { header.base() }).is_some();
+                && self.shared.halted(|| unsafe { header.base() }).is_some();
             if halted {
                 if self.shared.abandon(slot) {
                     break;
@@ -353,7 +395,8 @@ impl Worker {
 
     fn execute(&self, found: Found) {
         match found {
-            Found::Slot(slot) | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
+            Found::Slot(slot)
+            | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
                 // SAFETY: the pointer was just taken out of a deque or the injector.
                 unsafe { VTable::run(slot, self) };
             }
@@ -364,18 +407,19 @@ impl Worker {
 
     fn run_incoming(&self, task: Incoming) {
         let host = self.shared.host.clone();
-        if let Some(halt) = self.shared.halted(&task.base) {
+        if let Some(halt) = self.shared.halted(|| &task.base) {
             host.finished(task.owner, task.lease, Err(Stop::halt(halt)));
             return;
         }
         let started = tokio::time::Instant::now();
         let base = &*task.base;
         let frame = Frame::top(base);
+        Counts::add(&self.me().counts.tops, 1);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let context = Context::new(frame, self);
             (task.run)(&task.body, &context)
         }));
-        let outcome = match (self.shared.halted(base), outcome) {
+        let outcome = match (self.shared.halted(|| base), outcome) {
             (Some(halt), _) => Err(Stop::halt(halt)),
             (None, Ok(outcome)) => outcome,
             (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
@@ -387,6 +431,7 @@ impl Worker {
 
     fn run_root(&self, root: RootWork) {
         let frame = Frame::top(&root.base);
+        Counts::add(&self.me().counts.tops, 1);
         let context = Context::new(frame, self);
         (root.run)(&context);
     }
@@ -437,26 +482,25 @@ impl Worker {
     }
 }
 
-/// Settles a join's slot when the first child stops or unwinds, and notes whose panic it is.
-struct JoinGuard<'a> {
+/// Settles a join's slot when a child stops or unwinds, and notes whose panic it is.
+struct JoinGuard<'a, A: Task, B: Task> {
     worker: &'a Worker,
-    parent: &'a Frame,
-    slot: Option<NonNull<Header>>,
-    index: u32,
-    name: &'static str,
+    slot: &'a Slot<B>,
+    first: PhantomData<A>,
 }
 
-impl Drop for JoinGuard<'_> {
+impl<A: Task, B: Task> Drop for JoinGuard<'_, A, B> {
     #[cold]
     fn drop(&mut self) {
+        let header = self.slot.header();
         if std::thread::panicking() {
-            let frame = Frame { parent: self.parent, base: self.parent.base, index: self.index };
+            let second = header.state.load(Ordering::Relaxed) == state::HERE;
+            let (index, name) =
+                if second { (header.index, B::NAME) } else { (header.index - 1, A::NAME) };
             // SAFETY: the parent's frame is on this stack.
-            note_panic(|| unsafe { frame.path() }, self.name);
+            note_panic(|| unsafe { Frame::child(header.parent, index).path() }, name);
         }
-        if let Some(slot) = self.slot.take() {
-            self.worker.settle(slot);
-        }
+        self.worker.settle(self.slot.pointer());
     }
 }
 
@@ -481,4 +525,5 @@ pub(crate) fn run(shared: Arc<Shared>, index: u32, seed: u64, stack_bytes: usize
     // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this frame.
     let worker = unsafe { Worker::new(shared, index, seed, stack_bytes) };
     worker.run();
+    worker.shared.host.ended();
 }

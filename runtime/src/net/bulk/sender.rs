@@ -1,0 +1,315 @@
+//! The sending side of bulk transfers: cuts payloads into chunks, as the window to each peer allows.
+//!
+//! No I/O: frames go through a closure that may refuse them. Chunks are slices of the payload, not copies.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::message::{Begin, Cancel, Credit, Part};
+use super::window::Window;
+use super::{BulkConfig, BulkError};
+use crate::id::NodeId;
+use crate::net::{Class, SendError, Undelivered};
+use crate::wire::{self, Frame, Kind};
+
+/// Hands a frame to the transport.
+pub(crate) type Send<'a> = &'a mut dyn FnMut(Class, Frame) -> Result<(), SendError>;
+
+/// Transfers to one peer that take turns; the rest wait. Well under what a receiver takes at once.
+const TURNS_MAX: usize = 16;
+
+/// Longest payload remembered after its link went down. A longer one was hardly all in the transport's queue.
+const LIMBO_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Sender {
+    next_id: u64,
+    peers: BTreeMap<NodeId, Outgoing>,
+    /// Short payloads of the link that went down last, of which the transport had everything: it may give a part back.
+    limbo: Vec<Undelivered>,
+}
+
+/// All transfers to one peer.
+#[derive(Debug)]
+struct Outgoing {
+    window: Window,
+    transfers: BTreeMap<u64, Transfer>,
+    /// Transfers with bytes to send: the first [`TURNS_MAX`] take turns, the others wait behind.
+    turns: VecDeque<u64>,
+    waiting: VecDeque<u64>,
+    /// Whose chunks the receiver expects.
+    current: Option<u64>,
+    /// Bytes of the payloads held.
+    held: usize,
+    under_way: usize,
+    /// The transport refused a frame and will tell when it drained.
+    blocked: bool,
+    /// Cancels that the transport would not take.
+    owed: VecDeque<Frame>,
+}
+
+#[derive(Debug)]
+struct Transfer {
+    kind: Kind,
+    body: Bytes,
+    begun: bool,
+    sent: usize,
+    credited: usize,
+    /// End of each chunk under way, and when it was sent.
+    marks: VecDeque<(usize, Duration)>,
+}
+
+impl Sender {
+    /// Ids start at `first_id`, so that the ids of two lives of a node differ.
+    pub(super) fn new(first_id: u64) -> Self {
+        Self { next_id: first_id, peers: BTreeMap::new(), limbo: Vec::new() }
+    }
+
+    pub(super) fn offer(
+        &mut self,
+        config: &BulkConfig,
+        to: &NodeId,
+        (kind, body): (Kind, Bytes),
+        now: Duration,
+        send: Send<'_>,
+    ) -> Result<u64, SendError> {
+        let peer = self.peers.entry(to.clone()).or_insert_with(|| Outgoing::new(config));
+        if peer.held > 0 && peer.held + body.len() > config.queue_bytes {
+            return Err(SendError::Full(to.clone()));
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        peer.add(id, Transfer::new(kind, body), now);
+        match peer.pump(now, send) {
+            Ok(()) => Ok(id),
+            Err(error) => {
+                // Unknown or closed: nothing sent to this peer arrives, so nothing of this payload did.
+                peer.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// The receiver took chunks in.
+    pub(super) fn credit(
+        &mut self,
+        from: &NodeId,
+        credit: &Credit,
+        now: Duration,
+        send: Send<'_>,
+    ) -> Result<(), BulkError> {
+        let Some(peer) = self.peers.get_mut(from) else { return Ok(()) };
+        peer.credit(credit, now)?;
+        // An error here shows in the link's going down.
+        let _ = peer.pump(now, send);
+        Ok(())
+    }
+
+    /// The receiver gives a transfer up. Returns the payload, which surely was not delivered.
+    pub(super) fn cancelled(
+        &mut self,
+        from: &NodeId,
+        id: u64,
+        now: Duration,
+        send: Send<'_>,
+    ) -> Option<Undelivered> {
+        let peer = self.peers.get_mut(from)?;
+        let transfer = peer.remove(id)?;
+        if transfer.begun {
+            // Tells the receiver, in order on the bulk stream, that no chunk of it follows.
+            let cancel = Cancel { id, by_receiver: false, why: String::new() };
+            if let Ok(body) = wire::encode(Kind::BULK_CANCEL, &cancel) {
+                peer.owed.push_back(Frame::new(Kind::BULK_CANCEL, body));
+            }
+        }
+        let _ = peer.pump(now, send);
+        Some((from.clone(), transfer.kind, transfer.body))
+    }
+
+    /// The transport has room again.
+    pub(super) fn drained(&mut self, to: &NodeId, now: Duration, send: Send<'_>) {
+        if let Some(peer) = self.peers.get_mut(to) {
+            peer.blocked = false;
+            let _ = peer.pump(now, send);
+        }
+    }
+
+    /// The link went down. Returns the payloads of which not all was handed to the transport: they surely were not
+    /// delivered. The others may have been.
+    pub(super) fn down(&mut self, node: &NodeId) -> Vec<Undelivered> {
+        self.limbo.clear();
+        let Some(peer) = self.peers.remove(node) else { return Vec::new() };
+        let mut unsent = Vec::new();
+        for transfer in peer.transfers.into_values() {
+            let whole = transfer.begun && transfer.sent == transfer.body.len();
+            let payload = (node.clone(), transfer.kind, transfer.body);
+            if !whole {
+                unsent.push(payload);
+            } else if payload.2.len() <= LIMBO_MAX {
+                self.limbo.push(payload);
+            }
+        }
+        unsent
+    }
+
+    /// The transport gives a chunk back, after [`Sender::down`]: the payload it is a slice of was not delivered.
+    pub(super) fn returned(&mut self, node: &NodeId, chunk: &Bytes) -> Option<Undelivered> {
+        let holds = |(to, _, body): &Undelivered| {
+            to == node && body.as_ptr_range().contains(&chunk.as_ptr())
+        };
+        let at = self.limbo.iter().position(holds)?;
+        Some(self.limbo.swap_remove(at))
+    }
+
+    /// Bytes of payloads held for a peer.
+    pub(super) fn held(&self, to: &NodeId) -> usize {
+        self.peers.get(to).map_or(0, |peer| peer.held)
+    }
+
+    /// Bytes under way to a peer, and the window.
+    #[cfg(test)]
+    pub(super) fn window(&self, to: &NodeId) -> (usize, usize) {
+        self.peers.get(to).map_or((0, 0), |peer| (peer.under_way, peer.window.bytes()))
+    }
+}
+
+impl Outgoing {
+    fn new(config: &BulkConfig) -> Self {
+        Self {
+            window: Window::new(config.window_bytes),
+            transfers: BTreeMap::new(),
+            turns: VecDeque::new(),
+            waiting: VecDeque::new(),
+            current: None,
+            held: 0,
+            under_way: 0,
+            blocked: false,
+            owed: VecDeque::new(),
+        }
+    }
+
+    fn add(&mut self, id: u64, transfer: Transfer, now: Duration) {
+        if self.under_way == 0 {
+            self.window.idle(now);
+        }
+        self.held += transfer.body.len();
+        self.transfers.insert(id, transfer);
+        self.waiting.push_back(id);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Transfer> {
+        let transfer = self.transfers.remove(&id)?;
+        self.held -= transfer.body.len();
+        self.under_way -= transfer.sent - transfer.credited;
+        self.turns.retain(|other| *other != id);
+        self.waiting.retain(|other| *other != id);
+        if self.current == Some(id) {
+            self.current = None;
+        }
+        Some(transfer)
+    }
+
+    fn credit(&mut self, credit: &Credit, now: Duration) -> Result<(), BulkError> {
+        // A transfer that is gone was cancelled while this credit was on its way.
+        let Some(transfer) = self.transfers.get_mut(&credit.id) else { return Ok(()) };
+        let received = usize::try_from(credit.received).unwrap_or(usize::MAX);
+        if received > transfer.sent {
+            return Err(BulkError::Credit { id: credit.id, received, sent: transfer.sent });
+        }
+        let acked = received.saturating_sub(transfer.credited);
+        transfer.credited += acked;
+        let mut sent_at = None;
+        while let Some((end, at)) = transfer.marks.front()
+            && *end <= received
+        {
+            sent_at = Some(*at);
+            transfer.marks.pop_front();
+        }
+        let finished = transfer.begun && transfer.credited == transfer.body.len();
+        if let Some(sent_at) = sent_at {
+            self.window.credited(acked, sent_at, self.under_way, now);
+        }
+        self.under_way -= acked;
+        if finished {
+            self.remove(credit.id);
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self, now: Duration, send: Send<'_>) -> Result<(), SendError> {
+        match self.push(now, send) {
+            Err(SendError::Full(_)) => {
+                self.blocked = true;
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn push(&mut self, now: Duration, send: Send<'_>) -> Result<(), SendError> {
+        while !self.blocked {
+            if let Some(frame) = self.owed.front() {
+                send(Class::Bulk, frame.clone())?;
+                self.owed.pop_front();
+                continue;
+            }
+            while self.turns.len() < TURNS_MAX
+                && let Some(id) = self.waiting.pop_front()
+            {
+                self.turns.push_back(id);
+            }
+            let Some(&id) = self.turns.front() else { break };
+            let Some(transfer) = self.transfers.get_mut(&id) else {
+                self.turns.pop_front();
+                continue;
+            };
+            let len = self.window.chunk().min(transfer.body.len() - transfer.sent);
+            if self.under_way > 0 && self.under_way + len > self.window.bytes() {
+                break;
+            }
+            if !transfer.begun {
+                send(Class::Bulk, transfer.begin(id)?)?;
+                transfer.begun = true;
+                self.current = Some(id);
+            }
+            if self.current != Some(id) {
+                send(Class::Bulk, frame(Kind::BULK_PART, &Part { id })?)?;
+                self.current = Some(id);
+            }
+            if len > 0 {
+                let chunk = transfer.body.slice(transfer.sent..transfer.sent + len);
+                send(Class::Bulk, Frame::new(Kind::BULK_CHUNK, chunk))?;
+                transfer.sent += len;
+                transfer.marks.push_back((transfer.sent, now));
+                self.under_way += len;
+            }
+            self.turns.pop_front();
+            if transfer.sent < transfer.body.len() {
+                self.turns.push_back(id);
+            } else if transfer.body.is_empty() {
+                // Its begin is all there is of it: no credit comes.
+                self.remove(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transfer {
+    fn new(kind: Kind, body: Bytes) -> Self {
+        Self { kind, body, begun: false, sent: 0, credited: 0, marks: VecDeque::new() }
+    }
+
+    fn begin(&self, id: u64) -> Result<Frame, SendError> {
+        let begin = Begin { id, kind: self.kind.0, len: self.body.len() as u64 };
+        frame(Kind::BULK_BEGIN, &begin)
+    }
+}
+
+fn frame<T: serde::Serialize>(kind: Kind, message: &T) -> Result<Frame, SendError> {
+    // Three integers always encode and are far under the cap; were they not, the payload cannot be sent.
+    let body = wire::encode(kind, message).map_err(|_| SendError::Closed)?;
+    Ok(Frame::new(kind, body))
+}

@@ -1,0 +1,165 @@
+//! How much of a bulk transfer may be under way to one peer: a window by delay, so that a queue never builds up in front
+//! of a steal.
+//!
+//! After LEDBAT (RFC 6817) and LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus): the round trip of a chunk and its credit,
+//! over the smallest one seen, is taken for queueing delay and held near a small target. Differences: the target scales
+//! with the base round trip; the base is measured anew now and then by draining (as BBR's ProbeRTT does), so that a
+//! transfer of minutes does not take its own queue for the base, and a path that became longer is noticed; chunks shrink
+//! with the window, for on a slow link one full chunk is a long queue by itself.
+//!
+//! Pure: no clock, no I/O. Times are since any fixed start.
+
+use std::time::Duration;
+
+use crate::wire::INLINE_MAX;
+
+/// Smallest chunk, bytes: at 100 KB/s it delays a steal by 41 ms.
+pub(crate) const CHUNK_MIN: usize = 4 << 10;
+/// Largest chunk, bytes.
+pub(crate) const CHUNK_MAX: usize = INLINE_MAX;
+
+/// Two of the smallest chunks: one on the wire and one behind it.
+const WINDOW_MIN: usize = 2 * CHUNK_MIN;
+/// Where a transfer starts when nothing is known of the path.
+const WINDOW_START: usize = 4 * CHUNK_MIN;
+/// Chunks a window is cut into, so that credits come evenly.
+const CHUNKS_A_WINDOW: usize = 4;
+
+/// Queueing delay aimed at, as a share of the base round trip, and its bounds. The lower one stands above the noise of
+/// thread wake-ups, the upper one under what RFC 6817 allows (100 ms).
+const TARGET_SHARE: f64 = 0.4;
+const TARGET_MIN: Duration = Duration::from_millis(2);
+const TARGET_MAX: Duration = Duration::from_millis(20);
+
+/// The base is measured anew after so long without a sample near it.
+const BASE_AGE: Duration = Duration::from_secs(10);
+/// Samples taken from the drained path before the base is believed.
+const PROBE_SAMPLES: u32 = 2;
+
+/// The window to one peer.
+#[derive(Debug)]
+pub(crate) struct Window {
+    bytes: f64,
+    max: usize,
+    starting: bool,
+    base: Option<Duration>,
+    base_at: Duration,
+    probe: Probe,
+}
+
+#[derive(Debug, PartialEq)]
+enum Probe {
+    Off,
+    /// Waits until at most [`WINDOW_MIN`] is under way.
+    Draining,
+    /// Counts chunks sent at or after `since`.
+    Sampling {
+        since: Duration,
+        left: u32,
+        least: Duration,
+    },
+}
+
+impl Window {
+    /// A window that may grow to `max` bytes.
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            bytes: WINDOW_START.min(max) as f64,
+            max: max.max(WINDOW_MIN),
+            starting: true,
+            base: None,
+            base_at: Duration::ZERO,
+            probe: Probe::Off,
+        }
+    }
+
+    /// Bytes that may be under way.
+    pub(crate) fn bytes(&self) -> usize {
+        if self.probe == Probe::Off { self.bytes as usize } else { WINDOW_MIN }
+    }
+
+    /// Bytes of the next chunk.
+    pub(crate) fn chunk(&self) -> usize {
+        (self.bytes() / CHUNKS_A_WINDOW).clamp(CHUNK_MIN, CHUNK_MAX)
+    }
+
+    /// The smallest round trip of a chunk, once known.
+    pub(crate) fn base(&self) -> Option<Duration> {
+        self.base
+    }
+
+    /// Nothing is under way and nothing was for long: what is known of the path may be old.
+    pub(crate) fn idle(&mut self, now: Duration) {
+        if self.base.is_some() && now.saturating_sub(self.base_at) > BASE_AGE {
+            *self = Self::new(self.max);
+            self.base_at = now;
+        }
+    }
+
+    /// A credit came: `acked` bytes that were sent at `sent_at`; `under_way` bytes were out before it, these included.
+    pub(crate) fn credited(
+        &mut self,
+        acked: usize,
+        sent_at: Duration,
+        under_way: usize,
+        now: Duration,
+    ) {
+        let sample = now.saturating_sub(sent_at);
+        self.note_base(sample, sent_at, under_way.saturating_sub(acked), now);
+        let Some(base) = self.base else { return };
+        if self.probe != Probe::Off {
+            return;
+        }
+        let target = base.mul_f64(TARGET_SHARE).clamp(TARGET_MIN, TARGET_MAX);
+        let queueing = sample.saturating_sub(base).as_secs_f64() / target.as_secs_f64();
+        let limited = under_way as f64 >= self.bytes - self.chunk() as f64;
+        let acked = acked as f64;
+        if self.starting && queueing > 0.75 {
+            self.starting = false;
+        }
+        if self.starting {
+            // Doubles in a round trip.
+            self.bytes += if limited { acked } else { 0.0 };
+        } else if queueing <= 1.0 {
+            // Up to an eighth, but at least a quarter of the smallest chunk, in a round trip.
+            let step = (self.bytes / 8.0).max(CHUNK_MIN as f64 / 4.0);
+            self.bytes += if limited { (1.0 - queueing) * step * acked / self.bytes } else { 0.0 };
+        } else {
+            // Down to one half in a round trip.
+            self.bytes -= (queueing - 1.0).min(1.0) * acked / 2.0;
+        }
+        self.bytes = self.bytes.clamp(WINDOW_MIN as f64, self.max as f64);
+    }
+
+    fn note_base(&mut self, sample: Duration, sent_at: Duration, left: usize, now: Duration) {
+        match &mut self.probe {
+            Probe::Off => match self.base {
+                // A twentieth above the base counts as seeing it again.
+                Some(base) if sample > base + base / 20 => {
+                    if now.saturating_sub(self.base_at) > BASE_AGE {
+                        self.probe = Probe::Draining;
+                    }
+                }
+                known => {
+                    self.base = Some(known.map_or(sample, |base| base.min(sample)));
+                    self.base_at = now;
+                }
+            },
+            Probe::Draining => {}
+            Probe::Sampling { since, left, least } => {
+                if sent_at >= *since {
+                    *least = (*least).min(sample);
+                    *left -= 1;
+                }
+                if *left == 0 {
+                    self.base = Some(*least);
+                    self.base_at = now;
+                    self.probe = Probe::Off;
+                }
+            }
+        }
+        if self.probe == Probe::Draining && left <= WINDOW_MIN {
+            self.probe = Probe::Sampling { since: now, left: PROBE_SAMPLES, least: Duration::MAX };
+        }
+    }
+}

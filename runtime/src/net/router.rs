@@ -1,0 +1,163 @@
+//! One inbox for the network, many users behind it: each has its ranges of kinds.
+//!
+//! Must not know what the kinds mean.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+use bytes::Bytes;
+
+use super::{Inbox, Undelivered};
+use crate::id::Peer;
+use crate::wire::Kind;
+
+/// An [`Inbox`] that hands payloads on by kind, and news of links to everybody.
+///
+/// ```ignore
+/// let router = Arc::new(Router::default());
+/// router.on(Hub::KINDS, hub.clone());
+/// router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, steal_engine);
+/// net.start(router);
+/// ```
+#[derive(Default)]
+pub struct Router {
+    routes: RwLock<Vec<Route>>,
+    stray: AtomicU64,
+}
+
+struct Route {
+    kinds: RangeInclusive<Kind>,
+    inbox: Arc<dyn Inbox>,
+}
+
+impl Router {
+    /// Hands payloads of these kinds to `inbox` from now on. May be called before and after the network has started; an
+    /// inbox hears of links once however many ranges it has, in the order in which inboxes were added.
+    ///
+    /// # Panics
+    /// When one of the kinds has an inbox already: two users of one kind are a mistake in the program.
+    pub fn on(&self, kinds: RangeInclusive<Kind>, inbox: Arc<dyn Inbox>) {
+        let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
+        let clash = |route: &Route| {
+            kinds.start() <= route.kinds.end() && route.kinds.start() <= kinds.end()
+        };
+        if let Some(route) = routes.iter().find(|route| clash(route)) {
+            panic!("kinds {kinds:?} overlap {:?}, which have an inbox", route.kinds);
+        }
+        routes.push(Route { kinds, inbox });
+    }
+
+    /// Takes an inbox out of every range it has. Returns whether it had one.
+    pub fn off(&self, inbox: &Arc<dyn Inbox>) -> bool {
+        let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
+        let before = routes.len();
+        routes.retain(|route| !Arc::ptr_eq(&route.inbox, inbox));
+        routes.len() < before
+    }
+
+    /// Payloads that came for no inbox.
+    pub fn stray(&self) -> u64 {
+        self.stray.load(Ordering::Relaxed)
+    }
+
+    fn find(&self, kind: Kind) -> Option<Arc<dyn Inbox>> {
+        let routes = self.routes.read().unwrap_or_else(|e| e.into_inner());
+        let route = routes.iter().find(|route| route.kinds.contains(&kind))?;
+        Some(Arc::clone(&route.inbox))
+    }
+
+    /// Every inbox once. The lock is not held while they are called: they may add routes.
+    fn each(&self, mut tell: impl FnMut(&dyn Inbox)) {
+        let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
+        for route in self.routes.read().unwrap_or_else(|e| e.into_inner()).iter() {
+            if !inboxes.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
+                inboxes.push(Arc::clone(&route.inbox));
+            }
+        }
+        inboxes.iter().for_each(|inbox| tell(&**inbox));
+    }
+}
+
+impl Inbox for Router {
+    fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
+        match self.find(kind) {
+            Some(inbox) => inbox.frame(from, kind, body),
+            None => {
+                self.stray.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(peer = %from, ?kind, "a payload that nobody here takes");
+            }
+        }
+    }
+
+    fn up(&self, peer: &Peer) {
+        self.each(|inbox| inbox.up(peer));
+    }
+
+    fn down(&self, peer: &Peer, why: &str) {
+        self.each(|inbox| inbox.down(peer, why));
+    }
+
+    fn undelivered(&self, payload: Undelivered) {
+        if let Some(inbox) = self.find(payload.1) {
+            inbox.undelivered(payload);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::id::Incarnation;
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl Log {
+        fn push(&self, line: String) {
+            self.0.lock().unwrap().push(line);
+        }
+    }
+
+    impl Inbox for Log {
+        fn frame(&self, _from: &Peer, kind: Kind, _body: Bytes) {
+            self.push(format!("{kind:?}"));
+        }
+        fn up(&self, peer: &Peer) {
+            self.push(format!("up {peer}"));
+        }
+        fn undelivered(&self, (node, kind, _): Undelivered) {
+            self.push(format!("back {kind:?} {node}"));
+        }
+    }
+
+    #[test]
+    fn payloads_go_by_kind_and_news_to_everybody_once() {
+        let (a, b) = (Arc::new(Log::default()), Arc::new(Log::default()));
+        let router = Router::default();
+        router.on(Kind::CALL..=Kind::REPLY, a.clone());
+        router.on(Kind::TELL..=Kind::TELL, b.clone());
+        router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, a.clone());
+        let peer = Peer { node: "n".into(), incarnation: Incarnation(1), cluster: "c".into() };
+        router.up(&peer);
+        for kind in [Kind::TELL, Kind::CALL, Kind::TASK_RESULT, Kind::OBJECT_FETCH] {
+            router.frame(&peer, kind, Bytes::new());
+        }
+        router.undelivered(("n".into(), Kind::TELL, Bytes::new()));
+        assert_eq!(*a.0.lock().unwrap(), ["up c/n", "call", "task-result"]);
+        assert_eq!(*b.0.lock().unwrap(), ["up c/n", "tell", "back tell n"]);
+        assert_eq!(router.stray(), 1);
+        let inbox: Arc<dyn Inbox> = a;
+        assert!(router.off(&inbox) && !router.off(&inbox));
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap")]
+    fn two_users_of_one_kind_are_a_mistake() {
+        let router = Router::default();
+        router.on(Kind::CALL..=Kind::TELL, Arc::new(Log::default()));
+        router.on(Kind::TELL..=Kind::TELL, Arc::new(Log::default()));
+    }
+}
