@@ -15,7 +15,7 @@ use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub struct Integrate {
     /// Error allowed, about.
-    #[arg(long, default_value_t = 1e-13)]
+    #[arg(long, default_value_t = 5e-14)]
     pub tolerance: f64,
     /// About so many steps or fewer are done by one task, without making others.
     #[arg(long, default_value_t = 10_000.0)]

@@ -18,8 +18,8 @@ const SPHERES: [(V, f64, V, f64); 9] = [
     ([3.7, 1.3, 3.6], 1.3, [0.20, 0.60, 0.65], 0.30),
     ([1.65, 0.2, -1.55], 0.2, [0.90, 0.30, 0.45], 0.10),
 ];
-const EYE: V = [0.3, 1.55, -6.2];
-const SUN: V = [-0.52, 0.68, -0.42];
+const EYE: V = [0.4, 1.9, -6.4];
+const SUN: V = [-0.70, 0.62, -0.30];
 const REFLECTIONS: u32 = 5;
 
 /// `a` and `s` times `b`.
@@ -42,7 +42,9 @@ fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
     if way[1] < 0.0 {
         distance = -from[1] / way[1];
         let at = add(from, distance, way);
-        let dark = (at[0].floor() + at[2].floor()) as i64 % 2 != 0;
+        let dark =
+            ((0.8 * at[0] + 0.6 * at[2]).floor() + (0.8 * at[2] - 0.6 * at[0]).floor()) as i64 % 2
+                != 0;
         let colour = if dark { [0.09, 0.10, 0.13] } else { [0.82, 0.80, 0.76] };
         nearest = Some((distance, [0.0, 1.0, 0.0], colour, 0.06));
     }
@@ -62,7 +64,7 @@ fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
 
 fn sky(way: V, sun: V) -> V {
     let height = way[1].max(0.0).sqrt();
-    let haze = add([0.86, 0.88, 0.90], height, [-0.66, -0.50, -0.22]);
+    let haze = add([0.80, 0.82, 0.84], height, [-0.76, -0.57, -0.20]);
     // The sun: a power of the cosine, made by squaring. Seen in spheres it is their highlight.
     let glow = (0..7).fold(dot(way, sun).max(0.0), |power, _| power * power);
     let disc = (0..4).fold(glow, |power, _| power * power);
@@ -75,7 +77,7 @@ fn light(from: V, way: V, sun: V, reflections: u32) -> V {
     let at = add(add(from, distance, way), 1e-6, normal);
     let lit = dot(normal, sun).max(0.0);
     let sunlight = if lit > 0.0 && hit(at, sun).is_none() { 1.05 * lit } else { 0.0 };
-    let skylight = 0.16 + 0.16 * normal[1];
+    let skylight = 0.12 + 0.12 * normal[1];
     let tint = add([0.85 * skylight, 0.95 * skylight, 1.15 * skylight], sunlight, [1.0, 0.93, 0.8]);
     let mut seen = [colour[0] * tint[0], colour[1] * tint[1], colour[2] * tint[2]];
     if reflections > 0 {
@@ -105,7 +107,7 @@ pub(crate) fn pixel((x, y): (u32, u32), (width, height): (u32, u32), samples: u3
         let spot = (ray * 7 + x * 5 + y * 3) % rays;
         let sun =
             [SUN[0] + 0.07 * part(spot % samples), SUN[1], SUN[2] + 0.07 * part(spot / samples)];
-        let way = unit([0.56 * right - 0.04, 0.56 * up - 0.13, 1.0]);
+        let way = unit([0.36 * right - 0.05, 0.36 * up - 0.17, 1.0]);
         sum = add(sum, 1.0 / f64::from(rays), light(EYE, way, unit(sun), REFLECTIONS));
     }
     sum.map(|level| (255.0 * level.clamp(0.0, 1.0).sqrt()).round() as u8)
