@@ -1,5 +1,6 @@
 //! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
 
+pub mod config;
 pub mod event;
 pub mod id;
 pub mod membership;

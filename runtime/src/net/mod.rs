@@ -3,8 +3,13 @@
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
 mod bulk;
+mod config;
+mod hello;
 pub mod link;
+pub mod memory;
+mod quic;
 mod router;
+pub mod tls;
 mod transport;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,10 +18,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use self::bulk::{BulkConfig, BulkError};
+pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
+pub use self::link::{Link, LinkProfile};
+pub use self::memory::{MemoryConfig, MemoryNet};
+pub use self::quic::NetError;
 pub use self::router::Router;
 pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
 pub(crate) use self::transport::{Events, Transport};
-use crate::id::{ClusterId, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, INLINE_MAX, Kind};
 
 /// Where a node is reached: its own address, or through another node. Relays come later without a new address form.
@@ -99,19 +108,39 @@ pub struct Net(Arc<Inner>);
 
 struct Inner {
     transport: Arc<dyn Transport>,
+    bulk: bulk::Layer,
     inbox: OnceLock<Arc<dyn Inbox>>,
 }
 
 impl Net {
+    /// A node on a QUIC network. To be called on the endpoint's thread, inside its current-thread runtime; nothing comes or
+    /// goes before [`Net::start`]. Who the node is stands in its certificate.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn quic(
+        config: NetConfig,
+        identity: &tls::NodeIdentity,
+        incarnation: Incarnation,
+    ) -> Result<Self, NetError> {
+        Self::over(config.bulk(), |events| {
+            let quic = quic::Quic::open(config, identity, incarnation, events)?;
+            Ok(Arc::new(quic) as Arc<dyn Transport>)
+        })
+    }
+
     /// A handle over a transport. `build` makes the transport and gets the events it must tell; nothing is told before
     /// [`Net::start`].
     pub(crate) fn over<E>(
+        bulk: BulkConfig,
         build: impl FnOnce(Arc<dyn Events>) -> Result<Arc<dyn Transport>, E>,
     ) -> Result<Self, E> {
         // The transport holds its events, and they lead to the handle: weak, so that the last handle to go takes all.
         let upward = Arc::new(Upward(OnceLock::new()));
         let transport = build(upward.clone())?;
-        let inner = Arc::new(Inner { transport, inbox: OnceLock::new() });
+        // Transfers of two lives of a node must not be taken for each other's.
+        let bulk = bulk::Layer::new(bulk, transport.me().incarnation.0);
+        let inner = Arc::new(Inner { transport, bulk, inbox: OnceLock::new() });
         let _ = upward.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
@@ -152,7 +181,8 @@ impl Net {
     }
 
     /// Queues a payload. Never blocks. Delivered at most once; ordered per peer and class, save that a payload longer than
-    /// [`INLINE_MAX`](crate::wire::INLINE_MAX) goes as a bulk transfer and may be overtaken by later, shorter ones.
+    /// [`INLINE_MAX`](crate::wire::INLINE_MAX), or of the class [`Class::Bulk`], goes as a bulk transfer and may be
+    /// overtaken by others sent after it.
     ///
     /// # Errors
     /// [`SendError`]; nothing of the payload was sent then.
@@ -165,19 +195,25 @@ impl Net {
     ) -> Result<(), SendError> {
         let body = body.into();
         let len = body.len();
-        let cap = kind.info().map_or(0, |info| info.cap).min(INLINE_MAX);
+        let cap = kind.info().map_or(0, |info| info.cap);
         if len > cap {
             return Err(SendError::TooLong { kind, len, cap });
         }
         if self.0.inbox.get().is_none() {
             return Err(SendError::Closed);
         }
+        if class == Class::Bulk || len > INLINE_MAX {
+            return self.0.bulk.send(&*self.0.transport, to, kind, body);
+        }
         self.0.transport.send(to, class, Frame { kind, body })
     }
 
-    /// Bytes that may still be queued to a peer in a class.
+    /// Bytes that may still be queued to a peer in a class; for bulk, bytes of payloads.
     pub fn room(&self, to: &NodeId, class: Class) -> usize {
-        self.0.transport.room(to, class)
+        match class {
+            Class::Bulk => self.0.bulk.room(to),
+            _ => self.0.transport.room(to, class),
+        }
     }
 
     /// The links there are or were, in order of node.
@@ -188,6 +224,11 @@ impl Net {
     /// Links refused by this side, by reason.
     pub fn refused(&self) -> RefusedCounts {
         self.0.transport.refused()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        &*self.0.transport
     }
 
     /// Takes no more payloads, sends what is queued for a short time, says goodbye and closes every link.
@@ -206,38 +247,52 @@ impl Upward {
     }
 }
 
+impl Upward {
+    fn inbox(&self) -> Option<(Arc<Inner>, Arc<dyn Inbox>)> {
+        let inner = self.inner()?;
+        let inbox = Arc::clone(inner.inbox.get()?);
+        Some((inner, inbox))
+    }
+}
+
 impl Events for Upward {
     fn frame(&self, from: &Peer, _class: Class, frame: Frame) {
-        if let Some(inner) = self.inner()
-            && let Some(inbox) = inner.inbox.get()
-        {
-            inbox.frame(from, frame.kind, frame.body);
+        let Some((inner, inbox)) = self.inbox() else { return };
+        if !bulk::is_bulk(frame.kind) {
+            return inbox.frame(from, frame.kind, frame.body);
+        }
+        match inner.bulk.frame(&*inner.transport, from, frame) {
+            Ok(None) => {}
+            Ok(Some(bulk::Told::Payload(kind, body))) => inbox.frame(from, kind, body),
+            Ok(Some(bulk::Told::Undelivered(payload))) => inbox.undelivered(payload),
+            Err(error) => tracing::warn!(peer = %from, %error, "bad bulk transfer"),
         }
     }
 
     fn up(&self, peer: &Peer) {
-        if let Some(inner) = self.inner()
-            && let Some(inbox) = inner.inbox.get()
-        {
-            inbox.up(peer);
-        }
+        let Some((_, inbox)) = self.inbox() else { return };
+        inbox.up(peer);
     }
 
     fn down(&self, peer: &Peer, why: &str) {
-        if let Some(inner) = self.inner()
-            && let Some(inbox) = inner.inbox.get()
-        {
-            inbox.down(peer, why);
-        }
+        let Some((inner, inbox)) = self.inbox() else { return };
+        let back = inner.bulk.down(&peer.node);
+        inbox.down(peer, why);
+        back.into_iter().for_each(|payload| inbox.undelivered(payload));
     }
 
-    fn drained(&self, _to: &NodeId, _class: Class) {}
+    fn drained(&self, to: &NodeId, class: Class) {
+        let Some((inner, _)) = self.inbox() else { return };
+        inner.bulk.drained(&*inner.transport, to, class);
+    }
 
     fn undelivered(&self, to: &NodeId, _class: Class, frame: Frame) {
-        if let Some(inner) = self.inner()
-            && let Some(inbox) = inner.inbox.get()
-        {
-            inbox.undelivered((to.clone(), frame.kind, frame.body));
+        let Some((inner, inbox)) = self.inbox() else { return };
+        if !bulk::is_bulk(frame.kind) {
+            return inbox.undelivered((to.clone(), frame.kind, frame.body));
+        }
+        if let Some(payload) = inner.bulk.undelivered(to, &frame) {
+            inbox.undelivered(payload);
         }
     }
 }

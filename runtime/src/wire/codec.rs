@@ -6,9 +6,10 @@
 use bytes::Bytes;
 use rmp_serde::decode::{Deserializer, Error as DecodeError};
 use rmp_serde::encode::{Error as EncodeError, Serializer};
-use serde::{Deserialize as _, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::kind::{DATA_MAX, Encoding, Kind};
+use super::scan::{Fault, scan};
 
 /// Deepest nesting of arrays and maps that is decoded. rmp-serde's own default of 1024 overflows the 2 MiB stack of a
 /// thread in a debug build; 64 has an order of magnitude to spare.
@@ -34,10 +35,12 @@ pub enum WireError {
         what: String,
     },
     /// A whole value, and then more bytes.
-    #[error("a {what} has more bytes after its end")]
+    #[error("a {what} has {extra} bytes after its end")]
     Trailing {
         /// The kind's name, or `payload`.
         what: String,
+        /// How many.
+        extra: usize,
     },
     /// The bytes end before the value does.
     #[error("a {what} ends early")]
@@ -155,14 +158,21 @@ fn gate<T: DeserializeOwned>(what: &str, cap: usize, bytes: &[u8]) -> Result<T, 
     if bytes.len() > cap {
         return Err(WireError::TooLong { what: what.into(), len: bytes.len(), cap });
     }
+    scan(bytes).map_err(|fault| faulty(what, fault))?;
     let mut decoder = Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(DEPTH_MAX + 1); // the decoder refuses when its count reaches zero
-    let value = T::deserialize(&mut decoder).map_err(|error| refused(what, error))?;
-    // The decoder does not tell what is left. It fails to read one more marker only when nothing is: a unit reads its
-    // marker and nothing below it.
-    match <()>::deserialize(&mut decoder) {
-        Err(DecodeError::InvalidMarkerRead(_)) => Ok(value),
-        _ => Err(WireError::Trailing { what: what.into() }),
+    T::deserialize(&mut decoder).map_err(|error| refused(what, error))
+}
+
+fn faulty(what: &str, fault: Fault) -> WireError {
+    let what = what.into();
+    match fault {
+        Fault::TooDeep => WireError::TooDeep { what },
+        Fault::Truncated => WireError::Truncated { what },
+        Fault::Trailing(extra) => WireError::Trailing { what, extra },
+        Fault::Reserved => {
+            WireError::Malformed { what, reason: "a byte that begins no MessagePack value".into() }
+        }
     }
 }
 
@@ -174,5 +184,156 @@ fn refused(what: &str, error: DecodeError) -> WireError {
             WireError::Truncated { what }
         }
         other => WireError::Malformed { what, reason: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Sample {
+        name: String,
+        #[serde(with = "serde_bytes")]
+        data: Vec<u8>,
+        maybe: Option<u32>,
+        tree: Tree,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    enum Tree {
+        Leaf(f64),
+        Not(Box<Tree>),
+        Both { left: Box<Tree>, right: Box<Tree> },
+        Many(Vec<Tree>),
+        None,
+    }
+
+    fn tree() -> impl Strategy<Value = Tree> {
+        let leaf = prop_oneof![Just(Tree::None), (-1e9..1e9).prop_map(Tree::Leaf)];
+        leaf.prop_recursive(6, 40, 4, |inner| {
+            prop_oneof![
+                inner.clone().prop_map(|t| Tree::Not(Box::new(t))),
+                (inner.clone(), inner.clone())
+                    .prop_map(|(l, r)| Tree::Both { left: Box::new(l), right: Box::new(r) }),
+                prop::collection::vec(inner, 0..4).prop_map(Tree::Many),
+            ]
+        })
+    }
+
+    fn sample() -> impl Strategy<Value = Sample> {
+        (".*", prop::collection::vec(any::<u8>(), 0..300), any::<Option<u32>>(), tree())
+            .prop_map(|(name, data, maybe, tree)| Sample { name, data, maybe, tree })
+    }
+
+    proptest! {
+        #[test]
+        fn what_goes_in_comes_out(value in sample()) {
+            for kind in [Kind::HELLO, Kind::CALL, Kind::STEAL_REPLY] {
+                let bytes = encode(kind, &value).unwrap();
+                prop_assert_eq!(&decode::<Sample>(kind, &bytes).unwrap(), &value);
+            }
+            let bytes = encode_payload(&value).unwrap();
+            prop_assert_eq!(&decode_payload::<Sample>(&bytes).unwrap(), &value);
+        }
+
+        #[test]
+        fn a_cut_or_continued_message_is_refused(value in sample(), cut: prop::sample::Index, more in prop::collection::vec(any::<u8>(), 1..20)) {
+            for kind in [Kind::CALL, Kind::STEAL_REPLY] {
+                let bytes = encode(kind, &value).unwrap();
+                let short = &bytes[..cut.index(bytes.len())];
+                let refused = matches!(decode::<Sample>(kind, short), Err(WireError::Truncated { .. }));
+                prop_assert!(refused);
+                let long = [&bytes[..], &more].concat();
+                let refused = matches!(decode::<Sample>(kind, &long), Err(WireError::Trailing { .. }));
+                prop_assert!(refused);
+            }
+        }
+
+        #[test]
+        fn buffers_are_appended_to_and_restored(value in sample(), before in prop::collection::vec(any::<u8>(), 0..9)) {
+            let mut buffer = before.clone();
+            encode_into(&mut buffer, Kind::CALL, &value).unwrap();
+            prop_assert_eq!(&buffer[..before.len()], &before[..]);
+            prop_assert_eq!(&buffer[before.len()..], &encode(Kind::CALL, &value).unwrap()[..]);
+            buffer.truncate(before.len());
+            prop_assert!(encode_into(&mut buffer, Kind(999), &value).is_err());
+            let cap = Kind::HELLO.info().unwrap().cap;
+            let too_long = encode_into(&mut buffer, Kind::HELLO, &vec![0u8; cap + 1]);
+            prop_assert!(matches!(too_long, Err(WireError::TooLong { .. })), "{:?}", too_long);
+            prop_assert_eq!(&buffer, &before);
+        }
+    }
+
+    #[test]
+    fn the_cap_is_checked_before_anything_is_decoded() {
+        let info = Kind::HELLO.info().unwrap();
+        let junk = vec![0xc1; info.cap + 1];
+        let error = decode::<Sample>(Kind::HELLO, &junk).unwrap_err();
+        let expected =
+            WireError::TooLong { what: "hello".into(), len: info.cap + 1, cap: info.cap };
+        assert_eq!(error, expected);
+    }
+
+    /// Every way of nesting, at the depth that is allowed, one deeper, and as deep as a frame can be; in a debug build
+    /// on the 2 MiB stack of a test thread.
+    #[test]
+    fn nesting_is_bounded() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Nest(Vec<Nest>);
+
+        let nests = |levels: usize| {
+            let mut bytes = vec![0x91; levels - 1];
+            bytes.push(0x90);
+            bytes
+        };
+        assert!(decode_payload::<Nest>(&nests(DEPTH_MAX)).is_ok());
+        let too_deep = Err(WireError::TooDeep { what: "payload".into() });
+        assert_eq!(decode_payload::<Nest>(&nests(DEPTH_MAX + 1)), too_deep);
+        assert_eq!(decode_payload::<Nest>(&nests(1 << 20)), too_deep);
+
+        let shapes: [&[u8]; 3] = [b"\x81\xa3Not", b"\x81\xa4Many\x91", b"\x81\xa4Both\x92"];
+        for shape in shapes {
+            let bomb = shape.repeat(100_000);
+            let refused = decode_payload::<Tree>(&bomb).unwrap_err();
+            assert_eq!(refused, WireError::TooDeep { what: "payload".into() }, "{shape:?}");
+        }
+        for marker in [0x91, 0x81, 0xd4, 0xc7] {
+            let refused = decode_payload::<serde_json::Value>(&vec![marker; 1 << 20]);
+            assert!(refused.is_err(), "{marker:#x}");
+        }
+    }
+
+    #[test]
+    fn announced_lengths_are_not_believed() {
+        for marker in [0xdb, 0xc6, 0xdd, 0xdf] {
+            let bomb = [marker, 0xff, 0xff, 0xff, 0xff, 1, 2, 3];
+            assert!(decode_payload::<Vec<u64>>(&bomb).is_err());
+            assert!(decode_payload::<serde_bytes::ByteBuf>(&bomb).is_err());
+            assert!(decode_payload::<serde_json::Value>(&bomb).is_err());
+        }
+    }
+
+    #[test]
+    fn named_messages_ignore_fields_they_do_not_know() {
+        #[derive(Serialize)]
+        struct New {
+            a: u32,
+            later: &'static str,
+        }
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Old {
+            a: u32,
+        }
+        let bytes = encode(Kind::CALL, &New { a: 7, later: "x" }).unwrap();
+        assert_eq!(decode::<Old>(Kind::CALL, &bytes), Ok(Old { a: 7 }));
+        let bytes = encode(Kind::STEAL_REPLY, &New { a: 7, later: "x" }).unwrap();
+        assert!(matches!(
+            decode::<Old>(Kind::STEAL_REPLY, &bytes),
+            Err(WireError::Malformed { .. })
+        ));
     }
 }

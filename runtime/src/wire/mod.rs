@@ -9,6 +9,7 @@ pub mod fuzz;
 #[doc(hidden)]
 pub mod golden;
 mod kind;
+mod scan;
 
 pub use codec::{
     DEPTH_MAX, WireError, decode, decode_payload, encode, encode_into, encode_payload,

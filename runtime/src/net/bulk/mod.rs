@@ -281,6 +281,15 @@ impl Layer {
         sides.sender.down(node)
     }
 
+    /// The transport gives back a frame of this layer's after its link went down. Returns the payload it was part of, if
+    /// [`Layer::down`] did not know that it was not delivered.
+    pub(crate) fn undelivered(&self, to: &NodeId, frame: &Frame) -> Option<Undelivered> {
+        match frame.kind {
+            Kind::BULK_CHUNK => self.lock().sender.returned(to, &frame.body),
+            _ => None,
+        }
+    }
+
     /// Bytes of payloads that may still be queued for a peer.
     pub(crate) fn room(&self, to: &NodeId) -> usize {
         self.config.queue_bytes.saturating_sub(self.lock().sender.held(to))

@@ -20,10 +20,15 @@ pub(crate) type Send<'a> = &'a mut dyn FnMut(Class, Frame) -> Result<(), SendErr
 /// Transfers to one peer that take turns; the rest wait. Well under what a receiver takes at once.
 const TURNS_MAX: usize = 16;
 
+/// Longest payload remembered after its link went down. A longer one was hardly all in the transport's queue.
+const LIMBO_MAX: usize = 1 << 20;
+
 #[derive(Debug)]
 pub(super) struct Sender {
     next_id: u64,
     peers: BTreeMap<NodeId, Outgoing>,
+    /// Short payloads of the link that went down last, of which the transport had everything: it may give a part back.
+    limbo: Vec<Undelivered>,
 }
 
 /// All transfers to one peer.
@@ -59,7 +64,7 @@ struct Transfer {
 impl Sender {
     /// Ids start at `first_id`, so that the ids of two lives of a node differ.
     pub(super) fn new(first_id: u64) -> Self {
-        Self { next_id: first_id, peers: BTreeMap::new() }
+        Self { next_id: first_id, peers: BTreeMap::new(), limbo: Vec::new() }
     }
 
     pub(super) fn offer(
@@ -134,12 +139,28 @@ impl Sender {
     /// The link went down. Returns the payloads of which not all was handed to the transport: they surely were not
     /// delivered. The others may have been.
     pub(super) fn down(&mut self, node: &NodeId) -> Vec<Undelivered> {
+        self.limbo.clear();
         let Some(peer) = self.peers.remove(node) else { return Vec::new() };
-        peer.transfers
-            .into_values()
-            .filter(|transfer| transfer.sent < transfer.body.len() || !transfer.begun)
-            .map(|transfer| (node.clone(), transfer.kind, transfer.body))
-            .collect()
+        let mut unsent = Vec::new();
+        for transfer in peer.transfers.into_values() {
+            let whole = transfer.begun && transfer.sent == transfer.body.len();
+            let payload = (node.clone(), transfer.kind, transfer.body);
+            if !whole {
+                unsent.push(payload);
+            } else if payload.2.len() <= LIMBO_MAX {
+                self.limbo.push(payload);
+            }
+        }
+        unsent
+    }
+
+    /// The transport gives a chunk back, after [`Sender::down`]: the payload it is a slice of was not delivered.
+    pub(super) fn returned(&mut self, node: &NodeId, chunk: &Bytes) -> Option<Undelivered> {
+        let holds = |(to, _, body): &Undelivered| {
+            to == node && body.as_ptr_range().contains(&chunk.as_ptr())
+        };
+        let at = self.limbo.iter().position(holds)?;
+        Some(self.limbo.swap_remove(at))
     }
 
     /// Bytes of payloads held for a peer.

@@ -1,0 +1,154 @@
+//! One node's side of a link to another: its state, its queues by class, its counters.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::MemoryConfig;
+use crate::id::Peer;
+use crate::net::{Class, ClassStats, LinkState, LinkStats};
+use crate::wire::Frame;
+
+#[derive(Default)]
+pub(super) struct End {
+    pub(super) state: LinkState,
+    /// The attempt that this end belongs to.
+    pub(super) link: u64,
+    /// The peer as it last said hello.
+    pub(super) peer: Option<Peer>,
+    pub(super) outs: BTreeMap<Class, Half>,
+    ins: BTreeMap<Class, (u64, u64)>,
+    /// Frames that wait for the link to be up.
+    pub(super) held: Vec<(Class, Frame)>,
+    /// The latest arrival by class, to keep the order.
+    arrivals: BTreeMap<Class, Duration>,
+    dialled_at: Option<Duration>,
+    rtt: Option<Duration>,
+    ups: u64,
+}
+
+/// What goes out in one class: what is taken and has not arrived, and counters.
+#[derive(Default)]
+pub(super) struct Half {
+    pub(super) frames: usize,
+    pub(super) bytes: usize,
+    refused: bool,
+    full: u64,
+    pub(super) dropped: u64,
+    frames_out: u64,
+    bytes_out: u64,
+}
+
+impl Half {
+    /// Takes a frame in, unless that is over a bound. An empty queue takes any frame.
+    pub(super) fn take(&mut self, len: usize, config: &MemoryConfig) -> bool {
+        let over = self.bytes + len > config.queue_bytes || self.frames >= config.queue_frames;
+        if self.frames > 0 && over {
+            self.refused = true;
+            self.full += 1;
+            return false;
+        }
+        self.frames += 1;
+        self.bytes += len;
+        true
+    }
+
+    /// A frame arrived. Returns whether a queue that had refused is under half again.
+    pub(super) fn give(&mut self, len: usize, config: &MemoryConfig) -> bool {
+        self.frames = self.frames.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(len);
+        let drained = self.refused
+            && self.bytes < config.queue_bytes / 2
+            && self.frames < config.queue_frames / 2;
+        if drained {
+            self.refused = false;
+        }
+        drained
+    }
+
+    pub(super) fn left(&mut self, len: usize) {
+        self.frames_out += 1;
+        self.bytes_out += len as u64;
+    }
+}
+
+impl End {
+    pub(super) fn out(&mut self, class: Class) -> &mut Half {
+        self.outs.entry(class).or_default()
+    }
+
+    pub(super) fn dial(&mut self, link: u64, now: Duration) {
+        self.link = link;
+        self.state = LinkState::Connecting;
+        self.dialled_at = Some(now);
+        self.arrivals.clear();
+    }
+
+    /// Takes part in the other side's attempt.
+    pub(super) fn adopt(&mut self, link: u64) {
+        self.link = link;
+        self.state = LinkState::Connecting;
+        self.dialled_at = None;
+        self.arrivals.clear();
+    }
+
+    /// The link is up: returns what was held.
+    pub(super) fn linked(&mut self, peer: Peer, now: Duration) -> Vec<(Class, Frame)> {
+        self.state = LinkState::Up;
+        self.peer = Some(peer);
+        self.ups += 1;
+        self.rtt = self.dialled_at.map(|at| now.saturating_sub(at));
+        std::mem::take(&mut self.held)
+    }
+
+    /// The link is down: returns what was held. What is on its way is lost.
+    pub(super) fn reset(&mut self) -> Vec<(Class, Frame)> {
+        self.state = LinkState::Idle;
+        self.link = 0;
+        self.rtt = None;
+        for out in self.outs.values_mut() {
+            (out.frames, out.bytes, out.refused) = (0, 0, false);
+        }
+        std::mem::take(&mut self.held)
+    }
+
+    /// The time at which something that would arrive at `arrival` does, behind what went before it in its class (or in
+    /// every class).
+    pub(super) fn in_order(&mut self, class: Class, arrival: Duration, all: bool) -> Duration {
+        let before = if all { self.arrivals.values().max() } else { self.arrivals.get(&class) };
+        let arrival = before.map_or(arrival, |before| arrival.max(*before));
+        self.arrivals.insert(class, arrival);
+        arrival
+    }
+
+    pub(super) fn came(&mut self, class: Class, len: usize) {
+        let (frames, bytes) = self.ins.entry(class).or_default();
+        *frames += 1;
+        *bytes += len as u64;
+    }
+
+    pub(super) fn stats(&self, other: &Peer) -> LinkStats {
+        let mut classes: BTreeMap<Class, ClassStats> = BTreeMap::new();
+        for (class, out) in &self.outs {
+            let stats = classes.entry(*class).or_default();
+            stats.frames_out = out.frames_out;
+            stats.bytes_out = out.bytes_out;
+            stats.queued_frames = out.frames as u64;
+            stats.queued_bytes = out.bytes as u64;
+            stats.full = out.full;
+            stats.dropped = out.dropped;
+        }
+        for (class, (frames, bytes)) in &self.ins {
+            let stats = classes.entry(*class).or_default();
+            (stats.frames_in, stats.bytes_in) = (*frames, *bytes);
+        }
+        let unknown = || Peer { incarnation: crate::id::Incarnation(0), ..other.clone() };
+        LinkStats {
+            peer: self.peer.clone().unwrap_or_else(unknown),
+            state: self.state,
+            rtt: self.rtt,
+            classes,
+            reconnects: self.ups.saturating_sub(1),
+            unknown_kinds: 0,
+        }
+    }
+}

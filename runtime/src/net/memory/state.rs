@@ -1,0 +1,827 @@
+//! The in-memory network as a state machine: nodes, their links, what is on its way. No I/O, no clock.
+//!
+//! A caller says what time it is and carries out the [`Call`]s that come back, in order.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::MemoryConfig;
+use super::end::{End, Half};
+use super::pipe::{Item, Links, Pipe};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
+use crate::net::link::{Link, SplitMix};
+use crate::net::{
+    Class, Contact, Events, LinkProfile, LinkState, LinkStats, RefuseReason, RefusedCounts,
+    SendError,
+};
+use crate::wire::{Frame, HEADER_LEN};
+
+/// A node's place in [`State::nodes`]: one a name, whatever its life.
+pub(super) type Ix = usize;
+
+/// Bytes of a hello, a welcome or a goodbye.
+const GREETING: usize = 100;
+
+/// Something to tell a node's user.
+pub(super) struct Call {
+    pub(super) events: Arc<dyn Events>,
+    pub(super) news: News,
+}
+
+pub(super) enum News {
+    Frame(Peer, Class, Frame),
+    Up(Peer),
+    Down(Peer, String),
+    Drained(NodeId, Class),
+    Undelivered(NodeId, Class, Frame),
+}
+
+impl Call {
+    pub(super) fn make(self) {
+        match self.news {
+            News::Frame(from, class, frame) => self.events.frame(&from, class, frame),
+            News::Up(peer) => self.events.up(&peer),
+            News::Down(peer, why) => self.events.down(&peer, &why),
+            News::Drained(to, class) => self.events.drained(&to, class),
+            News::Undelivered(to, class, frame) => self.events.undelivered(&to, class, frame),
+        }
+    }
+}
+
+/// What travels. `link` numbers the attempt to link two nodes: what belongs to another is dropped.
+pub(super) struct Parcel {
+    pub(super) from: Ix,
+    pub(super) to: Ix,
+    link: u64,
+    load: Load,
+}
+
+enum Load {
+    Hello(Peer),
+    Welcome(Peer),
+    Refuse(RefuseReason),
+    Goodbye(String),
+    Frame(Frame),
+}
+
+enum Event {
+    Arrive(Class, Parcel),
+    /// A pipe has room again.
+    Pump(usize),
+    /// A node that was dialled has not answered.
+    ConnectTimeout {
+        node: Ix,
+        peer: Ix,
+        link: u64,
+    },
+    /// Nothing was heard from a peer for as long as a link may be silent.
+    Silent {
+        node: Ix,
+        peer: Ix,
+        link: u64,
+    },
+    /// Two clusters have been cut off from each other for that long.
+    Blackout {
+        pipe: usize,
+        since: u64,
+    },
+    /// News that was made outside the dispatcher.
+    Tell(Call),
+    /// A closing node has had its time.
+    Linger(Ix, Incarnation),
+}
+
+struct Timed {
+    at: Duration,
+    seq: u64,
+    event: Event,
+}
+
+impl PartialEq for Timed {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.seq) == (other.at, other.seq)
+    }
+}
+impl Eq for Timed {}
+impl PartialOrd for Timed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.seq).cmp(&(other.at, other.seq))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Running,
+    Closing,
+    Over,
+}
+
+struct Node {
+    peer: Peer,
+    events: Option<Arc<dyn Events>>,
+    life: Life,
+    contacts: BTreeMap<NodeId, Ix>,
+    ends: BTreeMap<Ix, End>,
+    refused: RefusedCounts,
+}
+
+/// Payload between two clusters, in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames that left their sender.
+    pub frames: u64,
+    /// Their payload bytes; headers are 8 bytes a frame on top.
+    pub bytes: u64,
+    /// Datagrams lost and made good.
+    pub lost: u64,
+}
+
+pub(super) struct State {
+    config: MemoryConfig,
+    seed: u64,
+    names: BTreeMap<NodeId, Ix>,
+    nodes: Vec<Node>,
+    pipes: Vec<Pipe<Parcel>>,
+    pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
+    links: Links,
+    lines: BTreeMap<(ClusterId, ClusterId), usize>,
+    /// Uplinks (true) and downlinks of clusters.
+    stubs: BTreeMap<(ClusterId, bool), usize>,
+    traffic: BTreeMap<usize, Traffic>,
+    blackouts: BTreeMap<usize, u64>,
+    heap: BinaryHeap<Reverse<Timed>>,
+    seq: u64,
+    next_link: u64,
+    /// The time of the event handled last: time runs in it finer than tokio's milliseconds.
+    fine: Duration,
+    digest: u64,
+}
+
+impl State {
+    pub(super) fn new(seed: u64, config: MemoryConfig) -> Self {
+        Self {
+            config,
+            seed,
+            names: BTreeMap::new(),
+            nodes: Vec::new(),
+            pipes: Vec::new(),
+            pipe_by_clusters: BTreeMap::new(),
+            links: Vec::new(),
+            lines: BTreeMap::new(),
+            stubs: BTreeMap::new(),
+            traffic: BTreeMap::new(),
+            blackouts: BTreeMap::new(),
+            heap: BinaryHeap::new(),
+            seq: 0,
+            next_link: 1,
+            fine: Duration::ZERO,
+            digest: 0xcbf2_9ce4_8422_2325,
+        }
+    }
+
+    // --- nodes -------------------------------------------------------------------------------------------------
+
+    /// A node appears. Of a name that is known, only a later life may appear; the former one dies.
+    pub(super) fn join(&mut self, peer: Peer, now: Duration) -> Option<Ix> {
+        let node = Node {
+            peer: peer.clone(),
+            events: None,
+            life: Life::Running,
+            contacts: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            refused: RefusedCounts::new(),
+        };
+        match self.names.get(&peer.node) {
+            Some(&ix) if self.nodes[ix].peer.incarnation >= peer.incarnation => None,
+            Some(&ix) => {
+                self.kill(ix, now);
+                self.nodes[ix] = node;
+                Some(ix)
+            }
+            None => {
+                let ix = self.nodes.len();
+                self.names.insert(peer.node.clone(), ix);
+                self.nodes.push(node);
+                Some(ix)
+            }
+        }
+    }
+
+    pub(super) fn start(&mut self, me: &Peer, events: Arc<dyn Events>) {
+        if let Some(ix) = self.living(me) {
+            self.nodes[ix].events = Some(events);
+        }
+    }
+
+    pub(super) fn by_name(&self, node: &NodeId) -> Option<Ix> {
+        self.names.get(node).copied()
+    }
+
+    /// The place of this life of a node, while it lasts.
+    fn living(&self, me: &Peer) -> Option<Ix> {
+        let ix = self.by_name(&me.node)?;
+        let node = &self.nodes[ix];
+        (node.peer.incarnation == me.incarnation && node.life != Life::Over).then_some(ix)
+    }
+
+    pub(super) fn learn(&mut self, me: &Peer, contact: &Contact) {
+        let Some(ix) = self.living(me) else { return };
+        // The name alone suffices to reach it, and it may not have joined yet: a place is kept for it.
+        let peer = match self.by_name(&contact.node) {
+            Some(peer) => peer,
+            None => {
+                let node = contact.node.clone();
+                let peer =
+                    Peer { node, incarnation: Incarnation(0), cluster: contact.cluster.clone() };
+                self.names.insert(contact.node.clone(), self.nodes.len());
+                self.nodes.push(Node {
+                    peer,
+                    events: None,
+                    life: Life::Over,
+                    contacts: BTreeMap::new(),
+                    ends: BTreeMap::new(),
+                    refused: RefusedCounts::new(),
+                });
+                self.nodes.len() - 1
+            }
+        };
+        self.nodes[ix].contacts.insert(contact.node.clone(), peer);
+    }
+
+    /// A node vanishes without a word.
+    pub(super) fn kill(&mut self, ix: Ix, now: Duration) {
+        let node = &mut self.nodes[ix];
+        node.life = Life::Over;
+        node.events = None;
+        let ends = std::mem::take(&mut node.ends);
+        self.withdraw(|parcel| parcel.from == ix);
+        for (peer, end) in ends {
+            let event = Event::Silent { node: peer, peer: ix, link: end.link };
+            self.schedule(now + self.config.idle_timeout, event);
+        }
+    }
+
+    // --- sending -----------------------------------------------------------------------------------------------
+
+    pub(super) fn send(
+        &mut self,
+        me: &Peer,
+        to: &NodeId,
+        class: Class,
+        frame: Frame,
+        now: Duration,
+    ) -> Result<(), SendError> {
+        let ix = self.living(me).ok_or(SendError::Closed)?;
+        let node = &mut self.nodes[ix];
+        if node.life != Life::Running || node.events.is_none() {
+            return Err(SendError::Closed);
+        }
+        let peer = match self.names.get(to) {
+            Some(peer) if node.contacts.contains_key(to) || node.ends.contains_key(peer) => *peer,
+            _ => return Err(SendError::Unknown(to.clone())),
+        };
+        let len = frame.body.len() + HEADER_LEN;
+        let end = node.ends.entry(peer).or_default();
+        if !end.out(class).take(len, &self.config) {
+            return Err(SendError::Full(to.clone()));
+        }
+        match end.state {
+            LinkState::Up => {
+                let load = Load::Frame(frame);
+                let parcel = Parcel { from: ix, to: peer, link: end.link, load };
+                self.post(parcel, class, len, now);
+            }
+            LinkState::Connecting => end.held.push((class, frame)),
+            LinkState::Idle | LinkState::Backoff => {
+                end.held.push((class, frame));
+                self.dial(ix, peer, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn dial(&mut self, ix: Ix, peer: Ix, now: Duration) {
+        let link = self.next_link;
+        self.next_link += 1;
+        let me = self.nodes[ix].peer.clone();
+        let end = self.nodes[ix].ends.entry(peer).or_default();
+        end.dial(link, now);
+        self.post(
+            Parcel { from: ix, to: peer, link, load: Load::Hello(me) },
+            Class::Control,
+            GREETING,
+            now,
+        );
+        let event = Event::ConnectTimeout { node: ix, peer, link };
+        self.schedule(now + self.config.connect_timeout, event);
+    }
+
+    fn post(&mut self, parcel: Parcel, class: Class, len: usize, now: Duration) {
+        let pipe = self.pipe(parcel.from, parcel.to);
+        self.pipes[pipe].push(Item::new(parcel, class, len));
+        self.pump(pipe, now);
+    }
+
+    fn pump(&mut self, pipe: usize, now: Duration) {
+        let now = now.max(self.fine);
+        let pumped = self.pipes[pipe].pump(&mut self.links, now);
+        for (item, arrival) in pumped.left {
+            let (parcel, class) = (item.what, item.class);
+            let mut arrival = arrival;
+            if let Some(end) = self.nodes[parcel.from].ends.get_mut(&parcel.to)
+                && end.link == parcel.link
+            {
+                let last = matches!(parcel.load, Load::Goodbye(_));
+                arrival = end.in_order(class, arrival, last);
+                if let Load::Frame(frame) = &parcel.load {
+                    let traffic = self.traffic.entry(pipe).or_default();
+                    traffic.frames += 1;
+                    traffic.bytes += frame.body.len() as u64;
+                    end.out(class).left(frame.body.len());
+                }
+            }
+            self.schedule(arrival, Event::Arrive(class, parcel));
+        }
+        let pipe_state = &mut self.pipes[pipe];
+        if let Some(at) = pumped.again
+            && pipe_state.wakes_at.is_none_or(|wakes_at| at < wakes_at)
+        {
+            pipe_state.wakes_at = Some(at);
+            self.schedule(at, Event::Pump(pipe));
+        }
+    }
+
+    /// Takes parcels out of all pipes, unsent.
+    fn withdraw(&mut self, mut which: impl FnMut(&Parcel) -> bool) -> Vec<(Class, Parcel)> {
+        let mut taken = Vec::new();
+        for pipe in &mut self.pipes {
+            taken.extend(pipe.take(&mut which).into_iter().map(|item| (item.class, item.what)));
+        }
+        taken
+    }
+
+    // --- time --------------------------------------------------------------------------------------------------
+
+    fn schedule(&mut self, at: Duration, event: Event) {
+        self.seq += 1;
+        self.heap.push(Reverse(Timed { at, seq: self.seq, event }));
+    }
+
+    /// When the next event is due.
+    pub(super) fn next_at(&self) -> Option<Duration> {
+        self.heap.peek().map(|Reverse(timed)| timed.at)
+    }
+
+    /// Handles the events of the next instant, if it is not after `limit`.
+    pub(super) fn step(&mut self, limit: Duration) -> Vec<Call> {
+        let mut calls = Vec::new();
+        let Some(at) = self.next_at().filter(|at| *at <= limit) else { return calls };
+        self.fine = self.fine.max(at);
+        while self.next_at() == Some(at)
+            && let Some(Reverse(timed)) = self.heap.pop()
+        {
+            self.handle(timed.event, self.fine, &mut calls);
+        }
+        calls
+    }
+
+    fn handle(&mut self, event: Event, now: Duration, calls: &mut Vec<Call>) {
+        match event {
+            Event::Arrive(class, parcel) => self.arrive(class, parcel, now, calls),
+            Event::Pump(pipe) => {
+                self.pipes[pipe].wakes_at = None;
+                self.pump(pipe, now);
+            }
+            Event::ConnectTimeout { node, peer, link } => {
+                let end = self.nodes[node].ends.get(&peer);
+                if end.is_some_and(|end| end.link == link && end.state == LinkState::Connecting) {
+                    self.down(node, peer, "could not be reached", calls);
+                }
+            }
+            Event::Silent { node, peer, link } => {
+                if self.nodes[node].ends.get(&peer).is_some_and(|end| end.link == link) {
+                    self.down(node, peer, "nothing heard for the idle timeout", calls);
+                }
+            }
+            Event::Blackout { pipe, since } => {
+                if self.blackouts.get(&pipe) == Some(&since) {
+                    self.blackout(pipe, calls);
+                }
+            }
+            Event::Tell(call) => calls.push(call),
+            Event::Linger(ix, incarnation) => {
+                let node = &self.nodes[ix];
+                if node.peer.incarnation == incarnation && node.life == Life::Closing {
+                    self.kill(ix, now);
+                }
+            }
+        }
+    }
+
+    // --- arrivals ----------------------------------------------------------------------------------------------
+
+    fn arrive(&mut self, class: Class, parcel: Parcel, now: Duration, calls: &mut Vec<Call>) {
+        let Parcel { from, to, link, load } = parcel;
+        if let Load::Frame(frame) = &load {
+            self.delivered(from, to, link, class, frame.body.len() + HEADER_LEN, calls);
+        }
+        if self.nodes[to].life == Life::Over || self.nodes[to].events.is_none() {
+            return;
+        }
+        self.note(now, from, to, class, &load);
+        match load {
+            Load::Hello(peer) => self.hello(from, to, link, peer, now, calls),
+            Load::Welcome(peer) => self.linked(to, from, link, &peer, now, calls),
+            Load::Refuse(reason) => {
+                let end = self.nodes[to].ends.get(&from);
+                if end.is_some_and(|end| end.link == link && end.state == LinkState::Connecting) {
+                    self.down(to, from, &format!("refused: {reason:?}"), calls);
+                }
+            }
+            Load::Goodbye(why) => {
+                if self.nodes[to].ends.get(&from).is_some_and(|end| end.link == link) {
+                    self.down(to, from, &why, calls);
+                }
+            }
+            Load::Frame(frame) => {
+                let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
+                if end.link != link {
+                    return;
+                }
+                if end.state == LinkState::Connecting {
+                    // Jitter may let a frame overtake the welcome on a link that reorders: it says as much.
+                    let peer = self.nodes[from].peer.clone();
+                    self.linked(to, from, link, &peer, now, calls);
+                }
+                let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
+                end.came(class, frame.body.len());
+                if let Some(peer) = end.peer.clone() {
+                    self.tell(to, News::Frame(peer, class, frame), calls);
+                }
+            }
+        }
+    }
+
+    fn hello(
+        &mut self,
+        from: Ix,
+        to: Ix,
+        link: u64,
+        peer: Peer,
+        now: Duration,
+        calls: &mut Vec<Call>,
+    ) {
+        let node = &mut self.nodes[to];
+        let known = node.ends.get(&from).and_then(|end| end.peer.clone());
+        let refuse = match &known {
+            _ if node.life != Life::Running => Some(RefuseReason::Closing),
+            Some(known) if known.incarnation > peer.incarnation => {
+                Some(RefuseReason::StaleIncarnation)
+            }
+            _ => None,
+        };
+        if let Some(reason) = refuse {
+            *node.refused.entry(reason).or_default() += 1;
+            let load = Load::Refuse(reason);
+            self.post(Parcel { from: to, to: from, link, load }, Class::Control, GREETING, now);
+            return;
+        }
+        if let Some(end) = node.ends.get(&from) {
+            match end.state {
+                // Both dialled: the earlier attempt stays, and its hello is on its way or here.
+                LinkState::Connecting if end.link < link => return,
+                LinkState::Up if end.link > link => return,
+                LinkState::Up => self.down(to, from, "replaced by a new link", calls),
+                _ => {}
+            }
+        }
+        let me = self.nodes[to].peer.clone();
+        let end = self.nodes[to].ends.entry(from).or_default();
+        end.adopt(link);
+        // The welcome goes first, then what was held.
+        let load = Load::Welcome(me);
+        self.post(Parcel { from: to, to: from, link, load }, Class::Control, GREETING, now);
+        self.linked(to, from, link, &peer, now, calls);
+    }
+
+    /// The link is up on `node`'s side.
+    fn linked(
+        &mut self,
+        node: Ix,
+        peer_ix: Ix,
+        link: u64,
+        peer: &Peer,
+        now: Duration,
+        calls: &mut Vec<Call>,
+    ) {
+        let Some(end) = self.nodes[node].ends.get_mut(&peer_ix) else { return };
+        if end.link != link || end.state != LinkState::Connecting {
+            return;
+        }
+        let held = end.linked(peer.clone(), now);
+        self.tell(node, News::Up(peer.clone()), calls);
+        for (class, frame) in held {
+            let len = frame.body.len() + HEADER_LEN;
+            let load = Load::Frame(frame);
+            self.post(Parcel { from: node, to: peer_ix, link, load }, class, len, now);
+        }
+        if self.nodes[node].life == Life::Closing {
+            let load = Load::Goodbye("the peer has closed".into());
+            self.post(Parcel { from: node, to: peer_ix, link, load }, Class::Bulk, GREETING, now);
+        }
+    }
+
+    /// A frame arrived or was lost on the way: it no longer counts at its sender.
+    fn delivered(
+        &mut self,
+        from: Ix,
+        to: Ix,
+        link: u64,
+        class: Class,
+        len: usize,
+        calls: &mut Vec<Call>,
+    ) {
+        let name = self.nodes[to].peer.node.clone();
+        let Some(end) = self.nodes[from].ends.get_mut(&to) else { return };
+        if end.link == link && end.out(class).give(len, &self.config) {
+            self.tell(from, News::Drained(name, class), calls);
+        }
+    }
+
+    fn tell(&self, node: Ix, news: News, calls: &mut Vec<Call>) {
+        if let Some(events) = &self.nodes[node].events {
+            calls.push(Call { events: Arc::clone(events), news });
+        }
+    }
+
+    // --- ends --------------------------------------------------------------------------------------------------
+
+    /// A node's side of a link ends; what it had queued is given back.
+    fn down(&mut self, node: Ix, peer: Ix, why: &str, calls: &mut Vec<Call>) {
+        let other = self.nodes[peer].peer.clone();
+        let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
+        let told = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
+        let held = end.reset();
+        self.tell(node, News::Down(told.clone(), why.to_owned()), calls);
+        let unsent = self.withdraw(|parcel| parcel.from == node && parcel.to == peer);
+        let unsent = unsent.into_iter().filter_map(|(class, parcel)| match parcel.load {
+            Load::Frame(frame) => Some((class, frame)),
+            _ => None,
+        });
+        for (class, frame) in unsent.chain(held) {
+            if let Some(end) = self.nodes[node].ends.get_mut(&peer) {
+                end.out(class).dropped += 1;
+            }
+            self.tell(node, News::Undelivered(told.node.clone(), class, frame), calls);
+        }
+    }
+
+    pub(super) fn forget(&mut self, me: &Peer, node: &NodeId, now: Duration) {
+        let (Some(ix), Some(peer)) = (self.living(me), self.by_name(node)) else { return };
+        self.nodes[ix].contacts.remove(node);
+        let Some(end) = self.nodes[ix].ends.get(&peer) else { return };
+        let (link, open) = (end.link, end.state != LinkState::Idle);
+        if !open {
+            return;
+        }
+        let mut calls = Vec::new();
+        self.down(ix, peer, "forgotten", &mut calls);
+        let load = Load::Goodbye("the peer wants no link".into());
+        self.post(Parcel { from: ix, to: peer, link, load }, Class::Bulk, GREETING, now);
+        for call in calls {
+            self.schedule(now.max(self.fine), Event::Tell(call));
+        }
+    }
+
+    /// Says goodbye behind all that is queued.
+    pub(super) fn close(&mut self, me: &Peer, reason: &str, now: Duration) {
+        let Some(ix) = self.living(me) else { return };
+        if self.nodes[ix].life != Life::Running {
+            return;
+        }
+        self.nodes[ix].life = Life::Closing;
+        let up = self.nodes[ix].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
+        let links: Vec<(Ix, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
+        for (peer, link) in links {
+            let load = Load::Goodbye(reason.to_owned());
+            self.post(Parcel { from: ix, to: peer, link, load }, Class::Bulk, GREETING, now);
+        }
+        let event = Event::Linger(ix, me.incarnation);
+        self.schedule(now.max(self.fine) + self.config.linger, event);
+    }
+
+    /// Whether a node that was told to close has nothing left to send.
+    pub(super) fn is_closed(&self, me: &Peer) -> bool {
+        let Some(ix) = self.living(me) else { return true };
+        let waits = |pipe: &Pipe<Parcel>| pipe.any(|parcel| parcel.from == ix);
+        let held = self.nodes[ix].ends.values().any(|end| !end.held.is_empty());
+        self.nodes[ix].life == Life::Closing && !held && !self.pipes.iter().any(waits)
+    }
+
+    /// A node that has closed hears nothing more.
+    pub(super) fn finish(&mut self, me: &Peer, now: Duration) {
+        if let Some(ix) = self.living(me) {
+            self.kill(ix, now);
+        }
+    }
+
+    // --- the lines ---------------------------------------------------------------------------------------------
+
+    fn pipe(&mut self, from: Ix, to: Ix) -> usize {
+        let clusters = (self.nodes[from].peer.cluster.clone(), self.nodes[to].peer.cluster.clone());
+        self.pipe_between(clusters)
+    }
+
+    fn pipe_between(&mut self, clusters: (ClusterId, ClusterId)) -> usize {
+        if let Some(pipe) = self.pipe_by_clusters.get(&clusters) {
+            return *pipe;
+        }
+        let path = self.path(&clusters);
+        self.pipes.push(Pipe::new(path));
+        self.pipe_by_clusters.insert(clusters, self.pipes.len() - 1);
+        self.pipes.len() - 1
+    }
+
+    fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Vec<usize> {
+        let (from, to) = clusters;
+        let line = match self.lines.get(clusters) {
+            Some(line) => *line,
+            None => {
+                let config = &self.config;
+                let profile = if from == to { &config.inside } else { &config.between };
+                let line = self.new_link(profile.clone(), from, to);
+                self.lines.insert(clusters.clone(), line);
+                line
+            }
+        };
+        if from == to {
+            return vec![line];
+        }
+        let up = self.stubs.get(&(from.clone(), true));
+        let down = self.stubs.get(&(to.clone(), false));
+        up.into_iter().chain([&line]).chain(down).copied().collect()
+    }
+
+    /// A link whose history depends on the seed and its place alone, not on when it was first used.
+    fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
+        let text = format!("{from}>{to}");
+        let seed =
+            text.bytes().fold(self.seed, |seed, byte| SplitMix(seed ^ u64::from(byte)).next());
+        self.links.push(Link::new(profile, seed));
+        self.links.len() - 1
+    }
+
+    pub(super) fn set_line(
+        &mut self,
+        from: &ClusterId,
+        to: &ClusterId,
+        profile: LinkProfile,
+        now: Duration,
+    ) {
+        let clusters = (from.clone(), to.clone());
+        let pipe = self.pipe_between(clusters.clone());
+        let line = self.lines[&clusters];
+        self.links[line].set_profile(profile, now.max(self.fine));
+        self.changed(pipe, now);
+    }
+
+    pub(super) fn set_stub(
+        &mut self,
+        cluster: &ClusterId,
+        up: bool,
+        profile: LinkProfile,
+        now: Duration,
+    ) {
+        let key = (cluster.clone(), up);
+        match self.stubs.get(&key) {
+            Some(link) => self.links[*link].set_profile(profile, now.max(self.fine)),
+            None => {
+                let wan = ClusterId::from("");
+                let (from, to) = if up { (cluster, &wan) } else { (&wan, cluster) };
+                let link = self.new_link(profile, from, to);
+                self.stubs.insert(key, link);
+            }
+        }
+        let pipes: Vec<_> = self
+            .pipe_by_clusters
+            .iter()
+            .map(|(clusters, pipe)| (clusters.clone(), *pipe))
+            .collect();
+        for (clusters, pipe) in pipes {
+            self.pipes[pipe].path = self.path(&clusters);
+            self.changed(pipe, now);
+        }
+    }
+
+    pub(super) fn partition(&mut self, a: &ClusterId, b: &ClusterId, cut: bool, now: Duration) {
+        for (from, to) in [(a, b), (b, a)] {
+            let pipe = self.pipe_between((from.clone(), to.clone()));
+            self.pipes[pipe].cut = cut;
+            self.changed(pipe, now);
+        }
+    }
+
+    /// A pipe's links changed: it may be shut now, or open again.
+    fn changed(&mut self, pipe: usize, now: Duration) {
+        let now = now.max(self.fine);
+        if self.pipes[pipe].is_open(&self.links) {
+            self.blackouts.remove(&pipe);
+            self.pump(pipe, now);
+        } else if !self.blackouts.contains_key(&pipe) {
+            self.seq += 1;
+            let since = self.seq;
+            self.blackouts.insert(pipe, since);
+            self.schedule(now + self.config.idle_timeout, Event::Blackout { pipe, since });
+        }
+    }
+
+    /// Every link between the two clusters goes down, on both sides.
+    fn blackout(&mut self, pipe: usize, calls: &mut Vec<Call>) {
+        let Some((from, to)) =
+            self.pipe_by_clusters.iter().find(|(_, p)| **p == pipe).map(|(c, _)| c.clone())
+        else {
+            return;
+        };
+        let mut ends = Vec::new();
+        for (ix, node) in self.nodes.iter().enumerate() {
+            let here = &node.peer.cluster;
+            for (peer, end) in &node.ends {
+                let there = &self.nodes[*peer].peer.cluster;
+                let between = (here, there) == (&from, &to) || (there, here) == (&from, &to);
+                if between && end.state == LinkState::Up {
+                    ends.push((ix, *peer));
+                }
+            }
+        }
+        for (ix, peer) in ends {
+            self.down(ix, peer, "nothing heard for the idle timeout", calls);
+        }
+    }
+
+    // --- what is known -----------------------------------------------------------------------------------------
+
+    pub(super) fn room(&self, me: &Peer, to: &NodeId, class: Class) -> usize {
+        let (Some(ix), Some(peer)) = (self.living(me), self.by_name(to)) else { return 0 };
+        let node = &self.nodes[ix];
+        match node.ends.get(&peer) {
+            Some(end) => end.outs.get(&class).map_or(self.config.queue_bytes, |out: &Half| {
+                self.config.queue_bytes.saturating_sub(out.bytes)
+            }),
+            None if node.contacts.contains_key(to) => self.config.queue_bytes,
+            None => 0,
+        }
+    }
+
+    pub(super) fn link_stats(&self, me: &Peer) -> Vec<LinkStats> {
+        let Some(ix) = self.living(me) else { return Vec::new() };
+        let mut stats: Vec<LinkStats> = self.nodes[ix]
+            .ends
+            .iter()
+            .map(|(peer, end)| end.stats(&self.nodes[*peer].peer))
+            .collect();
+        stats.sort_by(|a, b| a.peer.node.cmp(&b.peer.node));
+        stats
+    }
+
+    pub(super) fn refused(&self, me: &Peer) -> RefusedCounts {
+        self.living(me).map(|ix| self.nodes[ix].refused.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn traffic(&self) -> BTreeMap<(ClusterId, ClusterId), Traffic> {
+        self.pipe_by_clusters
+            .iter()
+            .filter_map(|(clusters, pipe)| {
+                let traffic = self.traffic.get(pipe)?;
+                Some((clusters.clone(), Traffic { lost: self.pipes[*pipe].lost, ..*traffic }))
+            })
+            .collect()
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Takes an arrival into the digest: FNV-1a over time, ends, class, kind and length.
+    fn note(&mut self, now: Duration, from: Ix, to: Ix, class: Class, load: &Load) {
+        let (kind, len) = match load {
+            Load::Hello(_) => (1, 0),
+            Load::Welcome(_) => (2, 0),
+            Load::Refuse(_) => (3, 0),
+            Load::Goodbye(_) => (4, 0),
+            Load::Frame(frame) => (u64::from(frame.kind.0), frame.body.len() as u64),
+        };
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        for word in [nanos, from as u64, to as u64, class as u64, kind, len] {
+            for byte in word.to_le_bytes() {
+                self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+    }
+}

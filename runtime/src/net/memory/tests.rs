@@ -1,0 +1,367 @@
+//! Tests of the in-memory network: a few nodes each, all on tokio's paused clock.
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::id::Incarnation;
+use crate::net::{Inbox, SendError, Undelivered};
+use crate::wire::Kind;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn peer(cluster: &str, node: &str, life: u64) -> Peer {
+    Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
+}
+
+/// What a node heard: (milliseconds, line).
+#[derive(Clone)]
+struct Log(Arc<Mutex<Vec<(u64, String)>>>, Instant);
+
+impl Log {
+    fn new() -> Self {
+        Self(Arc::default(), Instant::now())
+    }
+    fn push(&self, line: String) {
+        self.0.lock().unwrap().push((self.1.elapsed().as_millis() as u64, line));
+    }
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().iter().map(|(_, line)| line.clone()).collect()
+    }
+    fn count(&self, word: &str) -> usize {
+        self.lines().iter().filter(|line| line.starts_with(word)).count()
+    }
+}
+
+impl Inbox for Log {
+    fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
+        let head = body.first().copied().unwrap_or(0);
+        self.push(format!("{kind:?} {head} {} from {}", body.len(), from.node));
+    }
+    fn up(&self, peer: &Peer) {
+        self.push(format!("up {} {}", peer.node, peer.incarnation.0));
+    }
+    fn down(&self, peer: &Peer, why: &str) {
+        self.push(format!("down {} {}: {why}", peer.node, peer.incarnation.0));
+    }
+    fn undelivered(&self, (node, kind, body): Undelivered) {
+        self.push(format!("back {kind:?} {} to {node}", body.len()));
+    }
+}
+
+fn node(net: &MemoryNet, peer: Peer) -> (Net, Log) {
+    let (handle, log) = (net.join(peer).unwrap(), Log::new());
+    handle.start(Arc::new(log.clone()));
+    (handle, log)
+}
+
+fn pair(net: &MemoryNet) -> ((Net, Log), (Net, Log)) {
+    let (a, b) = (node(net, peer("x", "a", 1)), node(net, peer("y", "b", 1)));
+    a.0.learn(b.0.contact());
+    b.0.learn(a.0.contact());
+    (a, b)
+}
+
+fn tell(from: &Net, to: &Net, class: Class, head: u8, len: usize) -> Result<(), SendError> {
+    from.send(&to.me().node, class, Kind::TELL, Bytes::from(vec![head; len]))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_link_is_up_after_a_round_trip_and_frames_follow_in_order() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    assert_eq!(tell(&a, &b, Class::Control, 1, 10), Ok(()));
+    assert_eq!(tell(&a, &b, Class::Control, 2, 10), Ok(()));
+    let unknown = a.send(&"nobody".into(), Class::Control, Kind::TELL, Bytes::new());
+    assert_eq!(unknown, Err(SendError::Unknown("nobody".into())));
+    sleep(100 * MS).await;
+    assert_eq!(b_log.lines(), ["up a 1", "tell 1 10 from a", "tell 2 10 from a"]);
+    let times: Vec<u64> = b_log.0.lock().unwrap().iter().map(|(at, _)| *at).collect();
+    assert_eq!(times, [10, 30, 30]);
+    assert_eq!(a_log.lines(), ["up b 1"]);
+    let traffic = &net.traffic()[&("x".into(), "y".into())];
+    assert_eq!((traffic.frames, traffic.bytes), (2, 20));
+    assert_eq!(a.links()[0].rtt, Some(20 * MS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_dials_at_once_make_one_link_and_lose_nothing() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Steal, 1, 1).unwrap();
+    tell(&b, &a, Class::Steal, 2, 1).unwrap();
+    sleep(100 * MS).await;
+    tell(&b, &a, Class::Steal, 3, 1).unwrap();
+    sleep(100 * MS).await;
+    assert_eq!(a_log.lines(), ["up b 1", "tell 2 1 from b", "tell 3 1 from b"]);
+    assert_eq!(b_log.lines(), ["up a 1", "tell 1 1 from a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_shared_and_urgent_frames_overtake_what_waits() {
+    let net = MemoryNet::new(1);
+    let profile = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(20_000);
+    net.set_link(&"x".into(), &"y".into(), profile);
+    let ((a, _), (b, b_log)) = pair(&net);
+    let (c, _) = node(&net, peer("x", "c", 1));
+    c.learn(b.contact());
+    // Straight to the transports: 40 frames of 10 KB in the bulk class are 400 ms of the line.
+    let bulk = |from: &Net, head| {
+        let frame = Frame::new(Kind::TELL, vec![head; 10_000]);
+        from.transport().send(&b.me().node, Class::Bulk, frame).unwrap();
+    };
+    for _ in 0..20 {
+        bulk(&a, 1);
+        bulk(&c, 2);
+    }
+    sleep(130 * MS).await;
+    let so_far = b_log.count("tell");
+    assert!((9..=11).contains(&so_far), "{so_far} frames of 10 KB in 100 ms of 1 MB/s");
+    tell(&c, &b, Class::Steal, 9, 100).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let lines = b_log.lines();
+    let steal = lines.iter().position(|line| line.starts_with("tell 9")).unwrap();
+    // 20 KB in the line's queue and 10 KB on the line are before it.
+    assert!((so_far + 2..=so_far + 6).contains(&steal), "{steal} after {so_far}");
+    assert_eq!(b_log.count("tell"), 41);
+    let last = b_log.0.lock().unwrap().last().unwrap().0;
+    assert!((420..=445).contains(&last), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn losses_are_made_good_in_order() {
+    for seed in 1..=5 {
+        let net = MemoryNet::new(seed);
+        let lossy = LinkProfile::default().delay(10 * MS).jitter(5 * MS).loss(0.1).reorder(true);
+        net.set_links(&"x".into(), &"y".into(), &lossy);
+        let ((a, _), (b, b_log)) = pair(&net);
+        for i in 0..200 {
+            tell(&a, &b, [Class::Control, Class::Steal][i % 2], i as u8, 3000).unwrap();
+            sleep(MS).await;
+        }
+        sleep(Duration::from_secs(2)).await;
+        for parity in [0, 1] {
+            let heads: Vec<usize> = b_log
+                .lines()
+                .iter()
+                .filter(|line| line.starts_with("tell"))
+                .map(|line| line.split(' ').nth(1).unwrap().parse().unwrap())
+                .filter(|head| head % 2 == parity)
+                .collect();
+            let sent: Vec<usize> = (0..200).filter(|head| head % 2 == parity).collect();
+            assert_eq!(heads, sent, "seed {seed}");
+        }
+        assert!(net.traffic()[&("x".into(), "y".into())].lost > 20, "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_and_tells_when_it_drained() {
+    struct Drained(Mutex<Vec<Class>>);
+    impl Events for Drained {
+        fn frame(&self, _: &Peer, _: Class, _: Frame) {}
+        fn up(&self, _: &Peer) {}
+        fn down(&self, _: &Peer, _: &str) {}
+        fn drained(&self, _: &NodeId, class: Class) {
+            self.0.lock().unwrap().push(class);
+        }
+        fn undelivered(&self, _: &NodeId, _: Class, _: Frame) {}
+    }
+    let config = MemoryConfig { queue_bytes: 10_080, ..MemoryConfig::default() };
+    let net = MemoryNet::with(1, config);
+    let (b, _) = node(&net, peer("y", "b", 1));
+    let events = Arc::new(Drained(Mutex::default()));
+    net.join(peer("x", "a", 1)).unwrap();
+    let me = peer("x", "a", 1);
+    let a = Node { core: Arc::clone(&net.0), me, events: events.clone() };
+    a.start();
+    a.learn(b.contact());
+    let to = NodeId::from("b");
+    let frame = || Frame::new(Kind::TELL, vec![0; 1000]);
+    let taken = (0..20).filter(|_| a.send(&to, Class::Steal, frame()).is_ok()).count();
+    assert_eq!((taken, a.room(&to, Class::Steal)), (10, 0));
+    assert_eq!(a.send(&to, Class::Steal, frame()), Err(SendError::Full(to.clone())));
+    assert_eq!(a.send(&to, Class::Control, frame()), Ok(()));
+    sleep(100 * MS).await;
+    assert_eq!(*events.0.lock().unwrap(), [Class::Steal]);
+    assert_eq!(a.room(&to, Class::Steal), 10_080);
+    let stats = &a.links()[0].classes[&Class::Steal];
+    assert_eq!((stats.frames_out, stats.full, stats.queued_bytes), (10, 11, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_cut_delays_and_a_long_one_takes_the_link_down() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Control, 1, 1).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let (x, y) = ("x".into(), "y".into());
+    net.partition(&x, &y, true);
+    tell(&a, &b, Class::Control, 2, 1).unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(b_log.count("tell"), 1);
+    net.partition(&x, &y, false);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((b_log.count("tell"), a_log.count("down")), (2, 0));
+
+    net.partition(&y, &x, true);
+    tell(&a, &b, Class::Control, 3, 7).unwrap();
+    sleep(Duration::from_secs(16)).await;
+    let lines = a_log.lines();
+    assert!(lines[lines.len() - 2].starts_with("down b 1: nothing heard"), "{lines:?}");
+    assert_eq!(lines[lines.len() - 1], "back tell 7 to b");
+    assert_eq!(b_log.count("down a"), 1);
+    net.partition(&y, &x, false);
+    tell(&b, &a, Class::Control, 4, 1).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!((a_log.count("up"), b_log.count("up"), a_log.count("tell 4")), (2, 2, 1));
+    assert_eq!(a.links()[0].reconnects, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Control, 1, 1).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert!(net.kill(&"b".into()));
+    assert!(!net.kill(&"nobody".into()));
+    assert_eq!(tell(&b, &a, Class::Control, 1, 1), Err(SendError::Closed));
+    tell(&a, &b, Class::Control, 2, 1).unwrap();
+    sleep(Duration::from_secs(14)).await;
+    assert_eq!(a_log.count("down"), 0);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(a_log.count("down b 1: nothing heard"), 1);
+    // Dialled again, nobody answers: what was queued comes back.
+    tell(&a, &b, Class::Steal, 3, 5).unwrap();
+    sleep(Duration::from_secs(11)).await;
+    assert_eq!(a_log.lines().last().unwrap(), "back tell 5 to b");
+    assert!(net.join(peer("y", "b", 1)).is_err());
+    let (b2, b2_log) = node(&net, peer("y", "b", 2));
+    tell(&a, &b2, Class::Steal, 4, 1).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(b2_log.lines(), ["up a 1", "tell 4 1 from a"]);
+    assert_eq!(a_log.lines().last().unwrap(), "up b 2");
+    assert_eq!(b_log.count("tell"), 1);
+    // A third life dials while the second's link still counts as up.
+    let (b3, _) = node(&net, peer("y", "b", 3));
+    b3.learn(a.contact());
+    tell(&b3, &a, Class::Steal, 5, 1).unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let lines = a_log.lines();
+    let tail: Vec<&str> = lines[lines.len() - 3..].iter().map(String::as_str).collect();
+    assert_eq!(tail, ["down b 2: replaced by a new link", "up b 3", "tell 5 1 from b"]);
+    assert_eq!(tell(&b2, &a, Class::Steal, 6, 1), Err(SendError::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_sends_what_is_queued_and_says_goodbye() {
+    let net = MemoryNet::new(1);
+    net.set_link(&"x".into(), &"y".into(), LinkProfile::default().delay(10 * MS).rate(100_000));
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    for i in 0..4 {
+        tell(&a, &b, Class::Steal, i, 10_000).unwrap();
+    }
+    a.close("done").await;
+    assert_eq!(tell(&a, &b, Class::Steal, 9, 1), Err(SendError::Closed));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(b_log.count("tell"), 4);
+    assert_eq!(b_log.lines().last().unwrap(), "down a 1: the peer has closed");
+    assert_eq!(a_log.lines(), ["up b 1"]);
+}
+
+/// Forty nodes in four clusters; each sends to a random one every 100 ms and answers what it gets.
+fn busy(seed: u64, virtual_time: Duration) -> (u64, u64) {
+    struct Echo {
+        net: Net,
+        frames: Mutex<u64>,
+    }
+    impl Inbox for Echo {
+        fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
+            *self.frames.lock().unwrap() += 1;
+            if kind == Kind::CALL {
+                self.net.send(&from.node, Class::Steal, Kind::REPLY, body).unwrap();
+            }
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let net = MemoryNet::new(seed);
+        let wan = LinkProfile::default().delay(10 * MS).jitter(3 * MS).loss(0.005).rate(1_000_000);
+        let names: Vec<ClusterId> = (0..4).map(|c| format!("c{c}").as_str().into()).collect();
+        for a in &names {
+            names.iter().filter(|b| *b != a).for_each(|b| net.set_link(a, b, wan.clone()));
+        }
+        let nodes: Vec<Net> = (0..40)
+            .map(|n| net.join(peer(&format!("c{}", n % 4), &format!("n{n}"), 1)).unwrap())
+            .collect();
+        let echoes: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                let echo = Arc::new(Echo { net: node.clone(), frames: Mutex::new(0) });
+                node.start(echo.clone());
+                nodes.iter().for_each(|other| node.learn(other.contact()));
+                echo
+            })
+            .collect();
+        for (n, node) in nodes.iter().enumerate() {
+            let (node, names) = (node.clone(), nodes.iter().map(|n| n.me().node.clone()).collect());
+            let names: Vec<NodeId> = names;
+            let mut rng = crate::net::link::SplitMix(seed ^ n as u64);
+            tokio::spawn(async move {
+                loop {
+                    sleep(Duration::from_millis(50 + rng.next() % 100)).await;
+                    let to = &names[(rng.next() % 40) as usize];
+                    if to != &node.me().node {
+                        let body = vec![0; (rng.next() % 2000) as usize];
+                        node.send(to, Class::Steal, Kind::CALL, body).unwrap();
+                    }
+                }
+            });
+        }
+        sleep(virtual_time).await;
+        let frames = echoes.iter().map(|echo| *echo.frames.lock().unwrap()).sum();
+        (net.digest(), frames)
+    })
+}
+
+#[test]
+fn one_seed_is_one_history() {
+    let (digest, frames) = busy(1, Duration::from_secs(600));
+    assert!(frames > 400_000, "{frames}");
+    assert_eq!(busy(1, Duration::from_secs(600)), (digest, frames));
+    assert_ne!(busy(2, Duration::from_secs(10)).0, busy(3, Duration::from_secs(10)).0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_round_trip_inside_a_cluster_takes_its_time_though_the_clock_is_coarse() {
+    // Ten thousand round trips of 100 us, one after the other, are a second.
+    struct Pong(Net, Mutex<u32>);
+    impl Inbox for Pong {
+        fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
+            let mut left = self.1.lock().unwrap();
+            if *left > 0 {
+                *left -= 1;
+                self.0.send(&from.node, Class::Steal, kind, body).unwrap();
+            }
+        }
+    }
+    let net = MemoryNet::new(1);
+    let (a, b) = (net.join(peer("x", "a", 1)).unwrap(), net.join(peer("x", "b", 1)).unwrap());
+    for node in [&a, &b] {
+        node.start(Arc::new(Pong(node.clone(), Mutex::new(10_000))));
+    }
+    a.learn(b.contact());
+    let start = Instant::now();
+    tell(&a, &b, Class::Steal, 0, 1).unwrap();
+    while a.links()[0].classes.get(&Class::Steal).is_none_or(|steal| steal.frames_in < 10_000) {
+        sleep(MS).await;
+    }
+    let took = start.elapsed();
+    assert!(took >= 999 * MS && took <= 1005 * MS, "{took:?}");
+}

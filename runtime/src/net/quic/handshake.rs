@@ -1,0 +1,366 @@
+//! The beginning of a link on both sides: connect, certificates, hello, welcome or refusal.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quinn::{
+    Connection, ConnectionError, Incoming, ReadExactError, RecvStream, TransportErrorCode,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::machine::{Conn, Event};
+use super::{Code, Entry, Greeted, Shared, Slot};
+use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
+use crate::net::tls::{NodeName, SERVER_NAME};
+use crate::net::{Address, RefuseReason};
+use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
+
+/// Time for the peer to take in a refusal before the connection goes.
+const REFUSAL_GRACE: Duration = Duration::from_secs(1);
+
+/// Why a dial led to no link.
+struct Failure {
+    why: String,
+    /// To try again would fail again.
+    fatal: bool,
+}
+
+impl Failure {
+    fn passing(why: impl ToString) -> Self {
+        Self { why: why.to_string(), fatal: false }
+    }
+
+    fn fatal(why: impl ToString) -> Self {
+        Self { why: why.to_string(), fatal: true }
+    }
+
+    fn of_connection(error: &ConnectionError) -> Self {
+        // An alert of TLS, from either side, says that the certificates or protocols do not fit: they will not next time.
+        let (code, what) = match error {
+            ConnectionError::TransportError(error) => (error.code, error.to_string()),
+            ConnectionError::ConnectionClosed(close) => (close.error_code, error.to_string()),
+            _ => return Self::passing(error),
+        };
+        match alert(code) {
+            Some(_) => Self::fatal(what),
+            None => Self::passing(what),
+        }
+    }
+}
+
+/// The TLS alert in a transport error's code (RFC 9001, 4.8).
+fn alert(code: TransportErrorCode) -> Option<u8> {
+    match u64::from(code) {
+        code @ 0x100..=0x1ff => Some(code as u8),
+        _ => None,
+    }
+}
+
+/// Which refusal an alert of this side's TLS means. Numbers: RFC 8446, 6.2.
+fn reason_of(alert: u8) -> RefuseReason {
+    match alert {
+        116 => RefuseReason::NoCertificate,
+        48 => RefuseReason::ForeignCa,
+        120 => RefuseReason::Alpn,
+        42..=47 | 49 | 51 => RefuseReason::BadCertificate,
+        _ => RefuseReason::Other,
+    }
+}
+
+impl Shared {
+    pub(super) async fn accept_all(self: Arc<Self>) {
+        while let Some(incoming) = self.endpoint.accept().await {
+            if self.closing.load(Ordering::Acquire) {
+                incoming.refuse();
+            } else if !incoming.remote_address_validated() {
+                // Before any work for it, the caller shows that it is where it says: a spoofed packet costs one answer.
+                let _ = incoming.retry(); // fails only for a validated one
+            } else if self.endpoint.open_connections() > self.most_connections() {
+                incoming.refuse();
+            } else {
+                self.runtime.spawn(self.clone().accept(incoming));
+            }
+        }
+    }
+
+    /// What known peers may have open, and as many handshakes on top as are let in.
+    fn most_connections(&self) -> usize {
+        let peers = self.peers.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
+        2 * peers + crate::net::config::MAX_INCOMING
+    }
+
+    async fn accept(self: Arc<Self>, incoming: Incoming) {
+        let remote = incoming.remote_address();
+        let limit = self.config.connect_timeout();
+        let config = self.configs.accept(self.cluster_at(remote.ip()).as_ref());
+        let connecting = match incoming.accept_with(config) {
+            Ok(connecting) => connecting,
+            Err(error) => return self.not_connected(&error, remote),
+        };
+        let conn = match timeout(limit, connecting).await {
+            Ok(Ok(conn)) => conn,
+            Ok(Err(error)) => return self.not_connected(&error, remote),
+            Err(_) => return tracing::debug!(%remote, "a handshake was not finished in time"),
+        };
+        let late = || {
+            Err((
+                Refuse { reason: RefuseReason::BadHello, detail: "no hello in time".into() },
+                None,
+            ))
+        };
+        match timeout(limit, self.greet(&conn)).await.unwrap_or_else(|_| late()) {
+            Ok((hello, greeted)) => self.hello(hello, greeted),
+            Err((Refuse { reason, detail }, control)) => {
+                self.count_refused(reason, remote, &detail);
+                match control {
+                    Some(greeted) => self.refuse(greeted, reason, detail).await,
+                    None => conn.close(Code::Refused.into(), detail.as_bytes()),
+                }
+            }
+        }
+    }
+
+    /// A connection failed before it was one. What this side's TLS refused is counted here; what the peer refused, there.
+    fn not_connected(&self, error: &ConnectionError, remote: SocketAddr) {
+        match error {
+            ConnectionError::TransportError(refused) if alert(refused.code).is_some() => {
+                let reason = alert(refused.code).map_or(RefuseReason::Other, reason_of);
+                self.count_refused(reason, remote, &refused.reason);
+            }
+            _ => tracing::debug!(%remote, %error, "a connection was not made"),
+        }
+    }
+
+    /// Reads and judges the hello. A refusal comes with the streams to say it on, where there are any.
+    async fn greet(
+        &self,
+        conn: &Connection,
+    ) -> Result<(Hello, Greeted), (Refuse, Option<Greeted>)> {
+        let silent = |reason, detail| (Refuse { reason, detail }, None);
+        let bad = |detail| silent(RefuseReason::BadHello, detail);
+        let certificate = certificate(conn).ok_or_else(|| {
+            silent(RefuseReason::BadCertificate, "the certificate names no node".into())
+        })?;
+        let (send, mut recv) =
+            conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
+        let frame = read_frame(&mut recv).await.map_err(|why| bad(format!("no hello: {why}")))?;
+        let hello: Hello = decode(Kind::HELLO, &frame).map_err(bad)?;
+        let greeted = Greeted { conn: conn.clone(), send, recv, first: None };
+        let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
+        match hello.check(&expected) {
+            Ok(_protocol) => Ok((hello, greeted)),
+            Err(refuse) => Err((refuse, Some(greeted))),
+        }
+    }
+
+    fn hello(self: &Arc<Self>, hello: Hello, greeted: Greeted) {
+        let entry = self.entry(&hello.node, &hello.cluster);
+        let id = Conn::Theirs(self.next_conn.fetch_add(1, Ordering::Relaxed));
+        let conn = greeted.conn.clone();
+        {
+            let mut link = entry.lock();
+            link.cluster = hello.cluster;
+            if let (None, Some(Address::Socket(address))) = (link.address, hello.address) {
+                link.address = Some(address);
+            }
+            link.conns.insert(id, Slot::Greeted(greeted));
+        }
+        if self.closing.load(Ordering::Acquire) {
+            if let Some(Slot::Greeted(greeted)) = entry.lock().conns.remove(&id) {
+                let detail = format!("{} is closing", self.me.node);
+                self.runtime.spawn(self.clone().refuse(greeted, RefuseReason::Closing, detail));
+            }
+            return;
+        }
+        let (incarnation, dial) = (hello.incarnation, hello.dial);
+        self.feed(&entry, Event::Hello { conn: id, incarnation, dial });
+        // A parked one is not watched by a link: whether it is lost meanwhile must be known all the same.
+        if matches!(entry.lock().conns.get(&id), Some(Slot::Greeted(_))) {
+            let (shared, entry) = (self.clone(), entry.clone());
+            self.runtime.spawn(async move {
+                let why = conn.closed().await.to_string();
+                let mut link = entry.lock();
+                if matches!(link.conns.get(&id), Some(Slot::Greeted(_))) {
+                    link.conns.remove(&id);
+                    drop(link);
+                    let wanted = !entry.is_empty();
+                    shared.feed(&entry, Event::Lost { conn: id, why, orderly: false, wanted });
+                }
+            });
+        }
+    }
+
+    /// Has the welcome written before all else on the control stream.
+    pub(super) fn welcome(&self, entry: &Entry, conn: Conn, dials: u64) {
+        let welcome = Welcome {
+            protocol: PROTOCOL_MAX,
+            node: self.me.node.clone(),
+            incarnation: self.me.incarnation,
+            cluster: self.me.cluster.clone(),
+            dials,
+        };
+        if let Some(Slot::Greeted(greeted)) = entry.lock().conns.get_mut(&conn) {
+            greeted.first = Some(message(Kind::WELCOME, &welcome));
+        }
+    }
+
+    pub(super) async fn refuse(
+        self: Arc<Self>,
+        greeted: Greeted,
+        reason: RefuseReason,
+        detail: String,
+    ) {
+        let Greeted { conn, mut send, .. } = greeted;
+        let refuse = Refuse { reason, detail: cut(detail) };
+        let frame = message(Kind::REFUSE, &refuse);
+        let code = if reason == RefuseReason::Crossed { Code::Crossed } else { Code::Refused };
+        let say = async {
+            send.write_all(&frame.header()).await.ok()?;
+            send.write_all(&frame.body).await.ok()?;
+            send.finish().ok()?;
+            send.stopped().await.ok()
+        };
+        let _ = timeout(REFUSAL_GRACE, say).await;
+        conn.close(code.into(), refuse.detail.as_bytes());
+    }
+
+    pub(super) async fn dial(self: Arc<Self>, entry: Arc<Entry>, dial: u64) {
+        let limit = self.config.connect_timeout();
+        let answer = match timeout(limit, self.call(&entry, dial)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::passing(format!("no answer within {} ms", limit.as_millis()))),
+        };
+        let key = Conn::Ours(dial);
+        let mut link = entry.lock();
+        if !link.conns.contains_key(&key) {
+            return; // abandoned meanwhile
+        }
+        let event = match answer {
+            Ok((welcome, greeted)) => {
+                link.cluster = welcome.cluster;
+                link.conns.insert(key, Slot::Greeted(greeted));
+                let (incarnation, dials) = (welcome.incarnation, welcome.dials);
+                Event::Welcomed { dial, incarnation, dials }
+            }
+            Err(Failure { why, fatal }) => {
+                link.conns.remove(&key);
+                tracing::debug!(node = %entry.node, dial, %why, fatal, "dial failed");
+                Event::Failed { dial, why, fatal }
+            }
+        };
+        drop(link);
+        self.feed(&entry, event);
+    }
+
+    async fn call(&self, entry: &Entry, dial: u64) -> Result<(Welcome, Greeted), Failure> {
+        let (address, cluster) = {
+            let link = entry.lock();
+            let address = link.address.ok_or_else(|| Failure::passing("no address is known"))?;
+            (address, link.cluster.clone())
+        };
+        let conn = self
+            .endpoint
+            .connect_with(self.configs.dial(&cluster), address, SERVER_NAME)
+            .map_err(|error| Failure::fatal(format!("{address}: {error}")))?
+            .await
+            .inspect_err(|error| self.not_connected(error, address))
+            .map_err(|error| Failure::of_connection(&error))?;
+        // Nothing is said before it is known to whom.
+        let certificate = certificate(&conn).filter(|name| name.node == entry.node);
+        let Some(certificate) = certificate else {
+            let detail = format!("{} was called at {address}, another node answers", entry.node);
+            return Err(self.hang_up(&conn, RefuseReason::Identity, detail));
+        };
+        let (mut send, mut recv) =
+            conn.open_bi().await.map_err(|error| Failure::of_connection(&error))?;
+        let hello = message(
+            Kind::HELLO,
+            &Hello {
+                protocol_min: PROTOCOL_MIN,
+                protocol_max: PROTOCOL_MAX,
+                grid: self.grid.clone(),
+                node: self.me.node.clone(),
+                incarnation: self.me.incarnation,
+                cluster: self.me.cluster.clone(),
+                address: Some(Address::Socket(self.address)),
+                dial,
+            },
+        );
+        let failed = |why| match conn.close_reason() {
+            Some(error) => Failure::of_connection(&error),
+            None => Failure::passing(why),
+        };
+        send.write_all(&hello.header()).await.map_err(|error| failed(error.to_string()))?;
+        send.write_all(&hello.body).await.map_err(|error| failed(error.to_string()))?;
+        let frame = read_frame(&mut recv).await.map_err(failed)?;
+        if frame.kind == Kind::REFUSE {
+            let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(Failure::passing)?;
+            conn.close(Code::Refused.into(), b"as you say");
+            let passing = matches!(
+                refuse.reason,
+                RefuseReason::Crossed | RefuseReason::Closing | RefuseReason::BadHello
+            );
+            let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
+            return Err(if passing { Failure::passing(why) } else { Failure::fatal(why) });
+        }
+        let welcome: Welcome = decode(Kind::WELCOME, &frame)
+            .map_err(|why| self.hang_up(&conn, RefuseReason::BadHello, why))?;
+        welcome
+            .check(&entry.node, &certificate)
+            .map_err(|refuse| self.hang_up(&conn, refuse.reason, refuse.detail))?;
+        Ok((welcome, Greeted { conn, send, recv, first: None }))
+    }
+
+    /// This side called and does not like who answers.
+    fn hang_up(&self, conn: &Connection, reason: RefuseReason, detail: String) -> Failure {
+        self.count_refused(reason, conn.remote_address(), &detail);
+        conn.close(Code::Refused.into(), detail.as_bytes());
+        Failure::fatal(detail)
+    }
+}
+
+/// Whom the peer's certificate names. TLS has checked its chain by now.
+fn certificate(conn: &Connection) -> Option<NodeName> {
+    let chain = conn.peer_identity()?.downcast::<Vec<rustls::pki_types::CertificateDer>>().ok()?;
+    NodeName::of_certificate(chain.first()?)
+}
+
+/// Reads exactly one frame. Not cancel-safe: whoever gives it up closes the connection.
+async fn read_frame(recv: &mut RecvStream) -> Result<Frame, String> {
+    let text = |error: ReadExactError| error.to_string();
+    let mut header = [0; HEADER_LEN];
+    recv.read_exact(&mut header).await.map_err(text)?;
+    let Header { len, kind } = Header::parse(&header).map_err(|error| error.to_string())?;
+    // Only the messages of a beginning may come here, and their caps are small.
+    if !matches!(kind, Kind::HELLO | Kind::WELCOME | Kind::REFUSE) {
+        return Err(format!("a {kind:?} frame where a link begins"));
+    }
+    let mut body = vec![0; len];
+    recv.read_exact(&mut body).await.map_err(text)?;
+    Ok(Frame::new(kind, body))
+}
+
+fn decode<T: DeserializeOwned>(kind: Kind, frame: &Frame) -> Result<T, String> {
+    if frame.kind != kind {
+        return Err(format!("a {:?} frame where a {kind:?} was due", frame.kind));
+    }
+    wire::decode(kind, &frame.body).map_err(|error| error.to_string())
+}
+
+/// A message of this side's own making.
+pub(super) fn message<T: Serialize>(kind: Kind, value: &T) -> Frame {
+    Frame::new(kind, wire::encode(kind, value).expect("names and short texts are within the cap"))
+}
+
+/// Keeps a text for people well within what a message may hold.
+pub(super) fn cut(mut text: String) -> String {
+    const MOST: usize = 1000;
+    if text.len() > MOST {
+        text.truncate(text.floor_char_boundary(MOST));
+    }
+    text
+}

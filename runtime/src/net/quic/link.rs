@@ -1,0 +1,292 @@
+//! A link in use: writers and readers of its three streams.
+//!
+//! The control class shares the stream of hello and welcome; steal and bulk have one stream each way, opened at once and
+//! named by their first byte.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use quinn::{Connection, ConnectionError, RecvStream, SendStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::handshake::{cut, message};
+use super::machine::{Conn, Event};
+use super::parse::FrameReader;
+use super::queue::{BATCH_FRAMES, Taken};
+use super::settings::UNI_STREAMS;
+use super::{Code, Entry, Greeted, Shared};
+use crate::id::Peer;
+use crate::net::Class;
+use crate::net::hello::Goodbye;
+use crate::wire::{self, Frame, Kind};
+
+/// Bodies from this length on go to quinn as they are; shorter ones are copied together with their headers, for a copy
+/// of a few hundred bytes costs less than one more segment to keep.
+const COPY_MAX: usize = 4096;
+
+/// Chunks taken from a stream by one call.
+const READ_CHUNKS: usize = 32;
+
+pub(super) struct Live {
+    pub conn: Connection,
+    pub peer: Peer,
+    /// Whether frames may still be taken from the queues for it, and handed out from it.
+    alive: AtomicBool,
+    /// The peer's goodbye.
+    goodbye: Mutex<Option<String>>,
+    /// Which one-way streams have come.
+    seen: [AtomicBool; 3],
+}
+
+impl Live {
+    pub fn new(conn: Connection, peer: Peer) -> Self {
+        let (alive, goodbye) = (AtomicBool::new(true), Mutex::default());
+        Self { conn, peer, alive, goodbye, seen: Default::default() }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// Ends it at once: nothing more is taken for it or handed out from it.
+    pub fn abandon(&self, code: Code, why: &str) {
+        self.alive.store(false, Ordering::Release);
+        self.conn.close(code.into(), why.as_bytes());
+    }
+
+    fn goodbye(&self) -> Option<String> {
+        self.goodbye.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Runs a link until it ends; then every frame that came over it has been handed out, and the machine is told.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    entry: Arc<Entry>,
+    key: Conn,
+    live: Arc<Live>,
+    greeted: Greeted,
+) {
+    let Greeted { conn, send, recv, first } = greeted;
+    let mut writers = JoinSet::new();
+    let mut readers = JoinSet::new();
+    let ends = || End { shared: shared.clone(), entry: entry.clone(), live: live.clone() };
+    writers.spawn(ends().write(Class::Control, send, first));
+    for class in [Class::Steal, Class::Bulk] {
+        writers.spawn(ends().open(class));
+    }
+    readers.spawn(ends().read(Class::Control, recv));
+    for _ in 0..UNI_STREAMS {
+        readers.spawn(ends().accept());
+    }
+    let mut closing = shared.close_reason.subscribe();
+    let closes = async { drop(closing.wait_for(Option::is_some).await) };
+    tokio::select! {
+        biased;
+        _ = conn.closed() => {}
+        () = closes => {
+            // Each writer ends when its queue is empty and the peer has acknowledged all.
+            let flushed = async { while writers.join_next().await.is_some() {} };
+            let _ = timeout(shared.config.close_grace(), flushed).await;
+            let reason = shared.close_reason.borrow().clone().unwrap_or_default();
+            conn.close(Code::Goodbye.into(), cut(reason).as_bytes());
+        }
+    }
+    let error = conn.closed().await;
+    writers.abort_all();
+    // Nothing can come any more, so the readers end by themselves, after what has come is handed out.
+    while readers.join_next().await.is_some() {}
+    live.alive.store(false, Ordering::Release);
+    let goodbye = live.goodbye();
+    let said = match &error {
+        ConnectionError::ApplicationClosed(close) => close.error_code == Code::Goodbye.into(),
+        _ => false,
+    };
+    let orderly = said || goodbye.is_some() || matches!(error, ConnectionError::LocallyClosed);
+    let why =
+        goodbye.map_or_else(|| error.to_string(), |why| format!("the peer says goodbye: {why}"));
+    entry.lock().conns.remove(&key);
+    let wanted = !entry.is_empty();
+    shared.feed(&entry, Event::Lost { conn: key, why, orderly, wanted });
+}
+
+/// What every reader and writer of a link holds.
+struct End {
+    shared: Arc<Shared>,
+    entry: Arc<Entry>,
+    live: Arc<Live>,
+}
+
+impl End {
+    async fn open(self, class: Class) {
+        let Ok(mut stream) = self.live.conn.open_uni().await else { return };
+        if stream.write_all(&[class as u8]).await.is_ok() {
+            self.write(class, stream, None).await;
+        }
+    }
+
+    /// Writes what is queued, in batches, until the connection ends or the endpoint closes.
+    async fn write(self, class: Class, mut stream: SendStream, first: Option<Frame>) {
+        // Steal before bulk: a large object must not delay a steal.
+        let priority = match class {
+            Class::Control => 2,
+            Class::Steal => 1,
+            Class::Bulk => 0,
+        };
+        let _ = stream.set_priority(priority); // fails only on a closed stream, and so will the write
+        let mut writer = Writer::default();
+        if let Some(frame) = first {
+            writer.batch.push(frame);
+            if writer.flush(&mut stream).await.is_err() {
+                return;
+            }
+        }
+        let queue = self.entry.queue(class);
+        loop {
+            let closing = self.shared.closing.load(Ordering::Acquire);
+            if !self.live.is_alive() {
+                return;
+            }
+            match queue.take(&mut writer.batch) {
+                Taken::None if closing => break,
+                Taken::None => queue.filled.notified().await,
+                Taken::Some { drained } => {
+                    if drained {
+                        self.shared.events.drained(&self.entry.node, class);
+                    }
+                    if writer.flush(&mut stream).await.is_err() {
+                        return; // the connection is gone, and with it what was written to it
+                    }
+                }
+            }
+        }
+        if class == Class::Control {
+            let reason = self.shared.close_reason.borrow().clone().unwrap_or_default();
+            writer.batch.push(message(Kind::GOODBYE, &Goodbye { reason: cut(reason) }));
+            if writer.flush(&mut stream).await.is_err() {
+                return;
+            }
+        }
+        if stream.finish().is_ok() {
+            let _ = stream.stopped().await; // an error: the connection is gone already
+        }
+    }
+
+    /// Takes one of the peer's one-way streams.
+    async fn accept(self) {
+        let Ok(mut stream) = self.live.conn.accept_uni().await else { return };
+        let mut tag = [0];
+        if stream.read_exact(&mut tag).await.is_err() {
+            return;
+        }
+        let class = match tag[0] {
+            tag if tag == Class::Steal as u8 => Class::Steal,
+            tag if tag == Class::Bulk as u8 => Class::Bulk,
+            tag => return self.broken(&format!("stream of unknown class {tag}")),
+        };
+        if self.live.seen[class as usize].swap(true, Ordering::Relaxed) {
+            return self.broken(&format!("a second stream of class {class:?}"));
+        }
+        self.read(class, stream).await;
+    }
+
+    /// Hands out every frame of a stream until it ends.
+    async fn read(self, class: Class, mut stream: RecvStream) {
+        let mut reader = FrameReader::default();
+        let mut chunks: [Bytes; READ_CHUNKS] = Default::default();
+        let live = &self.live;
+        loop {
+            let count = match stream.read_chunks(&mut chunks).await {
+                Ok(Some(count)) => count,
+                Ok(None) if reader.is_between_frames() => return,
+                Ok(None) => return self.broken("a stream ends inside a frame"),
+                Err(_) => return, // the connection is gone, or the peer has reset the stream to close it
+            };
+            for chunk in &mut chunks[..count] {
+                let data = std::mem::take(chunk);
+                let mut fault = None;
+                let read = reader.feed(&data, |frame| {
+                    if !live.is_alive() {
+                        return false;
+                    }
+                    match frame.kind {
+                        Kind::HELLO | Kind::WELCOME | Kind::REFUSE => {
+                            fault = Some(format!("a {:?} frame inside a link", frame.kind));
+                            return false;
+                        }
+                        Kind::GOODBYE => {
+                            match wire::decode::<Goodbye>(Kind::GOODBYE, &frame.body) {
+                                Ok(goodbye) => {
+                                    let said = &live.goodbye;
+                                    *said.lock().unwrap_or_else(PoisonError::into_inner) =
+                                        Some(goodbye.reason);
+                                }
+                                Err(error) => {
+                                    fault = Some(error.to_string());
+                                    return false;
+                                }
+                            }
+                        }
+                        _ => self.shared.events.frame(&live.peer, class, frame),
+                    }
+                    true
+                });
+                let read = match read {
+                    Ok(read) => read,
+                    Err(error) => return self.broken(&error.to_string()),
+                };
+                if let Some(fault) = fault {
+                    return self.broken(&fault);
+                }
+                if !live.is_alive() {
+                    return;
+                }
+                if read.unknown > 0 {
+                    self.entry.unknown_kinds.fetch_add(read.unknown, Ordering::Relaxed);
+                    tracing::warn!(peer = %live.peer, frames = read.unknown, "frames of unknown kinds skipped");
+                }
+                self.entry.queue(class).count_in(read.frames, read.bytes);
+            }
+        }
+    }
+
+    /// The peer broke the protocol: the stream cannot go on, so the link does not either.
+    fn broken(&self, why: &str) {
+        tracing::warn!(peer = %self.live.peer, why, "the peer broke the protocol; the link is closed");
+        self.live.abandon(Code::Protocol, why);
+    }
+}
+
+/// Puts frames together for one write.
+#[derive(Default)]
+struct Writer {
+    batch: Vec<Frame>,
+    buffer: BytesMut,
+    chunks: Vec<Bytes>,
+}
+
+impl Writer {
+    async fn flush(&mut self, stream: &mut SendStream) -> Result<(), quinn::WriteError> {
+        debug_assert!(self.batch.len() <= BATCH_FRAMES);
+        let small = |frame: &Frame| frame.body.len() < COPY_MAX;
+        let copied: usize = self.batch.iter().filter(|f| small(f)).map(Frame::wire_len).sum();
+        self.buffer.reserve(copied + self.batch.len() * wire::HEADER_LEN);
+        for frame in self.batch.drain(..) {
+            self.buffer.extend_from_slice(&frame.header());
+            if small(&frame) {
+                self.buffer.extend_from_slice(&frame.body);
+            } else {
+                self.chunks.push(self.buffer.split().freeze());
+                self.chunks.push(frame.body);
+            }
+        }
+        if !self.buffer.is_empty() {
+            self.chunks.push(self.buffer.split().freeze());
+        }
+        let written = stream.write_all_chunks(&mut self.chunks).await;
+        self.chunks.clear();
+        written
+    }
+}

@@ -1,0 +1,379 @@
+//! Two machines over a modelled network: every order of hellos, welcomes, closes, timers and faults that proptest finds.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Packet {
+    Hello { incarnation: Incarnation, dial: u64 },
+    Welcome { incarnation: Incarnation, dials: u64 },
+    Refuse(RefuseReason),
+    Data(u32),
+    Close,
+}
+
+/// A connection between the two: a queue of packets towards each side.
+struct Wire {
+    dialler: usize,
+    dial: u64,
+    towards: [VecDeque<Packet>; 2],
+    /// Whether the side still listens to it.
+    open: [bool; 2],
+}
+
+struct Side {
+    machine: Machine,
+    incarnation: Incarnation,
+    queue: VecDeque<u32>,
+    sent: u32,
+    got: Vec<u32>,
+    told_up: i32,
+    timers: Vec<u64>,
+    given_back: usize,
+}
+
+struct World {
+    sides: [Side; 2],
+    wires: BTreeMap<u64, Wire>,
+    next: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let side = |mine_stays, seed| Side {
+            machine: Machine::new(mine_stays, 1000, Duration::from_millis(50), seed),
+            incarnation: Incarnation(1),
+            queue: VecDeque::new(),
+            sent: 0,
+            got: Vec::new(),
+            told_up: 0,
+            timers: Vec::new(),
+            given_back: 0,
+        };
+        Self { sides: [side(true, 1), side(false, 2)], wires: BTreeMap::new(), next: 0 }
+    }
+
+    fn wire(&self, me: usize, conn: Conn) -> u64 {
+        match conn {
+            Conn::Theirs(id) => id,
+            Conn::Ours(dial) => {
+                *self.wires.iter().find(|(_, w)| w.dialler == me && w.dial == dial).unwrap().0
+            }
+        }
+    }
+
+    fn conn(&self, me: usize, id: u64) -> Conn {
+        let wire = &self.wires[&id];
+        if wire.dialler == me { Conn::Ours(wire.dial) } else { Conn::Theirs(id) }
+    }
+
+    /// One side closes: what it had under way is lost, as with QUIC, where a close overtakes data.
+    fn close(&mut self, me: usize, id: u64) {
+        let wire = self.wires.get_mut(&id).unwrap();
+        if wire.open[me] {
+            wire.open[me] = false;
+            wire.towards[1 - me].retain(|p| matches!(p, Packet::Refuse(_)));
+            wire.towards[1 - me].push_back(Packet::Close);
+        }
+    }
+
+    fn feed(&mut self, me: usize, event: Event) {
+        for action in self.sides[me].machine.handle(event) {
+            let side = &mut self.sides[me];
+            match action {
+                Action::Dial(dial) => {
+                    let incarnation = side.incarnation;
+                    let mut towards = [VecDeque::new(), VecDeque::new()];
+                    towards[1 - me].push_back(Packet::Hello { incarnation, dial });
+                    let wire = Wire { dialler: me, dial, towards, open: [true; 2] };
+                    self.wires.insert(self.next, wire);
+                    self.next += 1;
+                }
+                Action::Welcome { conn, dials } => {
+                    let incarnation = side.incarnation;
+                    let id = self.wire(me, conn);
+                    let welcome = Packet::Welcome { incarnation, dials };
+                    self.wires.get_mut(&id).unwrap().towards[1 - me].push_back(welcome);
+                }
+                Action::Refuse { conn, reason } => {
+                    let id = self.wire(me, conn);
+                    let packet = Packet::Refuse(reason);
+                    self.wires.get_mut(&id).unwrap().towards[1 - me].push_back(packet);
+                    self.close(me, id);
+                }
+                Action::Abandon(conn) => {
+                    let id = self.wire(me, conn);
+                    self.close(me, id);
+                }
+                Action::Retry { after, serial } => {
+                    assert!(after <= BACKOFF_MAX);
+                    side.timers.push(serial);
+                }
+                Action::Up { .. } => {
+                    side.told_up += 1;
+                    assert_eq!(side.told_up, 1, "up told twice");
+                }
+                Action::Down { .. } => {
+                    side.told_up -= 1;
+                    assert_eq!(side.told_up, 0, "down without up");
+                }
+                Action::DropQueue => {
+                    side.given_back += side.queue.len();
+                    side.queue.clear();
+                }
+            }
+        }
+    }
+
+    fn want(&mut self, me: usize) {
+        let side = &mut self.sides[me];
+        side.queue.push_back(side.sent);
+        side.sent += 1;
+        self.feed(me, Event::Wanted);
+    }
+
+    fn lost(&mut self, me: usize, id: u64) {
+        let conn = self.conn(me, id);
+        let wanted = !self.sides[me].queue.is_empty();
+        if let Conn::Ours(dial) = conn
+            && self.sides[me].machine.phase() == Phase::Dialling(dial)
+        {
+            self.feed(me, Event::Failed { dial, why: "closed".into(), fatal: false });
+        } else {
+            self.feed(me, Event::Lost { conn, why: "closed".into(), orderly: false, wanted });
+        }
+    }
+
+    /// Delivers the first packet of a connection towards a side. Whether there was one.
+    fn deliver(&mut self, me: usize, id: u64) -> bool {
+        let wire = self.wires.get_mut(&id).unwrap();
+        let Some(packet) = wire.towards[me].pop_front() else { return false };
+        if !wire.open[me] {
+            return true;
+        }
+        let (dial, conn) = (wire.dial, self.conn(me, id));
+        match packet {
+            Packet::Hello { incarnation, dial } => {
+                self.feed(me, Event::Hello { conn, incarnation, dial });
+            }
+            Packet::Welcome { incarnation, dials } => {
+                self.feed(me, Event::Welcomed { dial, incarnation, dials });
+            }
+            Packet::Refuse(reason) => {
+                assert_eq!(reason, RefuseReason::Crossed);
+                self.wires.get_mut(&id).unwrap().open[me] = false;
+                self.feed(me, Event::Failed { dial, why: "refused".into(), fatal: false });
+            }
+            Packet::Data(n) => {
+                assert_eq!(self.sides[me].machine.phase(), Phase::Up(conn), "data outside a link");
+                self.sides[me].got.push(n);
+            }
+            Packet::Close => {
+                self.close(me, id);
+                self.lost(me, id);
+            }
+        }
+        true
+    }
+
+    /// Writes a queued frame to the link, if it is up.
+    fn write(&mut self, me: usize) -> bool {
+        let Phase::Up(conn) = self.sides[me].machine.phase() else { return false };
+        let Some(n) = self.sides[me].queue.pop_front() else { return false };
+        let id = self.wire(me, conn);
+        self.wires.get_mut(&id).unwrap().towards[1 - me].push_back(Packet::Data(n));
+        true
+    }
+
+    fn ring(&mut self, me: usize) -> bool {
+        let Some(serial) = self.sides[me].timers.pop() else { return false };
+        let wanted = !self.sides[me].queue.is_empty();
+        self.feed(me, Event::Retry { serial, wanted });
+        true
+    }
+
+    /// Breaks the wire: both sides notice, each in its time.
+    fn fault(&mut self, id: u64) {
+        let wire = self.wires.get_mut(&id).unwrap();
+        for side in 0..2 {
+            wire.towards[side].clear();
+            wire.towards[side].push_back(Packet::Close);
+        }
+    }
+
+    fn step(&mut self, choice: u8, which: usize, faults: &mut u32) {
+        let me = which % 2;
+        match choice {
+            0..=99 if !self.wires.is_empty() => {
+                let id = (which / 2) as u64 % self.next;
+                self.deliver(me, id);
+            }
+            0..=149 => drop(self.write(me)),
+            150..=199 => self.want(me),
+            200..=229 => drop(self.ring(me)),
+            _ if *faults > 0 && self.next > 0 => {
+                *faults -= 1;
+                self.fault((which / 2) as u64 % self.next);
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets everything happen that is under way.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut moved = false;
+            for id in 0..self.next {
+                for me in 0..2 {
+                    moved |= self.deliver(me, id);
+                }
+            }
+            for me in 0..2 {
+                moved |= self.write(me) | self.ring(me);
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("it never settles");
+    }
+}
+
+fn increasing(frames: &[u32]) -> bool {
+    frames.windows(2).all(|pair| pair[0] < pair[1])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// Whatever crosses, exactly one connection stays, both sides name the same one, and nothing queued is lost,
+    /// doubled or reordered.
+    #[test]
+    fn crossed_dials_end_in_one_link(steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..120)) {
+        let mut world = World::new();
+        let mut faults = 0;
+        for (choice, which) in steps {
+            world.step(choice, usize::from(which), &mut faults);
+        }
+        world.want(0);
+        world.settle();
+        let (Phase::Up(a), Phase::Up(b)) = (world.sides[0].machine.phase(), world.sides[1].machine.phase())
+        else { panic!("both must be up: {:?} {:?}", world.sides[0].machine, world.sides[1].machine) };
+        prop_assert_eq!(world.wire(0, a), world.wire(1, b));
+        let open = world.wires.values().filter(|w| w.open[0] || w.open[1]).count();
+        prop_assert_eq!(open, 1);
+        for me in 0..2 {
+            let all: Vec<u32> = (0..world.sides[me].sent).collect();
+            prop_assert_eq!(&world.sides[1 - me].got, &all);
+        }
+    }
+
+    /// With connections that break at any moment: frames may be lost, never doubled or reordered; it always settles; a
+    /// frame queued afterwards arrives.
+    #[test]
+    fn broken_connections_are_replaced(steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..200)) {
+        let mut world = World::new();
+        let mut faults = 12;
+        for (choice, which) in steps {
+            world.step(choice, usize::from(which), &mut faults);
+        }
+        world.settle();
+        for me in [0, 1] {
+            world.want(me);
+            world.settle();
+            let last = world.sides[me].sent - 1;
+            prop_assert_eq!(world.sides[1 - me].got.last(), Some(&last));
+        }
+        for me in 0..2 {
+            prop_assert!(increasing(&world.sides[me].got));
+            prop_assert!(world.sides[me].queue.is_empty());
+        }
+        let open = world.wires.values().filter(|w| w.open[0] || w.open[1]).count();
+        prop_assert_eq!(open, 1);
+    }
+}
+
+fn machine() -> Machine {
+    Machine::new(true, 3, Duration::from_millis(50), 7)
+}
+
+fn hello(conn: u64, incarnation: u64, dial: u64) -> Event {
+    Event::Hello { conn: Conn::Theirs(conn), incarnation: Incarnation(incarnation), dial }
+}
+
+#[test]
+fn a_later_life_replaces_a_link_and_an_earlier_one_is_refused() {
+    let mut machine = machine();
+    machine.handle(hello(1, 5, 1));
+    assert_eq!(machine.phase(), Phase::Up(Conn::Theirs(1)));
+    let refused = machine.handle(hello(2, 4, 9));
+    let conn = Conn::Theirs(2);
+    assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
+    let actions = machine.handle(hello(3, 6, 1));
+    let conn = Conn::Theirs(3);
+    let why = "the node began a new life".to_owned();
+    assert_eq!(
+        actions,
+        [
+            Action::Abandon(Conn::Theirs(1)),
+            Action::Down { incarnation: Incarnation(5), why },
+            Action::DropQueue,
+            Action::Welcome { conn, dials: 0 },
+            Action::Up { conn, incarnation: Incarnation(6), again: true },
+        ]
+    );
+}
+
+#[test]
+fn attempts_are_bounded_and_a_fatal_refusal_ends_them_at_once() {
+    let failed = |dial, fatal| Event::Failed { dial, why: "x".into(), fatal };
+    let mut machine = machine();
+    let mut tries = 0;
+    let mut actions = machine.handle(Event::Wanted);
+    while let Some(Action::Dial(dial)) = actions.pop() {
+        tries += 1;
+        actions = machine.handle(failed(dial, false));
+        if let Some(Action::Retry { serial, .. }) = actions.last() {
+            actions = machine.handle(Event::Retry { serial: *serial, wanted: true });
+        }
+    }
+    assert_eq!(tries, 3);
+    assert_eq!(machine.phase(), Phase::Idle);
+
+    assert_eq!(machine.handle(Event::Wanted), [Action::Dial(4)]);
+    let down = Action::Down { incarnation: Incarnation(0), why: "x".into() };
+    assert_eq!(machine.handle(failed(4, true)), [down, Action::DropQueue]);
+}
+
+#[test]
+fn waits_double_up_to_a_bound_and_differ() {
+    let mut machine = Machine::new(true, 100, Duration::from_millis(50), 3);
+    let mut actions = machine.handle(Event::Wanted);
+    let mut waits = Vec::new();
+    for _ in 0..12 {
+        let Some(Action::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
+        let failed = Event::Failed { dial, why: String::new(), fatal: false };
+        let [Action::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
+        waits.push(after);
+        actions = machine.handle(Event::Retry { serial, wanted: true });
+    }
+    for (i, wait) in waits.iter().enumerate() {
+        let whole = BACKOFF_MAX.min(Duration::from_millis(50 << i));
+        assert!(*wait >= whole / 2 && *wait <= whole, "{i}: {wait:?}");
+    }
+    assert_ne!(waits[10], waits[11], "no jitter");
+}
+
+#[test]
+fn after_a_goodbye_nothing_is_dialled_until_something_is_sent() {
+    let mut machine = machine();
+    machine.handle(hello(1, 5, 1));
+    let conn = Conn::Theirs(1);
+    let lost = Event::Lost { conn, why: "bye".into(), orderly: true, wanted: true };
+    let down = Action::Down { incarnation: Incarnation(5), why: "bye".into() };
+    assert_eq!(machine.handle(lost), [down, Action::DropQueue]);
+    assert_eq!(machine.handle(Event::Wanted), [Action::Dial(1)]);
+}

@@ -1,0 +1,546 @@
+//! The QUIC network: one connection a pair of nodes, opened on demand, under mutual TLS of the grid's own authority.
+//!
+//! Threads: everything here runs on the endpoint's thread (a current-thread runtime), save that `send` and its kin may be
+//! called from every thread; those only push onto a queue and, on an idle link, start a dial. So each event of a link is
+//! handled whole before the next.
+
+mod handshake;
+mod link;
+mod machine;
+mod parse;
+mod queue;
+mod settings;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use self::link::Live;
+use self::machine::{Action, Conn, Event, Machine, Phase};
+use self::queue::Queue;
+use self::settings::Configs;
+use super::tls::{NodeIdentity, TlsError};
+use super::{
+    Address, Class, Contact, Events, LinkState, LinkStats, NetConfig, RefuseReason, RefusedCounts,
+    SendError, Transport,
+};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
+use crate::wire::Frame;
+
+/// Why the network cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The socket cannot be opened.
+    #[error("cannot listen on {what}: {source}; choose another address or port range for the node")]
+    Bind {
+        /// The address or port range.
+        what: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Others cannot be told where this node is.
+    #[error(
+        "{bind} is every address of this machine, which others cannot connect to: set `advertise`"
+    )]
+    Advertise {
+        /// Where the node listens.
+        bind: SocketAddr,
+    },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The runtime around is missing, or has several threads.
+    #[error("the network must be opened inside a current-thread tokio runtime (an actix arbiter)")]
+    Runtime,
+}
+
+/// Why a connection is closed, on the wire. Numbers are never used again for another reason; 0 is what quinn sends when
+/// a handle is merely dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    /// An orderly end.
+    Goodbye = 1,
+    /// The hello was refused.
+    Refused = 2,
+    /// Another connection between the two stays.
+    Crossed = 3,
+    /// The peer's frames cannot be understood.
+    Protocol = 4,
+}
+
+impl From<Code> for VarInt {
+    fn from(code: Code) -> Self {
+        VarInt::from_u32(code as u32)
+    }
+}
+
+const CLASSES: [Class; 3] = [Class::Control, Class::Steal, Class::Bulk];
+
+/// Packets after which a connection's round trip is a measurement and no longer the guess it began with.
+const RTT_PACKETS: u64 = 8;
+
+/// A QUIC network. Dropped, it closes.
+pub(crate) struct Quic(Arc<Shared>);
+
+struct Shared {
+    me: Peer,
+    grid: String,
+    config: NetConfig,
+    configs: Configs,
+    address: SocketAddr,
+    endpoint: Endpoint,
+    runtime: Handle,
+    events: Arc<dyn Events>,
+    peers: RwLock<BTreeMap<NodeId, Arc<Entry>>>,
+    refused: Mutex<RefusedCounts>,
+    closing: AtomicBool,
+    /// The links' word that the end has come; carries the reason.
+    close_reason: watch::Sender<Option<String>>,
+    closed: watch::Sender<bool>,
+    next_conn: AtomicU64,
+}
+
+/// A peer: its queues live as long as the endpoint, its connections come and go.
+struct Entry {
+    node: NodeId,
+    queues: [Queue; CLASSES.len()],
+    link: Mutex<Link>,
+    /// Nothing is open or under way: a frame must start a dial.
+    idle: AtomicBool,
+    reconnects: AtomicU64,
+    unknown_kinds: AtomicU64,
+}
+
+struct Link {
+    machine: Machine,
+    address: Option<SocketAddr>,
+    cluster: ClusterId,
+    conns: BTreeMap<Conn, Slot>,
+}
+
+enum Slot {
+    /// This side's dial, before its answer.
+    Dialling(AbortHandle),
+    /// Hello (and for a dial, welcome) have been said; not in use yet.
+    Greeted(Greeted),
+    /// In use.
+    Live(Arc<Live>),
+}
+
+struct Greeted {
+    conn: Connection,
+    send: SendStream,
+    recv: RecvStream,
+    /// What must be written before anything else.
+    first: Option<Frame>,
+}
+
+impl Quic {
+    /// Opens the socket. Nothing is accepted before `start`.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn open(
+        config: NetConfig,
+        identity: &NodeIdentity,
+        incarnation: Incarnation,
+        events: Arc<dyn Events>,
+    ) -> Result<Self, NetError> {
+        let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
+        if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {
+            return Err(NetError::Runtime);
+        }
+        let configs = Configs::new(&config, identity)?;
+        let bind_error = |source| NetError::Bind { what: config.bind.to_string(), source };
+        let socket = settings::socket(&config)?;
+        let bound = socket.local_addr().map_err(bind_error)?;
+        let address = match config.advertise {
+            Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), bound.port()),
+            Some(address) => address,
+            None if bound.ip().is_unspecified() => {
+                return Err(NetError::Advertise { bind: config.bind });
+            }
+            None => bound,
+        };
+        let server = configs.accept(None).as_ref().clone();
+        let endpoint_config = quinn::EndpointConfig::default();
+        let quinn_runtime = Arc::new(quinn::TokioRuntime);
+        let endpoint = Endpoint::new(endpoint_config, Some(server), socket, quinn_runtime)
+            .map_err(bind_error)?;
+        let name = identity.name();
+        let me = Peer { node: name.node.clone(), incarnation, cluster: name.cluster.clone() };
+        Ok(Self(Arc::new(Shared {
+            me,
+            grid: identity.grid().to_owned(),
+            config,
+            configs,
+            address,
+            endpoint,
+            runtime,
+            events,
+            peers: RwLock::default(),
+            refused: Mutex::default(),
+            closing: AtomicBool::new(false),
+            close_reason: watch::Sender::new(None),
+            closed: watch::Sender::new(false),
+            next_conn: AtomicU64::new(1),
+        })))
+    }
+}
+
+impl Drop for Quic {
+    fn drop(&mut self) {
+        self.close("the endpoint was dropped");
+    }
+}
+
+impl Transport for Quic {
+    fn me(&self) -> &Peer {
+        &self.0.me
+    }
+
+    fn address(&self) -> Address {
+        Address::Socket(self.0.address)
+    }
+
+    fn start(&self) {
+        self.0.runtime.spawn(self.0.clone().accept_all());
+    }
+
+    fn learn(&self, contact: Contact) {
+        if contact.node == self.0.me.node {
+            return;
+        }
+        let entry = self.0.entry(&contact.node, &contact.cluster);
+        let mut link = entry.lock();
+        link.cluster = contact.cluster;
+        link.address = match contact.address {
+            Address::Socket(address) => Some(address),
+            Address::Memory | Address::Via(_) => {
+                tracing::warn!(node = %contact.node, address = ?contact.address,
+                    "an address that QUIC cannot reach; the node can still connect to this one");
+                None
+            }
+        };
+    }
+
+    fn forget(&self, node: &NodeId) {
+        let Some(entry) = self.0.find(node) else { return };
+        entry.lock().address = None;
+        let shared = self.0.clone();
+        // On the endpoint's thread, where events are told.
+        self.0.runtime.spawn(async move { shared.feed(&entry, Event::Forget) });
+    }
+
+    fn send(&self, to: &NodeId, class: Class, frame: Frame) -> Result<(), SendError> {
+        let shared = &self.0;
+        if shared.closing.load(Ordering::Acquire) {
+            return Err(SendError::Closed);
+        }
+        let entry = shared.find(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
+        let idle = entry.idle.load(Ordering::SeqCst);
+        if idle && entry.lock().address.is_none() {
+            return Err(SendError::Unknown(to.clone()));
+        }
+        entry.queue(class).push(frame).map_err(|_| SendError::Full(to.clone()))?;
+        if entry.idle.load(Ordering::SeqCst) {
+            shared.feed(&entry, Event::Wanted);
+        }
+        Ok(())
+    }
+
+    fn room(&self, to: &NodeId, class: Class) -> usize {
+        self.0.find(to).map_or(0, |entry| entry.queue(class).room())
+    }
+
+    fn links(&self) -> Vec<LinkStats> {
+        let peers = self.0.peers.read().unwrap_or_else(PoisonError::into_inner);
+        peers.values().map(|entry| entry.stats()).collect()
+    }
+
+    fn refused(&self) -> RefusedCounts {
+        self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn close(&self, reason: &str) {
+        let shared = &self.0;
+        if shared.closing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        shared.close_reason.send_replace(Some(reason.to_owned()));
+        shared.runtime.spawn(shared.clone().close_all());
+    }
+
+    fn closed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let mut closed = self.0.closed.subscribe();
+        Box::pin(async move {
+            let _ = closed.wait_for(|closed| *closed).await; // an error says that all is gone already
+        })
+    }
+}
+
+impl Entry {
+    fn lock(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self, class: Class) -> &Queue {
+        &self.queues[class as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queues.iter().all(Queue::is_empty)
+    }
+
+    fn stats(&self) -> LinkStats {
+        let link = self.lock();
+        let state = match link.machine.phase() {
+            Phase::Idle => LinkState::Idle,
+            Phase::Dialling(_) => LinkState::Connecting,
+            Phase::Backoff(_) => LinkState::Backoff,
+            Phase::Up(_) => LinkState::Up,
+        };
+        let rtt = link.conns.values().find_map(|slot| match slot {
+            Slot::Live(live) => {
+                let path = live.conn.stats().path;
+                (path.sent_packets >= RTT_PACKETS).then_some(path.rtt)
+            }
+            _ => None,
+        });
+        LinkStats {
+            peer: self.peer(&link),
+            state,
+            rtt,
+            classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
+            reconnects: self.reconnects.load(Ordering::Relaxed),
+            unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
+        }
+    }
+
+    fn peer(&self, link: &Link) -> Peer {
+        Peer {
+            node: self.node.clone(),
+            incarnation: link.machine.incarnation().unwrap_or_default(),
+            cluster: link.cluster.clone(),
+        }
+    }
+}
+
+impl Shared {
+    fn find(&self, node: &NodeId) -> Option<Arc<Entry>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    }
+
+    fn entry(&self, node: &NodeId, cluster: &ClusterId) -> Arc<Entry> {
+        if let Some(entry) = self.find(node) {
+            return entry;
+        }
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || {
+            let config = &self.config;
+            let queue = |class| {
+                let bytes = match class {
+                    Class::Bulk => config.bulk_queue_bytes(),
+                    Class::Control | Class::Steal => config.queue_bytes,
+                };
+                Queue::new(config.queue_frames, bytes)
+            };
+            // Seeded by the pair, so that two sides that lost each other do not wait alike.
+            let seed = [self.me.node.as_str(), node.as_str()].concat();
+            let seed = seed.bytes().fold(self.me.incarnation.0, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            let backoff = Duration::from_millis(config.backoff_ms);
+            let mine_stays = self.me.node < *node;
+            Arc::new(Entry {
+                node: node.clone(),
+                queues: CLASSES.map(queue),
+                link: Mutex::new(Link {
+                    machine: Machine::new(mine_stays, config.attempts, backoff, seed),
+                    address: None,
+                    cluster: cluster.clone(),
+                    conns: BTreeMap::new(),
+                }),
+                idle: AtomicBool::new(true),
+                reconnects: AtomicU64::new(0),
+                unknown_kinds: AtomicU64::new(0),
+            })
+        };
+        peers.entry(node.clone()).or_insert_with(new).clone()
+    }
+
+    /// The cluster that a node at this address was said to be in: its policy is used before the node has said its name.
+    fn cluster_at(&self, ip: IpAddr) -> Option<ClusterId> {
+        if self.config.links.is_empty() {
+            return None;
+        }
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        peers.values().find_map(|entry| {
+            let link = entry.lock();
+            (link.address?.ip() == ip).then(|| link.cluster.clone())
+        })
+    }
+
+    /// Lets a link's machine handle an event and does what it says. `Wanted` may come from any thread (it only ever
+    /// starts a dial), every other event on the endpoint's thread.
+    fn feed(self: &Arc<Self>, entry: &Arc<Entry>, event: Event) {
+        let mut link = entry.lock();
+        if self.closing.load(Ordering::Acquire) && event == Event::Wanted {
+            return;
+        }
+        let actions = link.machine.handle(event);
+        let idle = link.machine.phase() == Phase::Idle;
+        // What is to be given back is taken out first: the user may send anew while it is told.
+        let dropped = match actions.contains(&Action::DropQueue) {
+            true => CLASSES.map(|class| (class, entry.queue(class).give_back())).into(),
+            false => Vec::new(),
+        };
+        entry.idle.store(idle, Ordering::SeqCst);
+        for action in &actions {
+            if let Action::Dial(dial) = *action {
+                let task = self.runtime.spawn(self.clone().dial(entry.clone(), dial));
+                link.conns.insert(Conn::Ours(dial), Slot::Dialling(task.abort_handle()));
+            }
+        }
+        drop(link);
+        for action in actions {
+            self.carry_out(entry, action);
+        }
+        for (class, (frames, drained)) in dropped {
+            self.give_back(entry, class, frames, drained);
+        }
+        // A frame may have been queued after the machine was told that nothing waits, and before it was seen idle.
+        if idle && !entry.is_empty() && entry.lock().machine.phase() == Phase::Idle {
+            self.feed(entry, Event::Wanted);
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, entry: &Arc<Entry>, action: Action) {
+        match action {
+            Action::Dial(_) | Action::DropQueue => {} // done by `feed`
+            Action::Welcome { conn, dials } => self.welcome(entry, conn, dials),
+            Action::Refuse { conn, reason } => {
+                let slot = entry.lock().conns.remove(&conn);
+                if let Some(Slot::Greeted(greeted)) = slot {
+                    let detail = format!("{}: refused by {}", entry.node, self.me.node);
+                    let remote = greeted.conn.remote_address();
+                    self.count_refused(reason, remote, &detail);
+                    self.runtime.spawn(self.clone().refuse(greeted, reason, detail));
+                }
+            }
+            Action::Abandon(conn) => match entry.lock().conns.remove(&conn) {
+                Some(Slot::Dialling(task)) => task.abort(),
+                Some(Slot::Greeted(greeted)) => {
+                    greeted.conn.close(Code::Crossed.into(), b"crossed")
+                }
+                Some(Slot::Live(live)) => live.abandon(Code::Crossed, "replaced or forgotten"),
+                None => {}
+            },
+            Action::Retry { after, serial } => {
+                let (shared, entry) = (self.clone(), entry.clone());
+                self.runtime.spawn(async move {
+                    tokio::time::sleep(after).await;
+                    let wanted = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
+                    shared.feed(&entry, Event::Retry { serial, wanted });
+                });
+            }
+            Action::Up { conn, incarnation, again } => {
+                if again {
+                    entry.reconnects.fetch_add(1, Ordering::Relaxed);
+                }
+                let mut link = entry.lock();
+                let peer = Peer { incarnation, ..entry.peer(&link) };
+                let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
+                    return; // closed by `close_all`
+                };
+                let live = Arc::new(Live::new(greeted.conn.clone(), peer));
+                link.conns.insert(conn, Slot::Live(live.clone()));
+                drop(link);
+                tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
+                self.events.up(&live.peer);
+                let run = link::run(self.clone(), entry.clone(), conn, live, greeted);
+                self.runtime.spawn(run);
+            }
+            Action::Down { incarnation, why } => {
+                let peer = Peer { incarnation, ..entry.peer(&entry.lock()) };
+                tracing::debug!(%peer, %why, "link down");
+                self.events.down(&peer, &why);
+            }
+        }
+    }
+
+    fn give_back(&self, entry: &Entry, class: Class, frames: VecDeque<Frame>, drained: bool) {
+        for frame in frames {
+            self.events.undelivered(&entry.node, class, frame);
+        }
+        if drained {
+            self.events.drained(&entry.node, class);
+        }
+    }
+
+    fn count_refused(&self, reason: RefuseReason, remote: SocketAddr, detail: &str) {
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() +=
+            1;
+        match reason {
+            // Both are part of a healthy grid's life.
+            RefuseReason::Crossed | RefuseReason::Closing => {
+                tracing::debug!(?reason, %remote, detail, "link refused");
+            }
+            _ => tracing::warn!(?reason, %remote, detail, "link refused"),
+        }
+    }
+
+    /// Ends everything, in order: no new links, what is queued, goodbyes, then the endpoint itself.
+    async fn close_all(self: Arc<Self>) {
+        self.endpoint.set_server_config(None);
+        let entries: Vec<_> =
+            self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let give_up = |entry: &Entry| {
+            entry.lock().conns.retain(|_, slot| match slot {
+                Slot::Dialling(task) => {
+                    task.abort();
+                    false
+                }
+                Slot::Greeted(greeted) => {
+                    greeted.conn.close(Code::Refused.into(), b"the endpoint closes");
+                    false
+                }
+                Slot::Live(_) => true,
+            });
+        };
+        for entry in &entries {
+            for queue in &entry.queues {
+                queue.filled.notify_one(); // writers look whether the end has come
+            }
+            if entry.is_empty() {
+                give_up(entry); // nothing to say once it were open
+            }
+        }
+        // Links that are up end by themselves within the grace; what is being opened has as long to come up.
+        let gone = async || {
+            while entries.iter().any(|entry| !entry.lock().conns.is_empty()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let grace = self.config.close_grace();
+        let _ = tokio::time::timeout(grace, gone()).await;
+        entries.iter().for_each(|entry| give_up(entry));
+        let _ = tokio::time::timeout(grace, gone()).await;
+        self.endpoint.close(Code::Goodbye.into(), b"closed");
+        let _ = tokio::time::timeout(grace, self.endpoint.wait_idle()).await;
+        self.closed.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests;

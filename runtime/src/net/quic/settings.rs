@@ -1,0 +1,128 @@
+//! From the network's settings to quinn's, and the socket below.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::udp::{UdpSockRef, UdpSocketState};
+use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+
+use super::NetError;
+use crate::id::ClusterId;
+use crate::net::config::{
+    Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, MAX_INCOMING, NetConfig, RECEIVE_WINDOW,
+    SEND_WINDOW,
+};
+use crate::net::tls::{NodeIdentity, TlsError};
+
+/// One stream a class that is not on the control stream.
+pub(super) const UNI_STREAMS: u8 = 2;
+
+/// quinn's settings for the two sides of a link, by the policies there are; `None` is the default policy.
+pub(super) struct Configs {
+    pub dial: BTreeMap<Option<ClusterId>, quinn::ClientConfig>,
+    pub accept: BTreeMap<Option<ClusterId>, Arc<quinn::ServerConfig>>,
+}
+
+impl Configs {
+    pub fn new(config: &NetConfig, identity: &NodeIdentity) -> Result<Self, TlsError> {
+        let unusable =
+            |_| rustls::Error::General("no cipher suite for QUIC's first packets".into());
+        let client = QuicClientConfig::try_from(identity.client_config()?).map_err(unusable)?;
+        let server = QuicServerConfig::try_from(identity.server_config()?).map_err(unusable)?;
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        let mut configs = Self { dial: BTreeMap::new(), accept: BTreeMap::new() };
+        let named = config.links.iter().map(|(cluster, policy)| (Some(cluster.clone()), policy));
+        for (cluster, policy) in named.chain([(None, &config.link)]) {
+            let transport = Arc::new(transport(config, policy));
+            let mut dial = quinn::ClientConfig::new(client.clone());
+            dial.transport_config(transport.clone());
+            let mut accept = quinn::ServerConfig::with_crypto(server.clone());
+            accept.transport_config(transport).migration(false).max_incoming(MAX_INCOMING);
+            configs.dial.insert(cluster.clone(), dial);
+            configs.accept.insert(cluster, Arc::new(accept));
+        }
+        Ok(configs)
+    }
+
+    pub fn dial(&self, cluster: &ClusterId) -> quinn::ClientConfig {
+        pick(&self.dial, Some(cluster)).clone()
+    }
+
+    pub fn accept(&self, cluster: Option<&ClusterId>) -> Arc<quinn::ServerConfig> {
+        pick(&self.accept, cluster).clone()
+    }
+}
+
+fn pick<'a, T>(by: &'a BTreeMap<Option<ClusterId>, T>, cluster: Option<&ClusterId>) -> &'a T {
+    by.get(&cluster.cloned()).or_else(|| by.get(&None)).expect("the default policy is always there")
+}
+
+fn transport(config: &NetConfig, policy: &LinkPolicy) -> TransportConfig {
+    let congestion: Arc<dyn ControllerFactory + Send + Sync> = match policy.congestion {
+        Congestion::Cubic => Arc::new(CubicConfig::default()),
+        Congestion::Bbr => Arc::new(BbrConfig::default()),
+        Congestion::NewReno => Arc::new(NewRenoConfig::default()),
+    };
+    let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("15 s are a valid timeout");
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(1)) // the control stream
+        .max_concurrent_uni_streams(VarInt::from(UNI_STREAMS))
+        .max_idle_timeout(Some(idle))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .stream_receive_window(VarInt::from_u32(policy.stream_window()))
+        .receive_window(VarInt::from_u32(RECEIVE_WINDOW))
+        .send_window(SEND_WINDOW)
+        .send_fairness(false)
+        .initial_rtt(policy.initial_rtt())
+        .datagram_receive_buffer_size(None)
+        .congestion_controller_factory(congestion)
+        .enable_segmentation_offload(config.gso)
+        .mtu_discovery_config(config.mtu_discovery.then(MtuDiscoveryConfig::default));
+    transport
+}
+
+/// Opens the socket: on `bind`, or on the first free port of `ports` when `bind` names none.
+pub(super) fn socket(config: &NetConfig) -> Result<UdpSocket, NetError> {
+    let bind = config.bind;
+    let range = match config.ports {
+        Some((first, last)) if bind.port() == 0 => first..=last,
+        _ => bind.port()..=bind.port(),
+    };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for port in range.clone() {
+        match UdpSocket::bind(SocketAddr::new(bind.ip(), port)) {
+            Ok(socket) => {
+                raise_buffers(&socket, config.socket_buffer);
+                return Ok(socket);
+            }
+            Err(error) => last = error,
+        }
+    }
+    let what = if range.start() == range.end() {
+        SocketAddr::new(bind.ip(), *range.start()).to_string()
+    } else {
+        format!("{} ports {} to {}", bind.ip(), range.start(), range.end())
+    };
+    Err(NetError::Bind { what, source: last })
+}
+
+/// Best effort: the system may grant less, and says so in the log. Its usual default loses packets even on loopback.
+fn raise_buffers(socket: &UdpSocket, bytes: usize) {
+    let sock = || UdpSockRef::from(socket);
+    let granted = UdpSocketState::new(sock()).and_then(|state| {
+        let _ = state.set_recv_buffer_size(sock(), bytes);
+        let _ = state.set_send_buffer_size(sock(), bytes);
+        Ok((state.recv_buffer_size(sock())?, state.send_buffer_size(sock())?))
+    });
+    match granted {
+        Ok((receive, send)) => {
+            tracing::info!(asked = bytes, receive, send, "UDP socket buffers granted, in bytes");
+        }
+        Err(error) => tracing::warn!(%error, "the UDP socket's buffers could not be raised"),
+    }
+}

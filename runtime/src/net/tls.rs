@@ -1,0 +1,596 @@
+//! The grid's own certificate authority, and what a node proves its name with.
+//!
+//! Must not know connections. Every link is mutual TLS 1.3 under this authority alone: a node certificate names node,
+//! cluster and role in one URI (`springtide://<cluster>/<role>/<node>`), the grid as its subject's organisation.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::id::{ClusterId, NodeId};
+
+/// The application protocol of every link: the protocol's major version, refused in the handshake when it differs.
+pub const ALPN: &[u8] = b"springtide/1";
+
+/// How long a node certificate of a lasting grid is valid.
+pub const NODE_VALIDITY: Duration = Duration::from_secs(30 * DAY);
+
+/// How long the certificates of a grid that ends with its command are valid.
+pub const EPHEMERAL_VALIDITY: Duration = Duration::from_secs(7 * DAY);
+
+/// The name that TLS checks in every node certificate; who a node is stands in the URI beside it.
+pub(crate) const SERVER_NAME: &str = "node.springtide";
+
+const DAY: u64 = 24 * 3600;
+const CA_VALIDITY: Duration = Duration::from_secs(3650 * DAY);
+/// Certificates begin this long before they are made, for clocks that are behind.
+const BACKDATE: Duration = Duration::from_secs(3600);
+
+const CA_CERT: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+const NODE_CERT: &str = "node.pem";
+const NODE_KEY: &str = "node.key";
+
+/// Why certificates could not be made, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}; {mend}", .file.display())]
+    Read {
+        /// Which file.
+        file: PathBuf,
+        /// What the system says.
+        source: io::Error,
+        /// How to mend it.
+        mend: &'static str,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", .file.display())]
+    Write {
+        /// Which file.
+        file: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is an authority already; a second one would cut off every node of the first.
+    #[error("{} exists: this folder holds a grid's authority already; remove it, or choose another folder", .file.display())]
+    Exists {
+        /// Its certificate.
+        file: PathBuf,
+    },
+    /// A file does not hold what it should.
+    #[error("{} is not usable: {reason}; issue it again with `springtide ca issue`", .file.display())]
+    Malformed {
+        /// Which file; empty for what did not come from one.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A name that cannot stand in a certificate.
+    #[error("{what} name {name:?}: use 1 to 63 letters, digits, '.', '_' or '-'")]
+    Name {
+        /// `grid`, `cluster`, `role` or `node`.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// Making a key or certificate failed.
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    /// The TLS library refuses the certificates.
+    #[error("the certificates cannot be used for TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A grid's certificate authority: it makes node identities. Its key stays on the machine that issues.
+pub struct Ca {
+    grid: String,
+    cert_pem: String,
+    key_pem: String,
+    issuer: Issuer<'static, KeyPair>,
+    validity: Duration,
+}
+
+impl Ca {
+    /// A new authority, kept in `dir` (`ca.pem`, and `ca.key` readable by its owner alone).
+    ///
+    /// # Errors
+    /// `Exists` when there is one already, `Name`, `Write`, `Make`.
+    pub fn create(grid: &str, dir: &Path) -> Result<Self, TlsError> {
+        let file = dir.join(CA_CERT);
+        if file.exists() {
+            return Err(TlsError::Exists { file });
+        }
+        let ca = Self::make(grid, CA_VALIDITY)?;
+        write(&dir.join(CA_KEY), &ca.key_pem, SECRET)?;
+        write(&file, &ca.cert_pem, PUBLIC)?;
+        Ok(ca)
+    }
+
+    /// A new authority in memory alone, for a grid that ends with its command.
+    ///
+    /// # Errors
+    /// `Name`, `Make`.
+    pub fn ephemeral(grid: &str) -> Result<Self, TlsError> {
+        Self::make(grid, EPHEMERAL_VALIDITY)
+    }
+
+    /// The authority kept in `dir`.
+    ///
+    /// # Errors
+    /// `Read`, `Malformed`.
+    pub fn load(dir: &Path) -> Result<Self, TlsError> {
+        let mend = "make one with `springtide ca init`";
+        let (cert_file, key_file) = (dir.join(CA_CERT), dir.join(CA_KEY));
+        let cert_pem = read(&cert_file, mend)?;
+        let key_pem = read(&key_file, mend)?;
+        let subject = Subject::of_pem(&cert_file, &cert_pem)?;
+        let key = KeyPair::from_pem(&key_pem).map_err(|error| malformed(&key_file, error))?;
+        let issuer = Issuer::from_ca_cert_pem(&cert_pem, key)
+            .map_err(|error| malformed(&cert_file, error))?;
+        let validity = CA_VALIDITY;
+        Ok(Self { grid: subject.grid, cert_pem, key_pem, issuer, validity })
+    }
+
+    fn make(grid: &str, validity: Duration) -> Result<Self, TlsError> {
+        check_name("grid", grid)?;
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = params(validity);
+        // Two authorities of one grid's name must differ in name, or a foreign certificate would look like one of ours
+        // with a bad signature.
+        let id: String =
+            params.key_identifier(&key).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        params.distinguished_name = subject(&format!("{grid} authority {id}"), grid);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let cert_pem = params.self_signed(&key)?.pem();
+        let key_pem = key.serialize_pem();
+        Ok(Self {
+            grid: grid.to_owned(),
+            cert_pem,
+            key_pem,
+            issuer: Issuer::new(params, key),
+            validity,
+        })
+    }
+
+    /// The grid's name.
+    pub fn grid(&self) -> &str {
+        &self.grid
+    }
+
+    /// The authority's certificate, in PEM.
+    pub fn cert_pem(&self) -> &str {
+        &self.cert_pem
+    }
+
+    /// Makes a node's key and certificate. `validity` is cut to the authority's own.
+    ///
+    /// # Errors
+    /// `Name`, `Make`.
+    pub fn issue(
+        &self,
+        node: &NodeId,
+        cluster: &ClusterId,
+        role: &str,
+        validity: Duration,
+    ) -> Result<NodeIdentity, TlsError> {
+        let name = NodeName { node: node.clone(), cluster: cluster.clone(), role: role.to_owned() };
+        check_name("node", node.as_str())?;
+        check_name("cluster", cluster.as_str())?;
+        check_name("role", role)?;
+        let uri = name.to_string();
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = params(validity.min(self.validity));
+        params.distinguished_name = subject(node.as_str(), &self.grid);
+        params.subject_alt_names =
+            vec![SanType::DnsName(SERVER_NAME.try_into()?), SanType::URI(uri.as_str().try_into()?)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        let cert = params.signed_by(&key, &self.issuer)?;
+        Ok(NodeIdentity {
+            name,
+            grid: self.grid.clone(),
+            cert_pem: cert.pem(),
+            key_pem: key.serialize_pem(),
+            ca_pem: self.cert_pem.clone(),
+        })
+    }
+}
+
+impl fmt::Debug for Ca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ca").field("grid", &self.grid).finish_non_exhaustive()
+    }
+}
+
+/// Whom a certificate names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeName {
+    /// The node.
+    pub node: NodeId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// What it may do in the grid: `head`, `node`, `client`.
+    pub role: String,
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{URI_SCHEME}{}/{}/{}", self.cluster, self.role, self.node)
+    }
+}
+
+const URI_SCHEME: &str = "springtide://";
+
+impl NodeName {
+    fn parse(uri: &str) -> Option<Self> {
+        let mut parts = uri.strip_prefix(URI_SCHEME)?.split('/');
+        let (cluster, role, node) = (parts.next()?, parts.next()?, parts.next()?);
+        let whole = parts.next().is_none();
+        let sound = [cluster, role, node].into_iter().all(|name| check_name("", name).is_ok());
+        (whole && sound).then(|| Self {
+            node: node.into(),
+            cluster: cluster.into(),
+            role: role.into(),
+        })
+    }
+
+    /// Whom a certificate names. Its signature must have been checked before.
+    pub(crate) fn of_certificate(der: &[u8]) -> Option<Self> {
+        Subject::of_der(der).ok()?.name
+    }
+}
+
+/// A node's certificate, key, and the authority it trusts.
+#[derive(Clone)]
+pub struct NodeIdentity {
+    name: NodeName,
+    grid: String,
+    cert_pem: String,
+    key_pem: String,
+    ca_pem: String,
+}
+
+impl NodeIdentity {
+    /// Reads `node.pem`, `node.key` and `ca.pem` from a folder.
+    ///
+    /// # Errors
+    /// `Read`, `Malformed` (also for a certificate that does not name a node, or is past its date).
+    pub fn load(dir: &Path) -> Result<Self, TlsError> {
+        let mend = "issue it with `springtide ca issue`";
+        let (cert_file, key_file, ca_file) =
+            (dir.join(NODE_CERT), dir.join(NODE_KEY), dir.join(CA_CERT));
+        let cert_pem = read(&cert_file, mend)?;
+        let key_pem = read(&key_file, mend)?;
+        let ca_pem = read(&ca_file, mend)?;
+        let subject = Subject::of_pem(&cert_file, &cert_pem)?;
+        Subject::of_pem(&ca_file, &ca_pem)?;
+        PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
+            .map_err(|error| malformed(&key_file, error))?;
+        let name =
+            subject.name.ok_or_else(|| malformed(&cert_file, "it names no springtide:// node"))?;
+        if let Some(past) = subject.past {
+            return Err(malformed(&cert_file, format!("it was valid until {past}")));
+        }
+        Ok(Self { name, grid: subject.grid, cert_pem, key_pem, ca_pem })
+    }
+
+    /// Writes `node.pem`, `node.key` (readable by its owner alone) and `ca.pem` into a folder, making it if need be.
+    ///
+    /// # Errors
+    /// `Write`.
+    pub fn save(&self, dir: &Path) -> Result<(), TlsError> {
+        write(&dir.join(CA_CERT), &self.ca_pem, PUBLIC)?;
+        write(&dir.join(NODE_KEY), &self.key_pem, SECRET)?;
+        write(&dir.join(NODE_CERT), &self.cert_pem, PUBLIC)
+    }
+
+    /// Whom it names.
+    pub fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// The grid it belongs to.
+    pub fn grid(&self) -> &str {
+        &self.grid
+    }
+
+    /// Certificate, key and authority, in PEM.
+    pub fn pem(&self) -> [&str; 3] {
+        [&self.cert_pem, &self.key_pem, &self.ca_pem]
+    }
+
+    /// What the accepting side of a link uses: a certificate from the grid's authority is demanded.
+    pub(crate) fn server_config(&self) -> Result<ServerConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let (certs, key, roots) = self.material()?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|error| malformed(Path::new(""), error))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(certs, key)?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // No resumption: a link lasts, and every new one shows its certificate again.
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+
+    /// What the connecting side of a link uses.
+    pub(crate) fn client_config(&self) -> Result<ClientConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let (certs, key, roots) = self.material()?;
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(certs, key)?;
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    /// The same certificate under another authority's trust: what a forger would show.
+    #[cfg(test)]
+    pub(crate) fn with_authority(mut self, ca_pem: &str) -> Self {
+        ca_pem.clone_into(&mut self.ca_pem);
+        self
+    }
+
+    fn material(&self) -> Result<Material, TlsError> {
+        let none = Path::new("");
+        let certs = certificates(none, &self.cert_pem)?;
+        let key = PrivateKeyDer::from_pem_slice(self.key_pem.as_bytes())
+            .map_err(|error| malformed(none, error))?;
+        let mut roots = RootCertStore::empty();
+        for cert in certificates(none, &self.ca_pem)? {
+            roots.add(cert)?;
+        }
+        Ok((certs, key, Arc::new(roots)))
+    }
+}
+
+type Material = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, Arc<RootCertStore>);
+
+impl fmt::Debug for NodeIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeIdentity").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What is read out of a certificate.
+struct Subject {
+    grid: String,
+    name: Option<NodeName>,
+    /// Its last day, when that is past.
+    past: Option<String>,
+}
+
+impl Subject {
+    fn of_pem(file: &Path, pem: &str) -> Result<Self, TlsError> {
+        let certs = certificates(file, pem)?;
+        let first = certs.first().ok_or_else(|| malformed(file, "it holds no certificate"))?;
+        Self::of_der(first).map_err(|reason| malformed(file, reason))
+    }
+
+    fn of_der(der: &[u8]) -> Result<Self, String> {
+        let (_, cert) = X509Certificate::from_der(der).map_err(|error| error.to_string())?;
+        let grid = cert
+            .subject()
+            .iter_organization()
+            .next()
+            .and_then(|part| part.as_str().ok())
+            .ok_or("it names no grid")?
+            .to_owned();
+        let names = cert.subject_alternative_name().map_err(|error| error.to_string())?;
+        let name = names.and_then(|extension| {
+            extension.value.general_names.iter().find_map(|name| match name {
+                GeneralName::URI(uri) => NodeName::parse(uri),
+                _ => None,
+            })
+        });
+        let end = cert.validity().not_after;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let past = (end.timestamp() < now.as_secs() as i64).then(|| end.to_string());
+        Ok(Self { grid, name, past })
+    }
+}
+
+fn certificates(file: &Path, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| malformed(file, error))
+}
+
+fn params(validity: Duration) -> CertificateParams {
+    let now = SystemTime::now();
+    let mut params = CertificateParams::default();
+    params.not_before = (now - BACKDATE).into();
+    params.not_after = (now + validity).into();
+    params
+}
+
+fn subject(common_name: &str, grid: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::OrganizationName, grid);
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), TlsError> {
+    let fits = (1..=63).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if fits { Ok(()) } else { Err(TlsError::Name { what, name: name.to_owned() }) }
+}
+
+fn malformed(file: &Path, reason: impl fmt::Display) -> TlsError {
+    TlsError::Malformed { file: file.to_owned(), reason: reason.to_string() }
+}
+
+fn read(file: &Path, mend: &'static str) -> Result<String, TlsError> {
+    fs::read_to_string(file).map_err(|source| TlsError::Read {
+        file: file.to_owned(),
+        source,
+        mend,
+    })
+}
+
+const PUBLIC: u32 = 0o644;
+const SECRET: u32 = 0o600;
+
+/// Writes a whole file or none: beside its place first, with its rights from the start, then renamed.
+fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
+    let attempt = || -> io::Result<()> {
+        let folder = file.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let mut beside = file.as_os_str().to_owned();
+        beside.push(format!(".{}.new", std::process::id()));
+        let beside = PathBuf::from(beside);
+        let _ = fs::remove_file(&beside); // left by a process of the same number that was killed
+        let written = create(&beside, mode)
+            .and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()))
+            .and_then(|()| fs::rename(&beside, file));
+        if written.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        written
+    };
+    attempt().map_err(|source| TlsError::Write { file: file.to_owned(), source })
+}
+
+#[cfg(unix)]
+fn create(file: &Path, mode: u32) -> io::Result<fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(file)
+}
+
+#[cfg(not(unix))]
+fn create(file: &Path, _mode: u32) -> io::Result<fs::File> {
+    fs::OpenOptions::new().write(true).create_new(true).open(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn issue(ca: &Ca, node: &str) -> NodeIdentity {
+        ca.issue(&node.into(), &"ams".into(), "node", NODE_VALIDITY).unwrap()
+    }
+
+    #[test]
+    fn an_authority_and_an_identity_survive_their_files() {
+        let dir = tempfile::tempdir().unwrap();
+        Ca::create("test-grid", dir.path()).unwrap();
+        let ca = Ca::load(dir.path()).unwrap();
+        assert_eq!(ca.grid(), "test-grid");
+        let made = issue(&ca, "ams-1");
+        let folder = dir.path().join("deep/ams-1");
+        made.save(&folder).unwrap();
+        let loaded = NodeIdentity::load(&folder).unwrap();
+        assert_eq!(loaded.pem(), made.pem());
+        assert_eq!(loaded.name(), made.name());
+        assert_eq!(loaded.grid(), "test-grid");
+        assert_eq!(loaded.name().to_string(), "springtide://ams/node/ams-1");
+        loaded.server_config().unwrap();
+        loaded.client_config().unwrap();
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "{left:?}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn keys_are_readable_by_their_owner_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::create("g", dir.path()).unwrap();
+        issue(&ca, "n").save(dir.path()).unwrap();
+        for file in [CA_KEY, NODE_KEY] {
+            let mode = fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_file_and_the_mend() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = Ca::load(dir.path()).unwrap_err().to_string();
+        assert!(text.contains("ca.pem") && text.contains("springtide ca init"), "{text}");
+        let text = NodeIdentity::load(dir.path()).unwrap_err().to_string();
+        assert!(text.contains("node.pem") && text.contains("springtide ca issue"), "{text}");
+
+        let ca = Ca::create("g", dir.path()).unwrap();
+        let text = Ca::create("g", dir.path()).unwrap_err().to_string();
+        assert!(text.contains("exists"), "{text}");
+
+        issue(&ca, "n").save(dir.path()).unwrap();
+        for file in [NODE_CERT, NODE_KEY, CA_CERT] {
+            let kept = fs::read(dir.path().join(file)).unwrap();
+            for bad in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+                fs::write(dir.path().join(file), bad).unwrap();
+                let text = NodeIdentity::load(dir.path()).unwrap_err().to_string();
+                assert!(text.contains(file), "{text}");
+            }
+            fs::write(dir.path().join(file), kept).unwrap();
+        }
+        NodeIdentity::load(dir.path()).unwrap();
+
+        for bad in ["", "a/b", "a b", "\u{e9}", &"x".repeat(64)] {
+            let refused = ca.issue(&bad.into(), &"c".into(), "node", NODE_VALIDITY);
+            assert!(matches!(refused, Err(TlsError::Name { what: "node", .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_past_its_date_is_refused_at_loading() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::ephemeral("g").unwrap();
+        let mut identity = issue(&ca, "n");
+        let key = KeyPair::from_pem(&identity.key_pem).unwrap();
+        let mut params = params(Duration::ZERO);
+        params.not_after = (SystemTime::now() - Duration::from_secs(60)).into();
+        params.distinguished_name = subject("n", "g");
+        let uri = identity.name.to_string();
+        params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().unwrap())];
+        identity.cert_pem = params.signed_by(&key, &ca.issuer).unwrap().pem();
+        identity.save(dir.path()).unwrap();
+        let text = NodeIdentity::load(dir.path()).unwrap_err().to_string();
+        assert!(text.contains("valid until"), "{text}");
+    }
+
+    #[test]
+    fn only_whole_names_are_read_from_uris() {
+        let name = NodeName::parse("springtide://ams/head/ams-3").unwrap();
+        assert_eq!(
+            (name.node.as_str(), name.cluster.as_str(), &*name.role),
+            ("ams-3", "ams", "head")
+        );
+        for bad in [
+            "",
+            "springtide://",
+            "springtide://a/b",
+            "springtide://a/b/c/d",
+            "http://a/b/c",
+            "springtide://a//c",
+        ] {
+            assert_eq!(NodeName::parse(bad), None, "{bad}");
+        }
+    }
+}
