@@ -16,11 +16,10 @@ const SPHERES: [(V, f64, V, f64); 9] = [
     ([-0.1, 0.22, -1.7], 0.22, [0.95, 0.85, 0.35], 0.50),
     ([-3.6, 1.1, 3.4], 1.1, [0.45, 0.25, 0.65], 0.25),
     ([3.7, 1.3, 3.6], 1.3, [0.20, 0.60, 0.65], 0.30),
-    ([1.65, 0.2, -1.55], 0.2, [0.90, 0.30, 0.45], 0.10),
+    ([1.65, 0.20, -1.55], 0.20, [0.90, 0.30, 0.45], 0.10),
 ];
 const EYE: V = [0.4, 1.9, -6.4];
 const SUN: V = [-0.70, 0.62, -0.30];
-const REFLECTIONS: u32 = 5;
 
 /// `a` and `s` times `b`.
 fn add(a: V, s: f64, b: V) -> V {
@@ -38,25 +37,21 @@ fn unit(a: V) -> V {
 /// Where a ray first meets something: distance, the surface's normal, its colour and mirrored share.
 fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
     let mut nearest = None;
-    let mut distance = f64::INFINITY;
-    if way[1] < 0.0 {
-        distance = -from[1] / way[1];
-        let at = add(from, distance, way);
-        let dark =
-            ((0.8 * at[0] + 0.6 * at[2]).floor() + (0.8 * at[2] - 0.6 * at[0]).floor()) as i64 % 2
-                != 0;
-        let colour = if dark { [0.09, 0.10, 0.13] } else { [0.82, 0.80, 0.76] };
+    if way[1] < -1e-9 {
+        let distance = -from[1] / way[1];
+        let [x, _, z] = add(from, distance, way);
+        let tile = (0.8 * x + 0.6 * z).floor() + (0.8 * z - 0.6 * x).floor();
+        let colour = if tile as i64 % 2 == 0 { [0.82, 0.80, 0.76] } else { [0.09, 0.10, 0.13] };
         nearest = Some((distance, [0.0, 1.0, 0.0], colour, 0.06));
     }
     for (centre, radius, colour, mirror) in SPHERES {
         let to = add(centre, -1.0, from);
         let along = dot(to, way);
         let inside = along * along - dot(to, to) + radius * radius;
-        let entry = along - inside.max(0.0).sqrt();
-        if inside > 0.0 && entry > 1e-6 && entry < distance {
-            distance = entry;
-            let normal = unit(add(add(from, entry, way), -1.0, centre));
-            nearest = Some((entry, normal, colour, mirror));
+        let distance = along - inside.max(0.0).sqrt();
+        if inside > 0.0 && distance > 1e-6 && nearest.is_none_or(|other| distance < other.0) {
+            let normal = unit(add(add(from, distance, way), -1.0, centre));
+            nearest = Some((distance, normal, colour, mirror));
         }
     }
     nearest
@@ -82,9 +77,9 @@ fn light(from: V, way: V, sun: V, reflections: u32) -> V {
     let mut seen = [colour[0] * tint[0], colour[1] * tint[1], colour[2] * tint[2]];
     if reflections > 0 {
         let facing = -dot(way, normal);
+        // At a grazing angle everything is a mirror (Schlick's approximation, the fourth power for the fifth).
         let edge = (1.0 - facing) * (1.0 - facing);
-        // Schlick's approximation: at a grazing angle everything is a mirror.
-        let share = mirror + (1.0 - mirror) * edge * edge * (1.0 - facing);
+        let share = mirror + (1.0 - mirror) * edge * edge;
         let mirrored = light(at, add(way, 2.0 * facing, normal), sun, reflections - 1);
         seen = add(add(seen, -share, seen), share, mirrored);
     }
@@ -99,16 +94,14 @@ pub(crate) fn pixel((x, y): (u32, u32), (width, height): (u32, u32), samples: u3
     let rays = samples * samples;
     let mut sum = [0.0; 3];
     for ray in 0..rays {
-        let (column, row) =
-            (f64::from(x) + part(ray % samples), f64::from(y) + part(ray / samples));
-        let right = (2.0 * column - f64::from(width)) / f64::from(height);
-        let up = 1.0 - 2.0 * row / f64::from(height);
         // Each ray takes another spot of the sun: shadows get soft edges.
         let spot = (ray * 7 + x * 5 + y * 3) % rays;
-        let sun =
-            [SUN[0] + 0.07 * part(spot % samples), SUN[1], SUN[2] + 0.07 * part(spot / samples)];
+        let sun = unit(add(SUN, 0.07, [part(spot % samples), 0.0, part(spot / samples)]));
+        let (x, y) = (f64::from(x) + part(ray % samples), f64::from(y) + part(ray / samples));
+        let right = (2.0 * x - f64::from(width)) / f64::from(height);
+        let up = 1.0 - 2.0 * y / f64::from(height);
         let way = unit([0.36 * right - 0.05, 0.36 * up - 0.17, 1.0]);
-        sum = add(sum, 1.0 / f64::from(rays), light(EYE, way, unit(sun), REFLECTIONS));
+        sum = add(sum, 1.0 / f64::from(rays), light(EYE, way, sun, 5));
     }
     sum.map(|level| (255.0 * level.clamp(0.0, 1.0).sqrt()).round() as u8)
 }

@@ -76,12 +76,9 @@ fn wrong_options_are_refused_with_the_mend() {
         (refusal::<Queens>("--size 0"), "--size 0: give a value from 1 to 27"),
         (refusal::<Queens>("--size 32"), "--size 32: give a value from 1 to 27"),
         (refusal::<Queens>("--grain 99"), "--grain 99: give a value from 0 to 27"),
-        (
-            refusal::<Integrate>("--tolerance 0"),
-            "--tolerance 0: give a value from 0.00000000000001",
-        ),
+        (refusal::<Integrate>("--tolerance 0"), "--tolerance 0.0: give a value from 1e-14"),
         (refusal::<Integrate>("--tolerance NaN"), "--tolerance NaN: give a value from"),
-        (refusal::<Integrate>("--grain 0"), "--grain 0: give a value from 1"),
+        (refusal::<Integrate>("--grain 0"), "--grain 0.0: give a value from 1"),
         (refusal::<Tsp>("--cities 2"), "--cities 2: give a value from 3"),
         (refusal::<Raytracer>("--width 0"), "--width 0: give a value from 1"),
         (refusal::<Raytracer>("--height 20000"), "--height 20000: give a value from 1"),
@@ -243,5 +240,5 @@ fn checksums_are_the_recorded_ones() {
         run::<Integrate>("--tolerance 1e-9", 1).0.checksum,
         run::<Raytracer>("--width 64 --height 36 --samples 2", 1).0.checksum,
     ];
-    assert_eq!(sums.map(|sum| format!("{sum:016x}")), ["3fd34342a945af66", "6cc324765bb66a6c"]);
+    assert_eq!(sums.map(|sum| format!("{sum:016x}")), ["3fd34342a945af66", "cf6f2fca430c9e4e"]);
 }
