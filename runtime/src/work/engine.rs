@@ -677,8 +677,7 @@ impl Inner {
         let [local, wide] = state.thief.timeouts();
         counters.steals.local.timeouts = local;
         counters.steals.wide.timeouts = wide;
-        let latencies =
-            if latencies { state.latencies.take_deltas() } else { Default::default() };
+        let latencies = if latencies { state.latencies.take_deltas() } else { Default::default() };
         Statistics { threads: pool.threads(), counters, times: pool.times(), latencies }
     }
 }
@@ -828,4 +827,3 @@ impl Inbox for Inner {
         }
     }
 }
-

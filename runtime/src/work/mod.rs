@@ -12,6 +12,7 @@ mod registry;
 pub mod solo;
 pub mod steal;
 mod task;
+mod virtual_time;
 
 pub use context::{Context, Spawned};
 pub use core::LeaseId;
@@ -19,3 +20,4 @@ pub use engine::{Engine, EngineConfig, Notes};
 pub use pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Seam};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
+pub use virtual_time::VirtualSeam;

@@ -153,15 +153,9 @@ impl Pool {
     ) -> std::io::Result<Self> {
         let now = tokio::time::Instant::now();
         let threads = config.threads.max(1);
-        let accounts =
-            (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let shared = Arc::new(Shared::new(
-            accounts,
-            seam.clone(),
-            host,
-            registry,
-            config.nesting_bound,
-        ));
+        let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
+        let shared =
+            Arc::new(Shared::new(accounts, seam.clone(), host, registry, config.nesting_bound));
         for index in 0..threads {
             let shared_here = shared.clone();
             let seed = splitmix(config.seed ^ ((index as u64) << 32));
@@ -378,8 +372,7 @@ impl Seam for RealSeam {
         stack_bytes: usize,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<()> {
-        let thread =
-            std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
+        let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
         self.threads().push(thread);
         Ok(())
     }

@@ -75,7 +75,9 @@ pub fn run(
 pub(crate) fn into_failure(stop: Stop) -> Failure {
     match *stop.0 {
         Cause::Failed(failure) => failure,
-        Cause::Halt(halt) => super::core::worker::job_failure(format!("the job was halted: {halt:?}")),
+        Cause::Halt(halt) => {
+            super::core::worker::job_failure(format!("the job was halted: {halt:?}"))
+        }
     }
 }
 

@@ -71,11 +71,7 @@ impl<'w> Children<'w> {
     ///
     /// # Panics
     /// If it was taken before, or is no `T`: handles rule both out.
-    pub(crate) fn take<T: Task>(
-        &self,
-        parent: &Frame,
-        at: usize,
-    ) -> Result<T::Output, Stop> {
+    pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
         let child = self.list().as_mut().and_then(|list| list.get_mut(at)?.take());
         let child = child.expect("a handle is consumed when its child is collected");
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");

@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use super::fence::Fences;
 use super::sync::{AtomicIsize, AtomicPtr, Ordering};
 
-#[cfg(not(loom))]
+#[cfg(not(springtide_loom))]
 const INITIAL_CAPACITY: usize = 256;
-#[cfg(loom)]
+#[cfg(springtide_loom)]
 const INITIAL_CAPACITY: usize = 2;
 
 struct Buffer<T> {
@@ -219,12 +219,7 @@ impl<T> Deque<T> {
         // SAFETY: buffers are freed with the deque only, and `self` is borrowed.
         let buffer = unsafe { &*self.buffer.load(Ordering::Acquire) };
         let element = buffer.at(top).load(Ordering::Relaxed);
-        if self
-            .top
-            .0
-            .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.top.0.compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return Steal::Lost;
         }
         NonNull::new(element).map_or(Steal::Empty, Steal::Taken)
@@ -242,7 +237,7 @@ impl<T> Deque<T> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(springtide_loom)))]
 mod tests {
     use super::*;
 

@@ -19,12 +19,12 @@ pub(crate) struct Fences {
 impl Fences {
     /// The process's choice. The first call registers with the kernel.
     pub(crate) fn of_process() -> Self {
-        #[cfg(all(target_os = "linux", not(miri), not(loom)))]
+        #[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
         {
             static ASYMMETRIC: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
             Self { asymmetric: *ASYMMETRIC.get_or_init(membarrier::register) }
         }
-        #[cfg(not(all(target_os = "linux", not(miri), not(loom))))]
+        #[cfg(not(all(target_os = "linux", not(miri), not(springtide_loom))))]
         Self::symmetric()
     }
 
@@ -36,7 +36,7 @@ impl Fences {
     /// The frequent side.
     #[inline(always)]
     pub(crate) fn light(self) {
-        #[cfg(not(loom))]
+        #[cfg(not(springtide_loom))]
         if self.asymmetric {
             super::sync::compiler_fence(Ordering::SeqCst);
             return;
@@ -46,7 +46,7 @@ impl Fences {
 
     /// The rare side.
     pub(crate) fn heavy(self) {
-        #[cfg(all(target_os = "linux", not(miri), not(loom)))]
+        #[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
         if self.asymmetric {
             membarrier::barrier();
             return;
@@ -55,7 +55,7 @@ impl Fences {
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri), not(loom)))]
+#[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
 mod membarrier {
     const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;

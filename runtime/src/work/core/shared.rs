@@ -26,9 +26,7 @@ const WANTED: u32 = 2;
 const TREE_HALTED: u32 = 4;
 
 /// Names a leased slot: the index in the lease table and the generation of that entry.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
     /// Where in the owner's table.
     pub index: u32,
@@ -314,11 +312,7 @@ impl Shared {
     /// Answers the signals a join saw: wakes who sleeps, says whether to stop.
     #[cold]
     #[inline(never)]
-    pub(crate) fn attend<'a>(
-        &self,
-        signals: u32,
-        base: impl FnOnce() -> &'a Base,
-    ) -> Option<Halt> {
+    pub(crate) fn attend<'a>(&self, signals: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
         let halted = self.halted(base);
         if halted.is_none() && signals & WANTED != 0 {
             self.notify();
@@ -389,14 +383,13 @@ impl Shared {
 
     /// Takes this slot's pointer out of the injector, if it is there.
     pub(crate) fn uninject(&self, slot: NonNull<Header>) -> bool {
-        self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot)).is_some()
+        self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot))
+            .is_some()
     }
 
     /// Takes back an unstarted task of another node: for its owner, who waits for it.
     pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
-        let fits = |work: &Injected| {
-            matches!(work, Injected::Incoming(task) if task.owner == *owner && task.base.path == *path)
-        };
+        let fits = |work: &Injected| matches!(work, Injected::Incoming(task) if task.owner == *owner && task.base.path == *path);
         match self.take_injected(fits) {
             Some(Injected::Incoming(task)) => Some(task),
             _ => None,

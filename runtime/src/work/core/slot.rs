@@ -312,7 +312,10 @@ impl<T: Task> Slot<T> {
             Finish::Elsewhere(Err(failure)) => Err(Stop::failure(failure)),
             Finish::Elsewhere(Ok(body)) => {
                 wire::decode_payload::<T::Output>(&body).map_err(|error| {
-                    Stop::fail(format!("the result of a stolen {} does not decode: {error}", T::NAME))
+                    Stop::fail(format!(
+                        "the result of a stolen {} does not decode: {error}",
+                        T::NAME
+                    ))
                 })
             }
         }

@@ -395,7 +395,8 @@ impl Worker {
 
     fn execute(&self, found: Found) {
         match found {
-            Found::Slot(slot) | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
+            Found::Slot(slot)
+            | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
                 // SAFETY: the pointer was just taken out of a deque or the injector.
                 unsafe { VTable::run(slot, self) };
             }

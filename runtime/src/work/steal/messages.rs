@@ -105,7 +105,13 @@ mod tests {
         let key = ObjectKey { name: "bodies".to_owned(), part: 1 };
         let needs = vec![Need { key, version: Version { epoch: Epoch(1), n: 9 } }];
         let body = Bytes::from_static(b"\x01\x02\x03");
-        let task = StolenTask { lease, path: path.clone(), name: "forces".to_owned(), needs, body: body.clone() };
+        let task = StolenTask {
+            lease,
+            path: path.clone(),
+            name: "forces".to_owned(),
+            needs,
+            body: body.clone(),
+        };
         let failure = Failure {
             name: "forces".to_owned(),
             path: path.clone(),
@@ -113,15 +119,55 @@ mod tests {
             panicked: true,
             located: true,
         };
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REQUEST, "any", &StealRequest { job, id: 5, awaited: None });
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REQUEST, "leapfrog", &StealRequest { job, id: 5, awaited: Some(path) });
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REPLY, "none", &StealReply { job, id: 5, task: None });
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::STEAL_REPLY, "task", &StealReply { job, id: 5, task: Some(task) });
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::STEAL_REQUEST,
+            "any",
+            &StealRequest { job, id: 5, awaited: None },
+        );
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::STEAL_REQUEST,
+            "leapfrog",
+            &StealRequest { job, id: 5, awaited: Some(path) },
+        );
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::STEAL_REPLY,
+            "none",
+            &StealReply { job, id: 5, task: None },
+        );
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::STEAL_REPLY,
+            "task",
+            &StealReply { job, id: 5, task: Some(task) },
+        );
         golden::check(env!("CARGO_MANIFEST_DIR"), Kind::WORK_HINT, "hint", &WorkHint { job });
         let result = |outcome| TaskResult { job, lease, outcome };
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_RESULT, "output", &result(TaskOutcome::Output(body)));
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_RESULT, "failed", &result(TaskOutcome::Failed(failure)));
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_RETURN, "return", &TaskReturn { job, lease });
-        golden::check(env!("CARGO_MANIFEST_DIR"), Kind::TASK_ABANDON, "abandon", &Abandon { job, lease });
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::TASK_RESULT,
+            "output",
+            &result(TaskOutcome::Output(body)),
+        );
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::TASK_RESULT,
+            "failed",
+            &result(TaskOutcome::Failed(failure)),
+        );
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::TASK_RETURN,
+            "return",
+            &TaskReturn { job, lease },
+        );
+        golden::check(
+            env!("CARGO_MANIFEST_DIR"),
+            Kind::TASK_ABANDON,
+            "abandon",
+            &Abandon { job, lease },
+        );
     }
 }
