@@ -143,9 +143,9 @@ impl Worker {
         self.check(&assign)?;
         let Assign { spec, view, client, scheduler } = assign;
         let node = self.me();
-        for contact in view_contacts(&view).chain([client.clone(), scheduler.clone()]) {
+        for contact in [&client, &scheduler] {
             if contact.node != node {
-                self.net.learn(contact);
+                self.net.learn(contact.clone());
             }
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);
@@ -322,14 +322,6 @@ impl Worker {
     }
 }
 
-fn view_contacts(view: &View) -> impl Iterator<Item = Contact> + '_ {
-    view.members.iter().map(|(node, member)| Contact {
-        node: node.clone(),
-        cluster: member.cluster.clone(),
-        address: member.address.clone(),
-    })
-}
-
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -394,10 +386,6 @@ impl Handler<NewView> for Worker {
             return;
         };
         if running.view.advance(message.view) {
-            let me = self.net.me();
-            view_contacts(&running.view)
-                .filter(|contact| contact.node != me.node)
-                .for_each(|contact| self.net.learn(contact));
             running.engine.view(&running.view);
         }
     }

@@ -141,7 +141,7 @@ impl Welcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Kind, golden};
+    use crate::wire::{Kind, decode, fuzz, golden};
 
     fn hello() -> Hello {
         Hello {
@@ -187,6 +187,20 @@ mod tests {
             Refuse { reason: RefuseReason::StaleIncarnation, detail: "a later life".into() };
         golden::check(dir, Kind::REFUSE, "stale", &refuse);
         golden::check(dir, Kind::GOODBYE, "plain", &Goodbye { reason: "shutting down".into() });
+    }
+
+    #[test]
+    fn mutated_frames_are_values_or_typed_errors() {
+        let decoders: [fuzz::Decoder; 4] = [
+            (Kind::HELLO, |bytes| decode::<Hello>(Kind::HELLO, bytes).is_ok()),
+            (Kind::WELCOME, |bytes| decode::<Welcome>(Kind::WELCOME, bytes).is_ok()),
+            (Kind::REFUSE, |bytes| decode::<Refuse>(Kind::REFUSE, bytes).is_ok()),
+            (Kind::GOODBYE, |bytes| decode::<Goodbye>(Kind::GOODBYE, bytes).is_ok()),
+        ];
+        let tally = fuzz::run(&golden::corpus(env!("CARGO_MANIFEST_DIR")), &decoders, 1);
+        println!("{tally:?}");
+        assert!(tally.accepted > 0 && tally.refused > 0 && tally.bad_header > 0, "{tally:?}");
+        assert_eq!(tally.accepted + tally.refused + tally.bad_header, tally.frames);
     }
 
     #[test]

@@ -178,9 +178,10 @@ impl<M: RemoteMessage> RemoteRequest<M> {
     }
 
     fn launch(&mut self) {
-        if let Stage::Unsent(message) = std::mem::replace(&mut self.stage, Stage::Done) {
-            self.stage = self.launched(message).unwrap_or_else(Stage::Failed);
-        }
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Unsent(message) => self.launched(message).unwrap_or_else(Stage::Failed),
+            under_way => under_way,
+        };
     }
 
     fn launched(&self, message: M) -> Result<Stage<M>, RemoteError> {

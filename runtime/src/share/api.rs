@@ -195,9 +195,17 @@ pub enum ShareError {
         /// The version asked for.
         version: Version,
     },
-    /// Encoded, the value is over the limit.
+    /// Another node published versions of the same part in between.
+    #[error("another node writes shared object {name}/{part} too: a part has one writer")]
+    Overtaken {
+        /// The object's name.
+        name: &'static str,
+        /// The part.
+        part: u32,
+    },
+    /// Encoded, the merged value is over the limit.
     #[error(
-        "a value of shared object {name} takes {len} bytes, over the limit of {max}: split it into parts"
+        "merged shared object {name} takes {len} bytes, over the limit of {max}: keep less in it"
     )]
     TooLarge {
         /// The object's name.

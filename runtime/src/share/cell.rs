@@ -3,14 +3,14 @@
 //! Must not know the network or who holds what. Decoding and folding run on the thread that asks, outside any lock of
 //! the store, once.
 
-use std::any::TypeId;
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{Bytes, BytesMut};
 
-use super::types::{CodecError, ObjectType, Shape, Value};
-use super::{ObjectKey, Version};
+use super::message::{PayloadId, SEGMENTS_MAX};
+use super::types::{CodecError, ObjectType, Shape, Value, Versioned};
+use super::{Need, ObjectKey, Version};
 
 /// Encoded bytes as they travel: in segments of equal length, the last may be shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) struct Payload {
 impl Payload {
     /// Cuts bytes into segments (views, no copies).
     pub fn cut(bytes: Bytes, segment: usize) -> Self {
-        let segment = segment.max(1);
+        let segment = segment.max(1).max(bytes.len().div_ceil(SEGMENTS_MAX as usize));
         let count = bytes.len().div_ceil(segment).max(1);
         let segments: Vec<Bytes> = (0..count)
             .map(|i| bytes.slice(i * segment..bytes.len().min((i + 1) * segment)))
@@ -145,11 +145,26 @@ impl Cell {
         }
     }
 
-    /// Whether deltas have piled up so that they should be folded: `limit` of them, or more bytes than the whole.
-    pub fn is_long(&self, limit: usize) -> bool {
+    /// The chain as it came, which reaches further back than a folded one.
+    pub fn unfolded(&self) -> Chain {
+        self.chain.clone()
+    }
+
+    /// Whether other bytes claim to be this version. A whole beside a delta proves nothing: encodings may differ.
+    pub fn contradicts(&self, id: &PayloadId) -> bool {
+        let mine = match (id.delta, self.chain.deltas.last()) {
+            (true, Some(delta)) => delta,
+            (false, None) => &self.chain.whole,
+            _ => return false,
+        };
+        (mine.len as u64, mine.sum) != (id.len, id.sum)
+    }
+
+    /// Whether deltas have piled up so that they should be folded: `limit` of them, or `times` the bytes of the whole.
+    pub fn is_long(&self, limit: usize, times: usize) -> bool {
         self.folded.get().is_none()
             && (self.chain.deltas.len() >= limit
-                || self.chain.delta_len() > self.chain.whole.len.max(64 << 10))
+                || self.chain.delta_len() > times * self.chain.whole.len.max(64 << 10))
     }
 
     /// The value, made now if nobody has asked before.
@@ -168,10 +183,6 @@ impl Cell {
         {
             let _ = self.folded.set(Payload::cut(bytes, segment)); // another thread may have been first: same bytes
         }
-    }
-
-    pub fn type_id(&self) -> TypeId {
-        self.ty.type_id
     }
 
     fn make(&self) -> Result<Value, CodecError> {
@@ -201,3 +212,22 @@ impl fmt::Debug for Cell {
 /// Keeps versions present: while it lives, each version it names can be read on this node.
 #[derive(Clone, Debug, Default)]
 pub struct Held(pub(crate) Vec<Arc<Cell>>);
+
+impl Held {
+    /// Whether this version is among those kept.
+    pub fn has(&self, need: &Need) -> bool {
+        self.find(&need.key.name, need.key.part, need.version).is_some()
+    }
+
+    /// Reads a version that is kept, without the store's lock. `None` where it is not among them, `V` is not its type,
+    /// or it does not decode ([`Shared::try_get`](super::Shared::try_get) says why).
+    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<Arc<V>> {
+        self.find(V::NAME, part, version)?.value().ok()?.downcast().ok()
+    }
+
+    fn find(&self, name: &str, part: u32, version: Version) -> Option<&Arc<Cell>> {
+        self.0
+            .iter()
+            .find(|cell| cell.version == version && cell.key.part == part && cell.key.name == name)
+    }
+}

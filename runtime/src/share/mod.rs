@@ -17,7 +17,11 @@ use crate::id::Epoch;
 
 mod api;
 mod cell;
+mod message;
 mod shared;
+mod store;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use api::{

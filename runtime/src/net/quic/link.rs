@@ -204,6 +204,7 @@ impl End {
                 Ok(None) => return self.broken("a stream ends inside a frame"),
                 Err(_) => return, // the connection is gone, or the peer has reset the stream to close it
             };
+            let (mut frames, mut bytes, mut unknown) = (0, 0, 0);
             for chunk in &mut chunks[..count] {
                 let data = std::mem::take(chunk);
                 let mut fault = None;
@@ -243,11 +244,14 @@ impl End {
                 if !live.is_alive() {
                     return;
                 }
-                if read.unknown > 0 {
-                    self.entry.unknown_kinds.fetch_add(read.unknown, Ordering::Relaxed);
-                    tracing::warn!(peer = %live.peer, frames = read.unknown, "frames of unknown kinds skipped");
-                }
-                self.entry.queue(class).count_in(read.frames, read.bytes);
+                frames += read.frames;
+                bytes += read.bytes;
+                unknown += read.unknown;
+            }
+            self.entry.queue(class).count_in(frames, bytes);
+            if unknown > 0 {
+                self.entry.unknown_kinds.fetch_add(unknown, Ordering::Relaxed);
+                tracing::warn!(peer = %live.peer, frames = unknown, "frames of unknown kinds skipped");
             }
         }
     }

@@ -247,13 +247,16 @@ impl Transport for Quic {
         if shared.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
-        let entry = shared.find(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
-        let idle = entry.idle.load(Ordering::SeqCst);
-        if idle && entry.lock().address.is_none() {
+        // The hot path takes the lock for reading, the queue's, and no more: nothing is cloned or waited for.
+        let peers = shared.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = peers.get(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
+        if entry.idle.load(Ordering::SeqCst) && entry.lock().address.is_none() {
             return Err(SendError::Unknown(to.clone()));
         }
         entry.queue(class).push(frame).map_err(|_| SendError::Full(to.clone()))?;
         if entry.idle.load(Ordering::SeqCst) {
+            let entry = entry.clone();
+            drop(peers);
             shared.feed(&entry, Event::Wanted);
         }
         Ok(())

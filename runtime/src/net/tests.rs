@@ -1,0 +1,91 @@
+//! The handle over real QUIC endpoints on loopback: what the transport's and the bulk layer's own tests do not show.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::tls::{Ca, EPHEMERAL_VALIDITY};
+use super::*;
+use crate::wire::DATA_MAX;
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<(Kind, Bytes)>>);
+
+impl Inbox for Heard {
+    fn frame(&self, _from: &Peer, kind: Kind, body: Bytes) {
+        self.0.lock().unwrap().push((kind, body));
+    }
+}
+
+impl Heard {
+    fn all(&self) -> Vec<(Kind, Bytes)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+fn node(ca: &Ca, name: &str) -> (Net, Arc<Heard>) {
+    let identity = ca.issue(&name.into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
+    let net = Net::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap();
+    (net, Arc::new(Heard::default()))
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+#[tokio::test]
+async fn a_large_payload_arrives_whole_beside_small_ones() {
+    let ca = Ca::ephemeral("test").unwrap();
+    let (a, at_a) = node(&ca, "a");
+    let (b, at_b) = node(&ca, "b");
+    a.learn(b.contact());
+    let to = b.me().node.clone();
+    assert_eq!(
+        a.send(&to, Class::Control, Kind::TELL, "early"),
+        Err(SendError::Closed),
+        "not started"
+    );
+    a.start(at_a);
+    b.start(at_b.clone());
+
+    let large: Bytes =
+        (0..32u32 << 18).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    assert_eq!(large.len(), 32 << 20);
+    let middle = Bytes::from(vec![7; INLINE_MAX + 1]);
+    a.send(&to, Class::Steal, Kind::STEAL_REPLY, large.clone()).unwrap();
+    a.send(&to, Class::Control, Kind::CALL, middle.clone()).unwrap();
+    for n in 0..100u8 {
+        a.send(&to, Class::Steal, Kind::TASK_RESULT, vec![n]).unwrap();
+    }
+    until("all", || at_b.all().len() == 102).await;
+    let all = at_b.all();
+    let of =
+        |kind| all.iter().filter(|(k, _)| *k == kind).map(|(_, b)| b.clone()).collect::<Vec<_>>();
+    assert!(of(Kind::STEAL_REPLY) == [large], "the large payload has changed");
+    assert!(of(Kind::CALL) == [middle], "the middle payload has changed");
+    assert_eq!(
+        of(Kind::TASK_RESULT).iter().map(|b| b[0]).collect::<Vec<_>>(),
+        (0..100).collect::<Vec<u8>>()
+    );
+    let last_small = all.iter().rposition(|(kind, _)| *kind == Kind::TASK_RESULT);
+    let large_at = all.iter().position(|(kind, _)| *kind == Kind::STEAL_REPLY);
+    assert!(last_small < large_at, "small ones do not wait for a large one");
+
+    let stats = &a.links()[0].classes;
+    assert_eq!(stats[&Class::Steal].frames_out, 100);
+    assert!(stats[&Class::Bulk].bytes_out >= 32 << 20);
+
+    let cap = Kind::HELLO.info().unwrap().cap;
+    let too_long = a.send(&to, Class::Control, Kind::HELLO, vec![0; cap + 1]);
+    assert_eq!(too_long, Err(SendError::TooLong { kind: Kind::HELLO, len: cap + 1, cap }));
+    const { assert!(DATA_MAX > 32 << 20) };
+    a.close("done").await;
+    b.close("done").await;
+    assert_eq!(a.send(&to, Class::Control, Kind::TELL, "late"), Err(SendError::Closed));
+}
