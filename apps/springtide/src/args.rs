@@ -13,10 +13,10 @@ use crate::exit::EXIT_CODES;
 #[derive(Args, Clone, Debug, Default)]
 pub struct GlobalArgs {
     /// Say less: no progress, no notes
-    #[arg(id = "app.quiet", short, long, global = true, conflicts_with = "app.verbose")]
+    #[arg(id = "app.quiet", short = 'q', long = "quiet", global = true, conflicts_with = "app.verbose")]
     pub quiet: bool,
     /// Say more; twice: everything
-    #[arg(id = "app.verbose", short, long, action = ArgAction::Count, global = true)]
+    #[arg(id = "app.verbose", short = 'v', long = "verbose", action = ArgAction::Count, global = true)]
     pub verbose: u8,
     /// Log lines of this process and of the nodes it starts: error, warn, info, debug or trace
     #[arg(id = "app.log_level", long = "log-level", value_name = "LEVEL", global = true,
@@ -284,16 +284,17 @@ pub fn command(name: &'static str, version: &'static str, jobs: Vec<Command>) ->
         .subcommand_help_heading("Jobs")
         .disable_help_subcommand(true)
         .override_usage(format!("{name} run JOB [OPTIONS]"))
-        .after_help(format!("`{name} run JOB --help` lists the options of a job and of the run."))
+        .after_help(format!(
+            "`{name} run JOB --help` lists the options of a job and of the run.\n\n{EXIT_CODES}"
+        ))
         .subcommands(jobs);
     let command = Command::new(name)
         .version(version)
-        .about(about)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .after_help(EXIT_CODES)
         .subcommand(run);
-    GlobalArgs::augment_args(Other::augment_subcommands(command))
+    GlobalArgs::augment_args(Other::augment_subcommands(command)).about(about).long_about(None)
 }
 
 /// The subcommand of a job: its own options and those of the run. Where both have an option of the same name, the job
@@ -303,7 +304,8 @@ pub fn job_command(
     about: &'static str,
     augment: fn(Command) -> Command,
 ) -> Command {
-    let job = augment(Command::new(name)).about(about).long_about(None::<&str>);
+    let job = Command::new(name).next_help_heading("Job options");
+    let job = augment(job).about(about).long_about(None);
     let taken: Vec<String> =
         job.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned).collect();
     let mut run = RunArgs::augment_args(Command::new("run"));
@@ -317,7 +319,7 @@ pub fn job_command(
         });
     }
     let args: Vec<_> = run.get_arguments().cloned().collect();
-    job.args(args).after_help(EXIT_CODES)
+    job.args(args).next_help_heading(None)
 }
 
 /// What was said for all commands.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use springtide_actors::job::{JobParams, StealMode};
-use springtide_runtime::config::{Congestion, GridConfig, LinkSection, NetSection, Steal, WorkSection};
+use springtide_runtime::config::{Congestion, GridConfig, NetSection, Steal, WorkSection};
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 
 use crate::exit::Failed;
@@ -56,14 +56,6 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
     net
 }
 
-/// What is expected of the links of a cluster's nodes to other clusters, as the config of a node has no room for it yet.
-pub fn policy(link: &LinkSection, net: &NetSection) -> LinkPolicy {
-    LinkPolicy {
-        rtt_ms: link.rtt.get().as_secs_f64() * 1e3,
-        bandwidth: link.bandwidth.bytes_per_second(),
-        congestion: congestion(link.congestion.unwrap_or(net.congestion)),
-    }
-}
 
 /// How jobs are run.
 pub fn job_params(config: &GridConfig) -> JobParams {
