@@ -166,14 +166,14 @@ pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Fail
 /// # Errors
 /// An environment variable has a wrong value.
 pub fn ad_hoc(shape: Shape) -> Result<Loaded<GridConfig>, Failed> {
-    let clusters: Vec<String> = shape
-        .names()
-        .map(|name| {
-            format!("{{ name = \"{name}\", nodes = {}, threads = {} }}", shape.nodes, shape.threads)
-        })
-        .collect();
-    let clusters = format!("[{}]", clusters.join(", "));
-    let sources = Sources::of_process(None).with_flag("--clusters", "cluster", clusters);
+    // A text in place of a file, so that the environment can still override it.
+    let mut text = String::new();
+    for name in shape.names() {
+        let Shape { nodes, threads, .. } = shape;
+        text += &format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nthreads = {threads}\n");
+    }
+    let of_text = Sources::of_text(&format!("--clusters {shape}"), &text);
+    let sources = Sources { env: Sources::of_process(None).env, ..of_text };
     Ok(load::<GridConfig>(&sources)?)
 }
 
@@ -321,7 +321,8 @@ pub fn check_whole(status: &GridStatus) -> Result<(), Failed> {
         None => Ok(()),
         Some(node) => {
             let reason = node.reason.as_deref().unwrap_or("no reason is known");
-            Err(Failed::failure(format!("node {} does not start: {reason}", node.node)))
+            let message = format!("node {} does not start: {reason}", node.node);
+            Err(Failed::new(Exit::NotPlaced, message))
         }
     }
 }
