@@ -1,6 +1,6 @@
 //! What the compute threads of a pool and the endpoint's thread share: deques, injector, leases, sleepers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -563,17 +563,6 @@ impl Shared {
             .filter_map(|awaits| leases.entries.get(awaits as usize - 1)?.1.as_ref())
             .map(|lease| (lease.path.clone(), lease.thief.clone()))
             .collect()
-    }
-
-    /// How many tasks each node holds of us.
-    pub(crate) fn leased_to(&self) -> BTreeMap<Peer, usize> {
-        let mut held = BTreeMap::new();
-        for (_, lease) in &lock(&self.leases).entries {
-            if let Some(lease) = lease {
-                *held.entry(lease.thief.clone()).or_insert(0) += 1;
-            }
-        }
-        held
     }
 
     /// The path of a slot that waits under a lease, if it does.
