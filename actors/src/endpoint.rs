@@ -46,8 +46,7 @@ impl Endpoint {
         let router = Arc::new(Router::default());
         router.on(Hub::KINDS, hub.clone());
         let me = net.me();
-        let recorder =
-            Recorder::new(me.node.clone(), me.incarnation, Instant::now(), FACTS_MAX);
+        let recorder = Recorder::new(me.node.clone(), me.incarnation, Instant::now(), FACTS_MAX);
         Self { net, hub, router, recorder }
     }
 
