@@ -12,4 +12,5 @@ pub mod provider;
 pub mod scheduler;
 pub mod site;
 pub mod store;
+pub mod supervise;
 pub mod worker;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use clap::{Args, Command, FromArgMatches};
+use clap::{Args, Command};
 use proptest::prelude::*;
 use springtide_runtime::work::solo;
 use springtide_runtime::work::{Job, Note, Outcome, PoolConfig, Registry, encode_job};
