@@ -1,6 +1,12 @@
 //! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
 
+pub mod config;
+pub mod event;
 pub mod id;
+pub mod membership;
+pub mod meter;
 pub mod net;
 pub mod remote;
+pub mod share;
 pub mod wire;
+pub mod work;

@@ -3,15 +3,21 @@
 //! Knows the network's handle and the directory of published actors; must not know what messages mean.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use actix::{Actor, Addr};
+use bytes::Bytes;
+use tokio::runtime::Handle;
 
+use super::callee::Callers;
+use super::caller::Calls;
 use super::published::{Directory, Published};
 use super::request::Remote;
-use crate::id::NodeId;
-use crate::net::Net;
+use crate::id::{NodeId, Peer};
+use crate::net::{Inbox, Net, Undelivered};
+use crate::wire::Kind;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -41,6 +47,8 @@ stats! {
     calls_in,
     /// Tells sent to other nodes.
     tells_out,
+    /// Tells to other nodes that surely were not delivered.
+    tells_lost,
     /// Tells taken from other nodes.
     tells_in,
     /// Calls of other nodes that were answered with a refusal.
@@ -53,6 +61,8 @@ stats! {
     gone,
     /// Answers that nobody waited for any more.
     replies_late,
+    /// Messages of other nodes that were dropped because their deadline had passed before they reached the actor.
+    late_in,
     /// Calls of other nodes whose answer was not sent, for the deadline had passed or the caller had gone.
     answers_dropped,
     /// Messages from outside that did not decode.
@@ -61,15 +71,41 @@ stats! {
 
 /// A node's door between its actors and those of other nodes. One a node.
 pub struct Hub {
+    me: Weak<Hub>,
     pub(super) net: Net,
     pub(super) directory: Directory,
-    pub(super) counters: Counters,
+    pub(super) callers: Callers,
+    pub(super) calls: Calls,
+    pub(super) runtime: Handle,
+    counters: Counters,
 }
 
 impl Hub {
-    /// A hub over `net`.
+    /// The kinds of payload a hub takes: `router.on(Hub::KINDS, hub.clone())`.
+    pub const KINDS: RangeInclusive<Kind> = Kind::CALL..=Kind::TELL;
+
+    /// A hub over `net`. To be made its inbox, or a part of it, before the network starts.
+    ///
+    /// # Panics
+    /// Outside tokio's context.
     pub fn new(net: Net) -> Arc<Hub> {
-        Arc::new(Hub { net, directory: Directory::default(), counters: Counters::default() })
+        // Ids of two lives of a node must not meet: an incarnation is a time in microseconds, and a node calls less than
+        // a million times a second over its life.
+        let calls = Calls::new(net.me().incarnation.0);
+        Arc::new_cyclic(|me| Hub {
+            me: me.clone(),
+            net,
+            directory: Directory::default(),
+            callers: Callers::default(),
+            calls,
+            runtime: Handle::current(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The network under it.
+    pub fn net(&self) -> &Net {
+        &self.net
     }
 
     /// Publishes an actor under a name, in place of any that had it. Say what it accepts:
@@ -89,8 +125,42 @@ impl Hub {
         Remote { hub: Arc::clone(self), node: node.clone(), name: actor.into(), actor: PhantomData }
     }
 
+    /// Ends it: nothing is published any more, and every call under way fails with `Closed`, as does every later one.
+    pub fn close(&self) {
+        self.directory.clear();
+        self.calls.close();
+    }
+
     /// What was counted.
     pub fn stats(&self) -> HubStats {
         self.counters.snapshot()
+    }
+
+    pub(super) fn count(&self, which: impl FnOnce(&Counters) -> &AtomicU64) {
+        which(&self.counters).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Inbox for Hub {
+    fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
+        match (kind, self.me.upgrade()) {
+            // Answers are made after this returns: they hold the hub.
+            (Kind::CALL | Kind::TELL, Some(hub)) => hub.incoming(from, kind, body),
+            (Kind::REPLY, _) => self.replied(from, body),
+            _ => self.count(|counters| &counters.malformed),
+        }
+    }
+
+    fn down(&self, peer: &Peer, why: &str) {
+        self.callers.down(&peer.node);
+        self.calls.down(&peer.node, why);
+    }
+
+    fn undelivered(&self, (node, kind, body): Undelivered) {
+        match kind {
+            Kind::CALL => self.calls.undelivered(&node, &body),
+            Kind::TELL => self.count(|counters| &counters.tells_lost),
+            _ => self.count(|counters| &counters.answers_dropped),
+        }
     }
 }

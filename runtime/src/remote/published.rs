@@ -18,8 +18,10 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use actix::dev::ToEnvelope;
 use actix::{Actor, Addr, Handler};
 
+use super::callee::Job;
 use super::error::Refusal;
 use super::message::RemoteMessage;
+use crate::wire::{self, Kind, WireError};
 
 /// Messages of all callers together that one published actor may have in hand.
 pub const ACTOR_IN_FLIGHT_MAX: usize = 4096;
@@ -93,6 +95,9 @@ impl Drop for Place {
 /// A message type that a published actor accepts, with the type forgotten.
 pub(super) trait Accept: Send + Sync {
     fn as_any(&self) -> &dyn Any;
+
+    /// Decodes a message from another node and puts it into the mailbox. In tokio's context.
+    fn serve(&self, body: &[u8], job: Job) -> Result<(), WireError>;
 }
 
 /// The same with the message's type known and the actor's forgotten.
@@ -100,6 +105,7 @@ pub(super) struct Typed<M: RemoteMessage>(Box<dyn Deliver<M>>);
 
 trait Deliver<M: RemoteMessage>: Send + Sync {
     fn deliver(&self, message: M) -> Answer<M>;
+    fn serve(&self, message: M, job: Job);
 }
 
 /// An answer to come from a local actor.
@@ -117,6 +123,12 @@ impl<M: RemoteMessage> Accept for Typed<M> {
     fn as_any(&self) -> &dyn Any {
         self
     }
+
+    fn serve(&self, body: &[u8], job: Job) -> Result<(), WireError> {
+        let message = wire::decode::<M>(Kind::CALL, body)?;
+        self.0.serve(message, job);
+        Ok(())
+    }
 }
 
 struct Mailbox<A: Actor>(Addr<A>);
@@ -131,6 +143,12 @@ where
         // A fresh clone: see the note on bounds above.
         let request = self.0.clone().send(message);
         Box::pin(async move { request.await.map_err(|_| Refusal::Stopped) })
+    }
+
+    fn serve(&self, message: M, job: Job) {
+        let request = self.0.clone().send(message);
+        // Not `spawn_local`: the endpoint's thread need not be inside a `LocalSet`.
+        tokio::spawn(job.settle::<M>(async move { request.await.map_err(|_| Refusal::Stopped) }));
     }
 }
 

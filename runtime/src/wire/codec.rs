@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use rmp_serde::decode::{Deserializer, Error as DecodeError};
 use rmp_serde::encode::{Error as EncodeError, Serializer};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::kind::{DATA_MAX, Encoding, Kind};
 use super::scan::{Fault, scan};
@@ -121,7 +121,7 @@ pub fn encode_payload_into<T: Serialize + ?Sized>(
 ///
 /// # Errors
 /// `TooLong`, `TooDeep`, `Trailing`, `Truncated`, `Malformed`, `UnknownKind`.
-pub fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, WireError> {
+pub fn decode<'a, T: Deserialize<'a>>(kind: Kind, bytes: &'a [u8]) -> Result<T, WireError> {
     let info = kind.info().ok_or(WireError::UnknownKind(kind))?;
     gate(info.name, info.cap, bytes)
 }
@@ -130,7 +130,7 @@ pub fn decode<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, WireEr
 ///
 /// # Errors
 /// As [`decode`], without `UnknownKind`.
-pub fn decode_payload<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+pub fn decode_payload<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, WireError> {
     gate(PAYLOAD, DATA_MAX, bytes)
 }
 
@@ -154,7 +154,7 @@ fn append(
     Err(failed)
 }
 
-fn gate<T: DeserializeOwned>(what: &str, cap: usize, bytes: &[u8]) -> Result<T, WireError> {
+fn gate<'a, T: Deserialize<'a>>(what: &str, cap: usize, bytes: &'a [u8]) -> Result<T, WireError> {
     if bytes.len() > cap {
         return Err(WireError::TooLong { what: what.into(), len: bytes.len(), cap });
     }
@@ -189,10 +189,8 @@ fn refused(what: &str, error: DecodeError) -> WireError {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use serde::{Deserialize, Serialize};
-
     use super::*;
+    use proptest::prelude::*;
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     struct Sample {

@@ -37,6 +37,10 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
     fn needs(&self) -> Vec<Need> {
         Vec::new()
     }
+
+    /// Whether this is a run of equal tasks made by [`Context::join_all`].
+    #[doc(hidden)]
+    const BATCH: bool = false;
 }
 
 /// A program: the root of a tree of tasks, run once on one node of its job.
@@ -146,6 +150,10 @@ impl Stop {
         })))
     }
 
+    pub(crate) fn failure(failure: Failure) -> Self {
+        Self(Box::new(Cause::Failed(failure)))
+    }
+
     pub(crate) fn halt(halt: Halt) -> Self {
         Self(Box::new(Cause::Halt(halt)))
     }
@@ -155,9 +163,11 @@ impl Stop {
     }
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Self(Box::new(Cause::Failed(failure)))
+/// Any error fails the job, with the text of its causes. (`Stop` itself is no `Error`, so that this is possible.)
+impl<E: std::error::Error> From<E> for Stop {
+    #[cold]
+    fn from(error: E) -> Self {
+        Self::failed(error_text(&error), false)
     }
 }
 

@@ -1,0 +1,327 @@
+//! A job as the roles speak of it: what runs, how, and what comes out. Messages of more than one actor live here.
+//!
+//! Must not know how a role does its work.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_runtime::membership::View;
+use springtide_runtime::meter::{Histograms, Statistics};
+use springtide_runtime::net::Contact;
+use springtide_runtime::remote_message;
+use springtide_runtime::work::{Failure, Outcome};
+
+/// How nodes choose whom to steal from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StealMode {
+    /// Cluster-aware random stealing: synchronous steals inside the cluster, and one asynchronous steal to another cluster
+    /// outstanding meanwhile.
+    #[default]
+    ClusterAware,
+    /// Random stealing over all nodes, one steal at a time: the baseline.
+    Random,
+}
+
+/// How a job is run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobParams {
+    /// Whom to steal from.
+    pub steal: StealMode,
+    /// Statistics are pushed up the tree this often, in milliseconds.
+    pub period_ms: u64,
+    /// Seed of every random choice of the run.
+    pub seed: u64,
+    /// Stack of a compute thread, in bytes.
+    pub stack_bytes: u64,
+    /// How many waits of one stack may take unrelated work.
+    pub nesting_bound: u32,
+}
+
+impl Default for JobParams {
+    fn default() -> Self {
+        Self {
+            steal: StealMode::ClusterAware,
+            period_ms: 10_000,
+            seed: 1,
+            stack_bytes: 16 << 20,
+            nesting_bound: 32,
+        }
+    }
+}
+
+/// A job as its workers get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Which.
+    pub id: JobId,
+    /// Its ownership generation.
+    pub epoch: Epoch,
+    /// The registered name.
+    pub name: String,
+    /// The encoded job value.
+    pub body: Bytes,
+    /// Fingerprint of the submitting program's registry; a worker with another refuses.
+    pub fingerprint: u64,
+    /// How to run it.
+    pub params: JobParams,
+}
+
+/// To a worker (published as [`WORKER`]): take part in a job. The view says which further roles the node has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Assign {
+    /// The job.
+    pub spec: JobSpec,
+    /// Who takes part, the receiver among them.
+    pub view: View,
+    /// Who submitted it: its actor [`CLIENT`] gets [`JobNote`]s and [`JobEnded`].
+    pub client: Contact,
+    /// The scheduler's node: its actor [`SCHEDULER`] gets [`JobOver`].
+    pub scheduler: Contact,
+}
+
+/// Why a worker does not take part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum AssignError {
+    /// It works for another job.
+    #[error("node {node} works for {job}")]
+    Busy {
+        /// Which node.
+        node: NodeId,
+        /// For whom.
+        job: JobId,
+    },
+    /// Its program is another.
+    #[error(
+        "node {node} runs another program (registry {node_fingerprint:016x}, the job's is {job_fingerprint:016x}): \
+         start its nodes with the program that submits the job"
+    )]
+    Program {
+        /// Which node.
+        node: NodeId,
+        /// Of its registry.
+        node_fingerprint: u64,
+        /// Of the job's registry.
+        job_fingerprint: u64,
+    },
+    /// No such job in its program.
+    #[error("node {node} knows no job {name}")]
+    UnknownJob {
+        /// Which node.
+        node: NodeId,
+        /// The job's name.
+        name: String,
+    },
+    /// The system gave no threads, or the like.
+    #[error("node {node} could not start the job: {reason}")]
+    Failed {
+        /// Which node.
+        node: NodeId,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// To a worker: the job is over, or wanted no more. Answered when its threads have stopped.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Release {
+    /// Which job.
+    pub job: JobId,
+}
+
+/// To a worker, by its site: end the process. Answered before it ends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shutdown {
+    /// Why, for its log.
+    pub reason: String,
+}
+
+/// What a running job tells whoever submitted it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobNote {
+    /// Which job.
+    pub job: JobId,
+    /// Counts up from 0.
+    pub seq: u64,
+    /// What.
+    pub what: NoteKind,
+}
+
+/// See [`JobNote`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteKind {
+    /// The root has started on this node.
+    Started {
+        /// Where.
+        root: NodeId,
+        /// Workers that joined, by cluster.
+        workers: BTreeMap<ClusterId, u32>,
+    },
+    /// An iteration took this long, in seconds.
+    Iteration {
+        /// Counts up from 0.
+        index: u64,
+        /// Seconds.
+        seconds: f64,
+    },
+    /// How far the job is.
+    Progress {
+        /// Done so far.
+        done: u64,
+        /// Of how many.
+        total: u64,
+        /// What is counted.
+        what: String,
+    },
+    /// A line for the user.
+    Say {
+        /// The line.
+        text: String,
+    },
+    /// A file for the run's directory.
+    Artifact {
+        /// A plain file name.
+        name: String,
+        /// Its contents.
+        bytes: Bytes,
+    },
+    /// What happened on a node, for the run log: records as JSON lines.
+    Events {
+        /// The records.
+        records: Vec<springtide_runtime::event::Record>,
+    },
+    /// The period's statistics of the whole job, for who watches.
+    Period {
+        /// Sum over the job, since its start.
+        total: Statistics,
+    },
+}
+
+/// Why a job has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum JobError {
+    /// A task failed or panicked.
+    #[error(transparent)]
+    Task(#[from] Failure),
+    /// It was cancelled.
+    #[error("the job was cancelled: {reason}")]
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+    /// Nodes were lost whose work this version cannot recover.
+    #[error("node {node} was lost: {reason}")]
+    NodeLost {
+        /// Which node.
+        node: NodeId,
+        /// What is known, with its last lines where there are any.
+        reason: String,
+    },
+    /// It could not be started.
+    #[error("the job could not be started: {reason}")]
+    Start {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A cluster's part in a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClusterReport {
+    /// Its workers.
+    pub workers: u32,
+    /// Their sums.
+    pub statistics: Statistics,
+}
+
+/// What a job used and did.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct JobReport {
+    /// From the root's start to its end, in seconds.
+    pub wall_s: f64,
+    /// Length of each iteration, in seconds.
+    pub iterations: Vec<f64>,
+    /// By cluster.
+    pub clusters: BTreeMap<ClusterId, ClusterReport>,
+    /// Sum over the job; its latencies hold the whole run.
+    pub total: Statistics,
+}
+
+impl JobReport {
+    /// The run's latency histograms.
+    ///
+    /// # Errors
+    /// If the report's latencies are malformed.
+    pub fn histograms(&self) -> Result<Histograms, springtide_runtime::meter::DeltaError> {
+        let mut histograms = Histograms::default();
+        histograms.apply(&self.total.latencies)?;
+        Ok(histograms)
+    }
+}
+
+/// To the client: the job has ended. Sent after all its notes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobEnded {
+    /// Which job.
+    pub job: JobId,
+    /// How.
+    pub outcome: Result<Outcome, JobError>,
+    /// What it used.
+    pub report: JobReport,
+}
+
+/// To the scheduler, by the job's coordinator: the job has ended and its workers are released.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobOver {
+    /// Which job.
+    pub job: JobId,
+    /// Its generation.
+    pub epoch: Epoch,
+    /// Whether it has an outcome.
+    pub ok: bool,
+}
+
+/// To the coordinator (published as [`coordinator_name`]), by the client or the scheduler: end the job without an outcome.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cancel {
+    /// Which job.
+    pub job: JobId,
+    /// Why.
+    pub reason: String,
+}
+
+remote_message! {
+    "assign" => Assign -> Result<(), AssignError>;
+    "release" => Release;
+    "shutdown" => Shutdown;
+    "job-note" => JobNote;
+    "job-ended" => JobEnded;
+    "job-over" => JobOver;
+    "cancel" => Cancel;
+}
+
+/// The worker's published name on every node.
+pub const WORKER: &str = "worker";
+/// The scheduler's published name on the head.
+pub const SCHEDULER: &str = "scheduler";
+/// The submitting side's published name.
+pub const CLIENT: &str = "client";
+
+/// The published name of a cluster's site on the head (or on the cluster's own head).
+pub fn site_name(cluster: &ClusterId) -> String {
+    format!("site:{cluster}")
+}
+
+/// The published name of a job's coordinator on its node.
+pub fn coordinator_name(job: JobId) -> String {
+    format!("coordinator:{}", job.0)
+}
+
+/// The published name of a cluster's coordinator for a job on its node.
+pub fn cluster_coordinator_name(job: JobId) -> String {
+    format!("cluster-coordinator:{}", job.0)
+}

@@ -1,0 +1,252 @@
+//! Nodes as child processes of this one.
+//!
+//! No node outlives its launcher: it holds the reading end of a pipe as its standard input, whose writing end is here
+//! and nowhere else. When this process ends, however it ends, the pipe does too, and the node takes that as the order to
+//! end. Nodes have a process group of their own, so that Ctrl-C on the terminal reaches the launcher alone, which then
+//! ends them in order.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::timeout;
+
+use super::{Ended, LocalFuture, NodeRequest, Process, Provider, ProviderError};
+
+/// How many of a node's last lines are shown.
+const LAST_LINES: usize = 8;
+/// How much of its log is searched for them, in bytes.
+const LAST_BYTES: u64 = 8 << 10;
+
+/// Starts nodes on this machine.
+#[derive(Clone, Debug, Default)]
+pub struct LocalProvider {
+    args: Option<Vec<String>>,
+}
+
+impl LocalProvider {
+    /// Starts nodes by `PROGRAM node run --config FILE --with-parent`.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts programs with these arguments instead.
+    pub fn with_args(args: Vec<String>) -> Self {
+        Self { args: Some(args) }
+    }
+
+    fn spawn(&self, request: &NodeRequest) -> Result<LocalProcess, ProviderError> {
+        let log = OpenOptions::new().create(true).append(true).open(&request.log);
+        let log_error = |source| ProviderError::Log { log: request.log.clone(), source };
+        let log = log.map_err(log_error)?;
+        let begin = log.metadata().map_err(log_error)?.len();
+        let mut command = Command::new(&request.program);
+        match &self.args {
+            Some(args) => command.args(args),
+            None => command.args(["node", "run", "--with-parent", "--config"]).arg(&request.config),
+        };
+        command.envs(request.env.iter().map(|(key, value)| (key, value)));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
+        command.process_group(0).kill_on_drop(true);
+        let mut child = command.spawn().map_err(|source| {
+            let program = request.program.clone();
+            ProviderError::Start { program, source }
+        })?;
+        let pipe = child.stdin.take();
+        Ok(LocalProcess { child, pipe, log: request.log.clone(), begin, ended: None })
+    }
+}
+
+impl Provider for LocalProvider {
+    fn start<'a>(
+        &'a self,
+        request: &'a NodeRequest,
+    ) -> LocalFuture<'a, Result<Box<dyn Process>, ProviderError>> {
+        let started = self.spawn(request);
+        Box::pin(async move { started.map(|process| Box::new(process) as Box<dyn Process>) })
+    }
+
+    fn starts_programs(&self) -> bool {
+        true
+    }
+}
+
+struct LocalProcess {
+    child: Child,
+    /// Closing it is the order to end. Kept apart from `child`, whose `wait` would close it.
+    pipe: Option<ChildStdin>,
+    log: PathBuf,
+    /// Where this life's lines begin in the log.
+    begin: u64,
+    ended: Option<Ended>,
+}
+
+impl LocalProcess {
+    async fn wait(&mut self) -> Ended {
+        if let Some(ended) = &self.ended {
+            return ended.clone();
+        }
+        let status = self.child.wait().await;
+        self.note(status)
+    }
+
+    fn note(&mut self, status: std::io::Result<ExitStatus>) -> Ended {
+        let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        let ended = Ended { how, last_lines: last_lines(&self.log, self.begin) };
+        self.ended = Some(ended.clone());
+        ended
+    }
+}
+
+impl Process for LocalProcess {
+    fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    fn last_lines(&self) -> Vec<String> {
+        last_lines(&self.log, self.begin)
+    }
+
+    fn ended(&mut self) -> LocalFuture<'_, Ended> {
+        Box::pin(self.wait())
+    }
+
+    fn stop(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+        Box::pin(async move {
+            self.pipe = None;
+            if timeout(grace, self.wait()).await.is_err() {
+                self.kill();
+            }
+            self.wait().await
+        })
+    }
+
+    fn kill(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.child.start_kill();
+    }
+}
+
+/// The last lines of a log since `begin`.
+fn last_lines(log: &Path, begin: u64) -> Vec<String> {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(log)?;
+        let from = file.metadata()?.len().saturating_sub(LAST_BYTES).max(begin);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(LAST_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    let mut lines = VecDeque::new();
+    for line in String::from_utf8_lossy(&bytes).lines() {
+        if lines.len() == LAST_LINES {
+            lines.pop_front();
+        }
+        let shown: String = line.chars().filter(|c| !c.is_control()).take(400).collect();
+        lines.push_back(shown);
+    }
+    lines.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn request(dir: &Path) -> NodeRequest {
+        NodeRequest {
+            node: "ams-1".into(),
+            program: "sh".into(),
+            config: dir.join("node.toml"),
+            log: dir.join("node.log"),
+            env: vec![("GREETING".into(), "hello".into())],
+        }
+    }
+
+    fn shell(script: &str) -> LocalProvider {
+        LocalProvider::with_args(vec!["-c".into(), script.into()])
+    }
+
+    fn alive(pid: u32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie has ended.
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    }
+
+    #[actix_rt::test]
+    async fn the_last_lines_of_this_life_are_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let request = request(dir.path());
+        std::fs::write(&request.log, "of an earlier life\n").unwrap();
+        let script = "for i in 1 2 3 4 5 6 7 8 9; do echo $GREETING $i >&2; done; exit 3";
+        let provider = shell(script);
+        let mut process = provider.start(&request).await.unwrap();
+        let ended = process.ended().await;
+        assert_eq!(ended.how, "exit status: 3");
+        assert_eq!(ended.last_lines.len(), LAST_LINES);
+        assert_eq!(ended.last_lines[LAST_LINES - 1], "hello 9");
+        assert!(ended.describe().contains("exit status: 3"));
+        let mut process = shell("exit 0").start(&request).await.unwrap();
+        assert_eq!(process.ended().await.last_lines, [""; 0]);
+    }
+
+    #[actix_rt::test]
+    async fn the_end_of_the_pipe_is_the_order_to_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let request = request(dir.path());
+        let mut process = shell("cat; echo bye >&2").start(&request).await.unwrap();
+        // Waiting for it, and giving that up, must not end it.
+        assert!(timeout(Duration::from_millis(50), process.ended()).await.is_err());
+        assert!(alive(process.pid().unwrap()));
+        let ended = process.stop(LONG).await;
+        assert_eq!((ended.how.as_str(), ended.last_lines), ("exit status: 0", vec!["bye".into()]));
+        assert_eq!(process.stop(LONG).await.how, "exit status: 0");
+    }
+
+    #[actix_rt::test]
+    async fn one_that_does_not_listen_is_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let request = request(dir.path());
+        let mut process = shell("exec sleep 600").start(&request).await.unwrap();
+        let ended = process.stop(Duration::from_millis(50)).await;
+        assert_eq!(ended.how, "signal: 9 (SIGKILL)");
+    }
+
+    #[actix_rt::test]
+    async fn dropping_it_kills_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let request = request(dir.path());
+        let process = shell("exec sleep 600").start(&request).await.unwrap();
+        let pid = process.pid().unwrap();
+        assert!(alive(pid));
+        drop(process);
+        for _ in 0..6000 {
+            if !alive(pid) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("process {pid} lives on");
+    }
+
+    #[actix_rt::test]
+    async fn what_cannot_be_started_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("nothing");
+        let lost = NodeRequest { program, ..request(dir.path()) };
+        let Err(error) = LocalProvider::new().start(&lost).await else { panic!("it started") };
+        let text = error.to_string();
+        assert!(text.contains("cannot start") && text.contains("nothing"), "{text}");
+        let lost = NodeRequest { log: dir.path().join("no/log"), ..request(dir.path()) };
+        let Err(error) = LocalProvider::new().start(&lost).await else { panic!("it started") };
+        assert!(error.to_string().contains("no/log"), "{error}");
+    }
+}

@@ -1,0 +1,427 @@
+//! Tables of single histories, and properties over random ones.
+
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use springtide_runtime::id::Incarnation;
+use springtide_runtime::net::Address;
+
+use super::*;
+use crate::job::JobParams;
+
+const OURS: u64 = 7;
+
+fn contact(name: &str) -> Contact {
+    Contact { node: name.into(), cluster: "head".into(), address: Address::Memory }
+}
+
+fn submit(clusters: Option<&[(&str, u32)]>, fingerprint: u64, program: Option<&str>) -> Submit {
+    Submit {
+        name: "fib".into(),
+        body: bytes::Bytes::new(),
+        fingerprint,
+        params: JobParams::default(),
+        clusters: clusters.map(|all| all.iter().map(|&(name, n)| (name.into(), n)).collect()),
+        client: contact("client-1"),
+        program: program.map(PathBuf::from),
+    }
+}
+
+struct Grid {
+    core: Core,
+    jobs: u64,
+}
+
+impl Grid {
+    /// Clusters ams and del of `nodes` nodes each, all registered with program `fingerprint`.
+    fn of(nodes: usize, fingerprint: u64) -> Self {
+        let mut grid = Self { core: Core::new(contact("head")), jobs: 0 };
+        for cluster in ["ams", "del"] {
+            let names: Vec<NodeId> = (1..=nodes).map(|n| format!("{cluster}-{n}").into()).collect();
+            let site = Event::SiteUp {
+                cluster: cluster.into(),
+                nodes: names.clone(),
+                starts_programs: true,
+            };
+            grid.put(site);
+            for name in names {
+                grid.register(name.as_str(), 1, fingerprint);
+            }
+        }
+        grid
+    }
+
+    fn put(&mut self, event: Event) -> Vec<String> {
+        self.core.handle(event).iter().map(text).collect()
+    }
+
+    fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
+        let (cluster, _) = node.split_once('-').unwrap();
+        self.put(Event::Registered(Registered {
+            cluster: cluster.into(),
+            node: node.into(),
+            incarnation: Incarnation(incarnation),
+            address: Address::Memory,
+            threads: 1,
+            fingerprint,
+            pid: 1,
+        }))
+    }
+
+    fn submit(&mut self, submit: Submit) -> Vec<String> {
+        self.jobs += 1;
+        let (job, epoch) = (JobId(self.jobs), Epoch(1));
+        self.put(Event::Submit { job, epoch, submit: Box::new(submit) })
+    }
+
+    fn accept(&mut self, job: u64, nodes: &[&str]) -> Vec<String> {
+        let mut out = Vec::new();
+        for &node in nodes {
+            let (job, node) = (JobId(job), node.into());
+            out.extend(self.put(Event::Assigned { job, node, answer: Ok(()) }));
+        }
+        out
+    }
+
+    fn over(&mut self, job: u64) -> Vec<String> {
+        self.put(Event::JobOver { job: JobId(job), epoch: Epoch(1) })
+    }
+
+    fn released(&mut self, job: u64, node: &str, ok: bool) -> Vec<String> {
+        self.put(Event::Released { job: JobId(job), node: node.into(), ok })
+    }
+
+    fn state(&self, node: &str) -> NodeState {
+        let status = self.core.status();
+        let mut nodes = status.sites.values().flat_map(|site| &site.nodes);
+        nodes.find(|known| known.node == node.into()).unwrap().state
+    }
+}
+
+fn text(action: &Action) -> String {
+    match action {
+        Action::Assign { node, assign } => format!("assign {} {node}", assign.spec.id),
+        Action::Grant(granted) => format!("grant {} {}", granted.job, granted.coordinator.node),
+        Action::Refuse { job, error } => format!("refuse {job}: {error}"),
+        Action::Release { node, job } => format!("release {job} {node}"),
+        Action::Cancel { job, coordinator, .. } => format!("cancel {job} {coordinator}"),
+        Action::Ended { job, error, .. } => format!("ended {job}: {error}"),
+        Action::Replace { cluster, nodes, program, .. } => {
+            let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
+            format!("replace {cluster} {nodes:?} {program}")
+        }
+    }
+}
+
+#[test]
+fn a_job_gets_what_it_asks_for_and_gives_it_back() {
+    let mut grid = Grid::of(2, OURS);
+    let told = grid.submit(submit(Some(&[("del", 2), ("ams", 1)]), OURS, None));
+    assert_eq!(told, ["assign job-1 ams-1", "assign job-1 del-1", "assign job-1 del-2"]);
+    assert_eq!(grid.accept(1, &["del-2", "ams-1"]), [""; 0]);
+    assert_eq!(grid.accept(1, &["del-1"]), ["grant job-1 ams-1"]);
+    assert_eq!(grid.state("ams-1"), NodeState::Busy);
+    assert_eq!(grid.state("ams-2"), NodeState::Idle);
+    assert_eq!(grid.over(1), [""; 0]);
+    assert_eq!(grid.core.status().count(NodeState::Idle), 4);
+    assert!(grid.core.status().jobs.is_empty());
+}
+
+#[test]
+fn the_view_names_the_first_node_of_each_cluster() {
+    let mut grid = Grid::of(2, OURS);
+    grid.jobs = 1;
+    let (job, epoch) = (JobId(9), Epoch(4));
+    let event = Event::Submit { job, epoch, submit: Box::new(submit(None, OURS, None)) };
+    let actions = grid.core.handle(event);
+    assert_eq!(actions.len(), 4);
+    for action in actions {
+        let Action::Assign { assign, .. } = action else { panic!("{action:?}") };
+        let view = &assign.view;
+        assert_eq!((view.epoch, view.members.len()), (Epoch(4), 4));
+        assert_eq!(view.coordinator, Some("ams-1".into()));
+        let leaders: Vec<_> = view.cluster_coordinators.values().map(NodeId::as_str).collect();
+        assert_eq!(leaders, ["ams-1", "del-1"]);
+    }
+}
+
+#[test]
+fn jobs_wait_their_turn_and_the_queue_does_not_overtake() {
+    let mut grid = Grid::of(1, OURS);
+    grid.submit(submit(Some(&[("ams", 1)]), OURS, None));
+    grid.accept(1, &["ams-1"]);
+    assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+    assert_eq!(grid.submit(submit(Some(&[("del", 1)]), OURS, None)), [""; 0]);
+    let status = grid.core.status();
+    let waits: Vec<_> = status.jobs.iter().filter_map(|job| job.waits_for.as_deref()).collect();
+    assert_eq!(waits, ["nodes: 1 more of cluster ams", ""]);
+    assert_eq!(grid.over(1), ["assign job-2 ams-1", "assign job-2 del-1"]);
+    grid.accept(2, &["ams-1", "del-1"]);
+    assert_eq!(grid.over(2), ["assign job-3 del-1"]);
+}
+
+#[test]
+fn what_can_never_be_is_refused_at_once() {
+    let mut grid = Grid::of(2, OURS);
+    let cases: [(&[(&str, u32)], &str); 4] = [
+        (&[("ams", 3)], "it asks for 3 nodes of cluster ams, which has 2 that work"),
+        (&[("bud", 1)], "the grid has no cluster bud; it has ams, del"),
+        (&[("ams", 0)], "it asks for no node of cluster ams"),
+        (&[], "it asks for no cluster"),
+    ];
+    for (n, (clusters, why)) in cases.iter().enumerate() {
+        let told = grid.submit(submit(Some(clusters), OURS, None));
+        assert_eq!(told, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
+    }
+}
+
+#[test]
+fn a_refusal_releases_the_others_and_names_the_refuser() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
+    grid.accept(1, &["ams-1"]);
+    let answer = Err(AssignError::UnknownJob { node: "ams-2".into(), name: "fib".into() });
+    let told = grid.put(Event::Assigned { job: JobId(1), node: "ams-2".into(), answer });
+    let why = "refuse job-1: a worker did not take the job: node ams-2 knows no job fib";
+    assert_eq!(told, [why, "release job-1 ams-1", "release job-1 ams-2"]);
+    assert_eq!(grid.state("ams-1"), NodeState::Busy);
+    grid.released(1, "ams-1", true);
+    assert_eq!(grid.state("ams-1"), NodeState::Idle);
+    // One that does not answer is started anew.
+    assert_eq!(grid.released(1, "ams-2", false), ["replace ams [ams-2] same"]);
+    assert_eq!(grid.state("ams-2"), NodeState::Starting);
+    assert!(grid.core.status().jobs.is_empty());
+}
+
+#[test]
+fn a_lost_node_ends_its_job_with_the_reason_and_frees_the_others() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    let lost = |node: &str| Event::NodeLost {
+        node: node.into(),
+        reason: "killed by signal 9".into(),
+        returns: true,
+    };
+    let told = grid.put(lost("del-2"));
+    assert_eq!(
+        told,
+        [
+            "ended job-1: node del-2 was lost: killed by signal 9",
+            "cancel job-1 ams-1",
+            "release job-1 ams-1",
+            "release job-1 ams-2",
+            "release job-1 del-1",
+        ]
+    );
+    // The coordinator's late word frees nobody: the releases do.
+    assert_eq!(grid.over(1), [""; 0]);
+    assert_eq!(grid.state("ams-1"), NodeState::Busy);
+    for node in ["ams-1", "ams-2", "del-1"] {
+        grid.released(1, node, true);
+    }
+    assert_eq!(grid.core.status().count(NodeState::Idle), 3);
+    assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+    assert_eq!(grid.register("del-2", 2, OURS).len(), 4);
+}
+
+#[test]
+fn the_loss_of_the_coordinators_node_does_not_ask_the_dead() {
+    let mut grid = Grid::of(1, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "del-1"]);
+    // A new life before the word of the old one's end.
+    let told = grid.register("ams-1", 2, OURS);
+    assert_eq!(
+        told,
+        ["ended job-1: node ams-1 was lost: it was started anew", "release job-1 del-1"]
+    );
+    assert_eq!(grid.state("ams-1"), NodeState::Idle);
+}
+
+#[test]
+fn nodes_of_another_program_are_replaced_once() {
+    let mut grid = Grid::of(1, 99);
+    let told = grid.submit(submit(None, OURS, Some("/bin/ours")));
+    assert_eq!(told, ["replace ams [ams-1] /bin/ours", "replace del [del-1] /bin/ours"]);
+    assert_eq!(grid.register("ams-1", 2, OURS), [""; 0]);
+    assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
+    grid.accept(1, &["ams-1", "del-1"]);
+    grid.over(1);
+    // A program that turns out to have another registry is not tried for ever.
+    assert_eq!(grid.submit(submit(Some(&[("ams", 1)]), 5, Some("/bin/x"))).len(), 1);
+    let told = grid.register("ams-1", 3, OURS);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("refuse job-2: the job cannot be placed: node ams-1 runs another"));
+    // And without a program there is nothing to try.
+    let told = grid.submit(submit(None, 5, None));
+    assert!(told[0].starts_with("refuse job-3"), "{told:?}");
+}
+
+#[test]
+fn broken_nodes_are_told_of_with_their_reason() {
+    let mut grid = Grid::of(1, OURS);
+    for node in ["ams-1", "del-1"] {
+        let reason = "it died 3 times in 60 s".to_owned();
+        grid.put(Event::NodeLost { node: node.into(), reason, returns: false });
+    }
+    let told = grid.submit(submit(None, OURS, None));
+    let why = "no node of the grid works: it died 3 times in 60 s";
+    assert_eq!(told, [format!("refuse job-1: the job cannot be placed: {why}")]);
+}
+
+#[test]
+fn a_client_that_goes_takes_its_jobs_along() {
+    let mut grid = Grid::of(1, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "del-1"]);
+    let told = grid.put(Event::ClientLost { client: "client-1".into() });
+    assert_eq!(told.len(), 2);
+    assert!(told[0].starts_with("refuse job-2: the job was cancelled"), "{told:?}");
+    assert_eq!(told[1], "cancel job-1 ams-1");
+    let (job, reason) = (JobId(1), "no answer".to_owned());
+    let told = grid.put(Event::CancelFailed { job, reason });
+    assert!(told.contains(&"release job-1 del-1".to_owned()), "{told:?}");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Register(usize, u64, bool),
+    Lose(usize, bool),
+    Submit(Option<[u32; 2]>, bool, bool),
+    Answer(usize, bool),
+    Over(usize),
+    Cancel(usize),
+    ClientLost,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0usize..4, 1u64..5, prop::bool::weighted(0.8)).prop_map(|(n, i, ours)| Step::Register(n, i, ours)),
+        1 => (0usize..4, prop::bool::weighted(0.8)).prop_map(|(n, r)| Step::Lose(n, r)),
+        3 => (prop::option::of([0u32..3, 0u32..3]), prop::bool::weighted(0.9), any::<bool>())
+            .prop_map(|(c, ours, program)| Step::Submit(c, ours, program)),
+        8 => (any::<usize>(), prop::bool::weighted(0.85)).prop_map(|(n, ok)| Step::Answer(n, ok)),
+        3 => (0usize..8).prop_map(Step::Over),
+        1 => (0usize..8).prop_map(Step::Cancel),
+        1 => Just(Step::ClientLost),
+    ];
+    prop::collection::vec(step, 0..60)
+}
+
+proptest! {
+    /// Whatever happens: a node holds one job at a time, each submission gets one answer, grants are what was asked for.
+    #[test]
+    fn random_histories_keep_the_books(steps in steps()) {
+        const NODES: [&str; 4] = ["ams-1", "ams-2", "del-1", "del-2"];
+        let mut grid = Grid::of(2, OURS);
+        let mut holds: BTreeMap<NodeId, JobId> = BTreeMap::new();
+        let mut open: Vec<(bool, JobId, NodeId)> = Vec::new();
+        let mut answered: BTreeMap<JobId, u32> = BTreeMap::new();
+        let mut asked: BTreeMap<JobId, Option<[u32; 2]>> = BTreeMap::new();
+        let mut running: BTreeSet<JobId> = BTreeSet::new();
+        let mut lives = BTreeMap::from(NODES.map(|node| (NodeId::from(node), 1u64)));
+        for step in steps {
+            let event = match step {
+                Step::Register(n, incarnation, ours) => {
+                    let node = NodeId::from(NODES[n]);
+                    let known = lives.get_mut(&node).unwrap();
+                    if incarnation > *known {
+                        *known = incarnation;
+                        holds.remove(&node);
+                        open.retain(|(_, _, to)| *to != node);
+                    }
+                    Event::Registered(Registered {
+                        cluster: NODES[n][..3].into(),
+                        node,
+                        incarnation: Incarnation(incarnation),
+                        address: Address::Memory,
+                        threads: 1,
+                        fingerprint: if ours { OURS } else { 99 },
+                        pid: 1,
+                    })
+                }
+                Step::Lose(n, returns) => {
+                    let node = NodeId::from(NODES[n]);
+                    holds.remove(&node);
+                    open.retain(|(_, _, to)| *to != node);
+                    Event::NodeLost { node, reason: "test".into(), returns }
+                }
+                Step::Submit(clusters, ours, program) => {
+                    grid.jobs += 1;
+                    let job = JobId(grid.jobs);
+                    asked.insert(job, clusters);
+                    answered.insert(job, 0);
+                    let list = clusters.map(|[a, d]| {
+                        [("ams", a), ("del", d)].into_iter().filter(|c| c.1 > 0).collect::<Vec<_>>()
+                    });
+                    let fingerprint = if ours { OURS } else { 5 };
+                    let submit = submit(list.as_deref(), fingerprint, program.then_some("/bin/x"));
+                    Event::Submit { job, epoch: Epoch(1), submit: Box::new(submit) }
+                }
+                Step::Answer(n, ok) => {
+                    if open.is_empty() { continue }
+                    let (assign, job, node) = open.remove(n % open.len());
+                    if assign {
+                        let reason = "test".to_owned();
+                        let failed = AssignError::Failed { node: node.clone(), reason };
+                        let answer = if ok { Ok(()) } else { Err(failed) };
+                        Event::Assigned { job, node, answer }
+                    } else {
+                        holds.remove(&node);
+                        Event::Released { job, node, ok }
+                    }
+                }
+                Step::Over(n) => {
+                    let Some(&job) = running.iter().nth(n) else { continue };
+                    holds.retain(|_, held| *held != job);
+                    running.remove(&job);
+                    Event::JobOver { job, epoch: Epoch(1) }
+                }
+                Step::Cancel(n) => Event::Cancel { job: JobId(n as u64), reason: "test".into() },
+                Step::ClientLost => Event::ClientLost { client: "client-1".into() },
+            };
+            for action in grid.core.handle(event) {
+                match action {
+                    Action::Assign { node, assign } => {
+                        let job = assign.spec.id;
+                        prop_assert_eq!(holds.insert(node.clone(), job), None, "{} holds two", node);
+                        if let Some([ams, del]) = asked[&job] {
+                            let of = |c: &str| assign.view.in_cluster(&c.into()).count() as u32;
+                            prop_assert_eq!([of("ams"), of("del")], [ams, del]);
+                        }
+                        open.push((true, job, node));
+                    }
+                    Action::Grant(granted) => {
+                        *answered.get_mut(&granted.job).unwrap() += 1;
+                        running.insert(granted.job);
+                        prop_assert!(granted.view.members.keys().all(|n| holds[n] == granted.job));
+                    }
+                    Action::Refuse { job, .. } => *answered.get_mut(&job).unwrap() += 1,
+                    Action::Release { node, job } => {
+                        prop_assert_eq!(holds.get(&node), Some(&job));
+                        running.remove(&job);
+                        open.retain(|(assign, of, to)| !(*assign && *of == job && *to == node));
+                        open.push((false, job, node));
+                    }
+                    Action::Ended { job, .. } => { running.remove(&job); }
+                    Action::Replace { nodes, .. } => {
+                        prop_assert!(nodes.iter().all(|node| !holds.contains_key(node)));
+                    }
+                    Action::Cancel { .. } => {}
+                }
+            }
+            let status = grid.core.status();
+            for node in status.sites.values().flat_map(|site| &site.nodes) {
+                prop_assert_eq!(holds.get(&node.node), node.job.as_ref(), "{}", node.node);
+            }
+            let queued: BTreeSet<_> = status.jobs.iter()
+                .filter(|job| matches!(job.state, JobState::Queued | JobState::Assigning))
+                .map(|job| job.job).collect();
+            for (job, answers) in &answered {
+                prop_assert_eq!(*answers, u32::from(!queued.contains(job)), "{}", job);
+            }
+        }
+    }
+}

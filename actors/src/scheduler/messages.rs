@@ -1,0 +1,234 @@
+//! What the scheduler is told and asked.
+//!
+//! Must not know how it decides.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::membership::View;
+use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::remote_message;
+
+use crate::job::{AssignError, JobParams};
+
+/// To the scheduler (published as [`SCHEDULER`](crate::job::SCHEDULER)): run a job. Answered when all its workers have
+/// taken it, or when it cannot be placed; that may take long, so call with a long deadline. A submission whose client's link
+/// goes down is dropped.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Submit {
+    /// The registered name.
+    pub name: String,
+    /// The encoded job value.
+    pub body: Bytes,
+    /// Fingerprint of the submitting program's registry.
+    pub fingerprint: u64,
+    /// How to run it.
+    pub params: JobParams,
+    /// Nodes by cluster, each at least 1; absent: every node that works.
+    pub clusters: Option<BTreeMap<ClusterId, u32>>,
+    /// Who submits: its actor [`CLIENT`](crate::job::CLIENT) hears of the job.
+    pub client: Contact,
+    /// The submitting program, for sites that can start it where their nodes run another.
+    pub program: Option<PathBuf>,
+}
+
+/// A submitted job runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Which.
+    pub job: JobId,
+    /// Its ownership generation.
+    pub epoch: Epoch,
+    /// The node of its coordinator.
+    pub coordinator: Contact,
+    /// Who takes part.
+    pub view: View,
+}
+
+/// Why a submitted job does not run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum SubmitError {
+    /// The grid has not what is asked, now or later.
+    #[error("the job cannot be placed: {reason}")]
+    NotPlaced {
+        /// Which cluster lacks what.
+        reason: String,
+    },
+    /// The nodes run another program and their site cannot start the submitting one.
+    #[error("the job cannot be placed: {reason}")]
+    Program {
+        /// Which nodes, and the mend.
+        reason: String,
+    },
+    /// A worker did not take it.
+    #[error("a worker did not take the job: {0}")]
+    Refused(#[source] AssignError),
+    /// It was cancelled while it waited.
+    #[error("the job was cancelled: {reason}")]
+    Cancelled {
+        /// Why.
+        reason: String,
+    },
+    /// The scheduler could not note the job's number and epoch, so it must not use them.
+    #[error("the scheduler cannot write its store: {reason}")]
+    Store {
+        /// The system's word.
+        reason: String,
+    },
+}
+
+/// To the scheduler: end a job, or take it from the queue. Unknown jobs are none of its concern.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CancelJob {
+    /// Which.
+    pub job: JobId,
+    /// Why, for whoever waits for it.
+    pub reason: String,
+}
+
+/// To the scheduler: how is the grid?
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GetStatus {}
+
+/// The grid at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GridStatus {
+    /// By cluster.
+    pub sites: BTreeMap<ClusterId, SiteStatus>,
+    /// Jobs that wait, then those that run.
+    pub jobs: Vec<JobStatus>,
+}
+
+impl GridStatus {
+    /// Nodes in this state.
+    pub fn count(&self, state: NodeState) -> usize {
+        self.sites.values().flat_map(|s| &s.nodes).filter(|n| n.state == state).count()
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> usize {
+        self.sites.values().map(|s| s.nodes.len()).sum()
+    }
+}
+
+/// A cluster at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteStatus {
+    /// In order of name.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// A node at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which.
+    pub node: NodeId,
+    /// What it does.
+    pub state: NodeState,
+    /// For which job it works.
+    pub job: Option<JobId>,
+    /// Its compute threads, once registered.
+    pub threads: Option<u32>,
+    /// Its process, once registered.
+    pub pid: Option<u32>,
+    /// Which life of it, once registered.
+    pub incarnation: Option<Incarnation>,
+    /// Why it is lost or broken.
+    pub reason: Option<String>,
+}
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeState {
+    /// Its process is being started, or restarted; it has not registered.
+    Starting,
+    /// Registered and free.
+    Idle,
+    /// Works for a job.
+    Busy,
+    /// Lost and given up.
+    Broken,
+}
+
+/// A job at a moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Which.
+    pub job: JobId,
+    /// The registered name.
+    pub name: String,
+    /// What it does.
+    pub state: JobState,
+    /// Its nodes.
+    pub nodes: u32,
+    /// Why it waits.
+    pub waits_for: Option<String>,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// Waits for nodes.
+    Queued,
+    /// Its workers are being told.
+    Assigning,
+    /// Runs.
+    Running,
+    /// Its nodes are being released.
+    Ending,
+}
+
+/// To the scheduler, by a site at its start: these are the cluster's nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SiteUp {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// The nodes it starts, or expects.
+    pub nodes: Vec<NodeId>,
+    /// Whether it can start nodes with a program handed in.
+    pub starts_programs: bool,
+}
+
+/// To the scheduler, by a site: a node has registered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registered {
+    /// Where.
+    pub cluster: ClusterId,
+    /// Which.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Where it is reached.
+    pub address: Address,
+    /// Its compute threads.
+    pub threads: u32,
+    /// Fingerprint of its program's registry.
+    pub fingerprint: u64,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// To the scheduler, by a site: a node is gone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeLost {
+    /// Which.
+    pub node: NodeId,
+    /// Why, with its last lines where there are any.
+    pub reason: String,
+    /// Whether its site starts it again.
+    pub returns: bool,
+}
+
+remote_message! {
+    "submit" => Submit -> Result<Granted, SubmitError>;
+    "cancel-job" => CancelJob;
+    "get-status" => GetStatus -> GridStatus;
+    "site-up" => SiteUp;
+    "registered" => Registered;
+    "node-lost" => NodeLost;
+}

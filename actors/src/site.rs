@@ -1,0 +1,400 @@
+//! The site: one a cluster. It starts the cluster's nodes through a provider, takes their registration, starts those anew
+//! that end, and ends them all.
+//!
+//! Must not know jobs: what a node's end means to a job is the scheduler's to say.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::net::Contact;
+use springtide_runtime::remote::{Remote, RemoteMessage};
+use springtide_runtime::remote_message;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::provider::{Ended, NodeRequest, Process, Provider};
+use crate::scheduler::{NodeLost, Registered, Scheduler, SiteUp};
+
+/// A node that has not registered after this time is started anew.
+const REGISTER_WITHIN: Duration = Duration::from_secs(30);
+/// A node is started anew at most this often...
+const RESTARTS: usize = 3;
+/// ...in this time; then it is given up. (Intensity limits after Erlang's supervisors.)
+const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
+/// Wait before the first restart; it doubles with each within the time above.
+const RESTART_DELAY: Duration = Duration::from_millis(100);
+/// A node that is started anew by order gets this long to end.
+const REPLACE_GRACE: Duration = Duration::from_secs(3);
+
+/// To a site (published as [`site_name`](crate::job::site_name)), by a node: I am here. Said again after the link to the
+/// site was down.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Register {
+    /// Who, and where it is reached.
+    pub contact: Contact,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Its compute threads.
+    pub threads: u32,
+    /// Fingerprint of its program's registry.
+    pub fingerprint: u64,
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Why a site does not take a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum RegisterError {
+    /// It is none of the site's nodes.
+    #[error("site {cluster} has no node {node}: its nodes are {known}")]
+    UnknownNode {
+        /// The site's cluster.
+        cluster: ClusterId,
+        /// Who asked.
+        node: NodeId,
+        /// The nodes it has.
+        known: String,
+    },
+    /// A later life of the node has registered.
+    #[error("a later life of node {node} has registered")]
+    Stale {
+        /// Who asked.
+        node: NodeId,
+    },
+}
+
+/// To a site, by the scheduler: end these nodes and start them anew.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StartAnew {
+    /// Which.
+    pub nodes: Vec<NodeId>,
+    /// With which program; absent: the one each had.
+    pub program: Option<PathBuf>,
+    /// Why, for logs.
+    pub reason: String,
+}
+
+remote_message! {
+    "register" => Register -> Result<(), RegisterError>;
+    "start-anew" => StartAnew;
+}
+
+/// To a site of this process: end all nodes. Answered when no process is left.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct EndNodes {
+    /// How long each gets to end in order.
+    pub grace: Duration,
+}
+
+/// The site actor.
+pub struct Site {
+    cluster: ClusterId,
+    slots: BTreeMap<NodeId, Slot>,
+    provider: Rc<dyn Provider>,
+    scheduler: Remote<Scheduler>,
+    ending: bool,
+}
+
+/// A node's place: what is started there, life after life.
+struct Slot {
+    request: NodeRequest,
+    /// Counts the processes started in it, so that late word of an earlier one is known as such.
+    round: u64,
+    keeper: Option<mpsc::Sender<Order>>,
+    registered: Option<Incarnation>,
+    restarts: Restarts,
+}
+
+/// What the keeper of a process is told.
+enum Order {
+    /// End it in order within this time; answered when it has ended.
+    Stop(Duration, oneshot::Sender<()>),
+    /// Kill it: it is taken for dead.
+    Kill,
+}
+
+impl Site {
+    /// A site whose nodes are those of `requests`.
+    pub fn new(
+        cluster: ClusterId,
+        requests: Vec<NodeRequest>,
+        provider: Rc<dyn Provider>,
+        scheduler: Remote<Scheduler>,
+    ) -> Self {
+        let slot = |request: NodeRequest| Slot {
+            request,
+            round: 0,
+            keeper: None,
+            registered: None,
+            restarts: Restarts::default(),
+        };
+        let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
+        Self { cluster, slots, provider, scheduler, ending: false }
+    }
+
+    /// Tells the scheduler. It is called in order; it lives as long as the head does, and the head's end is also ours.
+    fn tell<M>(&self, ctx: &mut Context<Self>, message: M)
+    where
+        Scheduler: Handler<M>,
+        M: RemoteMessage<Result = ()>,
+    {
+        let call = self.scheduler.send(message).start();
+        let report = async move {
+            if let Err(error) = call.await {
+                tracing::warn!("the scheduler was not told: {error}");
+            }
+        };
+        ctx.spawn(report.into_actor(self));
+    }
+
+    fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        if self.ending {
+            return;
+        }
+        slot.round += 1;
+        slot.registered = None;
+        let (order, orders) = mpsc::channel(4);
+        slot.keeper = Some(order);
+        let (round, request) = (slot.round, slot.request.clone());
+        let (provider, site) = (Rc::clone(&self.provider), ctx.address());
+        let told = Exited { node: node.clone(), round, ended: None };
+        let keeper = async move {
+            let ended = match provider.start(&request).await {
+                Ok(process) => keep(process, orders).await,
+                Err(error) => Some(Ended { how: error.to_string(), last_lines: Vec::new() }),
+            };
+            // The site is gone only when the head ends.
+            let _ = site.send(Exited { ended, ..told }).await;
+        };
+        actix::spawn(keeper);
+        let late = Late { node: node.clone(), round };
+        ctx.run_later(REGISTER_WITHIN, move |site, _| site.late(&late));
+    }
+
+    fn late(&mut self, late: &Late) {
+        let Some(slot) = self.slots.get(&late.node) else { return };
+        if slot.round == late.round && slot.registered.is_none() {
+            tracing::warn!(node = %late.node, "did not register within {REGISTER_WITHIN:?}: killed");
+            if let Some(keeper) = &slot.keeper {
+                // Full or closed: it is being ended already.
+                let _ = keeper.try_send(Order::Kill);
+            }
+        }
+    }
+
+    fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, ended: &Ended) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        slot.keeper = None;
+        let never = slot.registered.take().is_none();
+        let mut reason = ended.describe();
+        if never {
+            reason = format!("it did not register: {reason}");
+        }
+        let delay = slot.restarts.next(Instant::now());
+        let returns = delay.is_some();
+        if returns {
+            tracing::warn!(%node, "is started anew: {reason}");
+        } else {
+            reason = format!(
+                "given up after {RESTARTS} restarts within {} s: {reason}",
+                RESTARTS_WITHIN.as_secs()
+            );
+            tracing::error!(%node, "{reason}");
+        }
+        self.tell(ctx, NodeLost { node: node.clone(), reason, returns });
+        let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
+        if let Some(delay) = delay {
+            ctx.run_later(delay, move |site, ctx| {
+                if site.slots.get(&node).is_some_and(|slot| slot.round == round) {
+                    site.start(ctx, &node);
+                }
+            });
+        }
+    }
+}
+
+/// Waits for the end of a process, and carries out orders meanwhile. `None`: it ended by order.
+async fn keep(mut process: Box<dyn Process>, mut orders: mpsc::Receiver<Order>) -> Option<Ended> {
+    loop {
+        let order = tokio::select! {
+            biased;
+            order = orders.recv() => order,
+            ended = process.ended() => return Some(ended),
+        };
+        match order {
+            Some(Order::Stop(grace, done)) => {
+                process.stop(grace).await;
+                let _ = done.send(());
+                return None;
+            }
+            Some(Order::Kill) => process.kill(),
+            None => return None, // the site is gone: dropping the process kills it
+        }
+    }
+}
+
+impl Actor for Site {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
+        let starts_programs = self.provider.starts_programs();
+        let cluster = self.cluster.clone();
+        self.tell(ctx, SiteUp { cluster, nodes: nodes.clone(), starts_programs });
+        for node in &nodes {
+            self.start(ctx, node);
+        }
+    }
+}
+
+impl Handler<Register> for Site {
+    type Result = Result<(), RegisterError>;
+
+    fn handle(&mut self, message: Register, ctx: &mut Self::Context) -> Self::Result {
+        let node = message.contact.node;
+        let Some(slot) = self.slots.get_mut(&node) else {
+            let known: Vec<_> = self.slots.keys().map(NodeId::as_str).collect();
+            let known = known.join(", ");
+            return Err(RegisterError::UnknownNode { cluster: self.cluster.clone(), node, known });
+        };
+        if slot.registered.is_some_and(|known| known > message.incarnation) {
+            return Err(RegisterError::Stale { node });
+        }
+        slot.registered = Some(message.incarnation);
+        let registered = Registered {
+            cluster: self.cluster.clone(),
+            node,
+            incarnation: message.incarnation,
+            address: message.contact.address,
+            threads: message.threads,
+            fingerprint: message.fingerprint,
+            pid: message.pid,
+        };
+        self.tell(ctx, registered);
+        Ok(())
+    }
+}
+
+impl Handler<StartAnew> for Site {
+    type Result = ();
+
+    fn handle(&mut self, message: StartAnew, ctx: &mut Self::Context) {
+        for node in message.nodes {
+            let Some(slot) = self.slots.get_mut(&node) else { continue };
+            tracing::info!(%node, "is started anew by order: {}", message.reason);
+            if let Some(program) = &message.program {
+                slot.request.program = program.clone();
+                // Another program's failures are not this one's.
+                slot.restarts = Restarts::default();
+            }
+            slot.registered = None;
+            let old = slot.keeper.take();
+            slot.round += 1; // whatever is under way in the slot is of the past
+            let ended = async move {
+                if let Some(keeper) = old {
+                    stop(&keeper, REPLACE_GRACE).await;
+                }
+            };
+            let then = move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node);
+            ctx.spawn(ended.into_actor(self).map(then));
+        }
+    }
+}
+
+impl Handler<EndNodes> for Site {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, message: EndNodes, _: &mut Self::Context) -> Self::Result {
+        self.ending = true;
+        let keepers: Vec<_> = self.slots.values_mut().filter_map(|s| s.keeper.take()).collect();
+        let stops: Vec<_> = keepers
+            .into_iter()
+            .map(|keeper| actix::spawn(async move { stop(&keeper, message.grace).await }))
+            .collect();
+        Box::pin(async move {
+            for stop in stops {
+                let _ = stop.await;
+            }
+        })
+    }
+}
+
+/// Ends a process and waits for its end.
+async fn stop(keeper: &mpsc::Sender<Order>, grace: Duration) {
+    let (done, ended) = oneshot::channel();
+    // An error of either means that the process has ended and its keeper with it.
+    if keeper.send(Order::Stop(grace, done)).await.is_ok() {
+        let _ = ended.await;
+    }
+}
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Exited {
+    node: NodeId,
+    round: u64,
+    /// Absent: by order.
+    ended: Option<Ended>,
+}
+
+struct Late {
+    node: NodeId,
+    round: u64,
+}
+
+impl Handler<Exited> for Site {
+    type Result = ();
+
+    fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
+        let current = self.slots.get(&message.node).is_some_and(|slot| slot.round == message.round);
+        if let Some(ended) = &message.ended
+            && current
+            && !self.ending
+        {
+            self.exited(ctx, &message.node, ended);
+        }
+    }
+}
+
+/// The intensity limit of restarts.
+#[derive(Debug, Default)]
+struct Restarts(VecDeque<Instant>);
+
+impl Restarts {
+    /// How long to wait before the next restart, or none: give up.
+    fn next(&mut self, now: Instant) -> Option<Duration> {
+        while self.0.front().is_some_and(|&at| now.duration_since(at) >= RESTARTS_WITHIN) {
+            self.0.pop_front();
+        }
+        if self.0.len() >= RESTARTS {
+            return None;
+        }
+        let delay = RESTART_DELAY * (1 << self.0.len());
+        self.0.push_back(now);
+        Some(delay)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_are_limited_in_any_window() {
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let mut restarts = Restarts::default();
+        let delays: Vec<_> = [0, 1, 2, 3, 59, 60, 60, 61, 62, 63]
+            .map(|s| restarts.next(at(s)).map(|delay| delay.as_millis()))
+            .into();
+        let (a, b, c) = (Some(100), Some(200), Some(400));
+        assert_eq!(delays, [a, b, c, None, None, c, None, c, c, None]);
+    }
+}

@@ -1,0 +1,463 @@
+//! The worker: a node's part in a job as an actor. It serves one job at a time.
+//!
+//! It starts the engine (compute threads, steal protocol, shared objects), joins its cluster's coordinator, pushes its
+//! statistics each period, and hosts the cluster coordinator and the coordinator when the view gives this node those roles.
+//! Must not know how jobs get nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::event::{Event, Record, Recorder};
+use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::membership::View;
+use springtide_runtime::meter::NodeReport;
+use springtide_runtime::net::{Contact, Inbox, Net, Router};
+use springtide_runtime::remote::{Hub, RemoteError};
+use springtide_runtime::remote_message;
+use springtide_runtime::share::ShareConfig;
+use springtide_runtime::wire::Kind;
+use springtide_runtime::work::steal::StealPolicy;
+use springtide_runtime::work::{
+    Engine, EngineConfig, Notes, PoolConfig, RealSeam, Registry, Seam,
+};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::cluster::{ClusterCoordinator, Joined, Period};
+use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
+use crate::job::{
+    Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
+    coordinator_name,
+};
+
+/// Histograms travel with every so many reports (and with the last).
+const LATENCIES_EVERY: u64 = 10;
+
+/// How long a worker tries to join its cluster's coordinator.
+const JOIN_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Makes the seam a job's compute threads block at.
+pub type SeamFactory = Arc<dyn Fn() -> Arc<dyn Seam> + Send + Sync>;
+
+/// How a worker is made.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// Compute threads of a job.
+    pub threads: u32,
+    /// What the threads block at: real parking, or the simulator's virtual time.
+    pub seam: SeamFactory,
+    /// Told when the node is asked to end.
+    pub on_shutdown: Option<mpsc::UnboundedSender<String>>,
+}
+
+impl WorkerConfig {
+    /// Real threads.
+    pub fn real(threads: u32) -> Self {
+        Self {
+            threads,
+            seam: Arc::new(|| -> Arc<dyn Seam> { RealSeam::new() }),
+            on_shutdown: None,
+        }
+    }
+}
+
+/// The worker actor. Published as [`WORKER`].
+pub struct Worker {
+    config: WorkerConfig,
+    registry: Arc<Registry>,
+    net: Net,
+    hub: Arc<Hub>,
+    router: Arc<Router>,
+    recorder: Recorder,
+    running: Option<Running>,
+}
+
+struct Running {
+    spec: JobSpec,
+    view: View,
+    engine: Engine,
+    inbox: Arc<dyn Inbox>,
+    reports: u64,
+    period: Option<SpawnHandle>,
+    coordinator: Option<Addr<Coordinator>>,
+    cluster: Option<Addr<ClusterCoordinator>>,
+}
+
+impl Worker {
+    /// A worker that serves no job yet. Start it and publish it with [`Worker::publish`].
+    pub fn new(
+        config: WorkerConfig,
+        registry: Arc<Registry>,
+        net: Net,
+        hub: Arc<Hub>,
+        router: Arc<Router>,
+        recorder: Recorder,
+    ) -> Self {
+        Self { config, registry, net, hub, router, recorder, running: None }
+    }
+
+    /// Starts the actor on this arbiter and publishes it.
+    pub fn publish(self) -> Addr<Self> {
+        let hub = self.hub.clone();
+        let addr = self.start();
+        hub.publish(WORKER, addr.clone())
+            .accepts::<Assign>()
+            .accepts::<NewView>()
+            .accepts::<Finish>()
+            .accepts::<Release>()
+            .accepts::<Shutdown>();
+        addr
+    }
+
+    fn me(&self) -> NodeId {
+        self.net.me().node.clone()
+    }
+
+    fn check(&self, assign: &Assign) -> Result<(), AssignError> {
+        let node = self.me();
+        if let Some(running) = &self.running {
+            return Err(AssignError::Busy { node, job: running.spec.id });
+        }
+        let fingerprint = self.registry.fingerprint();
+        if fingerprint != assign.spec.fingerprint {
+            return Err(AssignError::Program {
+                node,
+                node_fingerprint: fingerprint,
+                job_fingerprint: assign.spec.fingerprint,
+            });
+        }
+        if self.registry.find_job(&assign.spec.name).is_none() {
+            return Err(AssignError::UnknownJob { node, name: assign.spec.name.clone() });
+        }
+        if !assign.view.members.contains_key(&node) {
+            let reason = "the job's view does not name this node".to_owned();
+            return Err(AssignError::Failed { node, reason });
+        }
+        Ok(())
+    }
+
+    fn take_part(&mut self, assign: Assign, ctx: &mut Context<Self>) -> Result<(), AssignError> {
+        self.check(&assign)?;
+        let Assign { spec, view, client, scheduler } = assign;
+        let node = self.me();
+        for contact in view_contacts(&view).chain([client.clone(), scheduler.clone()]) {
+            if contact.node != node {
+                self.net.learn(contact);
+            }
+        }
+        let is_coordinator = view.coordinator.as_ref() == Some(&node);
+        let (tell, reports) = mpsc::unbounded_channel();
+        let engine = self.start_engine(&spec, tell.clone()).map_err(|error| AssignError::Failed {
+            node: node.clone(),
+            reason: error.to_string(),
+        })?;
+        let inbox = engine.inbox();
+        self.router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, inbox.clone());
+        self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
+        engine.view(&view);
+        actix_rt::spawn(engine.clone().drive());
+        let cluster = self.net.me().cluster.clone();
+        let hosts_cluster = view.cluster_coordinators.get(&cluster) == Some(&node);
+        let cluster_coordinator = hosts_cluster.then(|| {
+            ClusterCoordinator::new(spec.clone(), view.clone(), cluster.clone(), self.hub.clone())
+                .publish()
+        });
+        let coordinator = is_coordinator.then(|| {
+            let config = CoordinatorConfig {
+                spec: spec.clone(),
+                view: view.clone(),
+                client,
+                scheduler,
+                registry: self.registry.clone(),
+                engine: engine.clone(),
+                recorder: self.recorder.clone(),
+                reports: (tell, reports),
+            };
+            Coordinator::new(config, self.hub.clone()).publish()
+        });
+        let period = Duration::from_millis(spec.params.period_ms.max(100));
+        let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
+        self.join_cluster(&spec, &view, ctx);
+        self.running = Some(Running {
+            spec,
+            view,
+            engine,
+            inbox,
+            reports: 0,
+            period: Some(period),
+            coordinator,
+            cluster: cluster_coordinator,
+        });
+        Ok(())
+    }
+
+    fn start_engine(
+        &self,
+        spec: &JobSpec,
+        tell: mpsc::UnboundedSender<Reported>,
+    ) -> std::io::Result<Engine> {
+        let me = self.net.me();
+        let policy = match spec.params.steal {
+            StealMode::ClusterAware => StealPolicy::ClusterAware,
+            StealMode::Random => StealPolicy::Random,
+        };
+        let seed = spec.params.seed ^ fnv1a(me.node.as_str().as_bytes());
+        let config = EngineConfig {
+            job: spec.id,
+            policy,
+            pool: PoolConfig {
+                threads: self.config.threads.max(1) as usize,
+                stack_bytes: usize::try_from(spec.params.stack_bytes).unwrap_or(16 << 20),
+                nesting_bound: spec.params.nesting_bound,
+                seed,
+                name: "compute".to_owned(),
+            },
+            share: ShareConfig { seed, ..ShareConfig::default() },
+        };
+        // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
+        let notes: Notes = Box::new(move |note| {
+            // After the coordinator has ended nobody reads them.
+            let _ = tell.send(Reported::Note(Instant::now(), note));
+        });
+        Engine::start(
+            &config,
+            self.registry.clone(),
+            self.net.clone(),
+            (self.config.seam)(),
+            self.recorder.clone(),
+            notes,
+        )
+    }
+
+    fn join_cluster(&self, spec: &JobSpec, view: &View, ctx: &mut Context<Self>) {
+        let me = self.net.me().clone();
+        let Some(host) = view.cluster_coordinators.get(&me.cluster) else { return };
+        let remote = self
+            .hub
+            .remote::<ClusterCoordinator>(host, &cluster_coordinator_name(spec.id));
+        let message = Joined {
+            job: spec.id,
+            node: me.node,
+            incarnation: me.incarnation,
+            threads: self.config.threads,
+        };
+        let joining = async move {
+            let until = Instant::now() + JOIN_DEADLINE;
+            let mut pause = Duration::from_millis(10);
+            loop {
+                let error = match remote.send(message.clone()).deadline(JOIN_DEADLINE).await {
+                    Ok(()) => return,
+                    Err(error) => error,
+                };
+                // The coordinator's node may not have been assigned yet.
+                let retry = matches!(error, RemoteError::NoActor { .. } | RemoteError::Gone { .. });
+                if !retry || Instant::now() >= until {
+                    tracing::error!(%error, "could not join the cluster's coordinator");
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_millis(500));
+            }
+        };
+        ctx.spawn(joining.into_actor(self));
+    }
+
+    fn report(&mut self, last: bool) -> Option<NodeReport> {
+        let me = self.net.me().clone();
+        let running = self.running.as_mut()?;
+        running.reports += 1;
+        let latencies = last || running.reports % LATENCIES_EVERY == 0;
+        Some(NodeReport {
+            node: me.node,
+            incarnation: me.incarnation,
+            cluster: me.cluster,
+            seq: running.reports,
+            statistics: running.engine.statistics(latencies),
+        })
+    }
+
+    fn push_report(&mut self, ctx: &mut Context<Self>) {
+        let Some(report) = self.report(false) else { return };
+        let Some(running) = &self.running else { return };
+        let Some(host) = running.view.cluster_coordinators.get(&report.cluster) else { return };
+        let job = running.spec.id;
+        let remote = self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(job));
+        let period = Duration::from_millis(running.spec.params.period_ms.max(100));
+        let sent = async move {
+            if let Err(error) = remote.send(Period { job, report }).deadline(period).await {
+                tracing::debug!(%error, "a period's report did not arrive; the next holds the same sums");
+            }
+        };
+        ctx.spawn(sent.into_actor(self));
+    }
+
+    /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
+    fn leave(
+        &mut self,
+        ctx: &mut Context<Self>,
+    ) -> impl Future<Output = ()> + 'static + use<> {
+        let running = self.running.take();
+        if let Some(running) = &running {
+            if let Some(period) = running.period {
+                ctx.cancel_future(period);
+            }
+            running.engine.close();
+            self.router.off(&running.inbox);
+            let job = running.spec.id;
+            if running.cluster.is_some() {
+                self.hub.unpublish(&cluster_coordinator_name(job));
+            }
+            if running.coordinator.is_some() {
+                self.hub.unpublish(&coordinator_name(job));
+            }
+        }
+        async move {
+            if let Some(running) = running {
+                running.engine.closed().await;
+            }
+        }
+    }
+}
+
+fn view_contacts(view: &View) -> impl Iterator<Item = Contact> + '_ {
+    view.members.iter().map(|(node, member)| Contact {
+        node: node.clone(),
+        cluster: member.cluster.clone(),
+        address: member.address.clone(),
+    })
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// To a worker: the members have changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NewView {
+    /// Which job.
+    pub job: JobId,
+    /// The members from now on.
+    pub view: View,
+}
+
+/// To a worker, by its cluster's coordinator: the job has ended. The answer comes when its threads have stopped.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finish {
+    /// Which job.
+    pub job: JobId,
+}
+
+/// A worker's last word on a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FinalReport {
+    /// Its numbers, latencies among them.
+    pub report: NodeReport,
+    /// What happened on it.
+    pub records: Vec<Record>,
+}
+
+remote_message! {
+    "new-view" => NewView;
+    "finish" => Finish -> Option<FinalReport>;
+}
+
+impl Actor for Worker {
+    type Context = Context<Self>;
+}
+
+impl Handler<Assign> for Worker {
+    type Result = Result<(), AssignError>;
+
+    fn handle(&mut self, assign: Assign, ctx: &mut Context<Self>) -> Self::Result {
+        let job = assign.spec.id;
+        self.take_part(assign, ctx)?;
+        let me = self.net.me();
+        self.recorder.record(Event::NodeJoined {
+            job,
+            node: me.node.clone(),
+            cluster: me.cluster.clone(),
+        });
+        Ok(())
+    }
+}
+
+impl Handler<NewView> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, message: NewView, _ctx: &mut Context<Self>) {
+        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
+            return;
+        };
+        if running.view.advance(message.view) {
+            let me = self.net.me();
+            view_contacts(&running.view)
+                .filter(|contact| contact.node != me.node)
+                .for_each(|contact| self.net.learn(contact));
+            running.engine.view(&running.view);
+        }
+    }
+}
+
+impl Handler<Finish> for Worker {
+    type Result = ResponseActFuture<Self, Option<FinalReport>>;
+
+    fn handle(&mut self, message: Finish, ctx: &mut Context<Self>) -> Self::Result {
+        if self.running.as_ref().is_none_or(|running| running.spec.id != message.job) {
+            return Box::pin(actix::fut::ready(None));
+        }
+        let report = self.report(true);
+        let left = self.leave(ctx).into_actor(self);
+        Box::pin(left.map(move |(), worker, _| {
+            let records = worker.recorder.drain();
+            report.map(|report| FinalReport { report, records })
+        }))
+    }
+}
+
+impl Handler<Release> for Worker {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, message: Release, ctx: &mut Context<Self>) -> Self::Result {
+        let mut left = None;
+        if self.running.as_ref().is_some_and(|running| running.spec.id == message.job) {
+            left = Some(self.leave(ctx));
+        }
+        Box::pin(async move {
+            if let Some(left) = left {
+                left.await;
+            }
+        })
+    }
+}
+
+impl Handler<Shutdown> for Worker {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, message: Shutdown, ctx: &mut Context<Self>) -> Self::Result {
+        let left = self.leave(ctx);
+        let tell = self.config.on_shutdown.clone();
+        Box::pin(async move {
+            left.await;
+            if let Some(tell) = tell {
+                // The process that reads this may be ending already.
+                let _ = tell.send(message.reason);
+            }
+        })
+    }
+}
+
+/// The members of a view by cluster: how many workers each has.
+pub(crate) fn workers_by_cluster(
+    view: &View,
+) -> BTreeMap<springtide_runtime::id::ClusterId, u32> {
+    let mut workers = BTreeMap::new();
+    for member in view.members.values() {
+        *workers.entry(member.cluster.clone()).or_insert(0) += 1;
+    }
+    workers
+}

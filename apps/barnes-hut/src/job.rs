@@ -1,0 +1,348 @@
+//! The job: its options become bodies, its steps become tasks over ranges of groups, its reports go to whoever watches.
+//!
+//! The one module that knows the runtime. It never writes a file: snapshots and pictures are handed over as artefacts.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use springtide_runtime::share::{Need, Version, Versioned};
+use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
+
+use crate::bodies::Bodies;
+use crate::options::{BarnesHut, Model, SnapshotFormat};
+use crate::picture::Camera;
+use crate::shared::{Positions, Setup};
+use crate::simulate::{self, Report, Simulation};
+use crate::{forces, generate, read, write};
+
+impl Versioned for Setup {
+    const NAME: &'static str = "barnes-hut.setup";
+    type Delta = ();
+
+    fn apply(&self, (): ()) -> Self {
+        self.clone()
+    }
+}
+
+impl Versioned for Positions {
+    const NAME: &'static str = "barnes-hut.positions";
+    /// Every body moves in every step: there is no change smaller than the whole.
+    type Delta = ();
+
+    fn apply(&self, (): ()) -> Self {
+        self.clone()
+    }
+}
+
+/// Computes the forces on a range of groups; splits in halves down to the grain.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Forces {
+    first_group: u32,
+    last_group: u32,
+    grain: u32,
+    setup: Version,
+    positions: Version,
+}
+
+/// Forces on consecutive bodies in the tree's order, in pieces of [`forces::compute`]'s format. Pieces are put one after
+/// another on the way up and never copied together.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Pieces(Vec<ByteBuf>);
+
+impl Task for Forces {
+    type Output = Pieces;
+    const NAME: &'static str = "barnes-hut.forces";
+
+    fn run(self, cx: &Context) -> Result<Pieces, Stop> {
+        let setup = cx.get::<Setup>(0, self.setup)?;
+        let positions = cx.get::<Positions>(0, self.positions)?;
+        let tree = positions.tree(&setup)?;
+        let groups = self.first_group as usize..self.last_group as usize;
+        if groups.start > groups.end || groups.end > tree.groups() {
+            return Err(Stop::fail(format_args!(
+                "groups {groups:?} do not lie within the {} of the tree",
+                tree.groups()
+            )));
+        }
+        if groups.len() < 2 || tree.bodies(groups.clone()).len() <= self.grain as usize {
+            return Ok(Pieces(vec![ByteBuf::from(forces::compute(tree, groups))]));
+        }
+        // An index of a group fits: it came from one.
+        let middle = tree.middle(groups) as u32;
+        let (mut left, right) =
+            cx.join(Forces { last_group: middle, ..self }, Forces { first_group: middle, ..self })?;
+        left.0.extend(right.0);
+        Ok(left)
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::of::<Setup>(0, self.setup), Need::of::<Positions>(0, self.positions)]
+    }
+}
+
+impl Job for BarnesHut {
+    const NAME: &'static str = "barnes-hut";
+    const ABOUT: &'static str =
+        "N-body simulation with an octree: colliding galaxies, a Plummer sphere or your bodies";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Forces>().versioned::<Setup>().versioned::<Positions>();
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        self.check().map_err(InputError::new)?;
+        if let Some(file) = self.input.take() {
+            self.loaded = Some(read::file(&file).map_err(InputError::new)?);
+        }
+        Ok(())
+    }
+
+    fn run(mut self, cx: &Context) -> Result<Outcome, Stop> {
+        self.check()?;
+        let accuracy = self.accuracy();
+        let dt = self.time_step();
+        let bodies = match (self.loaded.take(), self.model) {
+            (Some(bodies), _) => bodies,
+            (None, Model::Galaxies) => generate::galaxies(self.bodies, self.seed),
+            (None, Model::Plummer) => generate::plummer(self.bodies, self.seed),
+        };
+        let camera = Camera::around(&bodies, self.picture_size);
+        let setup = Setup::new(&bodies, accuracy);
+        let mut simulation = Simulation::new(bodies, &setup, dt);
+        let setup = cx.put(0, setup)?;
+
+        let mut reports = Vec::new();
+        for step in 0..=self.steps {
+            if step > 0 {
+                simulation.advance()?;
+            }
+            let positions = cx.put(0, simulation.positions())?;
+            let report = self.forces(cx, &mut simulation, setup, positions)?;
+            reports.push(report);
+            self.artefacts(cx, &camera, simulation.bodies(), step)?;
+            cx.say(line(&report));
+            if step > 0 {
+                cx.iteration_done();
+                cx.progress(step, self.steps, "steps");
+            }
+        }
+        Ok(outcome(simulation.bodies(), &reports))
+    }
+}
+
+impl BarnesHut {
+    fn forces(
+        &self,
+        cx: &Context,
+        simulation: &mut Simulation,
+        setup: Version,
+        positions: Version,
+    ) -> Result<Report, Stop> {
+        let shared = cx.get::<Positions>(0, positions)?;
+        let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
+        let last_group = u32::try_from(tree.groups())?;
+        let task = Forces { first_group: 0, last_group, grain: self.grain, setup, positions };
+        let pieces = cx.call(task)?.0;
+        let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
+        Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
+    }
+
+    fn artefacts(
+        &self,
+        cx: &Context,
+        camera: &Camera,
+        bodies: &Bodies,
+        step: u64,
+    ) -> Result<(), Stop> {
+        let due = |every: u64| every > 0 && step.is_multiple_of(every);
+        if due(self.snapshot_every) {
+            let (extension, bytes) = match self.snapshot_format {
+                SnapshotFormat::Npy => ("npy", write::npy(bodies)),
+                SnapshotFormat::Csv => ("csv", write::csv(bodies)),
+            };
+            cx.artifact(&format!("snapshot-{step:06}.{extension}"), bytes);
+        }
+        if due(self.picture_every) {
+            cx.artifact(&format!("density-{step:06}.png"), camera.draw(bodies)?);
+        }
+        Ok(())
+    }
+}
+
+fn line(report: &Report) -> String {
+    let [x, y, z] = report.momentum;
+    format!(
+        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e})",
+        report.step,
+        report.energy(),
+        report.energy_error
+    )
+}
+
+/// More steps than this are thinned out in the result, which is one line of text.
+const REPORTED: usize = 10_000;
+
+fn outcome(bodies: &Bodies, reports: &[Report]) -> Outcome {
+    let every = reports.len().div_ceil(REPORTED).max(1);
+    let column = |value: fn(&Report) -> f64| -> Vec<f64> {
+        reports.iter().step_by(every).map(value).collect()
+    };
+    let last = reports.last().copied();
+    let steps: Vec<u64> = reports.iter().step_by(every).map(|r| r.step).collect();
+    let result = serde_json::json!({
+        "bodies": bodies.len(),
+        "steps": last.map_or(0, |r| r.step),
+        "energy": last.map(|r| r.energy()),
+        "energy_error": last.map(|r| r.energy_error),
+        "energy_error_max": reports.iter().map(|r| r.energy_error.abs()).fold(0.0, f64::max),
+        "momentum": last.map(|r| r.momentum),
+        "per_step": {
+            "step": steps,
+            "kinetic": column(|r| r.kinetic),
+            "potential": column(|r| r.potential),
+            "energy_error": column(|r| r.energy_error),
+            "momentum": reports.iter().step_by(every).map(|r| r.momentum).collect::<Vec<_>>(),
+        },
+    });
+    Outcome { checksum: bodies.checksum(), result }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use bytes::Bytes;
+    use springtide_runtime::work::{Note, PoolConfig, encode_job, solo};
+
+    use super::*;
+    use crate::options::Order;
+
+    fn small() -> BarnesHut {
+        BarnesHut { bodies: 1500, steps: 3, grain: 64, group: 32, ..BarnesHut::default() }
+    }
+
+    fn run_encoded(body: Bytes, threads: usize) -> (Outcome, Vec<Note>) {
+        let mut registry = Registry::new();
+        registry.job::<BarnesHut>();
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let keep = notes.clone();
+        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let note = move |note| keep.lock().unwrap().push(note);
+        let report = solo::run(Arc::new(registry), "barnes-hut", body, &config, note).unwrap();
+        let notes = std::mem::take(&mut *notes.lock().unwrap());
+        (report.outcome.unwrap(), notes)
+    }
+
+    fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<Note>) {
+        run_encoded(encode_job(job).unwrap(), threads)
+    }
+
+    #[test]
+    fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
+        for order in [Order::Mono, Order::Quad] {
+            let job = BarnesHut { order, ..small() };
+            let bodies = generate::galaxies(job.bodies, job.seed);
+            let setup = Setup::new(&bodies, job.accuracy());
+            let mut reports = Vec::new();
+            let end = simulate::alone(bodies, &setup, job.time_step(), job.steps, |_, report| {
+                reports.push(*report);
+            });
+            let alone = outcome(&end.unwrap(), &reports);
+            for (threads, grain) in [(1, 1), (2, 64), (3, 1), (1, 1 << 30)] {
+                let (outcome, _) = run(BarnesHut { grain, ..job.clone() }, threads);
+                assert_eq!(outcome, alone, "{threads} threads, grain {grain}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_result_is_the_same_everywhere() {
+        // Bits that must not change with compiler, instruction set or machine; a change of the physics changes them.
+        assert_eq!(run(small(), 2).0.checksum, 0);
+    }
+
+    #[test]
+    fn reports_and_artefacts_come_in_order() {
+        let job = BarnesHut {
+            snapshot_every: 2,
+            picture_every: 3,
+            picture_size: 64,
+            snapshot_format: SnapshotFormat::Csv,
+            ..small()
+        };
+        let (outcome, notes) = run(job, 2);
+        let text = |note: &Note| match note {
+            Note::Iteration => "iteration".to_owned(),
+            Note::Progress { done, total, what } => format!("{done} of {total} {what}"),
+            Note::Say { text } => text.split(':').next().unwrap_or_default().to_owned(),
+            Note::Artifact { name, bytes } => {
+                assert!(!bytes.is_empty());
+                name.clone()
+            }
+        };
+        let notes: Vec<_> = notes.iter().map(text).collect();
+        let expected = [
+            "snapshot-000000.csv",
+            "density-000000.png",
+            "step 0",
+            "step 1",
+            "iteration",
+            "1 of 3 steps",
+            "snapshot-000002.csv",
+            "step 2",
+            "iteration",
+            "2 of 3 steps",
+            "density-000003.png",
+            "step 3",
+            "iteration",
+            "3 of 3 steps",
+        ];
+        assert_eq!(notes, expected);
+        let result = outcome.result;
+        assert_eq!(result["bodies"], 1500);
+        assert_eq!(result["steps"], 3);
+        assert!(result["energy_error"].as_f64().unwrap().abs() < 1e-3);
+        assert_eq!(result["momentum"].as_array().unwrap().len(), 3);
+        assert_eq!(result["per_step"]["kinetic"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn a_file_travels_inside_the_job() {
+        let bodies = generate::plummer(200, 8);
+        let folder = tempfile::tempdir().unwrap();
+        let mut sums = Vec::new();
+        for (name, bytes) in [("b.npy", write::npy(&bodies)), ("b.csv", write::csv(&bodies))] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let job = BarnesHut { input: Some(path.clone()), steps: 0, ..small() };
+            let body = encode_job(job).unwrap();
+            // The node that runs it has no such file.
+            std::fs::remove_file(path).unwrap();
+            let (outcome, _) = run_encoded(body, 1);
+            assert_eq!(outcome.result["steps"], 0);
+            assert_eq!(outcome.result["energy_error"], 0.0);
+            sums.push(outcome.checksum);
+        }
+        assert_eq!(sums, [bodies.checksum(); 2]);
+    }
+
+    #[test]
+    fn mistakes_are_told_before_anything_starts() {
+        let job = BarnesHut { theta: -1.0, ..small() };
+        let message = encode_job(job).unwrap_err().message;
+        assert_eq!(message, "--theta is -1; it must lie within 0 (exact sum over all pairs) and 2");
+        let job = BarnesHut { input: Some("no-such-file.csv".into()), ..small() };
+        let message = encode_job(job).unwrap_err().message;
+        assert!(message.starts_with("no-such-file.csv: cannot be read: "), "{message}");
+    }
+
+    #[test]
+    fn one_and_two_bodies_run_through() {
+        for bodies in [1, 2] {
+            for model in [Model::Plummer, Model::Galaxies] {
+                let (outcome, _) = run(BarnesHut { bodies, model, ..small() }, 2);
+                assert_eq!(outcome.result["bodies"], bodies);
+                assert!(outcome.result["energy_error"].is_number(), "{}", outcome.result);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The options of the job and what is a sensible value for each.
+//!
+//! Knows nothing of how bodies are read or forces computed.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::bodies::{Bodies, LARGEST};
+use crate::shared::Accuracy;
+
+/// Barnes-Hut N-body simulation. Units: G = 1.
+#[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
+pub struct BarnesHut {
+    /// What to simulate when no file is given
+    #[arg(long, value_enum, default_value_t = Model::Galaxies)]
+    pub model: Model,
+
+    /// Number of bodies to generate
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub bodies: usize,
+
+    /// Seed of the generated bodies
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+
+    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, or .npy of shape (n, 7)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "bodies", "seed"])]
+    #[serde(skip)]
+    pub input: Option<PathBuf>,
+
+    /// Number of time steps
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub steps: u64,
+
+    /// Length of a time step [default: 0.1 for galaxies, else 1/64]
+    #[arg(long, value_name = "TIME")]
+    pub dt: Option<f64>,
+
+    /// Plummer softening length [default: 0.05 for galaxies, else 0.01]
+    #[arg(long, value_name = "LENGTH")]
+    pub softening: Option<f64>,
+
+    /// Opening angle: a cell is opened unless its size / distance is less; 0 sums over all pairs
+    #[arg(long, value_name = "ANGLE", default_value_t = 0.7)]
+    pub theta: f64,
+
+    /// Highest moment of a far cell
+    #[arg(long, value_enum, default_value_t = Order::Quad)]
+    pub order: Order,
+
+    /// Most bodies in a leaf of the tree
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub leaf: u32,
+
+    /// Most bodies in a group, which shares one list of interactions
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub group: u32,
+
+    /// A task with more bodies than this splits in two
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub grain: u32,
+
+    /// Write a snapshot of all bodies every K steps; 0: never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub snapshot_every: u64,
+
+    /// Format of snapshots
+    #[arg(long, value_enum, default_value_t = SnapshotFormat::Npy)]
+    pub snapshot_format: SnapshotFormat,
+
+    /// Draw a picture (PNG) of the density every K steps; 0: never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub picture_every: u64,
+
+    /// Width and height of pictures in pixels
+    #[arg(long, value_name = "PIXELS", default_value_t = 800)]
+    pub picture_size: u32,
+
+    /// The bodies of `input`, once read on the submitting side; they travel inside the job.
+    #[arg(skip)]
+    pub loaded: Option<Bodies>,
+}
+
+impl Default for BarnesHut {
+    /// What the command line gives when no option is set.
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            options: BarnesHut,
+        }
+        <Line as clap::Parser>::parse_from(["barnes-hut"]).options
+    }
+}
+
+impl BarnesHut {
+    /// The length of a time step: as set, or what suits the model. A galaxy's core turns by half a radian in it.
+    pub fn time_step(&self) -> f64 {
+        self.dt.unwrap_or(if self.two_galaxies() { 0.1 } else { 1.0 / 64.0 })
+    }
+
+    /// How forces are computed.
+    pub fn accuracy(&self) -> Accuracy {
+        let default = if self.two_galaxies() { 0.05 } else { 0.01 };
+        let softening = self.softening.unwrap_or(default);
+        let Self { order, theta, leaf, group, .. } = *self;
+        Accuracy { order, theta, softening, leaf, group }
+    }
+
+    /// Checks what the command line's own checks cannot.
+    ///
+    /// # Errors
+    /// The first option that is no good.
+    pub fn check(&self) -> Result<(), OptionError> {
+        let positive = |option, value: f64| {
+            if value.is_finite() && value > 0.0 && value <= LARGEST {
+                Ok(())
+            } else {
+                Err(OptionError::NotPositive { option, value })
+            }
+        };
+        if self.input.is_none() && self.loaded.is_none() && self.bodies == 0 {
+            return Err(OptionError::NoBodies);
+        }
+        if self.bodies > MOST_BODIES || self.loaded.as_ref().is_some_and(|b| b.len() > MOST_BODIES)
+        {
+            return Err(OptionError::TooManyBodies);
+        }
+        positive("--dt", self.time_step())?;
+        let softening = self.accuracy().softening;
+        if !(0.0..=LARGEST).contains(&softening) {
+            return Err(OptionError::Softening(softening));
+        }
+        if !(0.0..=MOST_THETA).contains(&self.theta) {
+            return Err(OptionError::Theta(self.theta));
+        }
+        for (option, value) in
+            [("--leaf", self.leaf), ("--group", self.group), ("--grain", self.grain)]
+        {
+            if value == 0 {
+                return Err(OptionError::Zero(option));
+            }
+        }
+        if !(1..=MOST_PIXELS).contains(&self.picture_size) {
+            return Err(OptionError::PictureSize(self.picture_size));
+        }
+        Ok(())
+    }
+
+    fn two_galaxies(&self) -> bool {
+        self.model == Model::Galaxies && self.input.is_none() && self.loaded.is_none()
+    }
+}
+
+/// Indices of bodies have 32 bits, on the wire too; a step's forces on this many are 16 GiB.
+const MOST_BODIES: usize = 1 << 30;
+/// At 2 a cell may be as near as half its size: text-book theta makes no sense beyond.
+const MOST_THETA: f64 = 2.0;
+const MOST_PIXELS: u32 = 16_384;
+
+/// An option is no good.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum OptionError {
+    /// Nothing to simulate.
+    #[error("--bodies is 0; at least one body is needed")]
+    NoBodies,
+    /// More than indices allow.
+    #[error(
+        "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
+    )]
+    TooManyBodies,
+    /// A quantity must be above zero.
+    #[error("{option} is {value}; it must be a number above 0 and at most 1e100")]
+    NotPositive {
+        /// The option.
+        option: &'static str,
+        /// As given.
+        value: f64,
+    },
+    /// A count must not be zero.
+    #[error("{0} is 0; it must be at least 1")]
+    Zero(&'static str),
+    /// The softening length is no length.
+    #[error("--softening is {0}; it must be a length of 0 to 1e100")]
+    Softening(f64),
+    /// The opening angle is no good.
+    #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
+    Theta(f64),
+    /// The picture is no good.
+    #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
+    PictureSize(u32),
+}
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Model {
+    /// Two disc galaxies on a grazing orbit
+    Galaxies,
+    /// A Plummer sphere at rest in Henon units
+    Plummer,
+}
+
+/// How a far cell acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Order {
+    /// As a point at its centre of mass
+    Mono,
+    /// With its quadrupole moment: dearer, more exact
+    Quad,
+}
+
+/// File format of snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum SnapshotFormat {
+    /// NumPy array of shape (n, 7), columns x, y, z, vx, vy, vz, m
+    Npy,
+    /// Comma-separated values with a header
+    Csv,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: BarnesHut,
+    }
+
+    fn parse(arguments: &str) -> BarnesHut {
+        let words = ["barnes-hut"].into_iter().chain(arguments.split_whitespace());
+        Line::try_parse_from(words).unwrap().options
+    }
+
+    #[test]
+    fn defaults_are_good_and_suit_the_model() {
+        let galaxies = BarnesHut::default();
+        assert_eq!(galaxies.check(), Ok(()));
+        assert_eq!((galaxies.time_step(), galaxies.accuracy().softening), (0.1, 0.05));
+        let plummer = parse("--model plummer");
+        assert_eq!(plummer.check(), Ok(()));
+        assert_eq!((plummer.time_step(), plummer.accuracy().softening), (1.0 / 64.0, 0.01));
+        assert_eq!(parse("--input some.csv").time_step(), 1.0 / 64.0);
+        assert_eq!(parse("--dt 0.5 --softening 0").accuracy().softening, 0.0);
+        assert_eq!(parse("--steps 0 --theta 0 --softening 0").check(), Ok(()));
+    }
+
+    #[test]
+    fn a_file_excludes_options_of_the_models() {
+        for other in ["--bodies 5", "--seed 1", "--model plummer"] {
+            let words = format!("x --input a.csv {other}");
+            assert!(Line::try_parse_from(words.split_whitespace()).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn every_bad_option_is_named_with_the_mend() {
+        let table = [
+            ("--bodies=0", "--bodies is 0; at least one body is needed"),
+            (
+                "--bodies=2000000000",
+                "more than 1073741824 bodies are not supported; choose a smaller --bodies or --input",
+            ),
+            ("--dt=NaN", "--dt is NaN; it must be a number above 0 and at most 1e100"),
+            ("--dt=0", "--dt is 0; it must be a number above 0 and at most 1e100"),
+            ("--dt=-0.1", "--dt is -0.1; it must be a number above 0 and at most 1e100"),
+            ("--dt=inf", "--dt is inf; it must be a number above 0 and at most 1e100"),
+            ("--softening=-1", "--softening is -1; it must be a length of 0 to 1e100"),
+            ("--softening=NaN", "--softening is NaN; it must be a length of 0 to 1e100"),
+            ("--softening=inf", "--softening is inf; it must be a length of 0 to 1e100"),
+            (
+                "--theta=-0.1",
+                "--theta is -0.1; it must lie within 0 (exact sum over all pairs) and 2",
+            ),
+            (
+                "--theta=2.5",
+                "--theta is 2.5; it must lie within 0 (exact sum over all pairs) and 2",
+            ),
+            (
+                "--theta=NaN",
+                "--theta is NaN; it must lie within 0 (exact sum over all pairs) and 2",
+            ),
+            ("--leaf=0", "--leaf is 0; it must be at least 1"),
+            ("--group=0", "--group is 0; it must be at least 1"),
+            ("--grain=0", "--grain is 0; it must be at least 1"),
+            ("--picture-size=0", "--picture-size is 0; it must lie within 1 and 16384 pixels"),
+            (
+                "--picture-size=99999",
+                "--picture-size is 99999; it must lie within 1 and 16384 pixels",
+            ),
+        ];
+        for (argument, message) in table {
+            assert_eq!(parse(argument).check().unwrap_err().to_string(), message, "{argument}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Fibonacci numbers by the slow recursion: the smallest divide-and-conquer program. Start here.
+//!
+//! New in this one: a *task* is a struct with a `run`. The struct holds all that the task needs, so that it can be sent to
+//! another node; what `run` returns is sent back. [`Context::join`] runs two tasks and returns both outputs: the second may
+//! be taken meanwhile by another thread of this node or by a node of another cluster, and you do not notice. A *job* is
+//! what `springtide run` starts: its fields are the options, `register` names its tasks, and its `run` is the root.
+//!
+//! Pass every [`Stop`] up with `?`: that is how a node can leave in the middle of the computation.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
+
+/// The job: `springtide run fib`.
+#[derive(Args, Serialize, Deserialize, Clone, Debug)]
+pub struct Fib {
+    /// Which number to compute.
+    #[arg(long, default_value_t = 43)]
+    pub n: u32,
+    /// Numbers up to this index are computed without making tasks.
+    #[arg(long, default_value_t = 20)]
+    pub grain: u32,
+}
+
+impl Job for Fib {
+    const NAME: &'static str = "fib";
+    const ABOUT: &'static str = "A Fibonacci number by the slow recursion: the smallest program";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Number>();
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        crate::check("--n", self.n, 0..=93, "larger numbers do not fit in 64 bits")?;
+        crate::check("--grain", self.grain, 1..=93, "fib(0) and fib(1) have no parts")
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let fib = cx.call(Number { n: self.n, grain: self.grain })?;
+        Ok(Outcome { checksum: fib, result: serde_json::json!({ "n": self.n, "fib": fib }) })
+    }
+}
+
+/// The task: the `n`-th Fibonacci number.
+#[derive(Serialize, Deserialize)]
+struct Number {
+    n: u32,
+    grain: u32,
+}
+
+impl Task for Number {
+    type Output = u64;
+    const NAME: &'static str = "fib.number";
+
+    fn run(self, cx: &Context) -> Result<u64, Stop> {
+        // A join costs a few nanoseconds, more than the addition it would spread: below the grain, plain recursion.
+        if self.n <= self.grain {
+            return Ok(sequential(self.n));
+        }
+        let (a, b) = cx.join(
+            Number { n: self.n - 1, grain: self.grain },
+            Number { n: self.n - 2, grain: self.grain },
+        )?;
+        Ok(a + b)
+    }
+}
+
+fn sequential(n: u32) -> u64 {
+    if n < 2 { n.into() } else { sequential(n - 1) + sequential(n - 2) }
+}

@@ -1,0 +1,95 @@
+//! The area under a curve with peaks so narrow that equal steps would miss them: the steps adapt to the curve.
+//!
+//! New in this one: nobody knows beforehand how deep the tree of tasks gets. Most of the work lies in a millionth of the
+//! range; work stealing evens that out by itself, with no plan of who computes what.
+//!
+//! And floats. A sum of floats depends on the order of its additions, so here the order is that of the tree, left half plus
+//! right half, and never that in which results happen to arrive. What is stolen then changes nothing: the result is equal
+//! to the last bit. (For the same reason the curve is made of `+ - * /` alone: `sin` may differ between machines.)
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
+
+/// The job: `springtide run integrate`.
+#[derive(Args, Serialize, Deserialize, Clone, Debug)]
+pub struct Integrate {
+    /// Error allowed, about.
+    #[arg(long, default_value_t = 1e-13)]
+    pub tolerance: f64,
+    /// About so many steps or fewer are done by one task, without making others.
+    #[arg(long, default_value_t = 10_000.0)]
+    pub grain: f64,
+}
+
+/// Place and half-width of the peaks; each is of height 1.
+pub const PEAKS: [(f64, f64); 6] =
+    [(0.71, 1e-1), (0.13, 1e-2), (0.57, 1e-3), (0.89, 1e-4), (0.37, 1e-5), (0.29, 1e-6)];
+
+fn curve(x: f64) -> f64 {
+    let peak = |(place, width)| ((x - place) / width) * ((x - place) / width);
+    PEAKS.iter().map(|&at| 1.0 / (1.0 + peak(at))).sum()
+}
+
+impl Job for Integrate {
+    const NAME: &'static str = "integrate";
+    const ABOUT: &'static str = "The area under a curve with narrow peaks: depth depends on data";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Interval>();
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        crate::check("--tolerance", self.tolerance, 1e-14..=1.0, "below it rounding has its say")?;
+        crate::check("--grain", self.grain, 1.0..=1e9, "it is a number of steps")
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let Integrate { tolerance, grain } = self;
+        let ends = (curve(0.0), curve(1.0));
+        let (area, steps) = cx.call(Interval { at: 0.0, length: 1.0, ends, tolerance, grain })?;
+        let result = serde_json::json!({ "area": area, "steps": steps });
+        Ok(Outcome { checksum: area.to_bits(), result })
+    }
+}
+
+/// The task: the area over one interval, and the steps it took.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Interval {
+    at: f64,
+    length: f64,
+    /// The curve's values at both ends.
+    ends: (f64, f64),
+    tolerance: f64,
+    grain: f64,
+}
+
+impl Interval {
+    /// The task, with the work below it done by tasks as long as there is enough of it.
+    fn area(self, cx: Option<&Context>) -> Result<(f64, u64), Stop> {
+        let (half, (start, end)) = (self.length / 2.0, self.ends);
+        let middle = curve(self.at + half);
+        // What halving the step changes, by the trapezium rule, in units of what is allowed.
+        let excess = (start + end - 2.0 * middle).abs() / 4.0 / self.tolerance;
+        if excess <= 1.0 {
+            return Ok((half * (start + end + 2.0 * middle) / 2.0, 2));
+        }
+        let left = Interval { length: half, ends: (start, middle), ..self };
+        let right = Interval { at: self.at + half, length: half, ends: (middle, end), ..self };
+        // The excess falls to a quarter with each halving, so its root tells about how many steps are left to do.
+        let (left, right) = match cx.filter(|_| excess > self.grain * self.grain) {
+            Some(cx) => cx.join(left, right)?,
+            None => (left.area(None)?, right.area(None)?),
+        };
+        Ok((left.0 + right.0, left.1 + right.1))
+    }
+}
+
+impl Task for Interval {
+    type Output = (f64, u64);
+    const NAME: &'static str = "integrate.interval";
+
+    fn run(self, cx: &Context) -> Result<(f64, u64), Stop> {
+        self.area(Some(cx))
+    }
+}

@@ -1,0 +1,93 @@
+//! In how many ways can n queens stand on an n by n board, none attacking another? A search tree with many branches.
+//!
+//! New in this one: a task with any number of children. [`Context::spawn`] queues a child and returns at once,
+//! [`Context::sync`] waits for all of them, `take` gives one's output.
+//!
+//! And the *grain*, the size of the smallest task. A thief in the same cluster should get at least 0.3 ms of work for its
+//! trouble, one behind a wide-area link far more. You need not choose for each: the oldest queued task is stolen first, and
+//! that is the one nearest to the root, so the largest. Only the smallest ones must be worth their few nanoseconds.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
+
+/// The job: `springtide run queens`.
+#[derive(Args, Serialize, Deserialize, Clone, Debug)]
+pub struct Queens {
+    /// Rows and columns of the board.
+    #[arg(long, default_value_t = 15)]
+    pub size: u32,
+    /// With so many rows left or fewer, a task counts on alone.
+    #[arg(long, default_value_t = 11)]
+    pub grain: u32,
+}
+
+impl Job for Queens {
+    const NAME: &'static str = "queens";
+    const ABOUT: &'static str = "Counts the ways to place n queens: many children a task";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Place>();
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        crate::check("--size", self.size, 1..=27, "nobody has counted a larger board yet")?;
+        crate::check("--grain", self.grain, 0..=27, "it is a number of rows")
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let board = (1 << self.size) - 1;
+        let empty = Place { board, columns: 0, left: 0, right: 0, grain: self.grain };
+        let solutions = cx.call(empty)?;
+        let result = serde_json::json!({ "size": self.size, "solutions": solutions });
+        Ok(Outcome { checksum: solutions, result })
+    }
+}
+
+/// The task: count the ways to fill the rows that are left. All sets of columns are bit masks.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Place {
+    /// All columns.
+    board: u32,
+    /// Columns with a queen: as many as rows done.
+    columns: u32,
+    /// Columns of the next row that are attacked along one diagonal, and along the other.
+    left: u32,
+    right: u32,
+    grain: u32,
+}
+
+impl Place {
+    /// The positions with a queen in each free column of the next row.
+    fn next(self) -> impl Iterator<Item = Place> {
+        let mut free = self.board & !(self.columns | self.left | self.right);
+        std::iter::from_fn(move || {
+            let queen = free & free.wrapping_neg();
+            free ^= queen;
+            let (left, right) = ((self.left | queen) << 1, (self.right | queen) >> 1);
+            (queen != 0).then_some(Place { columns: self.columns | queen, left, right, ..self })
+        })
+    }
+
+    fn count(self) -> u64 {
+        if self.columns == self.board { 1 } else { self.next().map(Place::count).sum() }
+    }
+}
+
+impl Task for Place {
+    type Output = u64;
+    const NAME: &'static str = "queens.place";
+
+    fn run(self, cx: &Context) -> Result<u64, Stop> {
+        if (self.board ^ self.columns).count_ones() <= self.grain {
+            return Ok(self.count());
+        }
+        let children: Vec<_> = self.next().map(|place| cx.spawn(place)).collect();
+        cx.sync()?;
+        let mut solutions = 0;
+        for child in children {
+            solutions += child.take()?;
+        }
+        Ok(solutions)
+    }
+}

@@ -1,0 +1,80 @@
+//! A picture of some spheres on a chequered floor, by following rays of light backwards.
+//!
+//! New in this one: [`Context::join_all`] runs a list of equal tasks and returns their outputs in the list's order. It
+//! splits the list in halves, so that a thief takes half of what is left rather than one task, and a list of thousands is
+//! spread in few steps. The outputs are large here; [`ByteBuf`] sends them as one block, not number by number.
+//!
+//! [`Context::artifact`] hands over a file: it ends up in the run's directory, wherever the root ran.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
+
+use crate::scene;
+
+/// The job: `springtide run raytracer`.
+#[derive(Args, Serialize, Deserialize, Clone, Copy, Debug)]
+pub struct Raytracer {
+    /// Width of the picture in pixels.
+    #[arg(long, default_value_t = 960)]
+    pub width: u32,
+    /// Height of the picture in pixels.
+    #[arg(long, default_value_t = 540)]
+    pub height: u32,
+    /// Rays a pixel, along each side.
+    #[arg(long, default_value_t = 3)]
+    pub samples: u32,
+    /// Rows of pixels a task; a row takes some milliseconds.
+    #[arg(long, default_value_t = 1)]
+    pub grain: u32,
+}
+
+impl Job for Raytracer {
+    const NAME: &'static str = "raytracer";
+    const ABOUT: &'static str = "Spheres on a chequered floor, as a PNG file: a list of tasks";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Band>();
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        crate::check("--width", self.width, 1..=16_384, "it is a number of pixels")?;
+        crate::check("--height", self.height, 1..=16_384, "it is a number of pixels")?;
+        crate::check("--samples", self.samples, 1..=16, "16 gives 256 rays a pixel")?;
+        crate::check("--grain", self.grain, 1..=16_384, "it is a number of rows")
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let tops = (0..self.height).step_by(self.grain as usize);
+        let bands = cx.join_all(tops.map(|top| Band { picture: self, top }))?;
+        let pixels: Vec<u8> = bands.into_iter().flat_map(ByteBuf::into_vec).collect();
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, self.width, self.height);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header()?.write_image_data(&pixels)?;
+        cx.artifact("raytracer.png", file);
+        let result = serde_json::json!({ "width": self.width, "height": self.height });
+        Ok(Outcome { checksum: crate::checksum(pixels), result })
+    }
+}
+
+/// The task: some rows of pixels, three bytes each.
+#[derive(Serialize, Deserialize)]
+struct Band {
+    picture: Raytracer,
+    top: u32,
+}
+
+impl Task for Band {
+    type Output = ByteBuf;
+    const NAME: &'static str = "raytracer.band";
+
+    fn run(self, _: &Context) -> Result<ByteBuf, Stop> {
+        let Raytracer { width, height, samples, grain } = self.picture;
+        let rows = self.top..height.min(self.top + grain);
+        let pixels = rows.flat_map(|y| (0..width).map(move |x| (x, y)));
+        let colour = |(x, y)| scene::pixel((x, y), (width, height), samples);
+        Ok(ByteBuf::from(pixels.flat_map(colour).collect::<Vec<u8>>()))
+    }
+}

@@ -1,0 +1,305 @@
+//! The config of a grid: its clusters, links and how its jobs run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::problem::nearest;
+use super::schema::{
+    Fallback::{Absent, Elements, Is, Required, Section},
+    section,
+};
+use super::units::{
+    Congestion, Format, HostPort, Level, Name, Pair, Ports, Provider, Rate, Size, Steal, Time,
+    Whole,
+};
+use super::{Checker, Config};
+
+/// The newest form of config files that this program reads.
+pub const CONFIG_VERSION: u32 = 1;
+
+section! {
+    /// A grid: clusters of nodes, the links between them, and how its jobs run.
+    GridConfig {
+        /// Version of this form of file.
+        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        /// The grid's name; its certificates carry it. 1 to 32 of a-z, 0-9 and dash, like every name here.
+        grid: Name = Is("\"local\"");
+        /// The process that hosts the scheduler and, for local clusters, the sites.
+        head: HeadSection = Section;
+        /// A cluster: nodes that share a local network. One table each.
+        cluster: Vec<ClusterSection> = Elements(&[
+            &[("name", "\"ams\""), ("nodes", "2")],
+            &[("name", "\"del\""), ("nodes", "2"), ("threads", "1")],
+        ]);
+        /// The network of every process.
+        net: NetSection = Section;
+        /// What is expected of the links between two clusters. Pairs that are not named get defaults.
+        link: Vec<LinkSection> = Elements(&[&[]]);
+        /// How compute threads work.
+        work: WorkSection = Section;
+        /// What is measured.
+        stats: StatsSection = Section;
+        /// Certificates.
+        tls: TlsSection = Section;
+        /// Log lines on stderr and in the nodes' files.
+        log: LogSection = Section;
+        /// Runs of jobs.
+        run: RunSection = Section;
+    }
+
+    /// The head's own addresses.
+    HeadSection {
+        /// Where the head listens. Port 0 takes a free one.
+        bind: SocketAddr = Is("\"127.0.0.1:0\"");
+        /// Where nodes reach the head, when that is not `bind`.
+        advertise: Option<HostPort> = Absent("\"head.example.org:47000\"");
+    }
+
+    /// A cluster.
+    ClusterSection {
+        /// Its name; its nodes are called NAME-1, NAME-2 and so on.
+        name: Name = Required("\"ams\"");
+        /// How many nodes.
+        nodes: Whole<1, 100_000> = Is("1");
+        /// Compute threads of each node; those of [work] where not given.
+        threads: Option<Whole<1, 4096>> = Absent("1");
+        /// Who starts the nodes: "local" (the head, as processes on its machine).
+        provider: Provider = Is("\"local\"");
+        /// The program that is a node; where not given, the one that runs now.
+        program: Option<PathBuf> = Absent("\"/usr/local/bin/springtide\"");
+        /// Environment of the nodes, beside that of the head.
+        env: BTreeMap<String, String> = Absent("{ RUST_BACKTRACE = \"1\" }");
+    }
+
+    /// The network of a process.
+    NetSection {
+        /// Where a node listens. Port 0 takes a free one, of `ports` if given.
+        bind: SocketAddr = Is("\"127.0.0.1:0\"");
+        /// Where others reach a node, when that is not `bind`. Port 0 stands for the port that was bound.
+        advertise: Option<SocketAddr> = Absent("\"192.0.2.10:0\"");
+        /// First and last port for nodes, for firewalls; where not given, any free one.
+        ports: Option<Ports> = Absent("\"47000-47100\"");
+        /// Send several packets by one system call. Off for network cards that promise it and fail.
+        gso: bool = Is("true");
+        /// Look for packets larger than 1200 bytes. Off for paths that drop large packets silently.
+        mtu_discovery: bool = Is("true");
+        /// Buffers asked of the system for each direction; it may grant less.
+        socket_buffer: Size = Is("\"4MiB\"");
+        /// Frames that may wait to one peer in one class of traffic.
+        queue_frames: Whole<16, 1_000_000> = Is("8192");
+        /// Bytes that may wait to one peer in one class of traffic.
+        queue_bytes: Size = Is("\"4MiB\"");
+        /// Time for one attempt to open a link.
+        connect_timeout: Time = Is("\"5s\"");
+        /// Attempts to open a link before what is queued is given back.
+        attempts: Whole<1, 100> = Is("6");
+        /// Wait before the second attempt; it doubles with each.
+        backoff: Time = Is("\"50ms\"");
+        /// Time to send what is queued when a process ends.
+        close_grace: Time = Is("\"1s\"");
+        /// Congestion control: "cubic", "newreno", or "bbr" for links that lose packets at random.
+        congestion: Congestion = Is("\"cubic\"");
+    }
+
+    /// What is expected of the links between two clusters.
+    LinkSection {
+        /// The two clusters.
+        between: Pair = Required("[\"ams\", \"del\"]");
+        /// Round trip.
+        rtt: Time = Is("\"100ms\"");
+        /// Bandwidth of one link, in bytes ("10MB/s") or bits ("100Mbit/s").
+        bandwidth: Rate = Is("\"100Mbit/s\"");
+        /// Congestion control of these links; that of [net] where not given.
+        congestion: Option<Congestion> = Absent("\"bbr\"");
+    }
+
+    /// How compute threads work.
+    WorkSection {
+        /// Whom idle nodes steal from: "cluster-aware", or "random" as the baseline.
+        steal: Steal = Is("\"cluster-aware\"");
+        /// Compute threads of a node.
+        threads: Whole<1, 4096> = Is("1");
+        /// Stack of a compute thread. Deep recursions need it; only what is touched costs memory.
+        stack: Size = Is("\"16MiB\"");
+        /// How many waits of one stack may take unrelated work.
+        nesting: Whole<1, 10_000> = Is("32");
+    }
+
+    /// What is measured.
+    StatsSection {
+        /// How often statistics are sent up the tree.
+        period: Time = Is("\"10s\"");
+        /// Histograms are sent every so many periods.
+        histogram_periods: Whole<1, 1000> = Is("10");
+    }
+
+    /// Certificates.
+    TlsSection {
+        /// Directory of the grid's certificate authority; where not given, each run makes its own.
+        ca: Option<PathBuf> = Absent("\"/etc/springtide/ca\"");
+    }
+
+    /// Log lines.
+    LogSection {
+        /// From which severity on: "error", "warn", "info", "debug" or "trace".
+        level: Level = Is("\"info\"");
+        /// How they look: "pretty" or "json".
+        format: Format = Is("\"pretty\"");
+    }
+
+    /// Runs of jobs.
+    RunSection {
+        /// Directory for what a run leaves: manifest, config, events, node logs, result.
+        out: Option<PathBuf> = Absent("\"runs/today\"");
+        /// A run that takes longer is ended.
+        timeout: Option<Time> = Absent("\"1h\"");
+        /// Over this size the log of events leaves out facts, but no decisions.
+        log_size: Size = Is("\"256MiB\"");
+    }
+}
+
+impl GridConfig {
+    /// Compute threads of each node of a cluster.
+    pub fn threads_of(&self, cluster: &ClusterSection) -> u32 {
+        cluster.threads.unwrap_or(self.work.threads).get()
+    }
+
+    /// What is expected of the links between two clusters, in whichever order they are named.
+    pub fn link_between(&self, a: &str, b: &str) -> Option<&LinkSection> {
+        self.link.iter().find(|link| {
+            let ends = (link.between.0.as_str(), link.between.1.as_str());
+            ends == (a, b) || ends == (b, a)
+        })
+    }
+
+    /// A commented example with every key, which loads without error.
+    pub fn template() -> String {
+        super::template::<Self>(
+            "# A Springtide grid. Every key is here with its default; what is commented out is not set by default.\n\
+             # Durations are \"150ms\", sizes \"64MiB\", rates \"10MB/s\". Each key can be overridden by the environment:\n\
+             # SPRINGTIDE_NET__GSO=false, SPRINGTIDE_CLUSTER__AMS__NODES=4. Check with: springtide config check FILE\n\n",
+        )
+    }
+}
+
+impl Config for GridConfig {
+    const WHAT: &'static str = "grid";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        if self.cluster.is_empty() {
+            checker
+                .tell("cluster", "the grid has no cluster: add a [[cluster]] with name and nodes");
+        }
+        let mut names = BTreeMap::new();
+        for (i, cluster) in self.cluster.iter().enumerate() {
+            let path = format!("cluster[{i}].name");
+            if let Some(first) = names.insert(cluster.name.as_str(), path.clone()) {
+                let name = &cluster.name;
+                let first = checker.place(&first);
+                checker.tell(
+                    &path,
+                    format!("there are two clusters named \"{name}\"; the other is {first}"),
+                );
+            }
+        }
+        let mut pairs = BTreeMap::new();
+        for (i, link) in self.link.iter().enumerate() {
+            let path = format!("link[{i}].between");
+            let Pair(a, b) = &link.between;
+            if a == b {
+                checker.tell(
+                    &path,
+                    format!("a link must be between two clusters, found \"{a}\" twice"),
+                );
+            }
+            for name in BTreeSet::from([a, b]) {
+                if !names.contains_key(name.as_str()) {
+                    let reason = format!("there is no cluster named \"{name}\"");
+                    let meant = nearest(name.as_str(), names.keys().copied());
+                    checker.tell_meant(&path, reason, meant);
+                }
+            }
+            if let Some(first) = pairs.insert((a.min(b), a.max(b)), path.clone()) {
+                let first = checker.place(&first);
+                let reason = format!(
+                    "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
+                );
+                checker.tell(&path, reason);
+            }
+        }
+        if self.head.bind.ip().is_unspecified() && self.head.advertise.is_none() {
+            let reason = format!(
+                "`head.bind` {} is no address that nodes can connect to: set `head.advertise` as well",
+                self.head.bind
+            );
+            checker.tell("head.bind", reason);
+        }
+        check_net(&self.net, checker);
+        if let Some(ports) = self.net.ports {
+            let (head, node) = (self.head.bind, self.net.bind);
+            let meet =
+                head.ip() == node.ip() || head.ip().is_unspecified() || node.ip().is_unspecified();
+            if meet && ports.contains(head.port()) {
+                let reason = format!(
+                    "`head.bind` port {} is among `net.ports` {ports}: a node could take it first",
+                    head.port()
+                );
+                checker.tell("head.bind", reason);
+            }
+            let local = self.cluster.iter().filter(|cluster| cluster.provider == Provider::Local);
+            let nodes: u64 = local.map(|cluster| u64::from(cluster.nodes.get())).sum();
+            if nodes > u64::from(ports.count()) {
+                let reason = format!(
+                    "`net.ports` {ports} has {} ports for {nodes} nodes on this machine",
+                    ports.count()
+                );
+                checker.tell("net.ports", reason);
+            }
+        }
+        check_work(&self.work, checker);
+        if self.stats.period.get() < Duration::from_millis(100) {
+            let reason = format!(
+                "`stats.period` must be at least \"100ms\", found \"{}\"",
+                self.stats.period
+            );
+            checker.tell("stats.period", reason);
+        }
+        if self.run.timeout.is_some_and(|timeout| timeout.get().is_zero()) {
+            checker.tell("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
+        }
+    }
+}
+
+pub(super) fn check_net(net: &NetSection, checker: &mut Checker<'_>) {
+    if net.bind.ip().is_unspecified() && net.advertise.is_none() {
+        let reason = format!(
+            "`net.bind` {} is no address that others can connect to: set `net.advertise` as well",
+            net.bind
+        );
+        checker.tell("net.bind", reason);
+    }
+    if net.connect_timeout.get() < Duration::from_millis(100) {
+        let reason = format!(
+            "`net.connect_timeout` must be at least \"100ms\", found \"{}\"",
+            net.connect_timeout
+        );
+        checker.tell("net.connect_timeout", reason);
+    }
+    // What is not cut into chunks is up to 64 KiB and must fit into an empty queue.
+    if net.queue_bytes.bytes() < 256 << 10 {
+        let reason =
+            format!("`net.queue_bytes` must be at least \"256KiB\", found \"{}\"", net.queue_bytes);
+        checker.tell("net.queue_bytes", reason);
+    }
+}
+
+pub(super) fn check_work(work: &WorkSection, checker: &mut Checker<'_>) {
+    let stack = work.stack.bytes();
+    if !(1 << 18..=1 << 32).contains(&stack) {
+        let reason =
+            format!("`work.stack` must be \"256KiB\" to \"4GiB\", found \"{}\"", work.stack);
+        checker.tell("work.stack", reason);
+    }
+}

@@ -1,0 +1,322 @@
+//! Configuration in TOML: layers, all mistakes at once with their places, the origin of each value.
+//!
+//! Layers: defaults, then the file, then the environment (`SPRINGTIDE_SECTION__KEY`), then flags. Must not know what the
+//! values are used for: no network, no actors.
+
+mod grid;
+mod node;
+mod problem;
+mod schema;
+mod show;
+mod tree;
+mod units;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
+
+pub use grid::{
+    CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection, LogSection, NetSection,
+    RunSection, StatsSection, TlsSection, WorkSection,
+};
+pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
+pub use problem::{ConfigError, Origin, Problem};
+pub use units::{
+    Congestion, Format, HostPort, Level, Name, Pair, Ports, Provider, Rate, Size, Steal, Time,
+    Whole,
+};
+
+use schema::Schema;
+use tree::{Layer, Told, Tree};
+
+/// Start of the environment variables that override keys.
+const ENV_PREFIX: &str = "SPRINGTIDE_";
+
+/// Largest config file, in bytes: a grid of thousands of clusters is far below.
+const FILE_MAX: u64 = 4 << 20;
+
+/// One of the configs there are.
+#[allow(
+    private_bounds,
+    reason = "the schema is how a config is described, not for others to implement"
+)]
+pub trait Config: DeserializeOwned + schema::Section {
+    /// Which config it is, for messages.
+    const WHAT: &'static str;
+
+    /// Tells what single values cannot: whether they fit together.
+    fn check(&self, checker: &mut Checker<'_>);
+}
+
+/// A key set by a flag of the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The flag as the user knows it, for messages: `--clusters`.
+    pub flag: String,
+    /// The key: `net.gso`, `cluster.ams.nodes`, or a whole list: `cluster`.
+    pub key: String,
+    /// Its value; a whole list in TOML: `[{ name = "a", nodes = 2 }]`.
+    pub value: String,
+}
+
+/// What a config is made from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// The file, which must then be there.
+    pub file: Option<PathBuf>,
+    /// The file's text where it is not to be read from disk; `file` then only names it.
+    pub text: Option<String>,
+    /// Environment variables; others than `SPRINGTIDE_SECTION__KEY` are ignored.
+    pub env: Vec<(String, String)>,
+    /// What flags set.
+    pub overrides: Vec<Override>,
+}
+
+impl Sources {
+    /// A file and the environment of this process.
+    pub fn of_process(file: Option<&Path>) -> Self {
+        let env = std::env::vars_os();
+        let env = env
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+        Self { file: file.map(Path::to_owned), env: env.collect(), ..Self::default() }
+    }
+
+    /// A text in place of a file; `name` stands for it in messages.
+    pub fn of_text(name: &str, text: &str) -> Self {
+        Self { file: Some(name.into()), text: Some(text.to_owned()), ..Self::default() }
+    }
+
+    /// Adds what a flag sets.
+    pub fn with_flag(mut self, flag: &str, key: &str, value: impl ToString) -> Self {
+        let value = value.to_string();
+        self.overrides.push(Override { flag: flag.to_owned(), key: key.to_owned(), value });
+        self
+    }
+}
+
+/// A config that loaded, with the origin of each value.
+#[derive(Clone, Debug)]
+pub struct Loaded<T> {
+    /// The config.
+    pub value: T,
+    tree: Tree,
+}
+
+impl<T: Config> Loaded<T> {
+    /// The effective config as TOML that loads again, except that secrets are redacted. With `origins`, each value's origin
+    /// as a comment.
+    pub fn show(&self, origins: bool) -> String {
+        show::effective(&T::SCHEMA, &self.tree, origins)
+    }
+
+    /// Where the value of a key comes from, as in `net.gso` or `cluster[0].nodes`. None for keys that have no value.
+    pub fn origin(&self, key: &str) -> Option<Origin> {
+        tree::origin(&self.tree, key)
+    }
+}
+
+/// Collects what does not fit together.
+pub struct Checker<'a> {
+    tree: &'a Tree,
+    /// For what no value is the origin of.
+    fallback: Origin,
+    told: &'a mut Told,
+}
+
+impl Checker<'_> {
+    /// Something is wrong with the value at this path.
+    pub fn tell(&mut self, path: &str, reason: impl Into<String>) {
+        self.tell_meant(path, reason, None);
+    }
+
+    /// As [`Checker::tell`], with what was probably meant.
+    pub fn tell_meant(&mut self, path: &str, reason: impl Into<String>, meant: Option<&str>) {
+        // Its value, or its name, was told as wrong: a default stands in its place.
+        if self.told.excused.iter().any(|excused| excused == path) {
+            return;
+        }
+        let at = match tree::origin(self.tree, path) {
+            None | Some(Origin::Default) => self.fallback.clone(),
+            Some(at) => at,
+        };
+        let meant = meant.map(str::to_owned);
+        self.told.problems.push(Problem { at, reason: reason.into(), meant });
+    }
+
+    /// Where the value at this path is, in words.
+    pub fn place(&self, path: &str) -> String {
+        match tree::origin(self.tree, path) {
+            Some(Origin::File { line, .. }) => format!("on line {line}"),
+            Some(origin) => format!("from {origin}"),
+            None => "elsewhere".to_owned(),
+        }
+    }
+}
+
+/// Loads a config.
+///
+/// # Errors
+/// The file cannot be read, or there are mistakes: all of them, in order of place.
+pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
+    let root = root::<T>();
+    let mut tree = tree::defaults(root);
+    let mut told = Told::default();
+    let (mut whole, mut fallback) = (true, Origin::Default);
+
+    if let Some((file, bytes)) = text_of(sources)? {
+        fallback = Origin::File { file: file.clone(), line: 1, column: 1 };
+        whole = from_file(root, &file, &bytes, &mut tree, &mut told)?;
+    }
+    let mut set = |origin: Origin, key: &str, value: &str| {
+        let place = |_| origin.clone();
+        Layer { place: &place, root, whole: true, told: &mut told }.set(&mut tree, key, value);
+    };
+    let mut env: Vec<_> = sources.env.iter().collect();
+    env.sort();
+    for (name, value) in env {
+        if let Some(key) = key_of(name) {
+            set(Origin::Env(name.clone()), &key, value);
+        }
+    }
+    for Override { flag, key, value } in &sources.overrides {
+        set(Origin::Flag(flag.clone()), key, value);
+    }
+    Layer { place: &|_| fallback.clone(), root, whole, told: &mut told }
+        .missing_in_sections(&tree, &fallback);
+
+    match T::deserialize(toml::Value::Table(tree::plain(&tree))) {
+        Ok(value) => {
+            if whole {
+                value.check(&mut Checker { tree: &tree, fallback, told: &mut told });
+            }
+            if told.problems.is_empty() {
+                return Ok(Loaded { value, tree });
+            }
+        }
+        // A required key is not there, which was told. Were it not, schema and types would differ, and the user would still
+        // get a message.
+        Err(error) if told.problems.is_empty() => {
+            let reason = format!("not a {} config: {}", T::WHAT, error.message());
+            told.problems.push(Problem { at: fallback, reason, meant: None });
+        }
+        Err(_) => {}
+    }
+    let mut problems = told.problems;
+    problems.sort();
+    problems.dedup();
+    Err(ConfigError::Problems(problems))
+}
+
+/// Puts the file on. Returns whether it could be read in full.
+fn from_file(
+    root: &'static Schema,
+    file: &str,
+    bytes: &[u8],
+    tree: &mut Tree,
+    told: &mut Told,
+) -> Result<bool, ConfigError> {
+    let at = |text: &str, byte| {
+        let (line, column) = position(text, byte);
+        Origin::File { file: file.to_owned(), line, column }
+    };
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+            let reason = "not TOML: the file is not UTF-8 from here on".to_owned();
+            told.problems.push(Problem { at: at(&before, before.len()), reason, meant: None });
+            return Ok(false);
+        }
+    };
+    let place = |span: Range<usize>| at(text, span.start);
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        let reason = format!("not TOML: {}", error.message().replace('\n', ", "));
+        let at = place(error.span().unwrap_or(0..0));
+        told.problems.push(Problem { at, reason, meant: None });
+    }
+    if let Some(problem) = newer(table.get_ref(), &place) {
+        // What else is unknown may be right in the newer form.
+        return Err(ConfigError::Problems(vec![problem]));
+    }
+    let whole = errors.is_empty();
+    Layer { place: &place, root, whole, told }.table(root, table.get_ref(), tree, "");
+    Ok(whole)
+}
+
+fn root<T: Config>() -> &'static Schema {
+    &T::SCHEMA
+}
+
+fn template<T: Config>(head: &str) -> String {
+    show::template(root::<T>(), head)
+}
+
+/// The file's name and content.
+fn text_of(sources: &Sources) -> Result<Option<(String, Vec<u8>)>, ConfigError> {
+    let Some(file) = &sources.file else { return Ok(None) };
+    let name = file.display().to_string();
+    if let Some(text) = &sources.text {
+        return Ok(Some((name, text.clone().into_bytes())));
+    }
+    let failed = |source| ConfigError::File { file: file.clone(), source };
+    let mut bytes = Vec::new();
+    let opened = File::open(file).map_err(failed)?;
+    opened.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > FILE_MAX {
+        let reason = format!("the file is larger than {FILE_MAX} bytes: it is no config");
+        return Err(failed(std::io::Error::other(reason)));
+    }
+    Ok(Some((name, bytes)))
+}
+
+/// Refuses a file of a newer form.
+fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Origin) -> Option<Problem> {
+    let value = table.get("config_version")?;
+    let DeValue::Integer(digits) = value.get_ref() else { return None };
+    let version = u64::from_str_radix(digits.as_str(), digits.radix()).ok()?;
+    let reason = format!(
+        "the file has config_version {version}, this program reads up to {CONFIG_VERSION}: use a newer springtide"
+    );
+    (version > u64::from(CONFIG_VERSION)).then(|| Problem {
+        at: place(value.span()),
+        reason,
+        meant: None,
+    })
+}
+
+/// The dotted key that a variable overrides, if it is one of ours: `SPRINGTIDE_NET__GSO` is `net.gso`. A single underscore
+/// stays one, so that `CLOSE_GRACE` works; variables without a section belong to other things.
+fn key_of(variable: &str) -> Option<String> {
+    let rest = variable.strip_prefix(ENV_PREFIX)?;
+    let (section, _) = rest.split_once("__")?;
+    if section.is_empty() {
+        return None;
+    }
+    let mut segments: Vec<_> = rest.split("__").map(str::to_lowercase).collect();
+    // The user's own variables keep their case.
+    if let ["cluster", _, "env", ..] = segments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        segments.truncate(3);
+        segments.extend(rest.splitn(4, "__").nth(3).map(str::to_owned));
+    }
+    Some(segments.join("."))
+}
+
+/// Line and column of a byte, both from 1; columns count characters.
+fn position(text: &str, byte: usize) -> (usize, usize) {
+    let mut byte = byte.min(text.len());
+    while !text.is_char_boundary(byte) {
+        byte -= 1;
+    }
+    let before = &text[..byte];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let line = before.bytes().filter(|&b| b == b'\n').count() + 1;
+    (line, before[line_start..].chars().count() + 1)
+}

@@ -1,0 +1,139 @@
+//! A config as text: the effective one with origins, and the template with comments.
+//!
+//! Knows the schema's form, not its keys.
+
+use std::fmt::Write;
+
+use toml::Value;
+
+use super::problem::Origin;
+use super::schema::{Fallback, Field, Kind, Schema};
+use super::tree::{Node, Tree};
+
+/// What stands in the place of a secret.
+const REDACTED: &str = "<redacted>";
+
+/// Whether a variable of this name probably holds a secret.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["SECRET", "TOKEN", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL"].iter().any(|w| name.contains(w))
+}
+
+/// A key as TOML.
+fn key(name: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if !name.is_empty() && name.chars().all(bare) {
+        name.to_owned()
+    } else {
+        Value::String(name.to_owned()).to_string()
+    }
+}
+
+/// The effective config as TOML that loads again (but for secrets), with each value's origin as a comment if asked for.
+pub(super) fn effective(schema: &Schema, tree: &Tree, origins: bool) -> String {
+    let mut out = String::new();
+    table(&mut out, schema, tree, "", origins);
+    out
+}
+
+fn line(out: &mut String, name: &str, value: &str, origin: Option<&Origin>) {
+    let start = out.len();
+    let _ = write!(out, "{} = {value}", key(name));
+    if let Some(origin) = origin {
+        let width = out[start..].chars().count();
+        let _ = write!(out, "{:pad$}  # {origin}", "", pad = 32usize.saturating_sub(width));
+    }
+    out.push('\n');
+}
+
+fn table(out: &mut String, schema: &Schema, tree: &Tree, path: &str, origins: bool) {
+    let nodes = || schema.fields.iter().filter_map(|f| Some((f.key, f.kind, tree.get(f.key)?)));
+    for (name, _, node) in nodes() {
+        if let Node::Leaf(value, origin) = node {
+            line(out, name, &value.to_string(), origins.then_some(origin));
+        }
+    }
+    for (name, kind, node) in nodes() {
+        let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match (kind, node) {
+            (Kind::Section(schema), Node::Section(tree)) => {
+                let _ = write!(out, "\n[{path}]\n");
+                table(out, schema, tree, &path, origins);
+            }
+            (Kind::List(schema), Node::List(elements)) => {
+                for element in elements {
+                    let _ = write!(out, "\n[[{path}]]\n");
+                    table(out, schema, &element.tree, &path, origins);
+                }
+            }
+            (Kind::Texts, Node::Texts(texts)) if !texts.is_empty() => {
+                let _ = write!(out, "\n[{path}]\n");
+                for (name, (text, origin)) in texts {
+                    let text = if is_secret(name) { REDACTED } else { text };
+                    let value = Value::String(text.to_owned()).to_string();
+                    line(out, name, &value, origins.then_some(origin));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A commented file with every key: defaults as they are, what is not set by default commented out.
+pub(super) fn template(schema: &Schema, head: &str) -> String {
+    let mut out = head.to_owned();
+    described(&mut out, schema, "", &[]);
+    out
+}
+
+fn comment(out: &mut String, lines: &[&str]) {
+    for line in lines {
+        let _ = writeln!(out, "#{line}");
+    }
+}
+
+fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str)]) {
+    for field in schema.fields {
+        let value = given.iter().find(|(key, _)| *key == field.key).map(|(_, value)| *value);
+        match (field.fallback, value) {
+            (_, Some(value)) | (Fallback::Is(value) | Fallback::Required(value), None) => {
+                comment(out, field.about);
+                let _ = writeln!(out, "{} = {value}", field.key);
+            }
+            (Fallback::Absent(example), None) => {
+                comment(out, field.about);
+                let _ = writeln!(out, "# {} = {example}", field.key);
+            }
+            (Fallback::Section | Fallback::Elements(_), None) => {}
+        }
+    }
+    for field in schema.fields {
+        let Field { key, .. } = field;
+        let path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
+        match (field.kind, field.fallback) {
+            (Kind::Section(schema), _) => {
+                out.push('\n');
+                comment(out, field.about);
+                let _ = writeln!(out, "[{path}]");
+                described(out, schema, &path, &[]);
+            }
+            (Kind::List(schema), Fallback::Elements(elements)) => {
+                for (i, given) in elements.iter().enumerate() {
+                    out.push('\n');
+                    if i == 0 {
+                        comment(out, field.about);
+                    }
+                    let _ = writeln!(out, "[[{path}]]");
+                    if i == 0 {
+                        described(out, schema, &path, given);
+                    } else {
+                        for (key, value) in *given {
+                            let _ = writeln!(out, "{key} = {value}");
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}

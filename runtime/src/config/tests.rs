@@ -1,0 +1,396 @@
+//! Tests of loading as a whole: messages word for word, layers, the template, and that nothing panics.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn grid(text: &str) -> Result<Loaded<GridConfig>, ConfigError> {
+    load(&Sources::of_text("grid.toml", text))
+}
+
+fn mistakes(text: &str) -> String {
+    grid(text).map(drop).unwrap_err().to_string()
+}
+
+#[test]
+fn every_mistake_is_told_at_once_with_its_place() {
+    let text = r#"
+grd = "lab"
+[head]
+bind = "127.0.0.1"
+[net]
+gso = "yes"
+queue_frames = 3
+period = "10s"
+connect_timeout = 5
+[[cluster]]
+name = "Ams"
+nodes = 0
+[[cluster]]
+nodez = 2
+[[link]]
+betwen = ["ams", "del"]
+rtt = "20"
+bandwidth = "10MB"
+[work]
+steal = "randon"
+stack = "1GB/s"
+[stats]
+[sats]
+"#;
+    let golden = "\
+grid.toml:2:1: unknown key `grd` at the top; did you mean `grid`?
+grid.toml:4:8: `head.bind` must be an address and a port such as \"127.0.0.1:0\", found \"127.0.0.1\"
+grid.toml:6:7: `net.gso` must be true or false, found \"yes\"
+grid.toml:7:16: `net.queue_frames` must be a whole number from 16 to 1000000, found 3
+grid.toml:8:1: unknown key `period` in [net]; there is one in [stats]
+grid.toml:9:19: `net.connect_timeout` must be a duration in quotes such as \"150ms\", found 5
+grid.toml:11:8: `cluster.name` must be a name of 1 to 32 of a-z, 0-9 and dash, found \"Ams\"
+grid.toml:12:9: `cluster.nodes` must be a whole number from 1 to 100000, found 0
+grid.toml:13:1: [[cluster]] lacks the key `name`: for example name = \"ams\"
+grid.toml:14:1: unknown key `nodez` in [cluster]; did you mean `nodes`?
+grid.toml:16:1: unknown key `betwen` in [link]; did you mean `between`?
+grid.toml:17:7: `link.rtt` must be a duration such as \"150ms\" (units ns, us, ms, s, m, h), found \"20\"
+grid.toml:18:13: `link.bandwidth` must be a rate such as \"10MB/s\" or \"100Mbit/s\", found \"10MB\"
+grid.toml:20:9: `work.steal` must be \"cluster-aware\" or \"random\", found \"randon\"; did you mean `random`?
+grid.toml:21:9: `work.stack` must be a size such as \"64MiB\" (units B, kB, MB, GB, KiB, MiB, GiB), found \"1GB/s\"
+grid.toml:23:2: unknown key `sats` at the top; did you mean `stats`?";
+    assert_eq!(mistakes(text), golden);
+}
+
+#[test]
+fn what_does_not_fit_together_is_told_at_once() {
+    let text = r#"
+[head]
+bind = "0.0.0.0:47001"
+[[cluster]]
+name = "ams"
+nodes = 3
+[[cluster]]
+name = "ams"
+[net]
+bind = "0.0.0.0:0"
+ports = "47000-47002"
+queue_bytes = "1kB"
+connect_timeout = "1ms"
+[[link]]
+between = ["ams", "anms"]
+[[link]]
+between = ["anms", "ams"]
+[[link]]
+between = ["ams", "ams"]
+[work]
+stack = "8GiB"
+[stats]
+period = "10ms"
+[run]
+timeout = "0s"
+"#;
+    let golden = "\
+grid.toml:3:1: `head.bind` 0.0.0.0:47001 is no address that nodes can connect to: set `head.advertise` as well
+grid.toml:3:1: `head.bind` port 47001 is among `net.ports` 47000-47002: a node could take it first
+grid.toml:8:1: there are two clusters named \"ams\"; the other is on line 5
+grid.toml:10:1: `net.bind` 0.0.0.0:0 is no address that others can connect to: set `net.advertise` as well
+grid.toml:11:1: `net.ports` 47000-47002 has 3 ports for 4 nodes on this machine
+grid.toml:12:1: `net.queue_bytes` must be at least \"256KiB\", found \"1kB\"
+grid.toml:13:1: `net.connect_timeout` must be at least \"100ms\", found \"1ms\"
+grid.toml:15:1: there is no cluster named \"anms\"; did you mean `ams`?
+grid.toml:17:1: the link between \"anms\" and \"ams\" is given twice; the other is on line 15
+grid.toml:17:1: there is no cluster named \"anms\"; did you mean `ams`?
+grid.toml:19:1: a link must be between two clusters, found \"ams\" twice
+grid.toml:21:1: `work.stack` must be \"256KiB\" to \"4GiB\", found \"8GiB\"
+grid.toml:23:1: `stats.period` must be at least \"100ms\", found \"10ms\"
+grid.toml:25:1: `run.timeout` must be longer than nothing, found \"0ns\"";
+    assert_eq!(mistakes(text), golden);
+}
+
+#[test]
+fn files_that_are_none() {
+    let missing = load::<GridConfig>(&Sources::of_process(Some(Path::new("no/such.toml"))));
+    let message = missing.map(drop).unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "cannot read the config file no/such.toml: No such file or directory (os error 2)"
+    );
+
+    assert_eq!(
+        mistakes(""),
+        "grid.toml:1:1: the grid has no cluster: add a [[cluster]] with name and nodes"
+    );
+    let newer = "config_version = 2\nnew_key = 1\n";
+    let golden = "grid.toml:1:18: the file has config_version 2, this program reads up to 1: use a newer springtide";
+    assert_eq!(mistakes(newer), golden);
+    let golden = "\
+grid.toml:1:8: not TOML: string values must be quoted, expected literal string
+grid.toml:3:5: not TOML: unclosed table, expected `]`";
+    assert_eq!(mistakes("grid = lab\n\n[net\ngso = true\n"), golden);
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("grid.toml");
+    std::fs::write(&file, b"grid = \"a\"\n# \xc3\xa9\xff\n").unwrap();
+    let problems = load::<GridConfig>(&Sources::of_process(Some(&file))).map(drop).unwrap_err();
+    let at = Origin::File { file: file.display().to_string(), line: 2, column: 4 };
+    assert_eq!(problems.problems()[0].at, at);
+}
+
+#[test]
+fn tables_and_values_in_each_others_place() {
+    let text = "net = 3\ncluster = 4\nlink = [1]\ngrid = {}\n[[head]]\n[[work.stack]]\n";
+    let golden = "\
+grid.toml:1:1: `net` must be a table: [net], found a whole number
+grid.toml:2:1: `cluster` must be a list of tables: [[cluster]], found a whole number
+grid.toml:3:9: an element of `link` must be a table, found a whole number
+grid.toml:4:8: `grid` must be a name in quotes, found {}
+grid.toml:5:3: `head` must be a table: [head], found a list
+grid.toml:6:1: `work.stack` must be a size in quotes such as \"64MiB\", found [{}]";
+    assert_eq!(mistakes(text), golden);
+    let golden = "`cluster.env.A` must be text in quotes, found a whole number";
+    assert!(mistakes("[[cluster]]\nname = \"a\"\nenv = { A = 1 }\n").contains(golden));
+}
+
+const SMALL: &str =
+    "[[cluster]]\nname = \"ams-east\"\nnodes = 2\nenv = { API_TOKEN = \"s3cret\", LANG = \"C\" }\n";
+
+fn layered() -> Sources {
+    let mut sources = Sources::of_text("grid.toml", SMALL);
+    let env = [
+        ("SPRINGTIDE_NET__GSO", "false"),
+        ("SPRINGTIDE_CLUSTER__AMS_EAST__NODES", "5"),
+        ("SPRINGTIDE_CLUSTER__AMS_EAST__ENV__My__Var", "x"),
+        ("SPRINGTIDE_STATS__PERIOD", "2s"),
+        ("SPRINGTIDE_SEED", "7"),
+        ("HOME", "/"),
+    ];
+    sources.env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    sources.with_flag("--period", "stats.period", "3s").with_flag("--steal", "work.steal", "random")
+}
+
+#[test]
+fn later_layers_win_and_origins_are_shown() {
+    let loaded = load::<GridConfig>(&layered()).unwrap();
+    assert_eq!(loaded.value.cluster[0].nodes.get(), 5);
+    assert_eq!(loaded.value.stats.period.get().as_secs(), 3);
+    assert_eq!(loaded.value.work.steal, Steal::Random);
+    assert!(!loaded.value.net.gso);
+    assert_eq!(loaded.origin("net.gso"), Some(Origin::Env("SPRINGTIDE_NET__GSO".into())));
+    assert_eq!(loaded.origin("net.attempts"), Some(Origin::Default));
+    assert_eq!(loaded.origin("cluster[0].threads"), None);
+    let at = |line, column| Some(Origin::File { file: "grid.toml".into(), line, column });
+    assert_eq!(loaded.origin("cluster[0].name"), at(2, 1));
+    assert_eq!(loaded.origin("cluster[0]"), at(1, 1));
+
+    let shown = loaded.show(true);
+    let golden = "\
+config_version = 1                # default
+grid = \"local\"                    # default
+
+[head]
+bind = \"127.0.0.1:0\"              # default
+
+[[cluster]]
+name = \"ams-east\"                 # file grid.toml:2
+nodes = 5                         # env SPRINGTIDE_CLUSTER__AMS_EAST__NODES
+provider = \"local\"                # default
+
+[cluster.env]
+API_TOKEN = \"<redacted>\"          # file grid.toml:4
+LANG = \"C\"                        # file grid.toml:4
+My__Var = \"x\"                     # env SPRINGTIDE_CLUSTER__AMS_EAST__ENV__My__Var
+
+[net]
+bind = \"127.0.0.1:0\"              # default
+gso = false                       # env SPRINGTIDE_NET__GSO
+";
+    assert!(shown.starts_with(golden), "{shown}");
+    assert!(shown.contains("\nperiod = \"3s\"                     # flag --period\n"), "{shown}");
+    assert!(!shown.contains("s3cret"));
+}
+
+#[test]
+fn mistakes_in_the_environment_and_in_flags() {
+    let mut sources = Sources::of_text("grid.toml", SMALL);
+    let env = [
+        ("SPRINGTIDE_NET__GS0", "false"),
+        ("SPRINGTIDE_CLUSTER__AMS_WEST__NODES", "5"),
+        ("SPRINGTIDE_WORK__THREADS", "many"),
+        ("SPRINGTIDE_NET__GSO__ON", "1"),
+    ];
+    sources.env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let sources = sources
+        .with_flag("--steal", "work.steal", "randon")
+        .with_flag("--set", "net", "1")
+        .with_flag("--clusters", "link", "[{");
+    let golden = "\
+environment variable SPRINGTIDE_CLUSTER__AMS_WEST__NODES: there is no `cluster` named `ams-west`; did you mean `ams-east`?
+environment variable SPRINGTIDE_NET__GS0: unknown key `gs0` in [net]; did you mean `gso`?
+environment variable SPRINGTIDE_NET__GSO__ON: `net.gso` holds a value, not keys
+environment variable SPRINGTIDE_WORK__THREADS: `work.threads` must be a whole number from 1 to 4096, found \"many\"
+--clusters: `link` must be a list in TOML: ";
+    let message = load::<GridConfig>(&sources).map(drop).unwrap_err().to_string();
+    assert!(message.starts_with(golden), "{message}");
+    let golden = "\n\
+--set: `net` is a section: name a key in it
+--steal: `work.steal` must be \"cluster-aware\" or \"random\", found \"randon\"; did you mean `random`?";
+    assert!(message.ends_with(golden), "{message}");
+}
+
+#[test]
+fn a_flag_can_give_the_clusters_of_a_grid_without_a_file() {
+    let clusters = "[{ name = \"c1\", nodes = 2 }, { name = \"c2\", nodes = 3 }]";
+    let sources = Sources::default().with_flag("--clusters", "cluster", clusters);
+    let loaded = load::<GridConfig>(&sources).unwrap();
+    let nodes: Vec<_> = loaded.value.cluster.iter().map(|c| c.nodes.get()).collect();
+    assert_eq!(nodes, [2, 3]);
+    assert_eq!(loaded.origin("cluster[1].nodes"), Some(Origin::Flag("--clusters".into())));
+    let nothing = load::<GridConfig>(&Sources::default()).map(drop).unwrap_err().to_string();
+    assert_eq!(nothing, "the grid has no cluster: add a [[cluster]] with name and nodes");
+}
+
+#[test]
+fn what_is_shown_loads_again_as_the_same() {
+    for text in [SMALL, &GridConfig::template(), &uncommented(&GridConfig::template())] {
+        let text = text.replace("API_TOKEN", "API_WORD");
+        let loaded = grid(&text).unwrap();
+        for origins in [false, true] {
+            assert_eq!(grid(&loaded.show(origins)).unwrap().value, loaded.value);
+        }
+    }
+}
+
+/// The template with its commented examples switched on.
+fn uncommented(template: &str) -> String {
+    let example = |line: &str| {
+        let rest = line.strip_prefix("# ")?;
+        let (key, _) = rest.split_once(" = ")?;
+        key.chars().all(|c| c.is_ascii_lowercase() || c == '_').then(|| rest.to_owned())
+    };
+    template.lines().map(|line| example(line).unwrap_or(line.to_owned()) + "\n").collect()
+}
+
+#[test]
+fn the_templates_load_as_they_are_and_with_every_example() {
+    let loaded = grid(&GridConfig::template()).unwrap();
+    assert_eq!(loaded.value.cluster.len(), 2);
+    assert!(loaded.value.link_between("del", "ams").is_some());
+    assert!(loaded.value.link_between("del", "bud").is_none());
+    let full = uncommented(&GridConfig::template());
+    assert_ne!(full, GridConfig::template());
+    let loaded = grid(&full).unwrap();
+    assert!(loaded.value.net.ports.is_some() && loaded.value.run.timeout.is_some());
+    let node = |text: &str| load::<NodeConfig>(&Sources::of_text("node.toml", text));
+    assert_eq!(node(&NodeConfig::template()).unwrap().value.node.as_str(), "ams-1");
+    let full = node(&uncommented(&NodeConfig::template())).unwrap();
+    assert!(full.value.incarnation.is_some());
+    assert_eq!(node(&full.show(false)).unwrap().value, full.value);
+    for template in [GridConfig::template(), NodeConfig::template()] {
+        assert!(template.lines().all(|line| line.len() <= 120), "{template}");
+    }
+}
+
+#[test]
+fn a_node_lacks_what_only_its_site_knows() {
+    let problems = load::<NodeConfig>(&Sources::of_text("node.toml", "[head]\nadress = \"a:1\"\n"));
+    let golden = "\
+node.toml:1:1: [identity] lacks the key `ca`: for example ca = \"ca.cert.pem\"
+node.toml:1:1: [identity] lacks the key `certificate`: for example certificate = \"ams-1.cert.pem\"
+node.toml:1:1: [identity] lacks the key `key`: for example key = \"ams-1.key.pem\"
+node.toml:1:1: the config lacks the key `cluster`: for example cluster = \"ams\"
+node.toml:1:1: the config lacks the key `node`: for example node = \"ams-1\"
+node.toml:2:1: unknown key `adress` in [head]; did you mean `address`?";
+    assert_eq!(problems.map(drop).unwrap_err().to_string(), golden);
+}
+
+#[test]
+fn threads_come_from_the_cluster_or_from_work() {
+    let text =
+        "[work]\nthreads = 3\n[[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\nthreads = 2\n";
+    let config = grid(text).unwrap().value;
+    let threads: Vec<_> = config.cluster.iter().map(|cluster| config.threads_of(cluster)).collect();
+    assert_eq!(threads, [3, 2]);
+}
+
+/// One edit of a key: a letter dropped, doubled, swapped with the next, or another in its place.
+fn typo(key: &str, at: usize, how: u8) -> String {
+    let mut letters: Vec<char> = key.chars().collect();
+    match how {
+        0 if letters.len() > 2 => drop(letters.remove(at)),
+        1 => letters.insert(at, letters[at]),
+        2 if at + 1 < letters.len() => letters.swap(at, at + 1),
+        _ => letters[at] = if letters[at] == 'q' { 'x' } else { 'q' },
+    }
+    letters.into_iter().collect()
+}
+
+#[test]
+fn every_one_letter_typo_of_the_template_is_understood() {
+    let template = uncommented(&GridConfig::template());
+    let mut tried = 0;
+    for (number, line) in template.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
+        let Some(key) = line.split(" = ").next().filter(|_| line.contains(" = ")) else { continue };
+        for (at, how) in (0..key.len()).flat_map(|at| (0..4).map(move |how| (at, how))) {
+            let wrong = typo(key, at, how);
+            if wrong == key {
+                continue;
+            }
+            let lines = template.lines().enumerate();
+            let text: String = lines
+                .map(|(i, l)| {
+                    if i == number {
+                        format!("{wrong}{}\n", &l[key.len()..])
+                    } else {
+                        format!("{l}\n")
+                    }
+                })
+                .collect();
+            let error = grid(&text).map(drop).expect_err(&wrong);
+            let found = error.problems().iter().find(|p| p.reason.starts_with("unknown key"));
+            let found = found.unwrap_or_else(|| panic!("{key} as {wrong}: {error}"));
+            assert_eq!(found.meant.as_deref(), Some(key), "{key} as {wrong}: {error}");
+            let Origin::File { line, column, .. } = &found.at else { panic!("{found}") };
+            assert_eq!((*line, *column), (number + 1, 1));
+            tried += 1;
+        }
+    }
+    assert!(tried > 500, "{tried}");
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let _ = grid(&text);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("x.toml");
+        std::fs::write(&file, &bytes).unwrap();
+        let _ = load::<NodeConfig>(&Sources::of_process(Some(&file)));
+    }
+
+    #[test]
+    fn no_edit_of_a_config_panics(
+        at in any::<prop::sample::Index>(), gone in 0usize..20, new in "[\\[\\]{}=\"'.,#a-z0-9\n -]{0,12}",
+    ) {
+        let mut text = uncommented(&GridConfig::template());
+        let at = at.index(text.len());
+        let end = (at + gone).min(text.len());
+        text.replace_range(at..end, &new);
+        match grid(&text) {
+            Ok(loaded) => prop_assert!(grid(&loaded.show(true)).is_ok()),
+            Err(error) => prop_assert!(!error.problems().is_empty()),
+        }
+    }
+
+    #[test]
+    fn no_override_panics(key in "[a-z_.\\[]{0,20}", known in 0usize..4, value in any::<String>()) {
+        let known = ["net.gso", "cluster", "cluster.ams-east.env.X", "work.stack"][known];
+        for key in [key.as_str(), known] {
+            let _ = load::<GridConfig>(&Sources::of_text("grid.toml", SMALL).with_flag("--set", key, &value));
+        }
+    }
+
+    #[test]
+    fn a_place_is_where_an_editor_finds_it(text in "[a\u{e9}\n\u{1f600}]{0,30}", byte in 0usize..140) {
+        let (line, column) = position(&text, byte);
+        let there: Vec<&str> = text.split('\n').collect();
+        prop_assert!(line <= there.len() && column <= there[line - 1].chars().count() + 1);
+    }
+}

@@ -1,0 +1,415 @@
+//! The layers of a config put on top of each other: defaults, file, environment, flags; each value with its origin.
+//!
+//! Knows the schema's form, not its keys.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Spanned, Value};
+
+use super::problem::{Origin, Problem, nearest};
+use super::schema::{Fallback, Field, Kind, Schema};
+
+/// The values of a table by key.
+pub(super) type Tree = BTreeMap<String, Node>;
+
+#[derive(Clone, Debug)]
+pub(super) enum Node {
+    Leaf(Value, Origin),
+    Section(Tree),
+    List(Vec<Element>),
+    Texts(BTreeMap<String, (String, Origin)>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Element {
+    pub tree: Tree,
+    /// Where it begins.
+    pub origin: Origin,
+}
+
+/// A value in TOML of the schema's own: a default or an example.
+pub(super) fn builtin(toml: &str) -> Value {
+    toml.parse().expect("defaults and examples are TOML: a test loads every one")
+}
+
+/// The tree of all defaults.
+pub(super) fn defaults(schema: &Schema) -> Tree {
+    let mut tree = Tree::new();
+    for field in schema.fields {
+        let node = match (field.kind, field.fallback) {
+            (Kind::Section(schema), _) => Node::Section(defaults(schema)),
+            (Kind::List(_), _) => Node::List(Vec::new()),
+            (Kind::Texts, _) => Node::Texts(BTreeMap::new()),
+            (Kind::Leaf { .. }, Fallback::Is(toml)) => Node::Leaf(builtin(toml), Origin::Default),
+            (Kind::Leaf { .. }, _) => continue,
+        };
+        tree.insert(field.key.to_owned(), node);
+    }
+    tree
+}
+
+/// As a plain table.
+pub(super) fn plain(tree: &Tree) -> toml::Table {
+    let value = |node: &Node| match node {
+        Node::Leaf(value, _) => value.clone(),
+        Node::Section(tree) => Value::Table(plain(tree)),
+        Node::List(elements) => {
+            Value::Array(elements.iter().map(|e| Value::Table(plain(&e.tree))).collect())
+        }
+        Node::Texts(texts) => {
+            let entry = |(key, (text, _)): (&String, &(String, Origin))| {
+                (key.clone(), Value::String(text.clone()))
+            };
+            Value::Table(texts.iter().map(entry).collect())
+        }
+    };
+    tree.iter().map(|(key, node)| (key.clone(), value(node))).collect()
+}
+
+/// The origin of the value at a path such as `net.gso`, `cluster[1].name`; of a list's element, where it begins. None where
+/// nothing was given.
+pub(super) fn origin(tree: &Tree, path: &str) -> Option<Origin> {
+    let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+    let (key, index) = match first.split_once('[') {
+        Some((key, index)) => (key, index.trim_end_matches(']').parse::<usize>().ok()),
+        None => (first, None),
+    };
+    match (tree.get(key)?, index) {
+        (Node::Leaf(_, at), None) if rest.is_empty() => Some(at.clone()),
+        (Node::Section(tree), None) => origin(tree, rest),
+        (Node::List(elements), Some(index)) => {
+            let element = elements.get(index)?;
+            if rest.is_empty() { Some(element.origin.clone()) } else { origin(&element.tree, rest) }
+        }
+        (Node::Texts(texts), None) => texts.get(rest).map(|(_, at)| at.clone()),
+        _ => None,
+    }
+}
+
+/// Puts a layer onto a tree and collects what is wrong with it.
+pub(super) struct Layer<'a> {
+    /// Where a range of the text is.
+    pub place: &'a dyn Fn(Range<usize>) -> Origin,
+    /// The whole config's schema, to find the section in which a misplaced key belongs.
+    pub root: &'static Schema,
+    /// Whether the text could be read in full. If not, keys may be missing, or stand in the wrong section, for that reason
+    /// alone, and are not told.
+    pub whole: bool,
+    pub told: &'a mut Told,
+}
+
+/// What has been told so far.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub problems: Vec<Problem>,
+    /// Dotted keys that need not be told as missing: unknown keys were probably meant to be them, or their values were told
+    /// as wrong.
+    pub excused: Vec<String>,
+}
+
+impl Layer<'_> {
+    fn problem(&mut self, at: Origin, reason: String, meant: Option<&str>) {
+        self.told.problems.push(Problem { at, reason, meant: meant.map(str::to_owned) });
+    }
+
+    /// Puts a table on. `path` is the dotted name of the table, empty for the root.
+    pub fn table(
+        &mut self,
+        schema: &'static Schema,
+        table: &DeTable<'_>,
+        tree: &mut Tree,
+        path: &str,
+    ) {
+        // In order of place, not of name.
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in entries {
+            match schema.field(key.get_ref()) {
+                Some(field) => {
+                    let (at, path) = ((self.place)(key.span()), join(path, field.key));
+                    let told = self.told.problems.len();
+                    self.field(field, value, at, tree, &path);
+                    // Not the sections themselves: what is wrong in them has been excused by its own name.
+                    let told = self.told.problems.len() > told;
+                    if told && !matches!(value.get_ref(), DeValue::Table(_)) {
+                        self.told.excused.push(path);
+                    }
+                }
+                None => self.unknown(schema, key, path),
+            }
+        }
+    }
+
+    fn unknown(
+        &mut self,
+        schema: &'static Schema,
+        key: &Spanned<toml::de::DeString<'_>>,
+        path: &str,
+    ) {
+        if !self.whole {
+            return;
+        }
+        let word = key.get_ref().as_ref();
+        let place = if path.is_empty() { "at the top".to_owned() } else { format!("in [{path}]") };
+        let mut reason = format!("unknown key `{}` {place}", word.escape_debug());
+        let meant = nearest(word, schema.fields.iter().map(|field| field.key));
+        let home = || self.root.fields.iter().find(|field| has(field, word));
+        if meant.is_none()
+            && let Some(home) = home()
+        {
+            reason.push_str(&format!("; there is one in [{}]", home.key));
+        }
+        self.told.excused.extend(meant.map(|meant| join(path, meant)));
+        self.problem((self.place)(key.span()), reason, meant);
+    }
+
+    fn field(
+        &mut self,
+        field: &'static Field,
+        value: &Spanned<DeValue<'_>>,
+        at: Origin,
+        tree: &mut Tree,
+        path: &str,
+    ) {
+        let wrong = |is: &str| format!("`{path}` must be {is}, found {}", kind_of(value.get_ref()));
+        match (field.kind, value.get_ref()) {
+            (Kind::Leaf { check, choices }, given) => {
+                let read = owned(given).and_then(|value| check(&value).map(|()| value));
+                match read {
+                    Ok(value) => {
+                        tree.insert(field.key.to_owned(), Node::Leaf(value, at));
+                    }
+                    Err(reason) => {
+                        let word = given.as_str().unwrap_or_default();
+                        let meant = nearest(word, choices.iter().copied());
+                        let at = (self.place)(value.span());
+                        self.problem(at, format!("`{path}` {reason}"), meant);
+                    }
+                }
+            }
+            (Kind::Section(schema), DeValue::Table(table)) => {
+                if let Some(Node::Section(tree)) = tree.get_mut(field.key) {
+                    self.table(schema, table, tree, path);
+                }
+            }
+            (Kind::List(schema), DeValue::Array(array)) => {
+                let mut elements = Vec::new();
+                for element in array.iter() {
+                    let origin = (self.place)(element.span());
+                    let DeValue::Table(table) = element.get_ref() else {
+                        let found = kind_of(element.get_ref());
+                        let reason =
+                            format!("an element of `{path}` must be a table, found {found}");
+                        self.problem(origin, reason, None);
+                        continue;
+                    };
+                    let mut tree = defaults(schema);
+                    let excused = self.told.excused.len();
+                    self.table(schema, table, &mut tree, path);
+                    self.missing(schema, &tree, &origin, &format!("[[{path}]]"), path);
+                    // What was excused in this element is not in the next.
+                    self.told.excused.truncate(excused);
+                    elements.push(Element { tree, origin });
+                }
+                tree.insert(field.key.to_owned(), Node::List(elements));
+            }
+            (Kind::Texts, DeValue::Table(table)) => {
+                let mut texts = BTreeMap::new();
+                for (key, value) in table.iter() {
+                    match value.get_ref() {
+                        DeValue::String(text) => {
+                            let entry = (text.to_string(), (self.place)(key.span()));
+                            texts.insert(key.get_ref().to_string(), entry);
+                        }
+                        other => {
+                            let key = key.get_ref().escape_debug();
+                            let reason = format!(
+                                "`{path}.{key}` must be text in quotes, found {}",
+                                kind_of(other)
+                            );
+                            self.problem((self.place)(value.span()), reason, None);
+                        }
+                    }
+                }
+                tree.insert(field.key.to_owned(), Node::Texts(texts));
+            }
+            (Kind::Section(_), _) => self.problem(at, wrong(&format!("a table: [{path}]")), None),
+            (Kind::List(_), _) => {
+                self.problem(at, wrong(&format!("a list of tables: [[{path}]]")), None);
+            }
+            (Kind::Texts, _) => {
+                self.problem(at, wrong("a table of texts such as { NAME = \"value\" }"), None);
+            }
+        }
+    }
+
+    /// Tells the required keys of the table at `path` that are not there, but for the excused ones.
+    pub fn missing(&mut self, schema: &Schema, tree: &Tree, at: &Origin, place: &str, path: &str) {
+        for field in schema.fields {
+            if let Fallback::Required(example) = field.fallback
+                && self.whole
+                && !tree.contains_key(field.key)
+                && !self.told.excused.contains(&join(path, field.key))
+            {
+                let key = field.key;
+                let reason =
+                    format!("{place} lacks the key `{key}`: for example {key} = {example}");
+                self.problem(at.clone(), reason, None);
+            }
+        }
+    }
+
+    /// As [`Layer::missing`] for the root and its sections, once all layers are on; list elements were told where they
+    /// stand.
+    pub fn missing_in_sections(&mut self, tree: &Tree, at: &Origin) {
+        self.missing(self.root, tree, at, "the config", "");
+        for field in self.root.fields {
+            if let (Kind::Section(schema), Some(Node::Section(tree))) =
+                (field.kind, tree.get(field.key))
+            {
+                self.missing(schema, tree, at, &format!("[{}]", field.key), field.key);
+            }
+        }
+    }
+
+    /// Sets one key by its dotted name from text, as environment and flags give it. A list's element is named by its `name`,
+    /// as in `cluster.ams.nodes`, where `_` stands for `-` as well, for environment variables have no dash; a whole list is
+    /// given in TOML.
+    pub fn set(&mut self, tree: &mut Tree, key: &str, text: &str) {
+        let mut segments = key.split('.').map(str::to_owned).collect::<Vec<_>>();
+        segments.reverse();
+        self.descend(self.root, tree, segments, text, String::new());
+    }
+
+    fn descend(
+        &mut self,
+        schema: &'static Schema,
+        tree: &mut Tree,
+        mut rest: Vec<String>,
+        text: &str,
+        path: String,
+    ) {
+        let at = (self.place)(0..0);
+        let Some(key) = rest.pop() else {
+            return self.problem(at, format!("`{path}` is a section: name a key in it"), None);
+        };
+        let Some(field) = schema.field(&key) else {
+            let place =
+                if path.is_empty() { "at the top".to_owned() } else { format!("in [{path}]") };
+            let reason = format!("unknown key `{}` {place}", key.escape_debug());
+            return self.problem(at, reason, nearest(&key, schema.fields.iter().map(|f| f.key)));
+        };
+        let path = join(&path, field.key);
+        match (field.kind, tree.get_mut(field.key)) {
+            (Kind::Section(schema), Some(Node::Section(tree))) => {
+                self.descend(schema, tree, rest, text, path);
+            }
+            (Kind::List(schema), Some(Node::List(elements))) if !rest.is_empty() => {
+                let name = rest.pop().unwrap_or_default().replace('_', "-");
+                let names = || elements.iter().filter_map(|e| name_of(&e.tree));
+                match names().position(|there| there == name) {
+                    Some(index) => {
+                        let path = format!("{path}.{name}");
+                        self.descend(schema, &mut elements[index].tree, rest, text, path);
+                    }
+                    None => {
+                        let meant = nearest(&name, names()).map(str::to_owned);
+                        let reason =
+                            format!("there is no `{path}` named `{}`", name.escape_debug());
+                        self.problem(at, reason, meant.as_deref());
+                    }
+                }
+            }
+            (Kind::Texts, Some(Node::Texts(texts))) if rest.len() == 1 => {
+                texts.extend(rest.pop().map(|key| (key, (text.to_owned(), at))));
+            }
+            (Kind::Leaf { check, .. }, _) if rest.is_empty() => {
+                // Text as it stands where the key takes text, else as TOML.
+                let as_text = Value::String(text.to_owned());
+                let as_toml = || text.parse::<Value>().ok().filter(|value| check(value).is_ok());
+                match check(&as_text).is_ok().then(|| as_text.clone()).or_else(as_toml) {
+                    Some(value) => {
+                        tree.insert(field.key.to_owned(), Node::Leaf(value, at));
+                    }
+                    None => {
+                        let given = DeValue::String(text.into());
+                        self.field(field, &Spanned::new(0..0, given), at, tree, &path);
+                    }
+                }
+            }
+            (Kind::List(_), _) => {
+                let toml = format!("value = {text}");
+                match DeTable::parse(&toml) {
+                    Ok(table) => match table.get_ref().get("value") {
+                        Some(value) => self.field(field, value, at, tree, &path),
+                        None => self.problem(at, format!("`{path}` must be a list in TOML"), None),
+                    },
+                    Err(error) => {
+                        let reason =
+                            format!("`{path}` must be a list in TOML: {}", error.message());
+                        self.problem(at, reason, None);
+                    }
+                }
+            }
+            _ => self.problem(at, format!("`{path}` holds a value, not keys"), None),
+        }
+    }
+}
+
+fn name_of(tree: &Tree) -> Option<&str> {
+    match tree.get("name") {
+        Some(Node::Leaf(Value::String(name), _)) => Some(name),
+        _ => None,
+    }
+}
+
+fn has(field: &Field, key: &str) -> bool {
+    match field.kind {
+        Kind::Section(schema) => schema.field(key).is_some(),
+        _ => false,
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+fn kind_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number with a point",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn owned(value: &DeValue<'_>) -> Result<Value, String> {
+    Ok(match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Integer(digits) => {
+            let number = i64::from_str_radix(digits.as_str(), digits.radix());
+            Value::Integer(number.map_err(|_| format!("is too large a number: {digits}"))?)
+        }
+        DeValue::Float(digits) => {
+            let number = digits.as_str().parse();
+            Value::Float(number.map_err(|_| format!("is no number: {}", digits.as_str()))?)
+        }
+        DeValue::Boolean(flag) => Value::Boolean(*flag),
+        DeValue::Datetime(date) => Value::Datetime(*date),
+        DeValue::Array(array) => {
+            Value::Array(array.iter().map(|v| owned(v.get_ref())).collect::<Result<_, _>>()?)
+        }
+        DeValue::Table(table) => {
+            let entry =
+                |(key, value): (&Spanned<toml::de::DeString<'_>>, &Spanned<DeValue<'_>>)| {
+                    Ok((key.get_ref().to_string(), owned(value.get_ref())?))
+                };
+            Value::Table(table.iter().map(entry).collect::<Result<_, String>>()?)
+        }
+    })
+}

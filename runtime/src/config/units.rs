@@ -1,0 +1,579 @@
+//! What a value in a config file may be: names, durations, sizes, rates, ports, choices.
+//!
+//! Each has one text form that it reads and writes, and an error that says what was expected. Knows nothing of files or of
+//! which keys there are.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::schema::Leaf;
+use toml::Value;
+
+/// A type that is written as a TOML string and read by its `FromStr`; the macro adds serde and the schema's view of it.
+macro_rules! text_value {
+    ($name:ident, $expects:literal $(, $choices:expr)?) => {
+        impl Leaf for $name {
+            $(const CHOICES: &'static [&'static str] = $choices;)?
+
+            fn read(value: &Value) -> Result<Self, String> {
+                match value {
+                    Value::String(text) => text.parse(),
+                    other => Err(format!("must be {}, found {other}", $expects)),
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(value: $name) -> String {
+                value.to_string()
+            }
+        }
+    };
+}
+
+const NAME: &str = "1 to 32 of a-z, 0-9 and dash";
+
+/// A name of a grid, a cluster or a node: 1 to 32 of `a-z`, `0-9` and `-`, so that it can be a part of file names,
+/// certificates and command lines everywhere.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+impl Name {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let allowed = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-');
+        if (1..=32).contains(&text.len()) && text.chars().all(allowed) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(format!("must be a name of {NAME}, found \"{}\"", text.escape_default()))
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+text_value!(Name, "a name in quotes");
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct Whole<const MIN: u32, const MAX: u32>(u32);
+
+impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> TryFrom<u32> for Whole<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        Self::read(&Value::Integer(number.into()))
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX>> for u32 {
+    fn from(number: Whole<MIN, MAX>) -> u32 {
+        number.0
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Leaf for Whole<MIN, MAX> {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
+        match number.filter(|number| (MIN..=MAX).contains(number)) {
+            Some(number) => Ok(Self(number)),
+            None => Err(format!("must be a whole number from {MIN} to {MAX}, found {value}")),
+        }
+    }
+}
+
+impl Leaf for u64 {
+    fn read(value: &Value) -> Result<Self, String> {
+        let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+        number.ok_or_else(|| format!("must be a whole number from 0 to 2^63-1, found {value}"))
+    }
+}
+
+impl Leaf for bool {
+    fn read(value: &Value) -> Result<Self, String> {
+        value.as_bool().ok_or_else(|| format!("must be true or false, found {value}"))
+    }
+}
+
+impl Leaf for PathBuf {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_str() {
+            Some(text) if !text.is_empty() && !text.contains('\0') => Ok(text.into()),
+            _ => Err(format!("must be a path in quotes, found {value}")),
+        }
+    }
+}
+
+impl Leaf for SocketAddr {
+    fn read(value: &Value) -> Result<Self, String> {
+        let address = value.as_str().and_then(|text| text.parse().ok());
+        address.ok_or_else(|| {
+            format!("must be an address and a port such as \"127.0.0.1:0\", found {value}")
+        })
+    }
+}
+
+/// Digits with at most one point, as an exact decimal: (number without the point, digits after it).
+fn decimal(text: &str) -> Option<(u128, u32)> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    let pointed = text.contains('.');
+    if whole.is_empty() || !digits(whole) || !digits(part) || (pointed && part.is_empty()) {
+        return None;
+    }
+    if whole.len() > 20 || part.len() > 9 {
+        return None;
+    }
+    Some((format!("{whole}{part}").parse().ok()?, part.len() as u32))
+}
+
+/// A number with one of these units, in the units' common base. None if it is no whole number of it, or over `u64`.
+fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = (&text[..at], text[at..].trim_start());
+    let &(_, scale) = units.iter().find(|(name, _)| *name == unit)?;
+    let (number, places) = decimal(number)?;
+    let (scaled, ten) = (number.checked_mul(scale.into())?, 10u128.pow(places));
+    if scaled % ten != 0 {
+        return None;
+    }
+    u64::try_from(scaled / ten).ok()
+}
+
+/// The number with the largest unit that divides it.
+fn write_unit(f: &mut fmt::Formatter<'_>, number: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let fitting = units.iter().filter(|(_, scale)| number.is_multiple_of(*scale));
+    match fitting.max_by_key(|(_, scale)| if number == 0 { u64::MAX - scale } else { *scale }) {
+        Some((unit, scale)) => write!(f, "{}{unit}", number / scale),
+        None => write!(f, "{number}"),
+    }
+}
+
+const DURATIONS: &[(&str, u64)] = &[
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
+
+/// A length of time, written `"150ms"`, `"10s"`, `"1.5h"`; units `ns us ms s m h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Time(u64);
+
+impl Time {
+    /// As the standard library's type.
+    pub fn get(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        with_unit(text, DURATIONS).map(Self).ok_or_else(|| {
+            format!(
+                "must be a duration such as \"150ms\" (units ns, us, ms, s, m, h), found \"{}\"",
+                text.escape_default()
+            )
+        })
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_unit(f, self.0, DURATIONS)
+    }
+}
+
+text_value!(Time, "a duration in quotes such as \"150ms\"");
+
+const SIZES: &[(&str, u64)] = &[
+    ("B", 1),
+    ("kB", 1_000),
+    ("KiB", 1 << 10),
+    ("MB", 1_000_000),
+    ("MiB", 1 << 20),
+    ("GB", 1_000_000_000),
+    ("GiB", 1 << 30),
+];
+
+/// A number of bytes, written `"64MiB"` or `"1MB"`; units `B kB MB GB KiB MiB GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Size(u64);
+
+impl Size {
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        with_unit(text, SIZES).map(Self).ok_or_else(|| {
+            format!(
+                "must be a size such as \"64MiB\" (units B, kB, MB, GB, KiB, MiB, GiB), found \"{}\"",
+                text.escape_default()
+            )
+        })
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_unit(f, self.0, SIZES)
+    }
+}
+
+text_value!(Size, "a size in quotes such as \"64MiB\"");
+
+/// In bits a second, for networks are often given so.
+const RATES: &[(&str, u64)] = &[
+    ("bit/s", 1),
+    ("B/s", 8),
+    ("kbit/s", 1_000),
+    ("kB/s", 8_000),
+    ("Mbit/s", 1_000_000),
+    ("MB/s", 8_000_000),
+    ("MiB/s", 8 << 20),
+    ("Gbit/s", 1_000_000_000),
+    ("GB/s", 8_000_000_000),
+];
+
+/// A bandwidth, written `"10MB/s"` or `"100Mbit/s"`; units `bit/s kbit/s Mbit/s Gbit/s B/s kB/s MB/s GB/s MiB/s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Rate(u64);
+
+impl Rate {
+    /// In bytes a second.
+    pub fn bytes_per_second(self) -> f64 {
+        self.0 as f64 / 8.0
+    }
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        with_unit(text, RATES).map(Self).ok_or_else(|| {
+            format!(
+                "must be a rate such as \"10MB/s\" or \"100Mbit/s\", found \"{}\"",
+                text.escape_default()
+            )
+        })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_unit(f, self.0, RATES)
+    }
+}
+
+text_value!(Rate, "a rate in quotes such as \"10MB/s\"");
+
+/// A range of ports, both ends included, written `"47000-47100"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Ports {
+    /// The first, at least 1.
+    pub first: u16,
+    /// The last, at least the first.
+    pub last: u16,
+}
+
+impl Ports {
+    /// How many there are.
+    pub fn count(self) -> u32 {
+        u32::from(self.last) - u32::from(self.first) + 1
+    }
+
+    /// Whether this port is one of them.
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ends = text.split_once('-').and_then(|(first, last)| {
+            Some(Self { first: first.parse().ok()?, last: last.parse().ok()? })
+        });
+        ends.filter(|ports| 0 < ports.first && ports.first <= ports.last).ok_or_else(|| {
+            let found = text.escape_default();
+            format!("must be a range of ports such as \"47000-47100\", found \"{found}\"")
+        })
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+text_value!(Ports, "a range of ports in quotes such as \"47000-47100\"");
+
+/// A host and a port, written `"head.example.org:47000"`, `"10.0.0.1:47000"` or `"[::1]:47000"`. Resolved by whoever
+/// connects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostPort {
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port, at least 1.
+    pub port: u16,
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parse = || {
+            let (host, port) = text.rsplit_once(':')?;
+            let port = port.parse().ok().filter(|port| *port > 0)?;
+            let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+            let valid = match bracketed {
+                Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
+                None => {
+                    let plain =
+                        |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+                    (1..=253).contains(&host.len()) && host.bytes().all(plain)
+                }
+            };
+            valid.then(|| Self { host: bracketed.unwrap_or(host).to_owned(), port })
+        };
+        parse().ok_or_else(|| {
+            let found = text.escape_default();
+            format!("must be a host and a port such as \"10.0.0.1:47000\", found \"{found}\"")
+        })
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+text_value!(HostPort, "a host and a port in quotes such as \"10.0.0.1:47000\"");
+
+/// Two different names, written `["ams", "del"]`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Pair(pub Name, pub Name);
+
+impl Leaf for Pair {
+    fn read(value: &Value) -> Result<Self, String> {
+        match value.as_array().map(Vec::as_slice) {
+            Some([a, b]) => Ok(Self(Name::read(a)?, Name::read(b)?)),
+            _ => Err(format!("must be two names such as [\"ams\", \"del\"], found {value}")),
+        }
+    }
+}
+
+/// A choice of words: the enum, its words and how they are read.
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($text => Ok(Self::$variant),)*
+                    _ => {
+                        let words: Vec<_> = Self::CHOICES.iter().map(|w| format!("\"{w}\"")).collect();
+                        let found = text.escape_default();
+                        Err(format!("must be {}, found \"{found}\"", words.join(" or ")))
+                    }
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text,)* })
+            }
+        }
+
+        text_value!($name, "a word in quotes", &[$($text),*]);
+    };
+}
+
+choice! {
+    /// Whom an idle node steals from.
+    Steal {
+        /// Inside the cluster, and one request to another cluster outstanding meanwhile.
+        ClusterAware = "cluster-aware",
+        /// From any node, one at a time: the baseline.
+        Random = "random",
+    }
+}
+
+choice! {
+    /// Who starts a cluster's nodes.
+    Provider {
+        /// The head, as processes on its own machine.
+        Local = "local",
+    }
+}
+
+choice! {
+    /// Congestion control of a link.
+    Congestion {
+        /// Fills links that lose nothing.
+        Cubic = "cubic",
+        /// For links that lose packets at random.
+        Bbr = "bbr",
+        /// The plain one.
+        NewReno = "newreno",
+    }
+}
+
+choice! {
+    /// From which severity on log lines are written.
+    Level {
+        /// What stops something.
+        Error = "error",
+        /// What may stop something.
+        Warn = "warn",
+        /// What an operator wants to know.
+        Info = "info",
+        /// What a developer wants to know.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    }
+}
+
+choice! {
+    /// How log lines look.
+    Format {
+        /// For people.
+        Pretty = "pretty",
+        /// One JSON object a line.
+        Json = "json",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn units_are_exact() {
+        let time = |text: &str| text.parse::<Time>().map(Time::get);
+        assert_eq!(time("150ms"), Ok(Duration::from_millis(150)));
+        assert_eq!(time("1.5h"), Ok(Duration::from_secs(5400)));
+        assert_eq!(time("0.1 s"), Ok(Duration::from_millis(100)));
+        assert_eq!("64MiB".parse::<Size>().map(Size::bytes), Ok(64 << 20));
+        assert_eq!("1MB".parse::<Size>().map(Size::bytes), Ok(1_000_000));
+        let rate = |text: &str| text.parse::<Rate>().map(Rate::bytes_per_second);
+        assert_eq!(rate("10MB/s"), Ok(1e7));
+        assert_eq!(rate("100Mbit/s"), Ok(1.25e7));
+        for bad in [
+            "",
+            "10",
+            "s",
+            "-1s",
+            "1,5s",
+            "1.s",
+            ".5s",
+            "1s ",
+            "1 day",
+            "0.5ns",
+            "1.2.3s",
+            "99999999999h",
+        ] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+        assert!("1mb".parse::<Size>().is_err());
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        for good in ["10.0.0.1:47000", "head.example.org:1", "[::1]:65535"] {
+            assert_eq!(good.parse::<HostPort>().unwrap().to_string(), good);
+        }
+        for bad in ["", "x", ":1", "a:0", "a:65536", "::1:5", "a b:5", "[zz]:5"] {
+            assert!(bad.parse::<HostPort>().is_err(), "{bad}");
+        }
+        assert_eq!("47000-47100".parse::<Ports>().unwrap().count(), 101);
+        for bad in ["47000", "9-8", "0-5", "1-65536", "1-2-3"] {
+            assert!(bad.parse::<Ports>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(number in prop_oneof![any::<u64>(), 0u64..100_000], scale in 0u32..40) {
+            let number = number >> scale;
+            prop_assert_eq!(Time(number).to_string().parse::<Time>(), Ok(Time(number)));
+            prop_assert_eq!(Size(number).to_string().parse::<Size>(), Ok(Size(number)));
+            prop_assert_eq!(Rate(number).to_string().parse::<Rate>(), Ok(Rate(number)));
+        }
+
+        #[test]
+        fn no_text_panics(text in any::<String>(), short in "[0-9.]{0,25}[a-zA-Z/]{0,6}") {
+            for text in [&text, &short] {
+                let _ = (text.parse::<Time>(), text.parse::<Size>(), text.parse::<Rate>());
+                let _ = (text.parse::<Name>(), text.parse::<Ports>(), text.parse::<HostPort>());
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The directory of a run: manifest, config, events, node logs, result.
+//!
+//! Must not know what is in them, but their names. Whatever is written whole appears whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::log::{Header, LogError, RunLog, SCHEMA};
+use crate::id::NodeId;
+
+/// What a run was, in `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of this form: [`SCHEMA`].
+    pub schema: u32,
+    /// The run's name.
+    pub run: String,
+    /// The job's registered name.
+    pub job: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Version of the program.
+    pub version: String,
+    /// When it started, in microseconds since the Unix epoch.
+    pub started_unix_us: u64,
+    /// The seed of whatever is random.
+    pub seed: Option<u64>,
+}
+
+/// Why a run's directory or a file in it could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// Another run is there.
+    #[error("{} holds another run already: give another --out, or remove it", dir.display())]
+    Taken {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A node's name cannot be a file's name.
+    #[error("node name `{name}` cannot name a log file: use letters, digits and dashes")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The system refused.
+    #[error("cannot write {}: {source}", path.display())]
+    Io {
+        /// What was to be written.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The log could not be made.
+    #[error(transparent)]
+    Log(#[from] LogError),
+}
+
+/// A run's directory: `manifest.json`, `config.toml`, `events.jsonl`, `nodes/NODE.log`, `result.json`.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    root: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the directory, with parents. An existing one may hold other things, but no run.
+    ///
+    /// # Errors
+    /// [`RunDirError::Taken`], [`RunDirError::Io`].
+    pub fn create(dir: &Path) -> Result<Self, RunDirError> {
+        let run = Self { root: dir.to_owned() };
+        for path in [run.manifest(), run.events(), run.result()] {
+            if path.try_exists().map_err(|source| RunDirError::Io { path, source })? {
+                return Err(RunDirError::Taken { dir: dir.to_owned() });
+            }
+        }
+        let nodes = dir.join("nodes");
+        fs::create_dir_all(&nodes).map_err(|source| RunDirError::Io { path: nodes, source })?;
+        Ok(run)
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where the manifest is.
+    pub fn manifest(&self) -> PathBuf {
+        self.root.join("manifest.json")
+    }
+
+    /// Where the effective config is.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("config.toml")
+    }
+
+    /// Where the run log is.
+    pub fn events(&self) -> PathBuf {
+        self.root.join("events.jsonl")
+    }
+
+    /// Where the result is.
+    pub fn result(&self) -> PathBuf {
+        self.root.join("result.json")
+    }
+
+    /// Where a node's log is.
+    ///
+    /// # Errors
+    /// [`RunDirError::Name`]: names come from other machines and must not lead out of the directory.
+    pub fn node_log(&self, node: &NodeId) -> Result<PathBuf, RunDirError> {
+        let name = node.as_str();
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
+            return Err(RunDirError::Name { name: name.chars().take(64).collect() });
+        }
+        Ok(self.root.join("nodes").join(format!("{name}.log")))
+    }
+
+    /// Writes the manifest.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`].
+    pub fn write_manifest(&self, manifest: &Manifest) -> Result<(), RunDirError> {
+        write_json(&self.manifest(), manifest)
+    }
+
+    /// Writes the effective config.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`].
+    pub fn write_config(&self, toml: &str) -> Result<(), RunDirError> {
+        write(&self.config(), toml.as_bytes())
+    }
+
+    /// Writes the result: the last file of a run, so that its presence says that the run is whole.
+    ///
+    /// # Errors
+    /// [`RunDirError::Io`].
+    pub fn write_result(&self, result: &serde_json::Value) -> Result<(), RunDirError> {
+        write_json(&self.result(), result)
+    }
+
+    /// Begins the run log. Facts are written until it has `max_bytes`.
+    ///
+    /// # Errors
+    /// [`RunDirError::Log`].
+    pub fn begin_log(&self, manifest: &Manifest, max_bytes: u64) -> Result<RunLog, RunDirError> {
+        let header = Header {
+            schema: SCHEMA,
+            run: manifest.run.clone(),
+            started_unix_us: manifest.started_unix_us,
+            version: manifest.version.clone(),
+        };
+        Ok(RunLog::create(&self.events(), &header, max_bytes)?)
+    }
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunDirError> {
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|error| RunDirError::Io { path: path.to_owned(), source: error.into() })?;
+    bytes.push(b'\n');
+    write(path, &bytes)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), RunDirError> {
+    write_atomic(path, bytes).map_err(|source| RunDirError::Io { path: path.to_owned(), source })
+}
+
+/// Writes a file so that whoever reads it, at any moment and after a crash, sees the old content or the new one: to a
+/// file beside it, synced, then renamed.
+///
+/// # Errors
+/// The system's; the old content stands and nothing is left beside it.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Some(name) = path.file_name() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
+    };
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}.tmp", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let written = File::create(&beside)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::record::tests::{fact, record};
+    use super::*;
+
+    fn manifest() -> Manifest {
+        Manifest {
+            schema: SCHEMA,
+            run: "r1".into(),
+            job: "fib".into(),
+            command: vec!["springtide".into(), "run".into(), "fib".into()],
+            version: "0.1.0".into(),
+            started_unix_us: 5,
+            seed: Some(3),
+        }
+    }
+
+    #[test]
+    fn a_run_leaves_its_files_and_no_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = RunDir::create(&temp.path().join("a/b")).unwrap();
+        run.write_manifest(&manifest()).unwrap();
+        run.write_config("grid = \"g\"\n").unwrap();
+        let mut log = run.begin_log(&manifest(), u64::MAX).unwrap();
+        log.append(&[record("a", 1, fact(1))]).unwrap();
+        log.finish().unwrap();
+        run.write_result(&json!({ "ok": true })).unwrap();
+        let mut names: Vec<_> = fs::read_dir(run.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["config.toml", "events.jsonl", "manifest.json", "nodes", "result.json"]);
+        let read: Manifest = serde_json::from_slice(&fs::read(run.manifest()).unwrap()).unwrap();
+        assert_eq!(read, manifest());
+        assert_eq!(crate::event::read(&run.events()).unwrap().header.run, "r1");
+    }
+
+    #[test]
+    fn a_directory_holds_one_run() {
+        let temp = tempfile::tempdir().unwrap();
+        RunDir::create(temp.path()).unwrap().write_manifest(&manifest()).unwrap();
+        let error = RunDir::create(temp.path()).unwrap_err();
+        assert!(matches!(error, RunDirError::Taken { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_node_cannot_name_a_file_elsewhere() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = RunDir::create(temp.path()).unwrap();
+        assert_eq!(run.node_log(&"ams-1".into()).unwrap(), temp.path().join("nodes/ams-1.log"));
+        for name in ["", "..", "../x", "a/b", "a\\b", "a\0", "\u{e9}", &"x".repeat(129)] {
+            assert!(run.node_log(&name.into()).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_content_and_nothing_beside_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("result.json");
+        write_atomic(&path, b"old").unwrap();
+        // A directory in the way of the rename.
+        let blocked = temp.path().join("blocked");
+        fs::create_dir_all(blocked.join("full")).unwrap();
+        assert!(write_atomic(&blocked, b"new").is_err());
+        assert!(write_atomic(Path::new("/"), b"new").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2);
+    }
+}

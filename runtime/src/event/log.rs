@@ -1,0 +1,398 @@
+//! The run log: a bounded JSONL file, one header line, then records, then an end line; and reading it back.
+//!
+//! Must not know what the events mean, but which weigh less. Writes happen in batches on the caller's thread: a batch is
+//! what a period brought, so that a file on a local disk costs well under a millisecond.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::Weight;
+use super::record::Record;
+
+/// Version of the log's form. A reader refuses a newer one.
+pub const SCHEMA: u32 = 1;
+
+/// Longest line read back, in bytes: what holds the reader's memory when the file is no log at all.
+const LINE_MAX: u64 = 16 << 20;
+
+/// The log's first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// [`SCHEMA`] of the writer.
+    pub schema: u32,
+    /// The run's name.
+    pub run: String,
+    /// When it started, in microseconds since the Unix epoch by the launcher's clock: for people.
+    pub started_unix_us: u64,
+    /// Version of the program that wrote it.
+    pub version: String,
+}
+
+/// The lines between and after records, so that what is missing is always said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Mark {
+    /// From here on facts are left out: the size cap was reached.
+    Truncated { max_bytes: u64 },
+    /// The log was closed in order.
+    End { records: u64, facts_left_out: u64 },
+}
+
+/// What is wrong with a log, or with writing it.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file cannot be opened, read or written.
+    #[error("run log {}: cannot {what}: {source}", file.display())]
+    Io {
+        /// Which file.
+        file: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A line is not what it should be.
+    #[error("run log {}, line {line}: {reason}", file.display())]
+    Line {
+        /// Which file.
+        file: PathBuf,
+        /// Counts from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// Writes a run's log. Nothing else does.
+///
+/// Each [`RunLog::append`] reaches the operating system before it returns; [`RunLog::finish`] reaches the disk. Over
+/// `max_bytes` facts are left out and counted, decisions are still written.
+#[derive(Debug)]
+pub struct RunLog {
+    file: File,
+    path: PathBuf,
+    max_bytes: u64,
+    bytes: u64,
+    records: u64,
+    facts_left_out: u64,
+}
+
+impl RunLog {
+    /// Makes a log. Facts are written until it has `max_bytes`.
+    ///
+    /// # Errors
+    /// [`LogError::Io`], also when the file exists: a log is never overwritten.
+    pub fn create(path: &Path, header: &Header, max_bytes: u64) -> Result<Self, LogError> {
+        let file = File::create_new(path).map_err(|source| LogError::Io {
+            file: path.to_owned(),
+            what: "make it",
+            source,
+        })?;
+        let path = path.to_owned();
+        let mut log = Self { file, path, max_bytes, bytes: 0, records: 0, facts_left_out: 0 };
+        log.write(&line(header))?;
+        Ok(log)
+    }
+
+    /// Writes a batch of records.
+    ///
+    /// # Errors
+    /// [`LogError::Io`] (a full disk): none of the batch is in the log, which still ends with a whole line, and a later
+    /// append may succeed.
+    pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
+        let mut batch = Vec::new();
+        let (mut written, mut left_out) = (0, 0);
+        for record in records {
+            let record_line = line(record);
+            let size = self.bytes + (batch.len() + record_line.len()) as u64;
+            if record.event.weight() == Weight::Fact && size > self.max_bytes {
+                if self.facts_left_out + left_out == 0 {
+                    batch.extend(line(&Mark::Truncated { max_bytes: self.max_bytes }));
+                }
+                left_out += 1;
+            } else {
+                batch.extend(record_line);
+                written += 1;
+            }
+        }
+        self.write(&batch)?;
+        self.records += written;
+        self.facts_left_out += left_out;
+        Ok(())
+    }
+
+    /// Writes the end line and waits for the disk.
+    ///
+    /// # Errors
+    /// [`LogError::Io`].
+    pub fn finish(mut self) -> Result<(), LogError> {
+        let end = Mark::End { records: self.records, facts_left_out: self.facts_left_out };
+        self.write(&line(&end))?;
+        let synced = self.file.sync_all();
+        synced.map_err(|source| LogError::Io { file: self.path, what: "sync it", source })
+    }
+
+    /// How many facts were left out for the size cap.
+    pub fn facts_left_out(&self) -> u64 {
+        self.facts_left_out
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), LogError> {
+        if let Err(source) = self.file.write_all(bytes) {
+            // Take a half-written line away again. Where that fails too, the reader reports the cut line.
+            let _ = self.file.set_len(self.bytes);
+            let _ = self.file.seek(SeekFrom::Start(self.bytes));
+            return Err(LogError::Io { file: self.path.clone(), what: "write to it", source });
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn line(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(value).expect("lines are plain data with string keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// A log read back.
+#[derive(Debug)]
+pub struct ReadLog {
+    /// Its first line.
+    pub header: Header,
+    /// The records in order of (node, incarnation, seq), each once.
+    pub records: Vec<Record>,
+    /// Records that were there more than once.
+    pub duplicates: u64,
+    /// How many facts the writer left out for its size cap. At least one where the log was not closed in order.
+    pub facts_left_out: u64,
+    /// Whether the log was closed in order.
+    pub complete: bool,
+    /// The last line was cut off (the writer was killed) and is left out: what is wrong with it.
+    pub cut: Option<LogError>,
+}
+
+/// One line after the header.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Record(Record),
+    Mark(Mark),
+}
+
+/// Reads a log back.
+///
+/// # Errors
+/// The file cannot be read, is empty, is of a newer schema, or has a malformed line other than an unfinished last one.
+pub fn read(path: &Path) -> Result<ReadLog, LogError> {
+    let io = |what| move |source| LogError::Io { file: path.to_owned(), what, source };
+    let mut reader = BufReader::new(File::open(path).map_err(io("open it"))?);
+    let mut number = 0;
+    let mut next = || -> Result<Option<(u64, Vec<u8>)>, LogError> {
+        let mut bytes = Vec::new();
+        (&mut reader).take(LINE_MAX).read_until(b'\n', &mut bytes).map_err(io("read it"))?;
+        number += 1;
+        Ok((!bytes.is_empty()).then_some((number, bytes)))
+    };
+    let bad = |line, reason: String| LogError::Line { file: path.to_owned(), line, reason };
+
+    let (_, first) = next()?.ok_or_else(|| bad(1, "the file is empty".into()))?;
+    let header = header(&first).map_err(|reason| bad(1, reason))?;
+    let mut log = ReadLog {
+        header,
+        records: Vec::new(),
+        duplicates: 0,
+        facts_left_out: 0,
+        complete: false,
+        cut: None,
+    };
+    while let Some((number, bytes)) = next()? {
+        let parsed = serde_json::from_slice::<Line>(bytes.trim_ascii_end());
+        if !bytes.ends_with(b"\n") {
+            let reason = if bytes.len() as u64 == LINE_MAX {
+                return Err(bad(number, format!("the line is longer than {LINE_MAX} bytes")));
+            } else {
+                "the last line is cut off; it is left out".to_string()
+            };
+            log.cut = Some(bad(number, reason));
+            break;
+        }
+        match parsed {
+            Ok(_) if log.complete => {
+                return Err(bad(number, "there is a line after the end line".into()));
+            }
+            Ok(Line::Record(record)) => log.records.push(record),
+            Ok(Line::Mark(Mark::Truncated { .. })) => log.facts_left_out = 1,
+            Ok(Line::Mark(Mark::End { records, facts_left_out })) => {
+                if records != log.records.len() as u64 {
+                    let found = log.records.len();
+                    let reason =
+                        format!("the end line counts {records} records, {found} are there");
+                    return Err(bad(number, reason));
+                }
+                log.complete = true;
+                log.facts_left_out = facts_left_out;
+            }
+            Err(_) => {
+                // The untagged enum's own error says nothing; the record's says what is wrong.
+                let reason = match serde_json::from_slice::<Record>(bytes.trim_ascii_end()) {
+                    Err(error) => format!("not a record: {}", in_line(&error)),
+                    Ok(_) => "not a record".into(),
+                };
+                return Err(bad(number, reason));
+            }
+        }
+    }
+    let before = log.records.len();
+    log.records.sort_by(|a, b| a.order().cmp(&b.order()));
+    log.records.dedup_by(|a, b| a.order() == b.order());
+    log.duplicates = (before - log.records.len()) as u64;
+    Ok(log)
+}
+
+/// The error's text with its column in the log's line: the parser counts lines from the one it was given.
+fn in_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let text = text.split_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    format!("{text}, at column {}", error.column())
+}
+
+fn header(bytes: &[u8]) -> Result<Header, String> {
+    #[derive(Deserialize)]
+    struct Schema {
+        schema: u32,
+    }
+    let bytes = bytes.trim_ascii_end();
+    let not = |error| format!("not the header of a run log: {}", in_line(&error));
+    let Schema { schema } = serde_json::from_slice(bytes).map_err(not)?;
+    if schema > SCHEMA {
+        return Err(format!(
+            "the log has schema {schema}, this program reads up to {SCHEMA}: use a newer springtide"
+        ));
+    }
+    serde_json::from_slice(bytes).map_err(not)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::super::record::tests::{decision, fact, record};
+    use super::*;
+
+    fn header() -> Header {
+        Header { schema: SCHEMA, run: "r".into(), started_unix_us: 5, version: "0.1.0".into() }
+    }
+
+    fn written(max_bytes: u64, records: &[Record]) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        let mut log = RunLog::create(&path, &header(), max_bytes).unwrap();
+        records.chunks(3).for_each(|batch| log.append(batch).unwrap());
+        log.finish().unwrap();
+        let bytes = fs::read(&path).unwrap();
+        (dir, path, bytes)
+    }
+
+    fn some_records() -> Vec<Record> {
+        let mut records: Vec<Record> = (1..6).map(|n| record("b", n, fact(n))).collect();
+        records.extend((1..4).map(|n| record("a", n, decision(n))));
+        records
+    }
+
+    #[test]
+    fn records_come_back_in_order_and_once() {
+        let mut records = some_records();
+        records.push(record("b", 2, fact(2)));
+        let (_dir, path, _) = written(u64::MAX, &records);
+        let log = read(&path).unwrap();
+        let order: Vec<_> = log.records.iter().map(|r| (r.node.as_str(), r.seq)).collect();
+        let expected =
+            [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("b", 3), ("b", 4), ("b", 5)];
+        assert_eq!(order, expected);
+        assert_eq!((log.header, log.duplicates, log.facts_left_out), (header(), 1, 0));
+        assert!(log.complete && log.cut.is_none());
+    }
+
+    #[test]
+    fn the_size_cap_leaves_out_facts_only_and_says_so() {
+        let (_dir, path, bytes) = written(400, &some_records());
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(text.matches(r#"{"truncated":{"max_bytes":400}}"#).count(), 1, "{text}");
+        let log = read(&path).unwrap();
+        assert_eq!(log.records.iter().filter(|r| r.event.weight() == Weight::Decision).count(), 3);
+        assert!(log.facts_left_out > 0);
+        assert_eq!(log.records.len() as u64 + log.facts_left_out, 8);
+    }
+
+    #[test]
+    fn a_log_cut_at_any_byte_reads_up_to_the_cut() {
+        let (_dir, path, bytes) = written(u64::MAX, &some_records());
+        let first = bytes.iter().position(|&b| b == b'\n').unwrap() + 1;
+        for cut in first..bytes.len() {
+            fs::write(&path, &bytes[..cut]).unwrap();
+            let log = read(&path).unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
+            let whole = bytes[..cut].iter().filter(|&&b| b == b'\n').count() - 1;
+            assert_eq!(log.records.len(), whole, "cut at {cut}");
+            assert_eq!(log.cut.is_some(), bytes[cut - 1] != b'\n', "cut at {cut}");
+            assert!(!log.complete);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let (_dir, path, bytes) = written(u64::MAX, &some_records());
+        let text = String::from_utf8(bytes).unwrap();
+        let file = path.display().to_string();
+        let cases = [
+            (String::new(), "line 1: the file is empty"),
+            (
+                "{}\n".into(),
+                "line 1: not the header of a run log: missing field `schema`, at column 2",
+            ),
+            (
+                text.replace(r#""schema":1"#, r#""schema":2"#),
+                "line 1: the log has schema 2, this program reads up to 1: use a newer springtide",
+            ),
+            (
+                text.replacen(r#""seq":2"#, r#""seq":-2"#, 1),
+                "line 3: not a record: invalid value: integer `-2`, expected u64, at column 36",
+            ),
+            (format!("{text}{{}}\n"), "line 11: not a record: missing field `node`, at column 2"),
+            (
+                text.replacen(r#""records":8"#, r#""records":9"#, 1),
+                "line 10: the end line counts 9 records, 8 are there",
+            ),
+        ];
+        for (text, expected) in cases {
+            fs::write(&path, text).unwrap();
+            let message = read(&path).unwrap_err().to_string();
+            assert_eq!(message, format!("run log {file}, {expected}"));
+        }
+    }
+
+    #[test]
+    fn a_log_is_never_overwritten() {
+        let (_dir, path, bytes) = written(u64::MAX, &some_records());
+        assert!(matches!(RunLog::create(&path, &header(), 9), Err(LogError::Io { .. })));
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_panics_the_reader(noise in prop::collection::vec(any::<u8>(), 0..300), at in any::<prop::sample::Index>()) {
+            let (_dir, path, mut bytes) = written(u64::MAX, &some_records());
+            fs::write(&path, &noise).unwrap();
+            let _ = read(&path);
+            let at = at.index(bytes.len());
+            bytes.splice(at..at, noise);
+            fs::write(&path, &bytes).unwrap();
+            let _ = read(&path);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A record: an event with who told it and in which order; and a hash over many of them.
+//!
+//! Must not know where records are kept.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::Event;
+use crate::id::{Incarnation, NodeId};
+
+/// An event as told by one life of one node. `(node, incarnation, seq)` identifies and orders records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Who tells it.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Counts up within that life from 1; a gap says that facts were dropped.
+    pub seq: u64,
+    /// Microseconds since its recorder started, by the teller's clock: for showing, never for deciding.
+    pub t_us: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+impl Record {
+    /// By this, records of many nodes are brought into one order.
+    pub fn order(&self) -> (&NodeId, Incarnation, u64) {
+        (&self.node, self.incarnation, self.seq)
+    }
+}
+
+/// A hash over records in the order in which they are added: equal histories have equal hashes, on any machine and in any
+/// process. Not against malice. Source: FNV-1a, 64 bits, over each record's JSON line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventHash(u64);
+
+impl Default for EventHash {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl EventHash {
+    /// The hash of no records.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a record.
+    pub fn add(&mut self, record: &Record) {
+        // Maps inside records are ordered and keys are strings, so serialising cannot fail and is the same everywhere.
+        serde_json::to_writer(&mut *self, record)
+            .expect("a record has string keys and the hash takes every byte");
+        self.byte(b'\n');
+    }
+
+    /// The hash of these records.
+    pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> u64 {
+        let mut hash = Self::new();
+        records.into_iter().for_each(|record| hash.add(record));
+        hash.value()
+    }
+
+    /// The hash so far.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
+    fn byte(&mut self, byte: u8) {
+        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+}
+
+impl io::Write for EventHash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        bytes.iter().for_each(|&byte| self.byte(byte));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::event::{Scope, Weight};
+    use crate::id::{ClusterId, Epoch, JobId, TaskPath};
+    use crate::meter::{Counters, LatencySummary, Times};
+
+    pub fn record(node: &str, seq: u64, event: Event) -> Record {
+        Record { node: node.into(), incarnation: Incarnation(7), seq, t_us: 10 * seq, event }
+    }
+
+    pub fn fact(done: u64) -> Event {
+        Event::Progress { job: JobId(1), done, total: None, what: "steps".into() }
+    }
+
+    pub fn decision(n: u64) -> Event {
+        Event::Decision { decision: "grow".into(), why: "idle".into(), inputs: json!({ "n": n }) }
+    }
+
+    /// One of each kind.
+    fn catalogue() -> Vec<Event> {
+        let (job, path, epoch) = (JobId(1), TaskPath(vec![0, 3]), Epoch(2));
+        let (node, cluster) = (NodeId::from("ams-1"), ClusterId::from("ams"));
+        let incarnation = Incarnation(1_700_000_000_000_000);
+        let (other, text) = (NodeId::from("del-2"), || String::from("some text"));
+        let latency = LatencySummary { count: 3, p50_us: 5, p90_us: 6, p99_us: 7, max_us: 8 };
+        vec![
+            Event::RunStarted {
+                run: "r1".into(),
+                version: "0.1.0".into(),
+                seed: Some(u64::MAX),
+                clusters: BTreeMap::from([(cluster.clone(), 2)]),
+            },
+            Event::RunEnded { ok: true, wall_us: 1, error: None },
+            Event::JobStarted { job, name: "fib".into(), epoch },
+            Event::JobEnded {
+                job,
+                ok: false,
+                wall_us: 1,
+                checksum: Some("00000000000000ff".into()),
+                error: Some(text()),
+            },
+            Event::NodeRegistered {
+                node: node.clone(),
+                cluster: cluster.clone(),
+                incarnation,
+                threads: 4,
+            },
+            Event::NodeJoined { job, node: node.clone(), cluster: cluster.clone() },
+            Event::NodeLeft { job, node: node.clone(), cluster: cluster.clone(), why: text() },
+            Event::NodeLost {
+                node: node.clone(),
+                cluster: cluster.clone(),
+                incarnation,
+                why: text(),
+                silent_us: 9,
+                last_lines: vec![text(), text()],
+            },
+            Event::ViewChanged {
+                job,
+                epoch,
+                version: 3,
+                members: 4,
+                coordinator: Some(node.clone()),
+            },
+            Event::LinkUp { peer: other.clone(), cluster: cluster.clone(), rtt_us: Some(41_000) },
+            Event::LinkDown { peer: other.clone(), why: text() },
+            Event::LinkRefused {
+                peer: "10.0.0.1:9".into(),
+                reason: "foreign_ca".into(),
+                detail: text(),
+            },
+            Event::TaskStolen {
+                job,
+                path: path.clone(),
+                task: "fib".into(),
+                from: node.clone(),
+                to: other.clone(),
+                scope: Scope::Wide,
+                task_bytes: 12,
+            },
+            Event::LeaseReturned { job, path: path.clone(), holder: other.clone() },
+            Event::LeaseReclaimed { job, path: path.clone(), holder: other.clone(), why: text() },
+            Event::DuplicateResult { job, path: path.clone(), from: other.clone() },
+            Event::TaskFailed {
+                job,
+                path,
+                task: "fib".into(),
+                node,
+                message: text(),
+                panicked: true,
+            },
+            Event::ObjectPublished {
+                job,
+                object: "bodies".into(),
+                part: 0,
+                epoch,
+                version: 4,
+                object_bytes: 100,
+                delta: true,
+            },
+            Event::ObjectFetched {
+                job,
+                object: "bodies".into(),
+                part: 0,
+                epoch,
+                version: 4,
+                from: other,
+                object_bytes: 100,
+                took_us: 5,
+            },
+            Event::IterationDone {
+                job,
+                iteration: 1,
+                wall_us: 2,
+                detail: json!({ "energy": -0.25 }),
+            },
+            Event::Progress { job, done: 1, total: Some(10), what: "steps".into() },
+            Event::Period {
+                job,
+                cluster: Some(cluster),
+                period: 1,
+                threads: 8,
+                times: Times { idle_ns: 5, ..Times::default() },
+                counters: Box::new(Counters::default()),
+                latencies: BTreeMap::from([("steal_wide".into(), latency)]),
+            },
+            decision(1),
+            Event::Fault { part: "site".into(), what: text() },
+            Event::Dropped { facts: 5 },
+        ]
+    }
+
+    #[test]
+    fn every_kind_survives_the_log_and_the_wire() {
+        let mut kinds = std::collections::BTreeSet::new();
+        for (seq, event) in catalogue().into_iter().enumerate() {
+            let record = record("ams-1", seq as u64, event);
+            let line = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record, "{line}");
+            let frame = rmp_serde::to_vec_named(&record).unwrap();
+            assert_eq!(rmp_serde::from_slice::<Record>(&frame).unwrap(), record, "{line}");
+            kinds.insert(serde_json::to_value(&record.event).unwrap()["kind"].to_string());
+        }
+        assert_eq!(kinds.len(), catalogue().len());
+    }
+
+    #[test]
+    fn a_line_of_the_log_reads_as_this() {
+        let event = Event::TaskStolen {
+            job: JobId(3),
+            path: TaskPath(vec![0, 2]),
+            task: "fib".into(),
+            from: "ams-1".into(),
+            to: "del-2".into(),
+            scope: Scope::Wide,
+            task_bytes: 12,
+        };
+        let line = serde_json::to_string(&record("ams-1", 4, event)).unwrap();
+        let golden = concat!(
+            r#"{"node":"ams-1","incarnation":7,"seq":4,"t_us":40,"event":{"kind":"task_stolen","job":3,"#,
+            r#""path":[0,2],"task":"fib","from":"ams-1","to":"del-2","scope":"wide","task_bytes":12}}"#
+        );
+        assert_eq!(line, golden);
+    }
+
+    #[test]
+    fn newer_kinds_and_fields_are_read_as_far_as_known() {
+        let line = r#"{"node":"a","incarnation":1,"seq":2,"t_us":3,"mood":"fine",
+            "event":{"kind":"node_cloned","sheep":"dolly"}}"#;
+        let record: Record = serde_json::from_str(line).unwrap();
+        assert_eq!((record.seq, record.event), (2, Event::Unknown));
+        let line = r#"{"kind":"dropped","facts":2,"since":9}"#;
+        let event: Event = serde_json::from_str(line).unwrap();
+        assert_eq!(event, Event::Dropped { facts: 2 });
+    }
+
+    #[test]
+    fn decisions_and_membership_are_never_dropped() {
+        let kept = catalogue().into_iter().filter(|event| event.weight() == Weight::Decision);
+        assert_eq!(kept.count(), 12);
+        assert_eq!(decision(1).weight(), Weight::Decision);
+        assert_eq!(fact(1).weight(), Weight::Fact);
+    }
+
+    #[test]
+    fn the_hash_depends_on_order_and_on_every_record() {
+        let (a, b) = (record("a", 1, fact(1)), record("a", 2, decision(2)));
+        let hash = EventHash::of([&a, &b]);
+        assert_eq!(hash, EventHash::of([&a, &b]));
+        assert_ne!(hash, EventHash::of([&b, &a]));
+        assert_ne!(hash, EventHash::of([&a]));
+        // Pinned: a change here makes committed hashes of histories stale.
+        let pinned = serde_json::to_string(&record("a", 1, Event::Dropped { facts: 1 })).unwrap();
+        assert_eq!(
+            pinned,
+            r#"{"node":"a","incarnation":7,"seq":1,"t_us":10,"event":{"kind":"dropped","facts":1}}"#
+        );
+        assert_eq!(
+            EventHash::of([&record("a", 1, Event::Dropped { facts: 1 })]),
+            0x97a0_1c62_f1a4_2d4b
+        );
+    }
+}

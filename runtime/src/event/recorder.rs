@@ -1,0 +1,160 @@
+//! Where a node keeps its records until they are shipped upward: a bounded ring behind a cheap handle.
+//!
+//! Must not know who takes the records away.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::catalogue::{Event, Weight};
+use super::record::Record;
+use crate::id::{Incarnation, NodeId};
+
+/// A handle to a node's ring of records: cheap to clone, usable from every thread.
+///
+/// At most `capacity` facts wait; when one more comes, the oldest is dropped and counted, and the next drain ends with a
+/// [`Event::Dropped`] record. Decisions wait apart and are never dropped: their number is bounded by their nature (a few a
+/// period), not by the ring.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    node: NodeId,
+    incarnation: Incarnation,
+    start: Instant,
+    capacity: usize,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    seq: u64,
+    /// Facts not kept since the last drain.
+    dropped: u64,
+    decisions: VecDeque<Record>,
+    facts: VecDeque<Record>,
+}
+
+impl Recorder {
+    /// A recorder of one life of a node. Times count from `start`. `capacity` is the number of facts kept.
+    pub fn new(node: NodeId, incarnation: Incarnation, start: Instant, capacity: usize) -> Self {
+        let ring = Mutex::new(Ring::default());
+        Self { shared: Arc::new(Shared { node, incarnation, start, capacity, ring }) }
+    }
+
+    /// Records an event at tokio's current time.
+    pub fn record(&self, event: Event) {
+        self.record_at(event, Instant::now());
+    }
+
+    /// Records an event at `now`.
+    pub fn record_at(&self, event: Event, now: Instant) {
+        let weight = event.weight();
+        let mut ring = self.lock();
+        let record = self.number(&mut ring, event, now);
+        match weight {
+            Weight::Decision => ring.decisions.push_back(record),
+            Weight::Fact => {
+                ring.facts.push_back(record);
+                if ring.facts.len() > self.shared.capacity {
+                    ring.facts.pop_front();
+                    ring.dropped += 1;
+                }
+            }
+        }
+    }
+
+    /// Takes all records away, in order of `seq`.
+    pub fn drain(&self) -> Vec<Record> {
+        self.drain_at(Instant::now())
+    }
+
+    /// As [`Recorder::drain`], with a record of drops made at `now`.
+    pub fn drain_at(&self, now: Instant) -> Vec<Record> {
+        let mut ring = self.lock();
+        let dropped = std::mem::take(&mut ring.dropped);
+        if dropped > 0 {
+            let record = self.number(&mut ring, Event::Dropped { facts: dropped }, now);
+            ring.decisions.push_back(record);
+        }
+        let mut records: Vec<Record> = ring.decisions.drain(..).collect();
+        records.extend(ring.facts.drain(..));
+        records.sort_unstable_by_key(|record| record.seq);
+        records
+    }
+
+    /// How many records wait.
+    pub fn waiting(&self) -> usize {
+        let ring = self.lock();
+        ring.decisions.len() + ring.facts.len()
+    }
+
+    fn number(&self, ring: &mut Ring, event: Event, now: Instant) -> Record {
+        ring.seq += 1;
+        let since = now.saturating_duration_since(self.shared.start);
+        Record {
+            node: self.shared.node.clone(),
+            incarnation: self.shared.incarnation,
+            seq: ring.seq,
+            t_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+            event,
+        }
+    }
+
+    /// The ring is whole after each step: a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.shared.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::super::record::tests::{decision, fact};
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn decisions_are_all_kept_and_facts_lose_only_their_oldest(
+            steps in prop::collection::vec(any::<Option<bool>>(), 0..80), capacity in 0usize..6,
+        ) {
+            let start = Instant::now();
+            let recorder = Recorder::new("a".into(), Incarnation(1), start, capacity);
+            let (mut decisions, mut facts, mut at, mut seq) = (vec![], vec![], 0, 0);
+            for step in steps.into_iter().chain([None]) {
+                at += 3;
+                let now = start + Duration::from_micros(at);
+                let Some(is_fact) = step else {
+                    let lost = facts.len().saturating_sub(capacity);
+                    let mut expected: Vec<u64> = facts.split_off(lost);
+                    expected.append(&mut decisions);
+                    expected.sort();
+                    facts.clear();
+                    if lost > 0 {
+                        seq += 1;
+                        expected.push(seq);
+                    }
+                    let got = recorder.drain_at(now);
+                    prop_assert_eq!(got.iter().map(|r| r.seq).collect::<Vec<_>>(), expected);
+                    if lost > 0 {
+                        let last = &got.last().unwrap();
+                        prop_assert_eq!(&last.event, &Event::Dropped { facts: lost as u64 });
+                        prop_assert_eq!(last.t_us, at);
+                    }
+                    prop_assert_eq!(recorder.waiting(), 0);
+                    continue;
+                };
+                seq += 1;
+                recorder.record_at(if is_fact { fact(seq) } else { decision(seq) }, now);
+                if is_fact { facts.push(seq) } else { decisions.push(seq) }
+            }
+        }
+    }
+}

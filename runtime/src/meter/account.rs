@@ -1,0 +1,309 @@
+//! The time account of a compute thread: always in exactly one state, and the states add up to wall time.
+//!
+//! Must not know why a thread changes its state, nor read a clock.
+
+use std::ops::{Add, AddAssign, Sub};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// What a compute thread is doing. Source: the time classes of the paper behind adaptation (busy, idle, intra-cluster and
+/// inter-cluster communication, benchmarking).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadState {
+    /// Runs a task.
+    Working,
+    /// Has nothing to do and waits for nothing in particular.
+    Idle,
+    /// Waits for an answer from its own cluster.
+    WaitLocal,
+    /// Waits only for an answer from another cluster.
+    WaitWide,
+    /// Measures the node's speed.
+    Bench,
+}
+
+impl ThreadState {
+    /// Every state, in the order in which reports show them.
+    pub const ALL: [ThreadState; 5] = [
+        ThreadState::Working,
+        ThreadState::Idle,
+        ThreadState::WaitLocal,
+        ThreadState::WaitWide,
+        ThreadState::Bench,
+    ];
+
+    /// Its key in a report's `time` object.
+    pub fn name(self) -> &'static str {
+        match self {
+            ThreadState::Working => "work",
+            ThreadState::Idle => "idle",
+            ThreadState::WaitLocal => "wait_local",
+            ThreadState::WaitWide => "wait_wide",
+            ThreadState::Bench => "bench",
+        }
+    }
+}
+
+/// Time spent in each state, in nanoseconds. For one thread they add up to its wall time; sums over threads are
+/// thread-nanoseconds (2^64 ns are 584 thread-years; beyond that additions saturate).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Times {
+    /// In [`ThreadState::Working`].
+    pub working_ns: u64,
+    /// In [`ThreadState::Idle`].
+    pub idle_ns: u64,
+    /// In [`ThreadState::WaitLocal`].
+    pub wait_local_ns: u64,
+    /// In [`ThreadState::WaitWide`].
+    pub wait_wide_ns: u64,
+    /// In [`ThreadState::Bench`].
+    pub bench_ns: u64,
+}
+
+impl Times {
+    /// Nanoseconds in one state.
+    pub fn get(&self, state: ThreadState) -> u64 {
+        match state {
+            ThreadState::Working => self.working_ns,
+            ThreadState::Idle => self.idle_ns,
+            ThreadState::WaitLocal => self.wait_local_ns,
+            ThreadState::WaitWide => self.wait_wide_ns,
+            ThreadState::Bench => self.bench_ns,
+        }
+    }
+
+    fn get_mut(&mut self, state: ThreadState) -> &mut u64 {
+        match state {
+            ThreadState::Working => &mut self.working_ns,
+            ThreadState::Idle => &mut self.idle_ns,
+            ThreadState::WaitLocal => &mut self.wait_local_ns,
+            ThreadState::WaitWide => &mut self.wait_wide_ns,
+            ThreadState::Bench => &mut self.bench_ns,
+        }
+    }
+
+    /// Seconds in one state, for reports.
+    pub fn seconds(&self, state: ThreadState) -> f64 {
+        self.get(state) as f64 / 1e9
+    }
+
+    /// Nanoseconds in all states together.
+    pub fn total_ns(&self) -> u64 {
+        ThreadState::ALL.iter().fold(0, |sum, &state| sum.saturating_add(self.get(state)))
+    }
+
+    /// The time passed since an `earlier` snapshot of the same account. A state that is smaller than before (another
+    /// account's snapshot was handed in) counts as zero.
+    pub fn since(&self, earlier: &Times) -> Times {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    fn zip(&self, other: &Times, op: fn(u64, u64) -> u64) -> Times {
+        let mut out = Times::default();
+        for state in ThreadState::ALL {
+            *out.get_mut(state) = op(self.get(state), other.get(state));
+        }
+        out
+    }
+}
+
+impl Add for Times {
+    type Output = Times;
+
+    fn add(self, other: Times) -> Times {
+        self.zip(&other, u64::saturating_add)
+    }
+}
+
+impl AddAssign for Times {
+    fn add_assign(&mut self, other: Times) {
+        *self = *self + other;
+    }
+}
+
+/// As [`Times::since`].
+impl Sub for Times {
+    type Output = Times;
+
+    fn sub(self, earlier: Times) -> Times {
+        self.since(&earlier)
+    }
+}
+
+/// The account of one thread.
+#[derive(Clone, Debug)]
+pub struct Account {
+    state: ThreadState,
+    /// Up to when `times` is complete.
+    booked: Instant,
+    times: Times,
+}
+
+impl Account {
+    /// An account that begins at `now` in this state.
+    pub fn new(state: ThreadState, now: Instant) -> Self {
+        Self { state, booked: now, times: Times::default() }
+    }
+
+    /// The current state.
+    pub fn state(&self) -> ThreadState {
+        self.state
+    }
+
+    /// Ends the current state at `now` and begins `state`. Returns the state left. A `now` before what is already booked
+    /// (two threads read the clock, the later reader came first) books nothing: time never runs back.
+    pub fn switch(&mut self, state: ThreadState, now: Instant) -> ThreadState {
+        self.book(now);
+        std::mem::replace(&mut self.state, state)
+    }
+
+    /// Switches to `to` if the current state is one of `from`. Returns whether it did.
+    pub fn relabel(&mut self, from: &[ThreadState], to: ThreadState, now: Instant) -> bool {
+        let applies = from.contains(&self.state);
+        if applies {
+            self.switch(to, now);
+        }
+        applies
+    }
+
+    /// The times up to `now`: their sum is the wall time since [`Account::new`], to the nanosecond.
+    pub fn snapshot(&mut self, now: Instant) -> Times {
+        self.book(now);
+        self.times
+    }
+
+    fn book(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.booked);
+        let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        let slot = self.times.get_mut(self.state);
+        *slot = slot.saturating_add(passed);
+        self.booked = self.booked.max(now);
+    }
+}
+
+/// An account that its thread switches and others read or relabel. Behind a mutex, for switches happen only where a thread
+/// runs out of work or gets some again.
+#[derive(Clone, Debug)]
+pub struct SharedAccount(Arc<Mutex<Account>>);
+
+impl SharedAccount {
+    /// As [`Account::new`].
+    pub fn new(state: ThreadState, now: Instant) -> Self {
+        Self(Arc::new(Mutex::new(Account::new(state, now))))
+    }
+
+    /// As [`Account::state`].
+    pub fn state(&self) -> ThreadState {
+        self.lock().state()
+    }
+
+    /// As [`Account::switch`].
+    pub fn switch(&self, state: ThreadState, now: Instant) -> ThreadState {
+        self.lock().switch(state, now)
+    }
+
+    /// As [`Account::relabel`]: for instance an actor that moves idle threads to [`ThreadState::WaitWide`] while only a
+    /// wide-area steal is pending. A thread that has found work meanwhile is left alone.
+    pub fn relabel(&self, from: &[ThreadState], to: ThreadState, now: Instant) -> bool {
+        self.lock().relabel(from, to, now)
+    }
+
+    /// As [`Account::snapshot`].
+    pub fn snapshot(&self, now: Instant) -> Times {
+        self.lock().snapshot(now)
+    }
+
+    /// An account is plain numbers, whole after each step: a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Account> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_state() -> impl Strategy<Value = ThreadState> {
+        prop::sample::select(&ThreadState::ALL[..])
+    }
+
+    proptest! {
+        #[test]
+        fn states_add_up_to_wall_time(
+            steps in prop::collection::vec((any_state(), 0u64..5_000_000_000, any::<bool>()), 0..60),
+        ) {
+            let start = Instant::now();
+            let mut account = Account::new(ThreadState::Idle, start);
+            let (mut now, mut expected, mut state) = (start, [0u64; 5], ThreadState::Idle);
+            for (next, nanos, relabel) in steps {
+                now += Duration::from_nanos(nanos);
+                expected[state as usize] += nanos;
+                if relabel {
+                    let from = [ThreadState::Idle, ThreadState::WaitLocal];
+                    prop_assert_eq!(account.relabel(&from, next, now), from.contains(&state));
+                    if from.contains(&state) {
+                        state = next;
+                    }
+                } else {
+                    prop_assert_eq!(account.switch(next, now), state);
+                    state = next;
+                }
+            }
+            let times = account.snapshot(now);
+            prop_assert_eq!(ThreadState::ALL.map(|state| times.get(state)), expected);
+            prop_assert_eq!(u128::from(times.total_ns()), (now - start).as_nanos());
+        }
+
+        #[test]
+        fn a_clock_read_out_of_order_neither_loses_nor_adds_time(
+            steps in prop::collection::vec((any_state(), -1_000_000i64..2_000_000), 1..60),
+        ) {
+            let start = Instant::now();
+            let mut account = Account::new(ThreadState::Idle, start);
+            let (mut at, mut latest) = (0i64, 0i64);
+            for (state, step) in steps {
+                at = (at + step).max(0);
+                latest = latest.max(at);
+                account.switch(state, start + Duration::from_nanos(at as u64));
+            }
+            let times = account.snapshot(start);
+            prop_assert_eq!(times.total_ns(), latest as u64);
+        }
+
+        #[test]
+        fn a_period_plus_what_was_before_is_the_whole(
+            a in any::<[u32; 5]>(), b in any::<[u32; 5]>(),
+        ) {
+            let times = |ns: [u32; 5]| Times {
+                working_ns: ns[0].into(), idle_ns: ns[1].into(), wait_local_ns: ns[2].into(),
+                wait_wide_ns: ns[3].into(), bench_ns: ns[4].into(),
+            };
+            let (before, period) = (times(a), times(b));
+            prop_assert_eq!((before + period).since(&before), period);
+            let text = serde_json::to_string(&period).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Times>(&text).unwrap(), period);
+        }
+    }
+
+    #[test]
+    fn only_a_thread_in_a_named_state_is_relabelled() {
+        let start = Instant::now();
+        let second = Duration::from_secs(1);
+        let account = SharedAccount::new(ThreadState::Working, start);
+        let idle = [ThreadState::Idle];
+        assert!(!account.relabel(&idle, ThreadState::WaitWide, start + second));
+        account.switch(ThreadState::Idle, start + 2 * second);
+        assert!(account.relabel(&idle, ThreadState::WaitWide, start + 3 * second));
+        let times = account.snapshot(start + 7 * second);
+        let seconds = ThreadState::ALL.map(|state| times.seconds(state));
+        assert_eq!(seconds, [2.0, 1.0, 0.0, 4.0, 0.0]);
+    }
+}

@@ -1,0 +1,177 @@
+//! What is counted on a node and shown in a run's report.
+//!
+//! Plain numbers since the node joined the job: they only grow, so that a report that comes late or twice does no harm.
+
+use serde::{Deserialize, Serialize};
+
+/// Addition and difference, field by field: saturating, for counters reach neither end in honest use.
+trait Countable {
+    fn add(&mut self, other: &Self);
+    fn since(&self, earlier: &Self) -> Self;
+}
+
+impl Countable for u64 {
+    fn add(&mut self, other: &u64) {
+        *self = self.saturating_add(*other);
+    }
+
+    fn since(&self, earlier: &u64) -> u64 {
+        self.saturating_sub(*earlier)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+            #[serde(default)]
+            pub struct $name {
+                $($(#[$field_doc])* pub $field: $kind,)*
+            }
+
+            impl Countable for $name {
+                fn add(&mut self, other: &Self) {
+                    $(self.$field.add(&other.$field);)*
+                }
+
+                fn since(&self, earlier: &Self) -> Self {
+                    Self { $($field: self.$field.since(&earlier.$field),)* }
+                }
+            }
+        )*
+    };
+}
+
+counters! {
+    /// Everything counted.
+    Counters {
+        /// Tasks.
+        tasks: TaskCounts,
+        /// Steals, by the thief.
+        steals: StealScopes,
+        /// Stream payload sent.
+        bytes: ScopedBytes,
+        /// Results of stolen tasks.
+        results: ResultCounts,
+        /// Links refused: certificate, protocol, grid or registry did not fit.
+        links_refused: u64,
+        /// Frames refused by the decode gate.
+        frames_refused: u64,
+    }
+
+    /// Counts of tasks.
+    TaskCounts {
+        /// Children made by `join`, `join_all` and `spawn`.
+        spawned: u64,
+        /// Tasks run to their end here.
+        executed: u64,
+        /// Of those executed, stolen from another thread or node of the cluster.
+        stolen_local: u64,
+        /// Of those executed, stolen from another cluster.
+        stolen_wide: u64,
+        /// Leases taken back: the send failed, the thief left or died.
+        reclaimed: u64,
+        /// Leases whose task came back unfinished.
+        returned: u64,
+        /// Tasks whose result was no longer wanted.
+        abandoned: u64,
+        /// Finished results used in place of running a task again.
+        reused: u64,
+    }
+
+    /// Steals by scope.
+    StealScopes {
+        /// Inside the cluster, between nodes.
+        local: StealCounts,
+        /// Between clusters.
+        wide: StealCounts,
+    }
+
+    /// Counts of steals.
+    StealCounts {
+        /// Requests sent.
+        requests: u64,
+        /// Answered with a task.
+        hits: u64,
+        /// Answered with none.
+        empty: u64,
+        /// Given up waiting for. A task in a late answer is a hit nevertheless.
+        timeouts: u64,
+    }
+
+    /// Bytes by scope.
+    ScopedBytes {
+        /// Inside the cluster.
+        local: u64,
+        /// Between clusters.
+        wide: u64,
+    }
+
+    /// Counts of results.
+    ResultCounts {
+        /// Bytes of results received.
+        bytes: u64,
+        /// Results dropped because another had come first.
+        duplicates: u64,
+        /// Results refused: malformed, or of another epoch.
+        refused: u64,
+    }
+}
+
+impl Counters {
+    /// Adds another node's counters. Saturates at 2^64-1.
+    pub fn merge(&mut self, other: &Counters) {
+        self.add(other);
+    }
+
+    /// What was counted since an `earlier` state of the same counters; a counter that is smaller than before counts as zero.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        Countable::since(self, earlier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(base: u64) -> Counters {
+        let mut n = base;
+        let mut next = || {
+            n += 1;
+            n
+        };
+        let mut counters = Counters::default();
+        let mut value = serde_json::to_value(counters).unwrap();
+        fill(&mut value, &mut next);
+        counters.merge(&serde_json::from_value(value).unwrap());
+        counters
+    }
+
+    fn fill(value: &mut serde_json::Value, next: &mut impl FnMut() -> u64) {
+        match value {
+            serde_json::Value::Object(map) => map.values_mut().for_each(|v| fill(v, next)),
+            other => *other = next().into(),
+        }
+    }
+
+    #[test]
+    fn every_field_takes_part_in_sum_and_difference() {
+        let (a, b) = (filled(100), filled(5000));
+        let mut sum = a;
+        sum.merge(&b);
+        assert_eq!(sum.since(&a), b);
+        assert_eq!(sum.since(&b), a);
+        assert_ne!(a, Counters::default());
+        let text = serde_json::to_string(&sum).unwrap();
+        assert!(!text.contains(":0"), "a field was left out of the sum: {text}");
+    }
+
+    #[test]
+    fn a_counter_of_a_newer_version_is_ignored_and_a_missing_one_is_zero() {
+        let text = r#"{"tasks":{"spawned":3,"teleported":9},"unheard":{"of":1}}"#;
+        let counters: Counters = serde_json::from_str(text).unwrap();
+        assert_eq!(counters.tasks.spawned, 3);
+        assert_eq!(counters.tasks.executed, 0);
+    }
+}

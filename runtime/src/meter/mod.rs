@@ -1,0 +1,14 @@
+//! What is measured: where each compute thread's time goes, latencies, counts; and how they add up exactly over nodes.
+//!
+//! Pure data and arithmetic: no network, no actors, no policy, no clock of its own (callers hand `now` in). What crosses
+//! the wire here is written with field names and tolerates fields it does not know.
+
+mod account;
+mod counters;
+mod histogram;
+mod report;
+
+pub use account::{Account, SharedAccount, ThreadState, Times};
+pub use counters::{Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts};
+pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, LatencySummary, SparseDelta};
+pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};

@@ -1,0 +1,370 @@
+//! The callee's side: messages from other nodes on their way to a mailbox, and answers on their way back.
+//!
+//! Bounds: calls in hand per peer ([`PEER_IN_FLIGHT_MAX`]) and per actor; messages that wait for an earlier, longer one
+//! ([`HELD_MAX`]). What is over them is refused (calls) or dropped and counted (tells).
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::envelope::{Envelope, Reply, code};
+use super::hub::Hub;
+use super::published::Place;
+use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage};
+use crate::id::{Incarnation, NodeId, Peer};
+use crate::net::{Class, SendError};
+use crate::wire::{self, INLINE_MAX, Kind, WireError};
+
+/// Messages of one peer that may be in hand at once.
+pub const PEER_IN_FLIGHT_MAX: usize = 1024;
+
+/// Messages of one peer that may wait for an earlier, longer one.
+const HELD_MAX: usize = 1024;
+
+/// First pause before an answer is offered again to a full queue.
+const RETRY: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(256);
+
+/// Longest deadline that counts: more does not fit the clock on every system.
+pub(super) const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+
+/// What is remembered of the peers that call.
+#[derive(Default)]
+pub(super) struct Callers(Mutex<BTreeMap<NodeId, Caller>>);
+
+/// One life of a link to a peer: answers to calls that came over it go nowhere else, for another life of the peer may
+/// have given the same ids.
+struct Caller {
+    incarnation: Incarnation,
+    alive: Arc<AtomicBool>,
+    in_flight: Arc<AtomicUsize>,
+    /// By actor: the last message that came as a bulk transfer, and what waits for one (by id: that it waits for, and
+    /// itself).
+    long: BTreeMap<String, u64>,
+    held: BTreeMap<String, BTreeMap<u64, (u64, Held)>>,
+    held_count: usize,
+}
+
+/// A message as it came.
+#[derive(Clone)]
+struct Held {
+    kind: Kind,
+    body: Bytes,
+    arrived: Instant,
+}
+
+impl Held {
+    fn envelope(&self) -> Result<Envelope<'_>, WireError> {
+        wire::decode(self.kind, &self.body)
+    }
+
+    fn deadline(&self, envelope: &Envelope<'_>) -> Instant {
+        deadline(envelope, self.arrived)
+    }
+}
+
+impl Callers {
+    fn with<R>(&self, peer: &Peer, f: impl FnOnce(&mut Caller) -> R) -> R {
+        let mut callers = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let caller = callers.entry(peer.node.clone()).or_insert_with(|| Caller::new(peer));
+        if caller.incarnation != peer.incarnation {
+            caller.alive.store(false, Ordering::Release);
+            *caller = Caller::new(peer);
+        }
+        f(caller)
+    }
+
+    /// The link went down.
+    pub(super) fn down(&self, node: &NodeId) {
+        let mut callers = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(caller) = callers.remove(node) {
+            caller.alive.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Caller {
+    fn new(peer: &Peer) -> Self {
+        Self {
+            incarnation: peer.incarnation,
+            alive: Arc::new(AtomicBool::new(true)),
+            in_flight: Arc::default(),
+            long: BTreeMap::new(),
+            held: BTreeMap::new(),
+            held_count: 0,
+        }
+    }
+
+    fn has(&self, actor: &str, id: u64) -> bool {
+        self.long.get(actor).is_some_and(|last| *last >= id)
+    }
+
+    /// A message came that was too long to travel in line.
+    fn came(&mut self, actor: &str, id: u64) {
+        match self.long.get_mut(actor) {
+            Some(last) => *last = id.max(*last),
+            None => {
+                self.long.insert(actor.to_owned(), id);
+            }
+        }
+    }
+
+    /// Takes out the first message of an actor's that need not wait any more.
+    fn next(&mut self, actor: &str) -> Option<(u64, Held)> {
+        let last = *self.long.get(actor)?;
+        let id = *self.held.get(actor)?.iter().find(|(_, (after, _))| *after <= last)?.0;
+        Some((id, self.take(actor, id)?))
+    }
+
+    fn take(&mut self, actor: &str, id: u64) -> Option<Held> {
+        let held = self.held.get_mut(actor)?;
+        let (_, message) = held.remove(&id)?;
+        if held.is_empty() {
+            self.held.remove(actor);
+        }
+        self.held_count -= 1;
+        Some(message)
+    }
+}
+
+/// The right, and the duty, to answer a call.
+pub(super) struct Ticket {
+    hub: Arc<Hub>,
+    peer: NodeId,
+    alive: Arc<AtomicBool>,
+    id: u64,
+    deadline: Instant,
+    _places: Option<(Place, Place)>,
+}
+
+/// A message on its way into a mailbox.
+pub(super) enum Job {
+    Call(Ticket),
+    Tell { _places: (Place, Place) },
+}
+
+impl Job {
+    /// Waits for the handler and answers, if an answer is wanted.
+    pub(super) async fn settle<M: RemoteMessage>(
+        self,
+        answer: impl Future<Output = Result<M::Result, Refusal>>,
+    ) {
+        match self {
+            Job::Call(ticket) => match timeout_at(ticket.deadline, answer).await {
+                Ok(Ok(result)) => {
+                    let frame = ticket.result::<M>(&result);
+                    drop(result); // it need not be `Sync`, so it must not live across the await
+                    ticket.send(frame).await;
+                }
+                Ok(Err(why)) => {
+                    let frame = ticket.plain(why.code(), &[]);
+                    ticket.send(frame).await;
+                }
+                Err(_) => ticket.hub.count(|counters| &counters.answers_dropped),
+            },
+            Job::Tell { .. } => {
+                // The places are held until the handler is done, but not for ever.
+                let _ = timeout_at(Instant::now() + DEFAULT_DEADLINE, answer).await;
+            }
+        }
+    }
+}
+
+impl Ticket {
+    /// The answer with a result, or with the reason why there is none.
+    fn result<M: RemoteMessage>(&self, result: &M::Result) -> Bytes {
+        let encoded = super::scratch(|body| {
+            wire::encode_into(body, Kind::REPLY, result)?;
+            self.encode(code::DONE, body)
+        });
+        encoded.unwrap_or_else(|error| match error {
+            WireError::TooLong { len, cap, .. } => {
+                let mut body = (len as u64).to_le_bytes().to_vec();
+                body.extend_from_slice(&(cap as u64).to_le_bytes());
+                self.plain(code::TOO_LONG, &body)
+            }
+            error => self.plain(code::VERSION, error.to_string().as_bytes()),
+        })
+    }
+
+    /// The answer without a result.
+    fn plain(&self, code: u16, body: &[u8]) -> Bytes {
+        self.encode(code, body).expect("two numbers and a few bytes encode and are under the cap")
+    }
+
+    fn encode(&self, code: u16, body: &[u8]) -> Result<Bytes, WireError> {
+        let mut frame = Vec::with_capacity(body.len() + 32);
+        wire::encode_into(&mut frame, Kind::REPLY, &Reply { id: self.id, code, body })?;
+        Ok(frame.into())
+    }
+
+    /// Offers the answer to the network until the deadline. Whether it was taken.
+    fn offer(&self, frame: &Bytes) -> Result<(), SendError> {
+        if !self.alive.load(Ordering::Acquire) || Instant::now() > self.deadline {
+            self.hub.count(|counters| &counters.answers_dropped);
+            return Ok(());
+        }
+        let sent = self.hub.net.send(&self.peer, Class::Control, Kind::REPLY, frame.clone());
+        match sent {
+            Err(error @ SendError::Full(_)) => Err(error),
+            Err(_) => {
+                self.hub.count(|counters| &counters.answers_dropped);
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn send(self, frame: Bytes) {
+        let mut pause = RETRY;
+        while self.offer(&frame).is_err() {
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Answers without a result: at once when the network takes it, else in the background.
+    fn refuse(self, code: u16, body: &[u8]) {
+        self.hub.count(|counters| &counters.refused_in);
+        let frame = self.plain(code, body);
+        if self.offer(&frame).is_err() {
+            tokio::spawn(self.send(frame));
+        }
+    }
+}
+
+impl Hub {
+    /// Takes in a call or a tell. On the endpoint's thread.
+    pub(super) fn incoming(self: &Arc<Self>, from: &Peer, kind: Kind, body: Bytes) {
+        let message = Held { kind, body, arrived: Instant::now() };
+        let envelope = match message.envelope() {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                self.count(|counters| &counters.malformed);
+                tracing::warn!(peer = %from, %error, "a message to an actor does not decode");
+                return;
+            }
+        };
+        self.count(|counters| match envelope.deadline_ms {
+            Some(_) => &counters.calls_in,
+            None => &counters.tells_in,
+        });
+        if let Some(after) = envelope.after
+            && self.directory.get(envelope.actor).is_some()
+            && !self.callers.with(from, |caller| caller.has(envelope.actor, after))
+        {
+            return self.hold(from, after, &envelope, message.clone());
+        }
+        self.serve(from, &envelope, &message);
+    }
+
+    /// Keeps a message until the one that it follows has come, or its deadline has passed.
+    fn hold(self: &Arc<Self>, from: &Peer, after: u64, envelope: &Envelope<'_>, message: Held) {
+        let (id, actor) = (envelope.id, envelope.actor.to_owned());
+        let held = self.callers.with(from, |caller| {
+            let room = caller.held_count < HELD_MAX;
+            if room {
+                caller.held_count += 1;
+                let held = caller.held.entry(actor.clone()).or_default();
+                held.insert(id, (after, message.clone()));
+            }
+            room
+        });
+        if !held {
+            return self.refuse(from, envelope, message.arrived, code::BUSY, &[]);
+        }
+        let (hub, from, deadline) = (Arc::clone(self), from.clone(), message.deadline(envelope));
+        tokio::spawn(async move {
+            sleep_until(deadline).await;
+            let late = hub.callers.with(&from, |caller| caller.take(&actor, id));
+            if late.is_some() {
+                // The message before it is lost or late; without it this one would come out of order.
+                hub.count(|counters| &counters.late_in);
+            }
+        });
+    }
+
+    /// Hands a message to its actor, and then those that waited for it.
+    fn serve(self: &Arc<Self>, from: &Peer, envelope: &Envelope<'_>, message: &Held) {
+        self.hand_over(from, envelope, message.arrived);
+        if message.body.len() <= INLINE_MAX || self.directory.get(envelope.actor).is_none() {
+            return;
+        }
+        self.callers.with(from, |caller| caller.came(envelope.actor, envelope.id));
+        while let Some((id, next)) = self.callers.with(from, |caller| caller.next(envelope.actor)) {
+            if let Ok(envelope) = next.envelope() {
+                self.hand_over(from, &envelope, next.arrived);
+                if next.body.len() > INLINE_MAX {
+                    self.callers.with(from, |caller| caller.came(envelope.actor, id));
+                }
+            }
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, from: &Peer, envelope: &Envelope<'_>, arrived: Instant) {
+        let refuse = |code, body: &[u8]| self.refuse(from, envelope, arrived, code, body);
+        let Some(entry) = self.directory.get(envelope.actor) else {
+            return refuse(code::NO_ACTOR, &[]);
+        };
+        let Some(accept) = entry.get(envelope.message) else {
+            return refuse(code::NOT_ACCEPTED, &[]);
+        };
+        let (alive, in_flight) = self
+            .callers
+            .with(from, |caller| (Arc::clone(&caller.alive), Arc::clone(&caller.in_flight)));
+        let places = Place::take(&in_flight, PEER_IN_FLIGHT_MAX).zip(entry.place().ok());
+        let Some(places) = places else { return refuse(code::BUSY, &[]) };
+        let deadline = deadline(envelope, arrived);
+        if deadline <= Instant::now() {
+            return self.count(|counters| &counters.late_in);
+        }
+        let job = match envelope.deadline_ms {
+            Some(_) => Job::Call(Ticket {
+                hub: Arc::clone(self),
+                peer: from.node.clone(),
+                alive,
+                id: envelope.id,
+                deadline,
+                _places: Some(places),
+            }),
+            None => Job::Tell { _places: places },
+        };
+        if let Err(error) = accept.serve(envelope.body, job) {
+            refuse(code::VERSION, error.to_string().as_bytes());
+        }
+    }
+
+    /// Answers a call without a result; counts a tell.
+    fn refuse(
+        self: &Arc<Self>,
+        from: &Peer,
+        envelope: &Envelope<'_>,
+        arrived: Instant,
+        code: u16,
+        body: &[u8],
+    ) {
+        if envelope.deadline_ms.is_none() {
+            tracing::debug!(peer = %from, actor = envelope.actor, message = envelope.message, code, "a tell is dropped");
+            return self.count(|counters| &counters.tells_dropped);
+        }
+        let ticket = Ticket {
+            hub: Arc::clone(self),
+            peer: from.node.clone(),
+            alive: self.callers.with(from, |caller| Arc::clone(&caller.alive)),
+            id: envelope.id,
+            deadline: deadline(envelope, arrived),
+            _places: None,
+        };
+        ticket.refuse(code, body);
+    }
+}
+
+fn deadline(envelope: &Envelope<'_>, arrived: Instant) -> Instant {
+    let wait = envelope.deadline_ms.map_or(DEFAULT_DEADLINE, Duration::from_millis);
+    arrived + wait.min(FOREVER)
+}

@@ -1,0 +1,239 @@
+//! The caller's side below [`RemoteRequest`](super::RemoteRequest): calls under way by id, and which answer ends which.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::envelope::{Envelope, Reply, code};
+use super::hub::Hub;
+use super::{Refusal, RemoteError, RemoteMessage};
+use crate::id::{NodeId, Peer};
+use crate::net::Class;
+use crate::wire::{self, INLINE_MAX, Kind, WireError};
+
+/// How a call ended, below the types.
+pub(super) enum Outcome {
+    Reply { code: u16, body: Bytes },
+    Gone(String),
+    Closed,
+}
+
+/// All calls under way.
+pub(super) struct Calls(Mutex<Table>);
+
+struct Table {
+    next: u64,
+    closed: bool,
+    waiting: BTreeMap<u64, Waiter>,
+    /// By node and actor: the last message that was too long to travel in line, for as long as it may not have arrived.
+    long: BTreeMap<(NodeId, Arc<str>), u64>,
+}
+
+struct Waiter {
+    node: NodeId,
+    outcome: oneshot::Sender<Outcome>,
+}
+
+/// A message to a published actor.
+pub(super) struct Outgoing<'a> {
+    pub(super) node: &'a NodeId,
+    pub(super) actor: &'a Arc<str>,
+    /// None: a tell.
+    pub(super) deadline: Option<Duration>,
+}
+
+impl Calls {
+    pub(super) fn new(first_id: u64) -> Self {
+        let (waiting, long) = (BTreeMap::new(), BTreeMap::new());
+        Self(Mutex::new(Table { next: first_id, closed: false, waiting, long }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Nobody waits for this call any more.
+    pub(super) fn forget(&self, id: u64) {
+        self.lock().waiting.remove(&id);
+    }
+
+    /// Every call to a node fails.
+    pub(super) fn down(&self, node: &NodeId, why: &str) {
+        let mut table = self.lock();
+        table.long.retain(|(to, _), _| to != node);
+        let ids: Vec<u64> =
+            table.waiting.iter().filter(|(_, w)| w.node == *node).map(|(id, _)| *id).collect();
+        let gone: Vec<Waiter> = ids.iter().filter_map(|id| table.waiting.remove(id)).collect();
+        drop(table);
+        for waiter in gone {
+            let _ = waiter.outcome.send(Outcome::Gone(why.to_owned()));
+        }
+    }
+
+    /// The network gives a call back.
+    pub(super) fn undelivered(&self, node: &NodeId, frame: &[u8]) {
+        let Ok(envelope) = wire::decode::<Envelope<'_>>(Kind::CALL, frame) else { return };
+        let mut table = self.lock();
+        table.long.retain(|(to, _), id| to != node || *id != envelope.id);
+        let waiter = table.waiting.remove(&envelope.id);
+        drop(table);
+        if let Some(waiter) = waiter {
+            let _ = waiter.outcome.send(Outcome::Gone("the message was not delivered".into()));
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    pub(super) fn close(&self) {
+        let mut table = self.lock();
+        table.closed = true;
+        let waiting = std::mem::take(&mut table.waiting);
+        drop(table);
+        for waiter in waiting.into_values() {
+            let _ = waiter.outcome.send(Outcome::Closed);
+        }
+    }
+
+    fn reply(&self, from: &Peer, id: u64, outcome: Outcome) -> bool {
+        let mut table = self.lock();
+        if table.waiting.get(&id).is_none_or(|waiter| waiter.node != from.node) {
+            return false;
+        }
+        if !table.long.is_empty() {
+            table.long.retain(|_, last| *last != id);
+        }
+        let waiter = table.waiting.remove(&id);
+        drop(table);
+        waiter.is_some_and(|waiter| waiter.outcome.send(outcome).is_ok())
+    }
+}
+
+impl Hub {
+    /// Takes in an answer. On the endpoint's thread.
+    pub(super) fn replied(&self, from: &Peer, frame: Bytes) {
+        let (id, code, body) = match wire::decode::<Reply<'_>>(Kind::REPLY, &frame) {
+            Ok(reply) => (reply.id, reply.code, frame.slice_ref(reply.body)),
+            Err(error) => {
+                self.count(|counters| &counters.malformed);
+                tracing::warn!(peer = %from, %error, "an answer does not decode");
+                return;
+            }
+        };
+        if !self.calls.reply(from, id, Outcome::Reply { code, body }) {
+            self.count(|counters| &counters.replies_late);
+        }
+    }
+
+    /// Sends a message; for a call, returns its id and where its outcome comes.
+    pub(super) fn dispatch<M: RemoteMessage>(
+        &self,
+        to: &Outgoing<'_>,
+        message: &M,
+    ) -> Result<Option<(u64, oneshot::Receiver<Outcome>)>, RemoteError> {
+        super::scratch(|body| {
+            wire::encode_into(body, Kind::CALL, message).map_err(|e| unencodable::<M>(to, e))?;
+            self.send(to, M::NAME, body)
+        })
+    }
+
+    fn send(
+        &self,
+        to: &Outgoing<'_>,
+        message: &'static str,
+        body: &[u8],
+    ) -> Result<Option<(u64, oneshot::Receiver<Outcome>)>, RemoteError> {
+        let kind = if to.deadline.is_some() { Kind::CALL } else { Kind::TELL };
+        let deadline_ms = to
+            .deadline
+            .map(|deadline| u64::try_from(deadline.as_micros().div_ceil(1000)).unwrap_or(u64::MAX));
+        // Ids, and the order of messages, are given out under the lock that the network takes them in order under: two
+        // threads that send to one actor are in some order, and it is that of their ids.
+        let mut table = self.calls.lock();
+        if table.closed {
+            return Err(RemoteError::Closed);
+        }
+        let id = table.next;
+        let after = match table.long.is_empty() {
+            true => None,
+            false => table.long.get(&(to.node.clone(), Arc::clone(to.actor))).copied(),
+        };
+        let envelope = Envelope { id, actor: to.actor, message, deadline_ms, after, body };
+        let mut frame = Vec::with_capacity(body.len() + 96);
+        wire::encode_into(&mut frame, kind, &envelope).map_err(|error| match error {
+            WireError::TooLong { len, cap, .. } => RemoteError::TooLong { message, len, cap },
+            other => version(to.node, message, other.to_string()),
+        })?;
+        let long = frame.len() > INLINE_MAX;
+        self.net
+            .send(to.node, Class::Control, kind, frame)
+            .map_err(|error| RemoteError::from_send(error, to.node, message))?;
+        table.next += 1;
+        if long {
+            table.long.insert((to.node.clone(), Arc::clone(to.actor)), id);
+        }
+        let Some(_) = to.deadline else {
+            drop(table);
+            self.count(|counters| &counters.tells_out);
+            return Ok(None);
+        };
+        let (outcome, receiver) = oneshot::channel();
+        // The answer cannot be looked up before this: it needs the lock too.
+        table.waiting.insert(id, Waiter { node: to.node.clone(), outcome });
+        drop(table);
+        self.count(|counters| &counters.calls_out);
+        Ok(Some((id, receiver)))
+    }
+
+    /// What an outcome means to the caller of `M`.
+    pub(super) fn conclude<M: RemoteMessage>(
+        &self,
+        node: &NodeId,
+        actor: &str,
+        outcome: Outcome,
+    ) -> Result<M::Result, RemoteError> {
+        let message = M::NAME;
+        let (node, actor) = (node.clone(), actor.to_owned());
+        match outcome {
+            Outcome::Closed => Err(RemoteError::Closed),
+            Outcome::Gone(why) => {
+                self.count(|counters| &counters.gone);
+                Err(RemoteError::Gone { node, why })
+            }
+            Outcome::Reply { code: code::DONE, body } => wire::decode(Kind::REPLY, &body)
+                .map_err(|error| version(&node, message, error.to_string())),
+            Outcome::Reply { code: code::NO_ACTOR, .. } => {
+                Err(RemoteError::NoActor { node, actor })
+            }
+            Outcome::Reply { code: code::VERSION, body } => {
+                Err(version(&node, message, String::from_utf8_lossy(&body).into_owned()))
+            }
+            Outcome::Reply { code: code::TOO_LONG, body } => {
+                let number = |at: usize| {
+                    let bytes = body.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+                    bytes.map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
+                };
+                Err(RemoteError::TooLong { message, len: number(0), cap: number(8) })
+            }
+            Outcome::Reply { code, .. } => {
+                let why = Refusal::from_code(code);
+                Err(RemoteError::Refused { node, actor, message, why })
+            }
+        }
+    }
+}
+
+fn unencodable<M: RemoteMessage>(to: &Outgoing<'_>, error: WireError) -> RemoteError {
+    match error {
+        WireError::TooLong { len, cap, .. } => RemoteError::TooLong { message: M::NAME, len, cap },
+        other => version(to.node, M::NAME, other.to_string()),
+    }
+}
+
+fn version(node: &NodeId, message: &'static str, why: String) -> RemoteError {
+    RemoteError::Version { node: node.clone(), message, why }
+}

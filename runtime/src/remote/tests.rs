@@ -1,0 +1,383 @@
+//! Tests of remote actors: two nodes, a network between them, an actor that does a little of everything.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::id::{Incarnation, NodeId, Peer};
+use crate::net::{LinkProfile, MemoryNet, Net, Router};
+use crate::remote_message;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Echo(String);
+
+/// Keeps the order in which handlers start; answers with its length.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    n: u32,
+    #[serde(with = "serde_bytes")]
+    padding: Vec<u8>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Take;
+
+/// Answers after a while, without blocking the actor.
+#[derive(Debug, Serialize, Deserialize)]
+struct Slow(u64);
+
+/// Fails as a user's message may.
+#[derive(Debug, Serialize, Deserialize)]
+struct Fail;
+
+/// Stops the actor before it answers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Halt;
+
+/// Handled by the actor, but not accepted from outside.
+#[derive(Debug, Serialize, Deserialize)]
+struct Private;
+
+/// As another version knows [`Echo`].
+#[derive(Debug, Serialize, Deserialize)]
+struct OtherEcho {
+    number: u64,
+}
+
+/// A result that does not fit.
+#[derive(Debug, Serialize, Deserialize)]
+struct Huge;
+
+remote_message! {
+    "echo" => Echo -> String;
+    "note" => Note -> usize;
+    "take" => Take -> Vec<u32>;
+    "slow" => Slow -> u64;
+    "fail" => Fail -> Result<u8, String>;
+    "halt" => Halt;
+    "private" => Private;
+    "huge" => Huge -> u8;
+}
+
+impl actix::Message for OtherEcho {
+    type Result = String;
+}
+impl RemoteMessage for OtherEcho {
+    const NAME: &'static str = "echo";
+}
+
+#[derive(Default)]
+struct Clerk {
+    notes: Vec<u32>,
+    started: Arc<Mutex<u32>>,
+}
+
+impl Actor for Clerk {
+    type Context = actix::Context<Self>;
+}
+
+impl Handler<Echo> for Clerk {
+    type Result = String;
+    fn handle(&mut self, Echo(text): Echo, _: &mut Self::Context) -> String {
+        *self.started.lock().unwrap() += 1;
+        text
+    }
+}
+impl Handler<OtherEcho> for Clerk {
+    type Result = String;
+    fn handle(&mut self, _: OtherEcho, _: &mut Self::Context) -> String {
+        "other".into()
+    }
+}
+impl Handler<Note> for Clerk {
+    type Result = usize;
+    fn handle(&mut self, note: Note, _: &mut Self::Context) -> usize {
+        self.notes.push(note.n);
+        note.padding.len()
+    }
+}
+impl Handler<Take> for Clerk {
+    type Result = Vec<u32>;
+    fn handle(&mut self, _: Take, _: &mut Self::Context) -> Vec<u32> {
+        std::mem::take(&mut self.notes)
+    }
+}
+impl Handler<Slow> for Clerk {
+    type Result = ResponseFuture<u64>;
+    fn handle(&mut self, Slow(millis): Slow, _: &mut Self::Context) -> Self::Result {
+        *self.started.lock().unwrap() += 1;
+        Box::pin(async move {
+            sleep(Duration::from_millis(millis)).await;
+            millis
+        })
+    }
+}
+impl Handler<Fail> for Clerk {
+    type Result = Result<u8, String>;
+    fn handle(&mut self, _: Fail, _: &mut Self::Context) -> Self::Result {
+        Err("as asked".into())
+    }
+}
+impl Handler<Halt> for Clerk {
+    type Result = ResponseFuture<()>;
+    fn handle(&mut self, _: Halt, cx: &mut Self::Context) -> Self::Result {
+        cx.terminate();
+        Box::pin(sleep(SECOND))
+    }
+}
+impl Handler<Private> for Clerk {
+    type Result = ();
+    fn handle(&mut self, _: Private, _: &mut Self::Context) {}
+}
+
+/// Two nodes with a hub each; a clerk on the second.
+struct Pair {
+    here: Arc<Hub>,
+    there: Arc<Hub>,
+    clerk: Remote<Clerk>,
+    addr: Addr<Clerk>,
+    started: Arc<Mutex<u32>>,
+}
+
+fn hub(net: &Net) -> Arc<Hub> {
+    let (router, hub) = (Arc::new(Router::default()), Hub::new(net.clone()));
+    router.on(Hub::KINDS, hub.clone());
+    net.start(router);
+    hub
+}
+
+fn pair(a: &Net, b: &Net) -> Pair {
+    let (here, there) = (hub(a), hub(b));
+    a.learn(b.contact());
+    b.learn(a.contact());
+    let started = Arc::default();
+    let addr = Clerk { started: Arc::clone(&started), ..Clerk::default() }.start();
+    publish(&there, &addr);
+    let clerk = here.remote(&b.me().node, "clerk");
+    Pair { here, there, clerk, addr, started }
+}
+
+fn publish(hub: &Hub, addr: &Addr<Clerk>) {
+    hub.publish("clerk", addr.clone())
+        .accepts::<Echo>()
+        .accepts::<Note>()
+        .accepts::<Take>()
+        .accepts::<Slow>()
+        .accepts::<Fail>()
+        .accepts::<Halt>();
+}
+
+fn peer(cluster: &str, node: &str, life: u64) -> Peer {
+    Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
+}
+
+/// Runs a test inside actix's system on the paused clock, over an in-memory network of 10 ms each way.
+fn in_memory<F: Future<Output = ()>>(test: impl FnOnce(MemoryNet, Pair) -> F) {
+    let system = actix::System::with_tokio_rt(|| {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_time().start_paused(true).build().unwrap()
+    });
+    system.block_on(async {
+        let net = MemoryNet::new(1);
+        let (a, b) = (net.join(peer("x", "a", 1)).unwrap(), net.join(peer("y", "b", 1)).unwrap());
+        let pair = pair(&a, &b);
+        test(net, pair).await;
+    });
+}
+
+#[test]
+fn calls_are_answered_with_results_and_users_errors() {
+    in_memory(|_, pair| async move {
+        let start = Instant::now();
+        assert_eq!(pair.clerk.send(Echo("hello".into())).await, Ok("hello".into()));
+        assert!(start.elapsed() <= 45 * MS, "a hello, then the call: {:?}", start.elapsed());
+        assert_eq!(pair.clerk.send(Fail).await, Ok(Err("as asked".into())));
+        assert_eq!(pair.clerk.send(Slow(1500)).await, Ok(1500));
+        let stats = (pair.here.stats(), pair.there.stats());
+        assert_eq!((stats.0.calls_out, stats.1.calls_in), (3, 3));
+    });
+}
+
+#[test]
+fn an_actor_of_this_node_is_called_the_same_way() {
+    in_memory(|_, pair| async move {
+        let me = pair.there.net().me().node.clone();
+        let clerk: Remote<Clerk> = pair.there.remote(&me, "clerk");
+        assert_eq!(clerk.send(Echo("hello".into())).await, Ok("hello".into()));
+        clerk.do_send(Note { n: 7, padding: vec![] }).unwrap();
+        assert_eq!(clerk.send(Take).await, Ok(vec![7]));
+        let why = Refusal::NotAccepted;
+        let refused = clerk.send(Private).await.unwrap_err();
+        assert!(matches!(refused, RemoteError::Refused { why: w, .. } if w == why), "{refused}");
+        let other = clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
+        assert!(matches!(other, RemoteError::Version { .. }), "{other}");
+        let late = clerk.send(Slow(1000)).deadline(100 * MS).await.unwrap_err();
+        assert!(matches!(late, RemoteError::Timeout { after, .. } if after == 100 * MS), "{late}");
+        let nobody: Remote<Clerk> = pair.there.remote(&me, "nobody");
+        let error = nobody.send(Take).await.unwrap_err();
+        assert_eq!(error, RemoteError::NoActor { node: me, actor: "nobody".into() });
+        assert!(pair.there.net().links().is_empty(), "nothing travelled");
+    });
+}
+
+#[test]
+fn every_failure_has_its_error() {
+    in_memory(|_, pair| async move {
+        let node = NodeId::from("b");
+        let nobody: Remote<Clerk> = pair.here.remote(&node, "nobody");
+        let error = nobody.send(Take).await.unwrap_err();
+        assert_eq!(error, RemoteError::NoActor { node: node.clone(), actor: "nobody".into() });
+        let refused = |why| RemoteError::Refused {
+            node: node.clone(),
+            actor: "clerk".into(),
+            message: "private",
+            why,
+        };
+        assert_eq!(pair.clerk.send(Private).await, Err(refused(Refusal::NotAccepted)));
+        let error = pair.clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
+        assert!(matches!(&error, RemoteError::Version { message: "echo", .. }), "{error}");
+        let unknown: Remote<Clerk> = pair.here.remote(&"nowhere".into(), "clerk");
+        let error = unknown.send(Take).await.unwrap_err();
+        assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
+        let stopped = pair.clerk.send(Halt).await.unwrap_err();
+        let why = Refusal::Stopped;
+        assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
+        let stopped = pair.clerk.send(Take).await.unwrap_err();
+        assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
+        assert!(pair.there.unpublish("clerk") && !pair.there.unpublish("clerk"));
+        let error = pair.clerk.send(Take).await.unwrap_err();
+        assert!(matches!(&error, RemoteError::NoActor { .. }), "{error}");
+        pair.here.close();
+        assert_eq!(pair.clerk.send(Take).await, Err(RemoteError::Closed));
+        assert_eq!(pair.clerk.do_send(Take), Err(RemoteError::Closed));
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_call_on_both_sides() {
+    in_memory(|_, pair| async move {
+        pair.clerk.send(Take).await.unwrap();
+        let start = Instant::now();
+        let error = pair.clerk.send(Slow(500)).deadline(100 * MS).await.unwrap_err();
+        let (node, actor) = ("b".into(), "clerk".into());
+        let expected = RemoteError::Timeout { node, actor, message: "slow", after: 100 * MS };
+        assert_eq!((error, start.elapsed()), (expected, 100 * MS));
+        sleep(SECOND).await;
+        // The handler ran; its answer was not sent.
+        assert_eq!(*pair.started.lock().unwrap(), 1);
+        let (here, there) = (pair.here.stats(), pair.there.stats());
+        assert_eq!((here.timeouts, here.replies_late, there.answers_dropped), (1, 0, 1));
+    });
+}
+
+#[test]
+fn a_forgotten_call_is_handled_but_its_answer_is_dropped() {
+    in_memory(|_, pair| async move {
+        pair.clerk.send(Take).await.unwrap();
+        let call = pair.clerk.send(Slow(100)).start();
+        sleep(50 * MS).await;
+        drop(call);
+        drop(pair.clerk.send(Slow(1)));
+        sleep(SECOND).await;
+        assert_eq!(*pair.started.lock().unwrap(), 1, "a call that was never polled is not sent");
+        assert_eq!(pair.here.stats().replies_late, 1);
+    });
+}
+
+#[test]
+fn calls_and_tells_start_in_the_order_sent_however_long_they_are() {
+    in_memory(|net, pair| async move {
+        let slow = LinkProfile::default().delay(10 * MS).rate(1_000_000);
+        net.set_links(&"x".into(), &"y".into(), &slow);
+        let sizes = [10, 100_000, 20, 5_000_000, 30, 60_000, 60_000, 0, 40];
+        let mut calls = Vec::new();
+        for (n, size) in sizes.into_iter().enumerate() {
+            let note = Note { n: n as u32, padding: vec![1; size] };
+            match n % 2 {
+                0 => calls.push((size, pair.clerk.send(note).start())),
+                _ => pair.clerk.do_send(note).unwrap(),
+            }
+        }
+        for (size, call) in calls {
+            assert_eq!(call.await, Ok(size));
+        }
+        assert_eq!(pair.clerk.send(Take).await, Ok((0..sizes.len() as u32).collect()));
+        assert_eq!(pair.there.stats().late_in, 0);
+    });
+}
+
+#[test]
+fn a_call_to_a_node_that_dies_is_gone() {
+    in_memory(|net, pair| async move {
+        pair.clerk.send(Take).await.unwrap();
+        let call = pair.clerk.send(Slow(60_000)).deadline(120 * SECOND).start();
+        let long = Note { n: 1, padding: vec![0; 5_000_000] };
+        let long = pair.clerk.send(long).deadline(120 * SECOND).start();
+        sleep(SECOND).await;
+        net.kill(&"b".into());
+        let start = Instant::now();
+        let error = call.await.unwrap_err();
+        assert!(matches!(error, RemoteError::Gone { .. }), "{error}");
+        assert_eq!(start.elapsed(), 15 * SECOND, "the network's idle timeout");
+        assert_eq!(long.await, Ok(5_000_000), "it was answered before");
+        // Nobody there: the dial fails, the call is given back.
+        let error = pair.clerk.send(Take).await.unwrap_err();
+        assert!(matches!(error, RemoteError::Gone { .. }), "{error}");
+        assert_eq!(pair.here.stats().gone, 2);
+    });
+}
+
+#[test]
+fn a_new_life_of_the_caller_gets_no_answer_meant_for_the_old_one() {
+    in_memory(|net, pair| async move {
+        let call = pair.clerk.send(Slow(1000)).start();
+        sleep(100 * MS).await;
+        drop(call);
+        // The same ids again, in the worst case: a life later by one.
+        let a = net.join(peer("x", "a", 2)).unwrap();
+        let again = hub(&a);
+        a.learn(pair.there.net().contact());
+        let clerk: Remote<Clerk> = again.remote(&"b".into(), "clerk");
+        assert_eq!(clerk.send(Slow(5000)).await, Ok(5000));
+        assert_eq!(again.stats().replies_late, 0);
+        assert_eq!(pair.there.stats().answers_dropped, 1);
+    });
+}
+
+#[test]
+fn too_many_messages_in_flight_are_refused() {
+    in_memory(|_, pair| async move {
+        pair.clerk.send(Take).await.unwrap();
+        let calls: Vec<_> =
+            (0..PEER_IN_FLIGHT_MAX + 10).map(|_| pair.clerk.send(Slow(1000)).start()).collect();
+        let (mut answered, mut busy) = (0, 0);
+        for call in calls {
+            match call.await {
+                Ok(_) => answered += 1,
+                Err(RemoteError::Refused { why: Refusal::Busy, .. }) => busy += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert_eq!((answered, busy), (PEER_IN_FLIGHT_MAX, 10));
+        // The places are free again.
+        assert_eq!(pair.clerk.send(Slow(1)).await, Ok(1));
+    });
+}
+
+#[test]
+fn a_stopped_actors_name_serves_its_successor() {
+    in_memory(|_, pair| async move {
+        pair.clerk.send(Halt).await.unwrap_err();
+        assert!(!pair.addr.connected());
+        publish(&pair.there, &Clerk::default().start());
+        assert_eq!(pair.clerk.send(Echo("again".into())).await, Ok("again".into()));
+    });
+}

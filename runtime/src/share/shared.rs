@@ -1,0 +1,354 @@
+//! The store for all threads of a node: compute threads read and write, the endpoint's thread feeds it frames.
+//!
+//! Encoding, decoding, applying and folding run on the thread that asks, outside the lock; under the lock there is only
+//! bookkeeping (and the merge of merged objects, which are small).
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::cell::Payload;
+use super::store::{Out, Slot, Store};
+use super::types::{encode, guarded};
+use super::{
+    Action, Merged, Need, Needed, ObjectTypes, ShareConfig, ShareError, ShareStats, Ticket,
+    Unavailable, Version, Versioned,
+};
+use crate::id::{JobId, NodeId};
+use crate::membership::View;
+use crate::net::Class;
+use crate::wire::{INLINE_MAX, Kind};
+
+/// Carries out actions. Called outside the store's lock, so it may call the store; on any thread, so it must be quick.
+pub type Carry = Arc<dyn Fn(Action) + Send + Sync>;
+
+/// How often an update is tried again when another version came in between.
+const UPDATE_TRIES: usize = 3;
+
+/// Merged values a thread keeps at hand.
+const AT_HAND: usize = 8;
+
+/// One node's replica of a job's shared objects. Cheap to clone, usable from every thread.
+///
+/// The membership should be told ([`Shared::view`]) before the first version is published: its epoch is the version's,
+/// and versions of older epochs are refused.
+#[derive(Clone)]
+pub struct Shared(Arc<Inner>);
+
+struct Inner {
+    /// Tells stores apart in the threads' caches.
+    id: u64,
+    store: Mutex<Store>,
+    /// Held while a version is made, so that this node's writers follow each other.
+    writing: Mutex<()>,
+    /// Counts the changes of merged objects.
+    merges: AtomicU64,
+    sent_local: AtomicU64,
+    sent_wide: AtomicU64,
+    carry: Carry,
+}
+
+/// A merged value as of a count of merges.
+struct AtHand {
+    store: u64,
+    type_id: TypeId,
+    merges: u64,
+    value: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+thread_local! {
+    static AT_HAND_HERE: RefCell<Vec<AtHand>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Shared {
+    /// An empty replica for a node of a job.
+    pub fn new(
+        me: NodeId,
+        job: JobId,
+        types: ObjectTypes,
+        config: ShareConfig,
+        carry: Carry,
+    ) -> Self {
+        static IDS: AtomicU64 = AtomicU64::new(0);
+        Self(Arc::new(Inner {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            store: Mutex::new(Store::new(me, job, types, config)),
+            writing: Mutex::new(()),
+            merges: AtomicU64::new(0),
+            sent_local: AtomicU64::new(0),
+            sent_wide: AtomicU64::new(0),
+            carry,
+        }))
+    }
+
+    /// Publishes the next version, whole, and starts its broadcast. Encodes on this thread; waits for another writer on
+    /// this node, never for the network.
+    ///
+    /// # Errors
+    /// `Unregistered`; `Value` when it does not encode or takes more than
+    /// [`DATA_MAX`](crate::wire::DATA_MAX) bytes.
+    pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, ShareError> {
+        let slot = self.slot::<V>(part)?;
+        let _writing = lock(&self.0.writing);
+        self.put_value(slot, value)
+    }
+
+    fn put_value<V: Versioned>(&self, slot: Slot, value: V) -> Result<Version, ShareError> {
+        let bytes = encode(V::NAME, "value", &value)?;
+        let segment = self.store().config.segment;
+        let whole = Payload::cut(bytes, segment);
+        let value = Arc::new(value);
+        Ok(self.with(|store, now| store.publish_whole(slot, whole, value, now)))
+    }
+
+    /// Publishes the next version as a change of the newest on this node. Where the newest is of an older epoch the
+    /// whole is published.
+    ///
+    /// # Errors
+    /// `Unregistered`; `NoBase` before the first `put`; `Overtaken` when another node writes the same part; `Value`
+    /// when the delta does not encode or `apply` panics.
+    pub fn update<V: Versioned>(&self, part: u32, delta: V::Delta) -> Result<Version, ShareError> {
+        let slot = self.slot::<V>(part)?;
+        let _writing = lock(&self.0.writing);
+        let bytes = encode(V::NAME, "delta", &delta)?;
+        let mut delta = Some(delta);
+        for _ in 0..UPDATE_TRIES {
+            let (base, epoch, segment, chain) = {
+                let store = self.store();
+                (store.newest(slot), store.epoch(), store.config.segment, store.config.chain)
+            };
+            let base = base.ok_or(ShareError::NoBase { name: V::NAME, part })?;
+            let old = typed::<V>(base.value()?);
+            // The first try takes the delta itself, later ones a copy made of its bytes.
+            let delta = match delta.take() {
+                Some(delta) => delta,
+                None => crate::wire::decode_payload(&bytes).map_err(|why| {
+                    super::CodecError::Decode { name: V::NAME, what: "delta", why }
+                })?,
+            };
+            let new = guarded(V::NAME, || Ok(old.apply(delta)))?;
+            if base.version.epoch != epoch {
+                return self.put_value(slot, new);
+            }
+            let payload = Payload::cut(bytes.clone(), segment);
+            let new: Arc<V> = Arc::new(new);
+            let published =
+                self.with(|store, now| store.publish_delta(slot, &base, payload, new, now));
+            if let Some(version) = published {
+                self.fold(slot, version, chain, segment);
+                return Ok(version);
+            }
+        }
+        Err(ShareError::Overtaken { name: V::NAME, part })
+    }
+
+    /// Exactly this version, if it is here. The first reader on a node decodes it.
+    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<Arc<V>> {
+        self.try_get(part, version).ok()
+    }
+
+    /// As [`Shared::get`], saying why not.
+    ///
+    /// # Errors
+    /// `Unregistered`, `Absent`, `Value` when it does not decode.
+    pub fn try_get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, ShareError> {
+        let slot = self.slot::<V>(part)?;
+        let (cell, chain, segment) = {
+            let store = self.store();
+            (store.find(slot, version), store.config.chain, store.config.segment)
+        };
+        let cell = cell.ok_or(ShareError::Absent { name: V::NAME, part, version })?;
+        let value = typed::<V>(cell.value()?);
+        if cell.is_long(chain, 1) {
+            cell.fold(segment);
+        }
+        Ok(value)
+    }
+
+    /// The newest version here, if any.
+    pub fn latest<V: Versioned>(&self, part: u32) -> Option<Version> {
+        let slot = self.slot::<V>(part).ok()?;
+        self.store().newest(slot).map(|cell| cell.version)
+    }
+
+    /// Merges a value into the object: readers on this node see it at once, other nodes soon. Returns whether it
+    /// changed the object.
+    ///
+    /// # Errors
+    /// `Unregistered`; `TooLarge` when the merge takes over 4 MiB less a kilobyte encoded (it then stays on this node);
+    /// `Value` when the type's code fails.
+    pub fn merge<M: Merged>(&self, value: M) -> Result<bool, ShareError> {
+        let object = self.object::<M>(M::NAME)?;
+        self.with(|store, _| store.merge(object, Arc::new(value)))
+    }
+
+    /// The merge of all that has come so far; `None` before anything has. While nothing changes it costs an atomic load
+    /// and a look into this thread's cache, no lock: fit for hot loops.
+    pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
+        let type_id = TypeId::of::<M>();
+        // Read before the value is: a change in between makes the next call look again.
+        let merges = self.0.merges.load(Ordering::Acquire);
+        let at_hand = AT_HAND_HERE.with_borrow(|all| {
+            all.iter()
+                .find(|one| one.store == self.0.id && one.type_id == type_id)
+                .filter(|one| one.merges == merges)
+                .map(|one| one.value.clone())
+        });
+        let value = match at_hand {
+            Some(value) => value,
+            None => {
+                let object = self.object::<M>(M::NAME).ok()?;
+                let value = self.store().merged(object);
+                let store = self.0.id;
+                // What is replaced is dropped after the cache is free again: it is the user's, and may call us.
+                let _old = AT_HAND_HERE.with_borrow_mut(|all| {
+                    let old = all
+                        .iter()
+                        .position(|one| one.store == store && one.type_id == type_id)
+                        .or((all.len() >= AT_HAND).then_some(0))
+                        .map(|at| all.remove(at));
+                    all.push(AtHand { store, type_id, merges, value: value.clone() });
+                    old
+                });
+                value
+            }
+        };
+        value.map(typed::<M>)
+    }
+
+    /// A task waits for these versions. A ticket that was there before is replaced.
+    ///
+    /// The answer's `Waiting` is followed by [`Action::Ready`] or [`Action::Failed`], possibly on another thread before
+    /// this call returns: know the ticket before asking.
+    ///
+    /// # Errors
+    /// `Unregistered`.
+    pub fn need(&self, ticket: Ticket, needs: &[Need]) -> Result<Needed, Unavailable> {
+        self.with(|store, now| store.need(ticket, needs, now))
+    }
+
+    /// Nobody waits for this ticket any more.
+    pub fn forget(&self, ticket: Ticket) {
+        self.with(|store, _| store.forget(ticket));
+    }
+
+    /// A frame of one of the kinds `OBJECT_*` has come. What is wrong with it is told as a
+    /// [`Fact::Refused`](super::Fact::Refused).
+    pub fn frame(&self, from: &NodeId, kind: Kind, body: Bytes) {
+        self.with(|store, now| store.frame(from, kind, &body, now));
+    }
+
+    /// The job's membership. Older views than the last are ignored.
+    pub fn view(&self, view: &View) {
+        self.with(|store, now| store.set_view(view, now));
+    }
+
+    /// The link to a node went down: what was sent to it may be lost.
+    pub fn down(&self, node: &NodeId) {
+        self.with(|store, now| store.down(node, now));
+    }
+
+    /// The network had no room for this, or gives it back undelivered: it is sent again later.
+    pub fn unsent(&self, to: NodeId, kind: Kind, body: Bytes) {
+        self.with(|store, now| store.unsent(to, kind, body, now));
+    }
+
+    /// Does what is due. To be called when an [`Action::Wake`] asks for it.
+    pub fn tick(&self) {
+        self.with(|store, now| store.tick(now));
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> ShareStats {
+        ShareStats {
+            sent_local: self.0.sent_local.load(Ordering::Relaxed),
+            sent_wide: self.0.sent_wide.load(Ordering::Relaxed),
+            ..self.store().stats
+        }
+    }
+
+    /// Bytes kept for things not finished.
+    #[cfg(test)]
+    pub(super) fn assembling(&self) -> usize {
+        self.store().assembling()
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        lock(&self.0.store)
+    }
+
+    /// Calls the store and then, outside its lock, carries out what it wants done.
+    fn with<T>(&self, call: impl FnOnce(&mut Store, Instant) -> T) -> T {
+        let now = Instant::now();
+        let (answer, (out, garbage)) = {
+            let mut store = self.store();
+            let merges = store.stats.merges;
+            let answer = call(&mut store, now);
+            if store.stats.merges != merges {
+                self.0.merges.fetch_add(1, Ordering::Release);
+            }
+            (answer, store.take(now))
+        };
+        drop(garbage);
+        for out in out {
+            self.carry(out);
+        }
+        answer
+    }
+
+    fn carry(&self, out: Out) {
+        let carry = &self.0.carry;
+        match out {
+            Out::Send { to, message } => {
+                let Ok((kind, body)) = message.encode() else {
+                    // Every message is held to its kind's cap where it is made; what is refused all the same is
+                    // counted as if the network had dropped it.
+                    self.store().stats.dropped += 1;
+                    return;
+                };
+                let class = if body.len() > INLINE_MAX { Class::Bulk } else { Class::Control };
+                for (to, wide) in to {
+                    let sent = if wide { &self.0.sent_wide } else { &self.0.sent_local };
+                    sent.fetch_add(body.len() as u64, Ordering::Relaxed);
+                    carry(Action::Send { to, class, kind, body: body.clone() });
+                }
+            }
+            Out::Ready(ticket, held) => carry(Action::Ready { ticket, held }),
+            Out::Failed(ticket, why) => carry(Action::Failed { ticket, why }),
+            Out::Wake(at) => carry(Action::Wake(at)),
+            Out::Event(fact) => carry(Action::Event(fact)),
+        }
+    }
+
+    /// Folds a version whose deltas have piled up.
+    fn fold(&self, slot: Slot, version: Version, chain: usize, segment: usize) {
+        let cell = self.store().find(slot, version);
+        if let Some(cell) = cell
+            && cell.is_long(chain, 1)
+        {
+            cell.fold(segment);
+        }
+    }
+
+    fn slot<V: Versioned>(&self, part: u32) -> Result<Slot, ShareError> {
+        Ok(Slot { object: self.object::<V>(V::NAME)?, part })
+    }
+
+    /// The index of a type, if exactly this type is registered under the name.
+    fn object<T: 'static>(&self, name: &'static str) -> Result<usize, ShareError> {
+        self.store().typed::<T>(name).ok_or(ShareError::Unregistered(name))
+    }
+}
+
+fn typed<T: Send + Sync + 'static>(value: Arc<dyn Any + Send + Sync>) -> Arc<T> {
+    value.downcast().unwrap_or_else(|_| unreachable!("values are kept under their own type"))
+}
+
+/// A panic under the lock would be a user's `drop` or `eq`; what the store holds stays consistent enough to go on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,449 @@
+//! Versions that somebody waits for, and how they are fetched: after a grace, from the nearest holder, one at a time.
+//!
+//! Only a cluster's coordinator (or, when it fails, a member) asks outside the cluster: members ask it, it gets the
+//! version once and passes it on. A holder that has begun to send a version to the asker answers that it is coming.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::update::items;
+use super::{Fact, FrameError, Out, Slot, Store, Ticket, Unavailable, Wanted, plan};
+use crate::id::{Epoch, NodeId};
+use crate::share::api::Needed;
+use crate::share::cell::{Cell, Held};
+use crate::share::message::{Fetch, Message, Miss};
+use crate::share::{Need, Version};
+
+/// Answers "it is coming" without a piece of it in between, after which a holder is given up.
+const COMINGS_MAX: u32 = 20;
+
+/// Versions wanted on behalf of others at most; more are answered with a miss.
+const PROXIED_MAX: usize = 1024;
+
+/// Members of the own cluster asked besides its coordinator and the writer.
+const NEIGHBOURS_ASKED: usize = 2;
+
+/// A ticket's needs.
+pub(super) struct Waiting {
+    missing: BTreeSet<Wanted>,
+    held: Vec<Arc<Cell>>,
+}
+
+/// A version that is wanted and not here.
+pub(super) struct Want {
+    tickets: BTreeSet<Ticket>,
+    /// Nodes that asked this one for it, with what they lack.
+    askers: BTreeMap<NodeId, Fetch>,
+    /// When to ask (the next) holder.
+    due: Instant,
+    /// Who is being asked, under which request.
+    holder: Option<(NodeId, u64)>,
+    /// Who has been asked in this round.
+    asked: BTreeSet<NodeId>,
+    last: Option<NodeId>,
+    round: u32,
+    comings: u32,
+}
+
+impl Want {
+    fn new(due: Instant) -> Self {
+        Self {
+            tickets: BTreeSet::new(),
+            askers: BTreeMap::new(),
+            due,
+            holder: None,
+            asked: BTreeSet::new(),
+            last: None,
+            round: 0,
+            comings: 0,
+        }
+    }
+}
+
+impl Store {
+    /// A task waits for these versions.
+    pub fn need(
+        &mut self,
+        ticket: Ticket,
+        needs: &[Need],
+        now: Instant,
+    ) -> Result<Needed, Unavailable> {
+        self.forget(ticket);
+        let mut waiting = Waiting { missing: BTreeSet::new(), held: Vec::new() };
+        for need in needs {
+            let slot = self
+                .slot(&need.key)
+                .ok_or_else(|| Unavailable::Unregistered(need.key.name.clone()))?;
+            match self.find(slot, need.version) {
+                Some(cell) => waiting.held.push(cell),
+                None => {
+                    waiting.missing.insert((slot, need.version));
+                }
+            }
+        }
+        if waiting.missing.is_empty() {
+            return Ok(Needed::Ready(Held(waiting.held)));
+        }
+        for wanted in &waiting.missing {
+            let due = self.first_due(wanted, now);
+            self.wants.entry(*wanted).or_insert_with(|| Want::new(due)).tickets.insert(ticket);
+        }
+        self.tickets.insert(ticket, waiting);
+        Ok(Needed::Waiting)
+    }
+
+    /// Nobody waits for this ticket any more.
+    pub fn forget(&mut self, ticket: Ticket) {
+        let Some(waiting) = self.tickets.remove(&ticket) else { return };
+        self.garbage.extend(waiting.held);
+        for wanted in waiting.missing {
+            if let Some(want) = self.wants.get_mut(&wanted) {
+                want.tickets.remove(&ticket);
+                if want.tickets.is_empty() && want.askers.is_empty() {
+                    self.drop_want(&wanted);
+                }
+            }
+        }
+    }
+
+    /// A delta waits for the version before it: repair the gap even if no task asks for it yet.
+    pub(super) fn want_gap(&mut self, slot: Slot, version: Version, now: Instant) {
+        let wanted = (slot, version);
+        if !self.wants.contains_key(&wanted) {
+            self.drop_idle_wants(slot, version);
+            let due = self.first_due(&wanted, now);
+            self.wants.insert(wanted, Want::new(due));
+        }
+    }
+
+    pub(super) fn is_wanted(&self, slot: Slot, version: Version) -> bool {
+        let last = Version { n: u64::MAX, ..version };
+        self.wants.range((slot, version)..=(slot, last)).next().is_some()
+    }
+
+    /// When the next want is due.
+    pub(super) fn next_want(&self) -> Option<Instant> {
+        self.wants.values().map(|want| want.due).min()
+    }
+
+    pub(super) fn ask_due(&mut self, now: Instant) {
+        let due: Vec<Wanted> = self
+            .wants
+            .iter()
+            .filter(|(_, want)| want.due <= now)
+            .map(|(wanted, _)| *wanted)
+            .collect();
+        for wanted in due {
+            self.ask(&wanted, now);
+        }
+    }
+
+    /// A piece of this version has come: those who wait for it, or for what is made from it, go on waiting.
+    pub(super) fn note_progress(
+        &mut self,
+        slot: Slot,
+        version: Version,
+        from: &NodeId,
+        now: Instant,
+    ) {
+        let due = now + self.stall(from);
+        let last = Version { n: u64::MAX, ..version };
+        for want in self.wants.range_mut((slot, version)..=(slot, last)).map(|(_, want)| want) {
+            want.due = want.due.max(due);
+            want.comings = 0;
+        }
+    }
+
+    /// Nodes are lost, or what they were sending: whoever waits for something from them asks the next at once.
+    pub(super) fn lost(&mut self, nodes: &[NodeId], now: Instant) {
+        let parts = &self.parts;
+        for ((slot, version), want) in &mut self.wants {
+            want.askers.retain(|node, _| !nodes.contains(node));
+            let asked = want.holder.as_ref().is_some_and(|(holder, _)| nodes.contains(holder));
+            let partial = parts
+                .get(slot)
+                .and_then(|part| part.nearest_partial(*version))
+                .is_some_and(|(_, partial)| nodes.contains(&partial.from));
+            if asked || partial {
+                want.due = now;
+            }
+        }
+        // A link may come back faster than a tick is due.
+        self.ask_due(now);
+    }
+
+    /// A version is here: tells those who waited, here and elsewhere.
+    pub(super) fn resolve(
+        &mut self,
+        slot: Slot,
+        cell: &Arc<Cell>,
+        source: Option<(&NodeId, bool)>,
+        now: Instant,
+    ) {
+        let wanted = (slot, cell.version);
+        if let Some(want) = self.drop_want(&wanted) {
+            for ticket in want.tickets {
+                let Some(waiting) = self.tickets.get_mut(&ticket) else { continue };
+                waiting.missing.remove(&wanted);
+                waiting.held.push(cell.clone());
+                if waiting.missing.is_empty()
+                    && let Some(waiting) = self.tickets.remove(&ticket)
+                {
+                    self.out.push(Out::Ready(ticket, Held(waiting.held)));
+                }
+            }
+            for (node, fetch) in want.askers {
+                let passed =
+                    self.parts.get(&slot).is_some_and(|p| p.has_passed_on(cell.version, &node));
+                if !passed {
+                    self.serve(slot, cell, &node, &fetch, now);
+                }
+            }
+            if let Some((from, true)) = source {
+                self.stats.fetched += 1;
+                let fact = Fact::Fetched {
+                    key: self.key(slot),
+                    version: cell.version,
+                    from: from.clone(),
+                    wide: self.is_wide(from),
+                };
+                self.out.push(Out::Event(fact));
+            }
+        }
+        self.drop_idle_wants(slot, cell.version);
+    }
+
+    pub(super) fn on_fetch(
+        &mut self,
+        from: &NodeId,
+        fetch: Fetch,
+        now: Instant,
+    ) -> Result<(), FrameError> {
+        let slot = self
+            .slot(&fetch.need.key)
+            .ok_or_else(|| FrameError::Object(fetch.need.key.name.clone()))?;
+        let version = fetch.need.version;
+        let coming = match self.find(slot, version) {
+            Some(cell) => {
+                let began = self
+                    .parts
+                    .get(&slot)
+                    .and_then(|part| part.sent.get(&(version, from.clone())).copied());
+                let bytes = items(&cell, fetch.have).iter().map(|(id, _)| id.len as usize).sum();
+                if began.is_none_or(|began| now >= began + self.in_flight(from, bytes)) {
+                    self.serve(slot, &cell, from, &fetch, now);
+                    return Ok(());
+                }
+                true
+            }
+            None => self.proxy(slot, from, &fetch, now),
+        };
+        let miss = Miss { job: self.job, request: fetch.request, coming };
+        self.send(vec![from.clone()], Message::Miss(miss));
+        Ok(())
+    }
+
+    pub(super) fn on_miss(&mut self, from: &NodeId, miss: &Miss, now: Instant) {
+        let Some(wanted) = self.requests.get(&miss.request).copied() else { return };
+        let stall = self.stall(from);
+        let Some(want) = self.wants.get_mut(&wanted) else { return };
+        if want.holder.as_ref().is_none_or(|(holder, _)| holder != from) {
+            return;
+        }
+        want.comings += 1;
+        if miss.coming && want.comings <= COMINGS_MAX {
+            want.asked.remove(from);
+            want.due = now + stall;
+        } else {
+            self.ask(&wanted, now);
+        }
+    }
+
+    /// A member of this node's cluster asks its coordinator (this node) for what it does not have. Returns whether it
+    /// gets it.
+    fn proxy(&mut self, slot: Slot, from: &NodeId, fetch: &Fetch, now: Instant) -> bool {
+        let mine = self.my_relay() == Some(&self.me)
+            && from != &self.me
+            && self.view.cluster_of(from).is_some()
+            && !self.is_wide(from);
+        let wanted = (slot, fetch.need.version);
+        if !mine || (!self.wants.contains_key(&wanted) && self.wants.len() >= PROXIED_MAX) {
+            return false;
+        }
+        let due = match self.progress(&wanted) {
+            Some(due) => due.max(now),
+            None => now,
+        };
+        let want = self.wants.entry(wanted).or_insert_with(|| Want::new(due));
+        want.askers.insert(from.clone(), fetch.clone());
+        if want.holder.is_none() && want.round == 0 {
+            want.due = want.due.min(due);
+        }
+        self.ask_due(now);
+        self.wants.contains_key(&wanted)
+    }
+
+    fn serve(&mut self, slot: Slot, cell: &Cell, to: &NodeId, fetch: &Fetch, now: Instant) {
+        self.stats.fetches_served += 1;
+        self.note_sent(slot, cell.version, std::iter::once(to), now);
+        let group = [plan::Group { to: vec![to.clone()], below: Vec::new() }];
+        for (id, payload) in items(cell, fetch.have) {
+            match &fetch.partial {
+                Some((partial, ranges)) if *partial == id => {
+                    let count = id.count();
+                    let lacking: BTreeSet<u32> =
+                        ranges.iter().flat_map(|(a, b)| *a..(*b).min(count)).collect();
+                    for index in lacking {
+                        self.send_segment(slot, &id, &payload, index, &[], &group, fetch.request);
+                    }
+                }
+                _ => self.spread(slot, &[(id, payload)], &[], &group, fetch.request),
+            }
+        }
+    }
+
+    /// Asks the next holder, or begins the next round, or gives up.
+    fn ask(&mut self, wanted: &Wanted, now: Instant) {
+        let (slot, version) = *wanted;
+        let Some(want) = self.wants.get(wanted) else { return };
+        let next = self
+            .candidates(slot)
+            .into_iter()
+            .find(|node| !want.asked.contains(node) && !want.askers.contains_key(node));
+        let Some(node) = next else {
+            return self.next_round(wanted, now);
+        };
+        let request = self.next_request;
+        self.next_request += 1;
+        let due = now + self.stall(&node);
+        let (have, partial) = match self.parts.get(&slot) {
+            Some(part) => (
+                part.before(version).map_or(0, |before| before.n),
+                part.nearest_partial(version).map(|(id, partial)| (*id, partial.missing(id))),
+            ),
+            None => (0, None),
+        };
+        let fetch = Fetch {
+            job: self.job,
+            request,
+            need: Need { key: self.key(slot), version },
+            have,
+            partial,
+        };
+        if let Some(want) = self.wants.get_mut(wanted) {
+            if let Some((_, old)) = want.holder.take() {
+                self.requests.remove(&old);
+            }
+            want.holder = Some((node.clone(), request));
+            want.asked.insert(node.clone());
+            want.last = Some(node.clone());
+            want.due = due;
+        }
+        self.requests.insert(request, *wanted);
+        self.stats.fetches_sent += 1;
+        self.send(vec![node], Message::Fetch(fetch));
+    }
+
+    fn next_round(&mut self, wanted: &Wanted, now: Instant) {
+        let pause = self.jitter(self.config.backoff);
+        let rounds = self.config.rounds;
+        // Before the first view there is nobody to ask, which says nothing about who has it.
+        let counts = !self.view.members.is_empty();
+        let Some(want) = self.wants.get_mut(wanted) else { return };
+        if let Some((_, old)) = want.holder.take() {
+            self.requests.remove(&old);
+        }
+        want.asked.clear();
+        want.comings = 0;
+        want.round += u32::from(counts);
+        if want.round < rounds.max(1) {
+            want.due = now + pause * (1 << want.round.saturating_sub(1).min(10));
+        } else {
+            self.give_up(wanted);
+        }
+    }
+
+    fn give_up(&mut self, wanted: &Wanted) {
+        let Some(want) = self.drop_want(wanted) else { return };
+        let why = Unavailable::NoHolder {
+            need: Need { key: self.key(wanted.0), version: wanted.1 },
+            last_asked: want.last,
+        };
+        for (node, fetch) in want.askers {
+            let miss = Miss { job: self.job, request: fetch.request, coming: false };
+            self.send(vec![node], Message::Miss(miss));
+        }
+        if !want.tickets.is_empty() {
+            self.out.push(Out::Event(Fact::FetchFailed(why.clone())));
+        }
+        for ticket in want.tickets {
+            self.forget(ticket);
+            self.out.push(Out::Failed(ticket, why.clone()));
+        }
+    }
+
+    /// Who may have a version, nearest first.
+    fn candidates(&self, slot: Slot) -> Vec<NodeId> {
+        let mut nodes: Vec<&NodeId> = Vec::new();
+        let origin = self.parts.get(&slot).and_then(|part| part.origin.as_ref());
+        let writers: Vec<&NodeId> = origin.into_iter().chain(&self.view.coordinator).collect();
+        let neighbours = self.neighbours();
+        nodes.extend(self.my_relay());
+        nodes.extend(writers.iter().copied().filter(|node| !self.is_wide(node)));
+        // Neighbours in an order that differs from node to node, so that not all ask the same.
+        let start = neighbours.partition_point(|node| *node < self.me);
+        let (before, after) = neighbours.split_at(start);
+        nodes.extend(after.iter().chain(before).take(NEIGHBOURS_ASKED));
+        nodes.extend(writers);
+        nodes.extend(plan::other_relays(&self.view, self.cluster.as_ref()));
+        let mut seen = BTreeSet::new();
+        nodes
+            .into_iter()
+            .filter(|node| **node != self.me && self.view.members.contains_key(*node))
+            .filter(|node| seen.insert(*node))
+            .cloned()
+            .collect()
+    }
+
+    /// When to begin to worry about a version that somebody wants.
+    fn first_due(&self, wanted: &Wanted, now: Instant) -> Instant {
+        if let Some(due) = self.progress(wanted) {
+            return due.max(now);
+        }
+        let origin = self.parts.get(&wanted.0).and_then(|part| part.origin.as_ref());
+        let writer = origin.or(self.view.coordinator.as_ref());
+        let wide = writer.is_none_or(|writer| self.is_wide(writer));
+        now + if wide { self.config.grace_wide } else { self.config.grace }
+    }
+
+    /// Until when a version that has begun to come may be waited for.
+    fn progress(&self, (slot, version): &Wanted) -> Option<Instant> {
+        let (_, partial) = self.parts.get(slot)?.nearest_partial(*version)?;
+        let lives = self.view.members.is_empty() || self.view.members.contains_key(&partial.from);
+        lives.then(|| partial.progress + self.stall(&partial.from))
+    }
+
+    fn drop_want(&mut self, wanted: &Wanted) -> Option<Want> {
+        let want = self.wants.remove(wanted)?;
+        if let Some((_, request)) = want.holder {
+            self.requests.remove(&request);
+        }
+        Some(want)
+    }
+
+    /// Drops the wants before a version that nobody but this store itself waits for.
+    fn drop_idle_wants(&mut self, slot: Slot, version: Version) {
+        let first = Version { epoch: Epoch(0), n: 0 };
+        let idle: Vec<Wanted> = self
+            .wants
+            .range((slot, first)..(slot, version))
+            .filter(|(_, want)| want.tickets.is_empty() && want.askers.is_empty())
+            .map(|(wanted, _)| *wanted)
+            .collect();
+        for wanted in idle {
+            self.drop_want(&wanted);
+        }
+    }
+}

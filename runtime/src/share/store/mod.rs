@@ -1,0 +1,336 @@
+//! The protocol of shared objects, without I/O: events in, [`Out`]s out. One store per node and job.
+//!
+//! Must not know threads, locks or sockets. Nothing here decodes a versioned value, save where a chain of deltas that
+//! nobody reads grows past its limit.
+
+mod backlog;
+mod fetch;
+mod merge;
+mod part;
+mod plan;
+mod update;
+
+use std::any::TypeId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use self::backlog::Backlogs;
+use self::fetch::Want;
+use self::merge::MergedObject;
+use self::part::Part;
+use super::api::{Fact, FrameError, ShareConfig, ShareStats, Ticket, Unavailable};
+use super::cell::{Cell, Held};
+use super::message::{Fetch, Merge, Message, Miss, Update};
+use super::types::{ObjectType, ObjectTypes, Shape};
+use super::{ObjectKey, Version};
+use crate::id::{ClusterId, JobId, NodeId};
+use crate::membership::View;
+use crate::wire::{self, Kind};
+
+/// An object part by the index of its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Slot {
+    pub object: usize,
+    pub part: u32,
+}
+
+/// A version of a part.
+type Wanted = (Slot, Version);
+
+/// What the store wants done; [`Action`](super::Action) with its messages not yet encoded.
+#[derive(Debug)]
+pub(super) enum Out {
+    /// The same message to several nodes, each with whether it is in another cluster.
+    Send {
+        to: Vec<(NodeId, bool)>,
+        message: Message,
+    },
+    Ready(Ticket, Held),
+    Failed(Ticket, Unavailable),
+    Wake(Instant),
+    Event(Fact),
+}
+
+pub(super) struct Store {
+    me: NodeId,
+    job: JobId,
+    pub config: ShareConfig,
+    types: Vec<ObjectType>,
+    view: View,
+    cluster: Option<ClusterId>,
+    parts: BTreeMap<Slot, Part>,
+    merged: BTreeMap<usize, MergedObject>,
+    tickets: BTreeMap<Ticket, fetch::Waiting>,
+    wants: BTreeMap<Wanted, Want>,
+    requests: BTreeMap<u64, Wanted>,
+    next_request: u64,
+    backlogs: Backlogs,
+    /// Bytes of unfinished payloads and of deltas that wait.
+    assembling: usize,
+    rng: u64,
+    wake: Option<Instant>,
+    out: Vec<Out>,
+    garbage: Vec<Arc<Cell>>,
+    pub stats: ShareStats,
+}
+
+impl Store {
+    pub fn new(me: NodeId, job: JobId, types: ObjectTypes, config: ShareConfig) -> Self {
+        let types = types.into_vec();
+        let merged = types
+            .iter()
+            .enumerate()
+            .filter(|(_, ty)| matches!(ty.shape, Shape::Merged(_)))
+            .map(|(object, _)| (object, MergedObject::default()))
+            .collect();
+        // Nodes of one seed must not back off in step.
+        let rng = me.as_str().bytes().fold(config.seed, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a
+        });
+        Self {
+            backlogs: Backlogs::new(config.backlog),
+            me,
+            job,
+            config,
+            types,
+            view: View::default(),
+            cluster: None,
+            parts: BTreeMap::new(),
+            merged,
+            tickets: BTreeMap::new(),
+            wants: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            next_request: 1,
+            assembling: 0,
+            rng,
+            wake: None,
+            out: Vec::new(),
+            garbage: Vec::new(),
+            stats: ShareStats::default(),
+        }
+    }
+
+    /// What is to be done, and cells to be dropped outside the lock.
+    pub fn take(&mut self, now: Instant) -> (Vec<Out>, Vec<Arc<Cell>>) {
+        self.flush_merges(now);
+        self.announce();
+        (std::mem::take(&mut self.out), std::mem::take(&mut self.garbage))
+    }
+
+    /// A frame has come.
+    pub fn frame(&mut self, from: &NodeId, kind: Kind, body: &[u8], now: Instant) {
+        if let Err(why) = self.try_frame(from, kind, body, now) {
+            self.stats.refused += 1;
+            self.out.push(Out::Event(Fact::Refused { from: from.clone(), why }));
+        }
+    }
+
+    fn try_frame(
+        &mut self,
+        from: &NodeId,
+        kind: Kind,
+        body: &[u8],
+        now: Instant,
+    ) -> Result<(), FrameError> {
+        match kind {
+            Kind::OBJECT_UPDATE => {
+                let update: Update = decode(kind, body)?;
+                self.check_job(update.job)?;
+                update.check()?;
+                self.on_update(from, update, now)
+            }
+            Kind::OBJECT_FETCH => {
+                let fetch: Fetch = decode(kind, body)?;
+                self.check_job(fetch.job)?;
+                fetch.check()?;
+                self.on_fetch(from, fetch, now)
+            }
+            Kind::OBJECT_MISS => {
+                let miss: Miss = decode(kind, body)?;
+                self.check_job(miss.job)?;
+                self.on_miss(from, &miss, now);
+                Ok(())
+            }
+            Kind::OBJECT_MERGE => {
+                let merge: Merge = decode(kind, body)?;
+                self.check_job(merge.job)?;
+                self.on_merge(from, &merge)
+            }
+            other => Err(FrameError::Kind(other)),
+        }
+    }
+
+    /// The membership has changed.
+    pub fn set_view(&mut self, view: &View, now: Instant) {
+        let old = self.view.clone();
+        if !self.view.advance(view.clone()) {
+            return;
+        }
+        self.cluster = self.view.cluster_of(&self.me).cloned();
+        let same_life = |node: &NodeId| {
+            let life = |view: &View| view.members.get(node).map(|member| member.incarnation);
+            life(&old).is_some() && life(&old) == life(&self.view)
+        };
+        let added: Vec<NodeId> =
+            self.view.members.keys().filter(|node| !same_life(node)).cloned().collect();
+        let lost: Vec<NodeId> =
+            old.members.keys().filter(|node| !same_life(node)).cloned().collect();
+        if !lost.is_empty() {
+            // What a lost node was to relay has not arrived: nothing counts as on its way any more.
+            self.parts.values_mut().for_each(|part| part.sent.clear());
+            for node in &lost {
+                self.backlogs.forget(node);
+            }
+            self.lost(&lost, now);
+        }
+        self.drop_old_epochs();
+        self.welcome(&old, &added, now);
+        self.relink_merges(&old);
+    }
+
+    /// The link to a node went down: what was sent to it and not yet answered may be lost.
+    pub fn down(&mut self, node: &NodeId, now: Instant) {
+        self.parts.values_mut().for_each(|part| part.sent.retain(|(_, to), _| to != node));
+        self.unlink_merges(node);
+        self.lost(std::slice::from_ref(node), now);
+    }
+
+    /// The network did not take a message, or gives it back.
+    pub fn unsent(&mut self, to: NodeId, kind: Kind, body: Bytes, now: Instant) {
+        if self.view.members.contains_key(&to) || self.view.members.is_empty() {
+            self.stats.dropped += self.backlogs.push(to, kind, body, now);
+        } else {
+            self.stats.dropped += body.len() as u64;
+        }
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Instant) {
+        self.wake = None;
+        for (to, kind, body) in self.backlogs.due(now) {
+            self.send(vec![to], Message::Raw(kind, body));
+        }
+        self.ask_due(now);
+    }
+
+    fn announce(&mut self) {
+        let next =
+            [self.next_want(), self.backlogs.next(), self.next_merge()].into_iter().flatten().min();
+        if let Some(next) = next
+            && self.wake.is_none_or(|wake| next < wake)
+        {
+            self.wake = Some(next);
+            self.out.push(Out::Wake(next));
+        }
+    }
+
+    fn check_job(&self, job: JobId) -> Result<(), FrameError> {
+        if job == self.job { Ok(()) } else { Err(FrameError::Job(job)) }
+    }
+
+    /// The index of a registered type.
+    pub fn object(&self, name: &str) -> Option<usize> {
+        self.types.binary_search_by(|ty| ty.name.cmp(name)).ok()
+    }
+
+    /// The index of a type, if exactly this type is registered under the name.
+    pub fn typed<T: 'static>(&self, name: &str) -> Option<usize> {
+        self.object(name).filter(|object| self.types[*object].type_id == TypeId::of::<T>())
+    }
+
+    /// The slot of a versioned object's part.
+    pub fn slot(&self, key: &ObjectKey) -> Option<Slot> {
+        let object = self.object(&key.name)?;
+        matches!(self.types[object].shape, Shape::Versioned(_))
+            .then_some(Slot { object, part: key.part })
+    }
+
+    fn key(&self, slot: Slot) -> ObjectKey {
+        ObjectKey { name: self.types[slot.object].name.to_owned(), part: slot.part }
+    }
+
+    /// Exactly this version, if it is here.
+    pub fn find(&self, slot: Slot, version: Version) -> Option<Arc<Cell>> {
+        self.parts.get(&slot)?.find(version)
+    }
+
+    /// The newest version here.
+    pub fn newest(&self, slot: Slot) -> Option<Arc<Cell>> {
+        self.parts.get(&slot)?.newest().cloned()
+    }
+
+    /// The epoch under which this node writes.
+    pub fn epoch(&self) -> crate::id::Epoch {
+        self.view.epoch
+    }
+
+    fn send(&mut self, to: Vec<NodeId>, message: Message) {
+        let to: Vec<(NodeId, bool)> = to
+            .into_iter()
+            .map(|node| {
+                let wide = self.is_wide(&node);
+                (node, wide)
+            })
+            .collect();
+        if !to.is_empty() {
+            self.out.push(Out::Send { to, message });
+        }
+    }
+
+    /// Whether a node is in another cluster, as far as known.
+    fn is_wide(&self, node: &NodeId) -> bool {
+        self.view.cluster_of(node).is_some_and(|cluster| Some(cluster) != self.cluster.as_ref())
+    }
+
+    /// How long a node may take to send one more piece.
+    fn stall(&self, node: &NodeId) -> Duration {
+        if self.is_wide(node) { self.config.stall_wide } else { self.config.stall }
+    }
+
+    /// How long after this node has begun to send so many bytes to a node they may still be on their way.
+    fn in_flight(&self, to: &NodeId, bytes: usize) -> Duration {
+        // Inside a cluster links are reckoned to be 32 times as fast as the slowest between clusters.
+        let rate = self.config.min_rate.max(1) * if self.is_wide(to) { 1 } else { 32 };
+        self.stall(to) + Duration::from_secs_f64(bytes as f64 / rate as f64)
+    }
+
+    /// All other members of this node's cluster.
+    fn neighbours(&self) -> Vec<NodeId> {
+        match &self.cluster {
+            Some(cluster) => {
+                self.view.in_cluster(cluster).filter(|node| **node != self.me).cloned().collect()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// The node that relays to this node's cluster.
+    fn my_relay(&self) -> Option<&NodeId> {
+        plan::relay_of(&self.view, self.cluster.as_ref()?)
+    }
+
+    /// A duration between 3/4 and 5/4 of this one.
+    fn jitter(&mut self, base: Duration) -> Duration {
+        // Splitmix64 (Steele, Lea, Flood 2014).
+        self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.rng;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        base.mul_f64(0.75 + 0.5 * (z >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    /// Bytes kept for things not finished; for tests of the bound.
+    #[cfg(test)]
+    pub fn assembling(&self) -> usize {
+        self.assembling
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(kind: Kind, body: &[u8]) -> Result<T, FrameError> {
+    wire::decode(kind, body).map_err(|why| FrameError::Decode { kind, why })
+}

@@ -1,0 +1,230 @@
+//! One part of a versioned object as this node has it: versions held, deltas that wait for theirs, unfinished payloads,
+//! relay duties, and what was sent to whom. No decision about the network is taken here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::plan::Group;
+use crate::id::{Epoch, NodeId};
+use crate::share::Version;
+use crate::share::cell::{Cell, Payload, digest};
+use crate::share::message::{PayloadId, RANGES_MAX, Update};
+
+/// Versions remembered weakly after they were dropped, for as long as a task holds them.
+const GONE_MAX: usize = 64;
+
+/// Relay duties remembered; the oldest versions' go first.
+const RELAYS_MAX: usize = 16;
+
+#[derive(Default)]
+pub(super) struct Part {
+    /// The versions this node can give.
+    pub held: BTreeMap<Version, Arc<Cell>>,
+    /// Versions dropped here that tasks may still hold.
+    gone: BTreeMap<Version, Weak<Cell>>,
+    /// Deltas whose version before is not here yet.
+    pub deltas: BTreeMap<Version, Payload>,
+    pub partial: BTreeMap<PayloadId, Partial>,
+    pub relays: BTreeMap<PayloadId, Relay>,
+    /// When this node began to send a version to a node.
+    pub sent: BTreeMap<(Version, NodeId), Instant>,
+    /// The writer, as far as known.
+    pub origin: Option<NodeId>,
+    /// The highest epoch seen.
+    pub epoch: Epoch,
+    /// Whether this node wrote the newest version.
+    pub writer: bool,
+}
+
+/// A payload of which some segments are missing.
+pub(super) struct Partial {
+    segments: BTreeMap<u32, Bytes>,
+    pub bytes: usize,
+    sum: u64,
+    /// When its last segment came.
+    pub progress: Instant,
+    /// From whom.
+    pub from: NodeId,
+}
+
+/// A duty to pass segments on.
+pub(super) struct Relay {
+    pub groups: Vec<Group>,
+    done: BTreeSet<u32>,
+}
+
+impl Relay {
+    pub fn new(groups: Vec<Group>) -> Self {
+        Self { groups, done: BTreeSet::new() }
+    }
+
+    /// Whether this segment is still to be passed on. From now on it is not.
+    pub fn take(&mut self, index: u32) -> bool {
+        self.done.insert(index)
+    }
+
+    fn is_done(&self, id: &PayloadId) -> bool {
+        self.done.len() == id.count() as usize
+    }
+}
+
+/// What taking a segment in has led to.
+pub(super) enum Taken {
+    Duplicate,
+    /// More segments are missing.
+    Partly,
+    Whole(Payload),
+    /// All segments are here, and their sum is not what was announced.
+    Corrupt,
+}
+
+impl Part {
+    /// The newest version held.
+    pub fn newest(&self) -> Option<&Arc<Cell>> {
+        self.held.values().next_back()
+    }
+
+    /// This version, if it can be given.
+    pub fn find(&self, version: Version) -> Option<Arc<Cell>> {
+        match self.held.get(&version) {
+            Some(cell) => Some(cell.clone()),
+            None => self.gone.get(&version).and_then(Weak::upgrade),
+        }
+    }
+
+    /// The newest version of the same epoch before this one.
+    pub fn before(&self, version: Version) -> Option<Version> {
+        self.held
+            .range(..version)
+            .next_back()
+            .map(|(held, _)| *held)
+            .filter(|held| held.epoch == version.epoch)
+    }
+
+    /// The unfinished payload that brings nearest to a version: not beyond it, not before what is held.
+    pub fn nearest_partial(&self, version: Version) -> Option<(&PayloadId, &Partial)> {
+        let before = self.before(version);
+        self.partial.iter().rev().find(|(id, _)| {
+            id.version.epoch == version.epoch && id.version <= version && Some(id.version) > before
+        })
+    }
+
+    /// Adds a segment to its payload.
+    pub fn take(&mut self, from: &NodeId, update: Update, now: Instant) -> Taken {
+        let Update { id, index, data, .. } = update;
+        let sum = digest(index, &data);
+        let count = id.count();
+        if count == 1 {
+            if sum != id.sum {
+                return Taken::Corrupt;
+            }
+            return Taken::Whole(payload(&id, vec![data]));
+        }
+        let partial = self.partial.entry(id).or_insert_with(|| Partial {
+            segments: BTreeMap::new(),
+            bytes: 0,
+            sum: 0,
+            progress: now,
+            from: from.clone(),
+        });
+        if partial.segments.contains_key(&index) {
+            return Taken::Duplicate;
+        }
+        partial.bytes += data.len();
+        partial.sum = partial.sum.wrapping_add(sum);
+        partial.progress = now;
+        partial.from = from.clone();
+        partial.segments.insert(index, data);
+        if partial.segments.len() < count as usize {
+            return Taken::Partly;
+        }
+        let partial = self.partial.remove(&id).expect("it was put there above");
+        if partial.sum != id.sum {
+            return Taken::Corrupt;
+        }
+        Taken::Whole(payload(&id, partial.segments.into_values().collect()))
+    }
+
+    /// Notes a duty to pass a payload on.
+    pub fn add_relay(&mut self, id: PayloadId, relay: Relay) {
+        self.relays.insert(id, relay);
+        while self.relays.len() > RELAYS_MAX {
+            self.relays.pop_first();
+        }
+    }
+
+    /// Whether this node has passed the whole of a version on to a node.
+    pub fn has_passed_on(&self, version: Version, node: &NodeId) -> bool {
+        self.sent.contains_key(&(version, node.clone()))
+            && self.relays.iter().any(|(id, relay)| id.version == version && relay.is_done(id))
+    }
+
+    /// Drops what is older than the newest `keep` versions, save what `wanted` says is still waited for (or needed to
+    /// make it). Returns the cells dropped, so that users' values are not dropped under the store's lock, and the bytes
+    /// of unfinished things dropped.
+    pub fn prune(
+        &mut self,
+        keep: usize,
+        wanted: impl Fn(Version) -> bool,
+    ) -> (Vec<Arc<Cell>>, usize) {
+        let excess = self.held.len().saturating_sub(keep.max(1));
+        let old: Vec<Version> =
+            self.held.keys().take(excess).copied().filter(|version| !wanted(*version)).collect();
+        let mut cells = Vec::new();
+        for version in old {
+            if let Some(cell) = self.held.remove(&version) {
+                self.gone.insert(version, Arc::downgrade(&cell));
+                cells.push(cell);
+            }
+        }
+        self.gone.retain(|_, cell| cell.strong_count() > 0);
+        while self.gone.len() > GONE_MAX {
+            self.gone.pop_first();
+        }
+        let Some(oldest) = self.held.keys().next().copied() else { return (cells, 0) };
+        let held = &self.held;
+        let mut bytes = 0;
+        self.partial.retain(|id, partial| {
+            let keep =
+                (id.version > oldest || wanted(id.version)) && !held.contains_key(&id.version);
+            bytes += if keep { 0 } else { partial.bytes };
+            keep
+        });
+        self.deltas.retain(|version, delta| {
+            let keep = (*version > oldest || wanted(*version)) && !held.contains_key(version);
+            bytes += if keep { 0 } else { delta.len };
+            keep
+        });
+        self.sent.retain(|(version, _), _| *version >= oldest);
+        (cells, bytes)
+    }
+}
+
+impl Partial {
+    /// The missing segments as ranges (first, behind last); at most [`RANGES_MAX`], the last then reaching to the end.
+    pub fn missing(&self, id: &PayloadId) -> Vec<(u32, u32)> {
+        let mut ranges = Vec::new();
+        let mut next = 0;
+        for index in self.segments.keys() {
+            if *index > next {
+                ranges.push((next, *index));
+            }
+            next = index + 1;
+        }
+        if next < id.count() {
+            ranges.push((next, id.count()));
+        }
+        if ranges.len() > RANGES_MAX {
+            ranges.truncate(RANGES_MAX);
+            ranges[RANGES_MAX - 1].1 = id.count();
+        }
+        ranges
+    }
+}
+
+fn payload(id: &PayloadId, segments: Vec<Bytes>) -> Payload {
+    Payload { segments, segment: id.segment as usize, len: id.len as usize, sum: id.sum }
+}

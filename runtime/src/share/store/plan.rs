@@ -1,0 +1,86 @@
+//! Who sends an update to whom. Pure.
+
+use crate::id::{ClusterId, NodeId};
+use crate::membership::View;
+
+/// Receivers that get the same frame, and the nodes each of them passes it on to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub to: Vec<NodeId>,
+    pub below: Vec<NodeId>,
+}
+
+/// Splits nodes that all are to get an update into those that get it directly and those below them: few directly, many
+/// over a tree in which nobody sends more than `flat.max(fanout)` copies. Each node is in it once.
+pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<Group> {
+    if nodes.is_empty() {
+        return Vec::new();
+    }
+    if nodes.len() <= flat.max(1) {
+        return vec![Group { to: nodes.to_vec(), below: Vec::new() }];
+    }
+    let fanout = fanout.clamp(1, nodes.len());
+    let (short, longer) = (nodes.len() / fanout, nodes.len() % fanout);
+    let mut rest = nodes;
+    (0..fanout)
+        .map(|i| {
+            let (chunk, after) = rest.split_at(short + usize::from(i < longer));
+            rest = after;
+            Group { to: chunk[..1].to_vec(), below: chunk[1..].to_vec() }
+        })
+        .collect()
+}
+
+/// The node that relays to a cluster: its coordinator, or where the view names none (or one that left) its first member.
+pub(super) fn relay_of<'a>(view: &'a View, cluster: &'a ClusterId) -> Option<&'a NodeId> {
+    view.cluster_coordinators
+        .get(cluster)
+        .filter(|node| view.cluster_of(node) == Some(cluster))
+        .or_else(|| view.in_cluster(cluster).next())
+}
+
+/// The relays of all clusters but one, in order of cluster.
+pub(super) fn other_relays<'a>(view: &'a View, mine: Option<&ClusterId>) -> Vec<&'a NodeId> {
+    let mut clusters: Vec<&ClusterId> = view.members.values().map(|m| &m.cluster).collect();
+    clusters.sort();
+    clusters.dedup();
+    clusters
+        .into_iter()
+        .filter(|cluster| Some(*cluster) != mine)
+        .filter_map(|cluster| relay_of(view, cluster))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Follows the plan from its root as the receivers do.
+        #[test]
+        fn everybody_gets_one_copy_and_nobody_sends_many(
+            count in 0usize..300, flat in 1usize..12, fanout in 2usize..8,
+        ) {
+            let nodes: Vec<NodeId> = (0..count).map(|i| format!("n{i}").into()).collect();
+            let mut got: BTreeMap<NodeId, usize> = BTreeMap::new();
+            let mut senders = vec![nodes.clone()];
+            while let Some(below) = senders.pop() {
+                let mut copies = 0;
+                for group in groups(&below, flat, fanout) {
+                    copies += group.to.len();
+                    for to in group.to {
+                        *got.entry(to).or_default() += 1;
+                        senders.push(group.below.clone());
+                    }
+                }
+                prop_assert!(copies <= flat.max(fanout));
+            }
+            prop_assert_eq!(got.len(), count);
+            prop_assert!(got.values().all(|copies| *copies == 1));
+        }
+    }
+}

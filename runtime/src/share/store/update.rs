@@ -1,0 +1,496 @@
+//! Versions on their way down: publishing, taking segments in, passing them on, welcoming those who join.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::part::{Part, Relay, Taken};
+use super::plan::{self, Group};
+use super::{Fact, FrameError, Out, Slot, Store};
+use crate::id::NodeId;
+use crate::membership::View;
+use crate::share::Version;
+use crate::share::cell::{Cell, Payload};
+use crate::share::message::{Message, PayloadId, Update};
+use crate::share::types::Value;
+
+/// Unfinished payloads at most, over all objects.
+const PARTIALS_MAX: usize = 256;
+
+/// A chain nobody reads is folded by force at so many times the length at which a reader would.
+const FORCE: usize = 4;
+
+/// A payload with what it is.
+pub(super) type Item = (PayloadId, Payload);
+
+pub(super) fn item(version: Version, delta: bool, payload: Payload) -> Item {
+    let id = PayloadId {
+        version,
+        delta,
+        len: payload.len as u64,
+        // Payloads are cut by a length that fits, or came with one.
+        segment: payload.segment.try_into().unwrap_or(u32::MAX),
+        sum: payload.sum,
+    };
+    (id, payload)
+}
+
+/// What makes a version, for somebody of the same epoch who has version n = `have` (0: nothing).
+pub(super) fn items(cell: &Cell, have: u64) -> Vec<Item> {
+    let mut chain = cell.unfolded();
+    if have == 0 || chain.base.n > have {
+        chain = cell.chain();
+    }
+    let version = |n| Version { n, ..chain.base };
+    let skip = if (chain.base.n..cell.version.n).contains(&have) {
+        (have - chain.base.n) as usize
+    } else {
+        0
+    };
+    let mut out = Vec::new();
+    if have == 0 || chain.base.n > have || have >= cell.version.n {
+        out.push(item(chain.base, false, chain.whole));
+    }
+    for (i, delta) in chain.deltas.into_iter().enumerate().skip(skip) {
+        out.push(item(version(chain.base.n + 1 + i as u64), true, delta));
+    }
+    out
+}
+
+impl Store {
+    /// Publishes a whole as the next version.
+    pub fn publish_whole(
+        &mut self,
+        slot: Slot,
+        whole: Payload,
+        value: Value,
+        now: Instant,
+    ) -> Version {
+        let epoch = self.view.epoch;
+        let last = self.newest(slot).map(|cell| cell.version).filter(|v| v.epoch == epoch);
+        let version = Version { epoch, n: last.map_or(0, |version| version.n) + 1 };
+        let cell = Cell::whole(self.types[slot.object], self.key(slot), version, whole.clone());
+        self.publish(slot, cell.with_value(value), item(version, false, whole), now);
+        version
+    }
+
+    /// Publishes a delta to `previous` as the next version. `None`, with nothing done, when `previous` is no longer the
+    /// newest or not of this epoch.
+    pub fn publish_delta(
+        &mut self,
+        slot: Slot,
+        previous: &Arc<Cell>,
+        delta: Payload,
+        value: Value,
+        now: Instant,
+    ) -> Option<Version> {
+        let newest = self.newest(slot)?;
+        if !Arc::ptr_eq(&newest, previous) || previous.version.epoch != self.view.epoch {
+            return None;
+        }
+        let cell = Cell::next(previous, delta.clone());
+        let version = cell.version;
+        self.publish(slot, cell.with_value(value), item(version, true, delta), now);
+        Some(version)
+    }
+
+    fn publish(&mut self, slot: Slot, cell: Cell, item: Item, now: Instant) {
+        let version = cell.version;
+        let part = self.parts.entry(slot).or_default();
+        part.writer = true;
+        part.origin = Some(self.me.clone());
+        part.epoch = part.epoch.max(version.epoch);
+        self.stats.published += 1;
+        self.out.push(Out::Event(Fact::Published {
+            key: self.key(slot),
+            version,
+            delta: item.0.delta,
+            bytes: item.0.len,
+        }));
+        self.hold(slot, Arc::new(cell), None, now);
+        self.prune(slot);
+        let relays: Vec<NodeId> =
+            plan::other_relays(&self.view, self.cluster.as_ref()).into_iter().cloned().collect();
+        let near = self.neighbours();
+        self.note_sent(slot, version, relays.iter().chain(&near), now);
+        let groups = plan::groups(&near, self.config.flat, self.config.fanout);
+        self.spread(slot, &[item], &relays, &groups, 0);
+    }
+
+    /// Sends payloads segment by segment: to relays of other clusters first, for theirs is the longer way.
+    pub(super) fn spread(
+        &mut self,
+        slot: Slot,
+        items: &[Item],
+        relays: &[NodeId],
+        groups: &[Group],
+        request: u64,
+    ) {
+        for (id, payload) in items {
+            for index in 0..payload.segments.len() as u32 {
+                self.send_segment(slot, id, payload, index, relays, groups, request);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // one frame's fields, and who gets it
+    pub(super) fn send_segment(
+        &mut self,
+        slot: Slot,
+        id: &PayloadId,
+        payload: &Payload,
+        index: u32,
+        relays: &[NodeId],
+        groups: &[Group],
+        request: u64,
+    ) {
+        let Some(data) = payload.segments.get(index as usize) else { return };
+        let update = Update {
+            job: self.job,
+            key: self.key(slot),
+            id: *id,
+            index,
+            origin: self
+                .parts
+                .get(&slot)
+                .and_then(|part| part.origin.clone())
+                .unwrap_or_else(|| self.me.clone()),
+            request,
+            relay: false,
+            below: Vec::new(),
+            data: data.clone(),
+        };
+        if !relays.is_empty() {
+            let message = Message::Update(Update { relay: true, ..update.clone() });
+            self.send(relays.to_vec(), message);
+        }
+        for group in groups {
+            let message = Message::Update(Update { below: group.below.clone(), ..update.clone() });
+            self.send(group.to.clone(), message);
+        }
+    }
+
+    pub(super) fn note_sent<'a>(
+        &mut self,
+        slot: Slot,
+        version: Version,
+        to: impl Iterator<Item = &'a NodeId>,
+        now: Instant,
+    ) {
+        if let Some(part) = self.parts.get_mut(&slot) {
+            part.sent.extend(to.map(|node| ((version, node.clone()), now)));
+        }
+    }
+
+    pub(super) fn on_update(
+        &mut self,
+        from: &NodeId,
+        update: Update,
+        now: Instant,
+    ) -> Result<(), FrameError> {
+        let slot =
+            self.slot(&update.key).ok_or_else(|| FrameError::Object(update.key.name.clone()))?;
+        let id = update.id;
+        let wanted = self.is_wanted(slot, id.version);
+        if !self.parts.contains_key(&slot) {
+            let first = Slot { part: 0, ..slot };
+            let last = Slot { part: u32::MAX, ..slot };
+            if self.parts.range(first..=last).count() >= self.config.parts {
+                return Err(FrameError::Range("too many parts"));
+            }
+        }
+        let part = self.parts.entry(slot).or_default();
+        if id.version.epoch < part.epoch.max(self.view.epoch) && !wanted {
+            self.stats.stale += 1;
+            let key = self.key(slot);
+            self.out.push(Out::Event(Fact::StaleDropped {
+                key,
+                version: id.version,
+                from: from.clone(),
+            }));
+            return Ok(());
+        }
+        if id.version.epoch >= part.epoch {
+            if id.version.epoch > part.epoch {
+                part.writer = false;
+            }
+            part.epoch = id.version.epoch;
+            part.origin = Some(update.origin.clone());
+        }
+        self.pass_on(slot, from, &update, now);
+        let part = self.parts.entry(slot).or_default();
+        if let Some(cell) = part.held.get(&id.version) {
+            if cell.contradicts(&id) {
+                self.stats.conflicts += 1;
+                let key = self.key(slot);
+                self.out.push(Out::Event(Fact::Conflict {
+                    key,
+                    version: id.version,
+                    from: from.clone(),
+                }));
+            } else {
+                self.stats.duplicates += 1;
+            }
+            return Ok(());
+        }
+        if !wanted && part.held.keys().next().is_some_and(|oldest| id.version < *oldest) {
+            self.stats.old += 1;
+            return Ok(());
+        }
+        if id.delta && part.deltas.contains_key(&id.version) {
+            self.stats.duplicates += 1;
+            return Ok(());
+        }
+        let bytes = update.data.len();
+        let request = update.request;
+        let taken = part.take(from, update, now);
+        if !matches!(taken, Taken::Duplicate) {
+            self.note_progress(slot, id.version, from, now);
+        }
+        match taken {
+            Taken::Duplicate => self.stats.duplicates += 1,
+            Taken::Partly => {
+                self.assembling += bytes;
+                self.make_room();
+            }
+            Taken::Corrupt => {
+                if id.count() > 1 {
+                    self.assembling -= id.len as usize - bytes;
+                }
+                return Err(FrameError::Range("the segments do not add up to what was announced"));
+            }
+            Taken::Whole(payload) => {
+                if id.count() > 1 {
+                    self.assembling -= id.len as usize - bytes;
+                }
+                self.complete(slot, &id, payload, (from, request != 0), now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes a segment on, if this node has the duty to.
+    fn pass_on(&mut self, slot: Slot, from: &NodeId, update: &Update, now: Instant) {
+        let id = update.id;
+        let duty = update.relay || !update.below.is_empty();
+        let known = self.parts.get(&slot).is_some_and(|part| part.relays.contains_key(&id));
+        if duty && !known {
+            let mut nodes = if update.relay { self.neighbours() } else { update.below.clone() };
+            nodes.retain(|node| *node != self.me && node != from && *node != update.origin);
+            self.note_sent(slot, id.version, nodes.iter(), now);
+            let groups = plan::groups(&nodes, self.config.flat, self.config.fanout);
+            self.parts.entry(slot).or_default().add_relay(id, Relay::new(groups));
+        }
+        let Some(relay) = self.parts.get_mut(&slot).and_then(|part| part.relays.get_mut(&id))
+        else {
+            return;
+        };
+        if !relay.take(update.index) {
+            return;
+        }
+        let messages: Vec<(Vec<NodeId>, Update)> = relay
+            .groups
+            .iter()
+            .map(|group| {
+                let below = group.below.clone();
+                let update = Update { request: 0, relay: false, below, ..update.clone() };
+                (group.to.clone(), update)
+            })
+            .collect();
+        for (to, update) in messages {
+            self.send(to, Message::Update(update));
+        }
+    }
+
+    /// A payload is whole: takes it in, and the deltas that waited for it.
+    fn complete(
+        &mut self,
+        slot: Slot,
+        id: &PayloadId,
+        payload: Payload,
+        source: (&NodeId, bool),
+        now: Instant,
+    ) {
+        let part = self.parts.entry(slot).or_default();
+        if id.delta {
+            self.assembling += payload.len;
+            part.deltas.insert(id.version, payload);
+            // Those nearest to what is held are the ones that can be applied first.
+            while part.deltas.len() > 2 * self.config.chain.max(1) {
+                if let Some((_, delta)) = part.deltas.pop_last() {
+                    self.assembling -= delta.len;
+                    self.stats.evicted += 1;
+                }
+            }
+            self.apply_from(slot, id.version, source, now);
+        } else {
+            let cell = Cell::whole(self.types[slot.object], self.key(slot), id.version, payload);
+            self.hold(slot, Arc::new(cell), Some(source), now);
+            self.apply_from(slot, next(id.version), source, now);
+        }
+        self.prune(slot);
+        self.make_room();
+        let waits = self.parts.get(&slot).and_then(|part| part.deltas.keys().next_back().copied());
+        if let Some(version) = waits {
+            self.want_gap(slot, version, now);
+        }
+    }
+
+    /// Applies the waiting deltas from this version on, as far as they follow each other.
+    fn apply_from(
+        &mut self,
+        slot: Slot,
+        mut version: Version,
+        source: (&NodeId, bool),
+        now: Instant,
+    ) {
+        loop {
+            let part = self.parts.entry(slot).or_default();
+            let Some(previous) = part.held.get(&previous(version)).cloned() else { return };
+            let Some(delta) = part.deltas.remove(&version) else { return };
+            self.assembling -= delta.len;
+            let limit = FORCE * self.config.chain.max(1);
+            if previous.is_long(limit, FORCE) {
+                self.stats.folded += 1;
+                previous.fold(self.config.segment);
+                if previous.is_long(limit, FORCE) {
+                    // The user's type refuses, so the version cannot be made here: a fetch may bring a whole.
+                    self.stats.evicted += 1;
+                    return;
+                }
+            }
+            self.hold(slot, Arc::new(Cell::next(&previous, delta)), Some(source), now);
+            version = next(version);
+        }
+    }
+
+    fn hold(&mut self, slot: Slot, cell: Arc<Cell>, source: Option<(&NodeId, bool)>, now: Instant) {
+        let part = self.parts.entry(slot).or_default();
+        part.held.insert(cell.version, cell.clone());
+        if source.is_some() {
+            self.stats.received += 1;
+        }
+        self.resolve(slot, &cell, source, now);
+    }
+
+    fn prune(&mut self, slot: Slot) {
+        let wants: Vec<Version> = self
+            .wants
+            .keys()
+            .filter(|(wanted, _)| *wanted == slot)
+            .map(|(_, version)| *version)
+            .collect();
+        let Some(part) = self.parts.get_mut(&slot) else { return };
+        let (cells, bytes) = part.prune(self.config.keep, |version| {
+            wants.iter().any(|want| want.epoch == version.epoch && *want >= version)
+        });
+        self.garbage.extend(cells);
+        self.assembling -= bytes;
+    }
+
+    /// Keeps unfinished things within their bounds: what stands still longest goes first.
+    fn make_room(&mut self) {
+        loop {
+            let partials: usize = self.parts.values().map(|part| part.partial.len()).sum();
+            if self.assembling <= self.config.assembly && partials <= PARTIALS_MAX {
+                return;
+            }
+            let idle = self
+                .parts
+                .iter()
+                .flat_map(|(slot, part)| {
+                    part.partial.iter().map(|(id, partial)| (partial.progress, *slot, *id))
+                })
+                .min();
+            let dropped = match idle {
+                Some((_, slot, id)) => self
+                    .parts
+                    .get_mut(&slot)
+                    .and_then(|part| part.partial.remove(&id))
+                    .map(|partial| partial.bytes),
+                None => self
+                    .parts
+                    .values_mut()
+                    .find_map(|part| part.deltas.pop_last())
+                    .map(|(_, delta)| delta.len),
+            };
+            let Some(bytes) = dropped else { return };
+            self.assembling -= bytes;
+            self.stats.evicted += 1;
+        }
+    }
+
+    /// Forgets unfinished things of epochs that are over.
+    pub(super) fn drop_old_epochs(&mut self) {
+        let epoch = self.view.epoch;
+        let wanted: Vec<(Slot, u32)> =
+            self.wants.keys().map(|(slot, version)| (*slot, version.epoch.0)).collect();
+        for (slot, part) in &mut self.parts {
+            let keep = |version: Version| {
+                version.epoch >= epoch || wanted.contains(&(*slot, version.epoch.0))
+            };
+            let assembling = &mut self.assembling;
+            part.partial.retain(|id, partial| {
+                let keep = keep(id.version);
+                *assembling -= if keep { 0 } else { partial.bytes };
+                keep
+            });
+            part.deltas.retain(|version, delta| {
+                let keep = keep(*version);
+                *assembling -= if keep { 0 } else { delta.len };
+                keep
+            });
+        }
+    }
+
+    /// Brings the newest versions to those who joined: inside a cluster its coordinator does, for a cluster whose
+    /// coordinator is new the writer. A coordinator that was a member before most likely has them; it gets the first
+    /// piece and fetches what it lacks.
+    pub(super) fn welcome(&mut self, old: &View, added: &[NodeId], now: Instant) {
+        let near: Vec<NodeId> = {
+            let neighbours = self.neighbours();
+            added.iter().filter(|node| neighbours.contains(node)).cloned().collect()
+        };
+        let relay = self.my_relay().cloned();
+        let i_relay = relay.as_ref() == Some(&self.me);
+        let relay_is_new = relay.is_some_and(|relay| added.contains(&relay));
+        let (full, told): (Vec<NodeId>, Vec<NodeId>) =
+            plan::other_relays(&self.view, self.cluster.as_ref())
+                .into_iter()
+                .filter(|node| {
+                    let before = self.view.cluster_of(node).and_then(|c| plan::relay_of(old, c));
+                    before != Some(*node) || added.contains(node)
+                })
+                .cloned()
+                .partition(|node| added.contains(node));
+        let slots: Vec<(Slot, Arc<Cell>, bool)> = self
+            .parts
+            .iter()
+            .filter_map(|(slot, part): (_, &Part)| {
+                Some((*slot, part.newest()?.clone(), part.writer))
+            })
+            .filter(|(_, cell, _)| cell.version.epoch >= self.view.epoch)
+            .collect();
+        for (slot, cell, writer) in slots {
+            let near: &[NodeId] = if i_relay || (writer && relay_is_new) { &near } else { &[] };
+            let full: &[NodeId] = if writer { &full } else { &[] };
+            let items = items(&cell, 0);
+            for (id, _) in &items {
+                self.note_sent(slot, id.version, near.iter().chain(full), now);
+            }
+            let groups = plan::groups(near, self.config.flat, self.config.fanout);
+            self.spread(slot, &items, full, &groups, 0);
+            if writer && let Some((id, payload)) = items.last() {
+                self.send_segment(slot, id, payload, 0, &told, &[], 0);
+            }
+        }
+    }
+}
+
+fn next(version: Version) -> Version {
+    Version { n: version.n.saturating_add(1), ..version }
+}
+
+fn previous(version: Version) -> Version {
+    Version { n: version.n.saturating_sub(1), ..version }
+}

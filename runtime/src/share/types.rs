@@ -1,0 +1,218 @@
+//! What users implement for their shared objects, and the registry that turns names into codecs.
+//!
+//! Must not know nodes, versions' whereabouts or the network.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::wire::{self, WireError};
+
+/// An object with one writer: every change makes a new version, which all nodes of the job get.
+///
+/// The contract: `apply` is a pure function of the value and the delta, so that all nodes that apply the same deltas to
+/// the same value hold equal values.
+pub trait Versioned: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Its registered name, unique among the shared objects of a program.
+    const NAME: &'static str;
+
+    /// A change that turns one version into the next, smaller on the wire than the whole. Use `()` where there is none.
+    type Delta: Serialize + DeserializeOwned + Send + 'static;
+
+    /// The next version.
+    fn apply(&self, delta: Self::Delta) -> Self;
+}
+
+/// An object that any node may change: a bound, a maximum, a set that only grows. It has no versions; all nodes come to
+/// hold the merge of everything that was merged anywhere.
+///
+/// The contract: `merge` is commutative, associative and idempotent (min, max, union), and `PartialEq` tells whether a
+/// merge changed the value. Encoded, a value is at most 4 MiB less a kilobyte.
+pub trait Merged: Serialize + DeserializeOwned + Clone + Send + Sync + PartialEq + 'static {
+    /// Its registered name, unique among the shared objects of a program.
+    const NAME: &'static str;
+
+    /// Takes `other` in.
+    fn merge(&mut self, other: &Self);
+}
+
+/// A value of a registered type.
+pub(crate) type Value = Arc<dyn Any + Send + Sync>;
+
+/// Why a value could not be decoded, encoded, applied to or merged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    /// The bytes are not a value of the type.
+    #[error("cannot decode a {what} of shared object {name}: {why}")]
+    Decode {
+        /// The object's name.
+        name: &'static str,
+        /// `value` or `delta`.
+        what: &'static str,
+        /// What the gate says.
+        why: WireError,
+    },
+    /// The value does not serialise.
+    #[error("cannot encode a {what} of shared object {name}: {why}")]
+    Encode {
+        /// The object's name.
+        name: &'static str,
+        /// `value` or `delta`.
+        what: &'static str,
+        /// What the encoder says.
+        why: WireError,
+    },
+    /// The user's `apply`, `merge`, serialise or deserialise panicked.
+    #[error("the code of shared object {name} panicked: {why}")]
+    Panicked {
+        /// The object's name.
+        name: &'static str,
+        /// The panic's message.
+        why: String,
+    },
+}
+
+type Decode = fn(&[u8]) -> Result<Value, CodecError>;
+type Encode = fn(&(dyn Any + Send + Sync)) -> Result<Bytes, CodecError>;
+type Apply = fn(&(dyn Any + Send + Sync), &[u8]) -> Result<Value, CodecError>;
+/// `None` when the merge changes nothing.
+type Merge =
+    fn(&(dyn Any + Send + Sync), &(dyn Any + Send + Sync)) -> Result<Option<Value>, CodecError>;
+
+/// Which kind of object a registered type is, with what only that kind can do.
+#[derive(Clone, Copy)]
+pub(crate) enum Shape {
+    Versioned(Apply),
+    Merged(Merge),
+}
+
+/// A registered type, its type erased.
+#[derive(Clone, Copy)]
+pub(crate) struct ObjectType {
+    pub name: &'static str,
+    pub type_id: TypeId,
+    pub decode: Decode,
+    pub encode: Encode,
+    pub shape: Shape,
+}
+
+/// The shared object types of a program, by name.
+#[derive(Clone, Default)]
+pub struct ObjectTypes {
+    types: BTreeMap<&'static str, ObjectType>,
+}
+
+impl ObjectTypes {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers a versioned object's type. Registering the same type again changes nothing.
+    ///
+    /// # Panics
+    /// When another type has the name: a mistake in the program, found when it starts.
+    pub fn versioned<V: Versioned>(&mut self) -> &mut Self {
+        self.add(ObjectType {
+            name: V::NAME,
+            type_id: TypeId::of::<V>(),
+            decode: |bytes| guarded(V::NAME, || decode::<V>(V::NAME, "value", bytes)).map(erase),
+            encode: |value| encode(V::NAME, "value", known::<V>(value)),
+            shape: Shape::Versioned(|value, delta| {
+                let value = known::<V>(value);
+                guarded(V::NAME, || Ok(value.apply(decode::<V::Delta>(V::NAME, "delta", delta)?)))
+                    .map(erase)
+            }),
+        })
+    }
+
+    /// Registers a merged object's type. Registering the same type again changes nothing.
+    ///
+    /// # Panics
+    /// When another type has the name: a mistake in the program, found when it starts.
+    pub fn merged<M: Merged>(&mut self) -> &mut Self {
+        self.add(ObjectType {
+            name: M::NAME,
+            type_id: TypeId::of::<M>(),
+            decode: |bytes| guarded(M::NAME, || decode::<M>(M::NAME, "value", bytes)).map(erase),
+            encode: |value| encode(M::NAME, "value", known::<M>(value)),
+            shape: Shape::Merged(|value, other| {
+                let (old, other) = (known::<M>(value), known::<M>(other));
+                guarded(M::NAME, || {
+                    let mut new = old.clone();
+                    new.merge(other);
+                    Ok((new != *old).then_some(new))
+                })
+                .map(|changed| changed.map(erase))
+            }),
+        })
+    }
+
+    /// The registered names with `v` (versioned) or `m` (merged), in order: what a fingerprint of a program is made of.
+    pub fn names(&self) -> impl Iterator<Item = (&'static str, char)> + '_ {
+        self.types
+            .values()
+            .map(|ty| (ty.name, if matches!(ty.shape, Shape::Versioned(_)) { 'v' } else { 'm' }))
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<ObjectType> {
+        self.types.into_values().collect()
+    }
+
+    fn add(&mut self, ty: ObjectType) -> &mut Self {
+        let known = self.types.entry(ty.name).or_insert(ty);
+        assert!(
+            known.type_id == ty.type_id,
+            "two types are registered as shared object {:?}: give one of them another NAME",
+            ty.name
+        );
+        self
+    }
+}
+
+fn erase<T: Any + Send + Sync>(value: T) -> Value {
+    Arc::new(value)
+}
+
+/// The store keys values by the index of their registered type, so a value of another type cannot get here.
+fn known<T: 'static>(value: &(dyn Any + Send + Sync)) -> &T {
+    value.downcast_ref().expect("values are kept under their own registered type")
+}
+
+fn decode<T: DeserializeOwned>(
+    name: &'static str,
+    what: &'static str,
+    bytes: &[u8],
+) -> Result<T, CodecError> {
+    wire::decode_payload(bytes).map_err(|why| CodecError::Decode { name, what, why })
+}
+
+/// Encodes a user's value or delta.
+pub(crate) fn encode<T: Serialize>(
+    name: &'static str,
+    what: &'static str,
+    value: &T,
+) -> Result<Bytes, CodecError> {
+    guarded(name, || {
+        wire::encode_payload(value).map_err(|why| CodecError::Encode { name, what, why })
+    })
+}
+
+/// Runs the user's code. Some of it runs on the endpoint's thread, where a panic would end the node.
+pub(crate) fn guarded<T>(
+    name: &'static str,
+    code: impl FnOnce() -> Result<T, CodecError>,
+) -> Result<T, CodecError> {
+    catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| {
+        let why = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        Err(CodecError::Panicked { name, why })
+    })
+}

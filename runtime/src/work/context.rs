@@ -1,0 +1,219 @@
+//! What a running task sees of the runtime.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::batch::Batch;
+use super::core::children::Children;
+use super::core::slot::Frame;
+use super::core::worker::Worker;
+use super::pool::Note;
+use super::task::{Stop, Task};
+use crate::share::{Merged, Version, Versioned};
+
+/// A running task's way to the runtime: children, shared objects, reports. Neither `Send` nor `Sync`, and never owned by
+/// user code: it stands for this task on this thread.
+pub struct Context<'w> {
+    frame: Frame,
+    children: Children<'w>,
+    /// The next child's index.
+    next_child: Cell<u32>,
+}
+
+impl<'w> Context<'w> {
+    #[inline(always)]
+    pub(crate) fn new(frame: Frame, worker: &'w Worker) -> Self {
+        Self { frame, children: Children::new(worker), next_child: Cell::new(0) }
+    }
+
+    /// Makes the context of a finished task that of its parent's child `index`. Nobody walks the frame meanwhile: all
+    /// below the finished task has ended.
+    #[inline(always)]
+    pub(crate) fn renew(&mut self, index: u32) {
+        self.frame.renew(index);
+        self.next_child.set(0);
+    }
+
+    #[inline(always)]
+    pub(crate) fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    #[inline(always)]
+    fn worker(&self) -> &'w Worker {
+        self.children.worker()
+    }
+
+    #[inline(always)]
+    fn indices(&self, children: u32) -> u32 {
+        let index = self.next_child.get();
+        self.next_child.set(index + children);
+        index
+    }
+
+    /// Runs the task that this context was made for: its remaining children are waited for before it ends.
+    #[inline(always)]
+    pub(crate) fn run_task<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
+        let output = task.run(self)?;
+        if self.children.any() {
+            self.children.finish(&self.frame)?;
+        }
+        Ok(output)
+    }
+
+    /// Waits for the root's remaining children.
+    pub(crate) fn finish_root(&self) -> Result<(), Stop> {
+        self.children.finish(&self.frame)
+    }
+
+    /// Runs two tasks, the second possibly on another thread or node, and returns both outputs.
+    ///
+    /// # Errors
+    /// The first [`Stop`] of the two, or a halt. Both have ended when this returns.
+    #[inline(always)]
+    pub fn join<A: Task, B: Task>(&self, a: A, b: B) -> Result<(A::Output, B::Output), Stop> {
+        self.worker().join(&self.frame, self.indices(2), a, b)
+    }
+
+    /// Runs all tasks, in halves that may be stolen whole, and returns their outputs in order.
+    ///
+    /// # Errors
+    /// As [`Context::join`].
+    pub fn join_all<T: Task>(
+        &self,
+        tasks: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<T::Output>, Stop> {
+        Batch(tasks.into_iter().collect()).run(self)
+    }
+
+    /// Runs one child task here and now: for the last of several children.
+    ///
+    /// # Errors
+    /// As the task's.
+    pub fn call<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
+        self.check()?;
+        self.worker().count_spawned(1);
+        self.worker().run_child(task, &self.frame, self.indices(1))
+    }
+
+    /// Queues a child task; its output is taken by [`Spawned::take`]. Children not taken are waited for when this task's
+    /// `run` returns. Costs a heap allocation; prefer `join` where the number of children is fixed.
+    pub fn spawn<T: Task>(&self, task: T) -> Spawned<'_, T> {
+        let at = self.children.spawn(&self.frame, self.indices(1), task);
+        Spawned { at, context: &self.children, frame: &self.frame, task: PhantomData }
+    }
+
+    /// Waits for all children spawned so far.
+    ///
+    /// # Errors
+    /// A halt. A child's own failure is returned by [`Spawned::take`], or when this task's `run` returns.
+    pub fn sync(&self) -> Result<(), Stop> {
+        self.children.sync();
+        self.check()
+    }
+
+    /// A point at which a long task that makes no children can be told to stop.
+    ///
+    /// # Errors
+    /// A halt: pass it up.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.worker().check(&self.frame)
+    }
+
+    /// Spends modelled compute time: the thread sleeps (in virtual time under simulation) and counts as working.
+    ///
+    /// # Errors
+    /// A halt that came meanwhile.
+    pub fn model(&self, time: Duration) -> Result<(), Stop> {
+        self.worker().model(time);
+        self.check()
+    }
+
+    // --- shared objects ---
+
+    /// Publishes the next version of a part of a shared object to all nodes of the job, whole.
+    ///
+    /// # Errors
+    /// If the type is not registered, or does not serialise.
+    pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, Stop> {
+        Ok(self.host().objects().put(part, value)?)
+    }
+
+    /// Publishes the next version of a part of a shared object as a change of the current one.
+    ///
+    /// # Errors
+    /// If the type is not registered, there is no current version, or the change does not serialise.
+    pub fn update<V: Versioned>(&self, part: u32, delta: V::Delta) -> Result<Version, Stop> {
+        Ok(self.host().objects().update::<V>(part, delta)?)
+    }
+
+    /// A part of a shared object in this version; present if the task declared it in `needs`.
+    ///
+    /// # Errors
+    /// If it is not there: the message says to declare it.
+    pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, Stop> {
+        Ok(self.host().objects().try_get::<V>(part, version)?)
+    }
+
+    /// Merges a value into a merged object; nodes learn of it soon.
+    ///
+    /// # Errors
+    /// If the type is not registered, or does not serialise.
+    pub fn merge<M: Merged>(&self, value: M) -> Result<(), Stop> {
+        self.host().objects().merge(value)?;
+        Ok(())
+    }
+
+    /// The merge of all values of a merged object that this node knows of, if any.
+    ///
+    pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
+        self.host().objects().merged::<M>()
+    }
+
+    // --- reports; they reach whoever watches the job ---
+
+    /// One iteration of the job is done; the runtime times them.
+    pub fn iteration_done(&self) {
+        self.host().note(Note::Iteration);
+    }
+
+    /// How far the job is.
+    pub fn progress(&self, done: u64, total: u64, what: &str) {
+        self.host().note(Note::Progress { done, total, what: what.to_owned() });
+    }
+
+    /// A line for whoever watches.
+    pub fn say(&self, text: impl Into<String>) {
+        self.host().note(Note::Say { text: text.into() });
+    }
+
+    /// A file for the run's directory. `name` is a plain file name.
+    pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
+        self.host().note(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+    }
+
+    fn host(&self) -> &'w dyn super::pool::Host {
+        &*self.worker().shared().host
+    }
+}
+
+/// A spawned child. See [`Context::spawn`].
+#[must_use = "the child's output is taken with `take`"]
+pub struct Spawned<'c, T> {
+    at: usize,
+    context: &'c Children<'c>,
+    frame: &'c Frame,
+    task: PhantomData<*const T>,
+}
+
+impl<T: Task> Spawned<'_, T> {
+    /// Waits for the child and takes its output.
+    ///
+    /// # Errors
+    /// The child's, or a halt.
+    pub fn take(self) -> Result<T::Output, Stop> {
+        self.context.take::<T>(self.frame, self.at)
+    }
+}

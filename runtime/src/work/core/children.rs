@@ -1,0 +1,172 @@
+//! The spawned children of one task: boxed slots that their parent's context owns until each is collected or settled.
+
+use std::any::TypeId;
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use super::slot::{Frame, Header, Slot, state};
+use super::worker::Worker;
+use crate::work::task::{Stop, Task};
+
+struct Child {
+    slot: NonNull<Header>,
+    task: TypeId,
+    /// Waits, frees the box and returns the outcome's error, if it is one.
+    finish: unsafe fn(&Worker, &Frame, NonNull<Header>) -> Result<(), Stop>,
+    /// Settles and frees the box.
+    dismiss: unsafe fn(&Worker, NonNull<Header>),
+}
+
+/// The children a task spawned and did not collect yet, oldest first. Most tasks spawn none: one word, then.
+pub(crate) struct Children<'w> {
+    worker: &'w Worker,
+    #[expect(clippy::box_collection, reason = "one word in every task's context")]
+    list: UnsafeCell<Option<Box<Vec<Option<Child>>>>>,
+}
+
+impl<'w> Children<'w> {
+    #[inline(always)]
+    pub(crate) fn new(worker: &'w Worker) -> Self {
+        Self { worker, list: UnsafeCell::new(None) }
+    }
+
+    #[inline(always)]
+    pub(crate) fn worker(&self) -> &'w Worker {
+        self.worker
+    }
+
+    /// The list, for a moment in which no user code runs.
+    #[expect(clippy::mut_from_ref, reason = "see the safety comment")]
+    fn list(&self) -> &mut Option<Box<Vec<Option<Child>>>> {
+        // SAFETY: `Children` is not `Sync` (it holds an `UnsafeCell`), and every use below ends before other code runs that
+        // could reach this `Children` again.
+        unsafe { &mut *self.list.get() }
+    }
+
+    /// Queues a child. Returns its place in the list.
+    pub(crate) fn spawn<T: Task>(&self, parent: &Frame, index: u32, task: T) -> usize {
+        let slot = Box::new(Slot::new(task, parent, index, self.worker.index()));
+        let slot: NonNull<Header> = NonNull::from(Box::leak(slot)).cast();
+        let list = self.list().get_or_insert_default();
+        list.push(Some(Child {
+            slot,
+            task: TypeId::of::<T>(),
+            finish: finish::<T>,
+            dismiss: dismiss::<T>,
+        }));
+        let at = list.len() - 1;
+        self.worker.push(slot);
+        self.worker.count_spawned(1);
+        let signals = self.worker.signals_after_push();
+        if signals != 0 {
+            // A halt is seen at the next join, sync or collect.
+            // SAFETY: the parent is the calling task.
+            self.worker.shared().attend(signals, || unsafe { parent.base() });
+        }
+        at
+    }
+
+    /// Waits for the child at this place, spawned as a `T`, and takes its outcome.
+    ///
+    /// # Panics
+    /// If it was taken before, or is no `T`: handles rule both out.
+    pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
+        let child = self.list().as_mut().and_then(|list| list.get_mut(at)?.take());
+        let child = child.expect("a handle is consumed when its child is collected");
+        assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
+        // SAFETY: the child was in the list until now, so it was not collected; it was spawned as a `T`, see above.
+        unsafe { collect::<T>(self.worker, parent, child.slot) }
+    }
+
+    /// Waits for all children, newest first, without taking their outcomes.
+    pub(crate) fn sync(&self) {
+        let mut at = self.list().as_ref().map_or(0, |list| list.len());
+        while at > 0 {
+            at -= 1;
+            let slot = self.list().as_ref().and_then(|list| Some(list.get(at)?.as_ref()?.slot));
+            if let Some(slot) = slot {
+                self.worker.wait(slot);
+            }
+        }
+    }
+
+    /// Whether any child was spawned.
+    #[inline(always)]
+    pub(crate) fn any(&self) -> bool {
+        self.list().is_some()
+    }
+
+    /// Waits for the children nobody collected; the first error among them, in order of spawning.
+    #[cold]
+    pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
+        let mut outcome = Ok(());
+        while let Some(child) = self.list().as_mut().and_then(|list| list.pop()) {
+            if let Some(child) = child {
+                // SAFETY: the child was in the list until now, so it was not collected.
+                let finished = unsafe { (child.finish)(self.worker, frame, child.slot) };
+                outcome = finished.and(outcome);
+            }
+        }
+        outcome
+    }
+}
+
+impl Drop for Children<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.list.get_mut().is_some() {
+            dismiss_all(self);
+        }
+    }
+}
+
+/// The task stopped or unwinds: nobody wants its children any more.
+#[cold]
+fn dismiss_all(children: &mut Children<'_>) {
+    while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.pop()) {
+        if let Some(child) = child {
+            // SAFETY: as in `finish_all`.
+            unsafe { (child.dismiss)(children.worker, child.slot) };
+        }
+    }
+}
+
+/// # Safety
+/// `slot` is a spawned slot of a `T` that was neither collected nor dismissed.
+unsafe fn collect<T: Task>(
+    worker: &Worker,
+    frame: &Frame,
+    slot: NonNull<Header>,
+) -> Result<T::Output, Stop> {
+    worker.wait(slot);
+    // SAFETY: spawned slots come from a leaked box of this type, and nobody else has the pointer once the state is final.
+    let slot = unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) };
+    if slot.header().state.load(Ordering::Acquire) == state::ABANDONED {
+        // SAFETY: abandoned by us; the task is still there.
+        drop(unsafe { slot.take_task() });
+        worker.count_not_run();
+        return Err(worker.halt_of(frame));
+    }
+    // SAFETY: the state is final; taken once.
+    unsafe { slot.take_outcome() }
+}
+
+/// # Safety
+/// As [`collect`].
+unsafe fn finish<T: Task>(
+    worker: &Worker,
+    frame: &Frame,
+    slot: NonNull<Header>,
+) -> Result<(), Stop> {
+    // SAFETY: by the contract.
+    unsafe { collect::<T>(worker, frame, slot) }.map(drop)
+}
+
+/// # Safety
+/// As [`collect`].
+unsafe fn dismiss<T: Task>(worker: &Worker, slot: NonNull<Header>) {
+    worker.settle(slot);
+    // SAFETY: as in `collect`; `settle` dropped what was inside, and the cells drop nothing by themselves.
+    drop(unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) });
+}

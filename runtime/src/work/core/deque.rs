@@ -1,0 +1,324 @@
+//! The work-stealing deque of one compute thread: Chase and Lev's (SPAA 2005, orders after Le, Pop, Cohen and Zappa
+//! Nardelli, PPoPP 2013), with asymmetric fences. It holds pointers and never looks behind them.
+//!
+//! # Proof sketch
+//!
+//! `top` only grows, by compare-and-swap; whoever moves it from `t` to `t + 1` owns element `t`. Only the owner writes
+//! `bottom`. The owner takes element `b` without a compare-and-swap only if it read `top < b` after it had stored
+//! `bottom = b`, with a fence between. A thief takes element `t` only if it read `top = t`, then, with a fence between,
+//! `bottom > t`. Suppose both take element `b`: the thief read `bottom > b`, so it did not see the owner's store; by the
+//! fences the owner's read of `top` then sees at least the thief's read, `top >= b`: a contradiction to `top < b`.
+//! When one element is left both sides need the compare-and-swap, and one wins.
+//!
+//! Buffers only grow, and a replaced one is kept until the deque is dropped, so a thief that still reads the old one reads
+//! the same pointer there: elements between `top` and `bottom` are copied, never moved within a buffer.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ptr::NonNull;
+
+use super::fence::Fences;
+use super::sync::{AtomicIsize, AtomicPtr, Ordering};
+
+#[cfg(not(springtide_loom))]
+const INITIAL_CAPACITY: usize = 256;
+#[cfg(springtide_loom)]
+const INITIAL_CAPACITY: usize = 2;
+
+struct Buffer<T> {
+    mask: usize,
+    elements: Box<[AtomicPtr<T>]>,
+}
+
+impl<T> Buffer<T> {
+    fn new(capacity: usize) -> Box<Self> {
+        debug_assert!(capacity.is_power_of_two());
+        let elements = (0..capacity).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
+        Box::new(Self { mask: capacity - 1, elements })
+    }
+
+    #[inline(always)]
+    fn at(&self, index: isize) -> &AtomicPtr<T> {
+        // SAFETY: `mask` is the length minus one and the length a power of two, so the masked index is in bounds.
+        unsafe { self.elements.get_unchecked(index as usize & self.mask) }
+    }
+}
+
+/// What a thief got.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Steal<T> {
+    /// The oldest element; it is now the thief's.
+    Taken(NonNull<T>),
+    /// There was none.
+    Empty,
+    /// Another took it first; there may be more.
+    Lost,
+}
+
+// The two ends on cache lines of their own (two lines apart, for the adjacent-line prefetcher).
+#[repr(align(128))]
+struct Padded<V>(V);
+
+pub(crate) struct Deque<T> {
+    top: Padded<AtomicIsize>,
+    bottom: Padded<AtomicIsize>,
+    buffer: AtomicPtr<Buffer<T>>,
+    own: Padded<Own<T>>,
+    fences: Fences,
+}
+
+/// What only the owner touches.
+struct Own<T> {
+    /// The current buffer's elements and mask: no detour over `buffer` in `push` and `pop`.
+    elements: Cell<*const AtomicPtr<T>>,
+    mask: Cell<isize>,
+    /// Whether the last element was taken by a won race: then `bottom` was put back one past it.
+    raced: Cell<bool>,
+    /// A lower bound of `top`, so that `push` does not read the thieves' line.
+    top_seen: Cell<isize>,
+    /// Replaced buffers and the current one, freed with the deque.
+    #[expect(clippy::vec_box, reason = "thieves hold pointers to the boxes' contents")]
+    buffers: UnsafeCell<Vec<Box<Buffer<T>>>>,
+}
+
+// SAFETY: the cells are touched by the owner's methods only, which are unsafe and bound to one thread by their contract;
+// everything else is atomic. The elements are pointers that the deque never follows.
+unsafe impl<T> Sync for Deque<T> {}
+// SAFETY: as above; nothing in it is tied to the thread that made it.
+unsafe impl<T> Send for Deque<T> {}
+
+impl<T> Deque<T> {
+    pub(crate) fn new(fences: Fences) -> Self {
+        let mut first = Buffer::new(INITIAL_CAPACITY);
+        let pointer: *mut Buffer<T> = &mut *first;
+        let own = Own {
+            elements: Cell::new(first.elements.as_ptr()),
+            mask: Cell::new(first.mask as isize),
+            raced: Cell::new(false),
+            top_seen: Cell::new(0),
+            buffers: UnsafeCell::new(vec![first]),
+        };
+        Self {
+            top: Padded(AtomicIsize::new(0)),
+            bottom: Padded(AtomicIsize::new(0)),
+            buffer: AtomicPtr::new(pointer),
+            own: Padded(own),
+            fences,
+        }
+    }
+
+    /// Adds the newest element.
+    ///
+    /// # Safety
+    /// Only the deque's owning thread calls this.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&self, element: NonNull<T>) {
+        let bottom = self.bottom.0.load(Ordering::Relaxed);
+        if bottom - self.own.0.top_seen.get() > self.own.0.mask.get() {
+            // SAFETY: the caller is the owner.
+            unsafe { self.push_slow(element, bottom) };
+            return;
+        }
+        // SAFETY: the caller is the owner.
+        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
+        self.bottom.0.store(bottom + 1, Ordering::Release);
+    }
+
+    /// An element of the current buffer.
+    ///
+    /// # Safety
+    /// As [`Deque::push`].
+    #[inline(always)]
+    unsafe fn own_at(&self, index: isize) -> &AtomicPtr<T> {
+        let own = &self.own.0;
+        // SAFETY: the owner keeps `elements` and `mask` those of the current buffer, which lives as long as the deque; the
+        // masked index is in bounds as in `Buffer::at`.
+        unsafe { &*own.elements.get().offset(index & own.mask.get()) }
+    }
+
+    /// # Safety
+    /// As [`Deque::push`].
+    #[cold]
+    unsafe fn push_slow(&self, element: NonNull<T>, bottom: isize) {
+        let top = self.top.0.load(Ordering::Acquire);
+        self.own.0.top_seen.set(top);
+        // SAFETY: only the owner replaces the buffer, and it is the caller.
+        let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
+        if bottom - top > buffer.mask as isize {
+            let mut larger = Buffer::new((buffer.mask + 1) * 2);
+            for index in top..bottom {
+                let pointer = buffer.at(index).load(Ordering::Relaxed);
+                larger.at(index).store(pointer, Ordering::Relaxed);
+            }
+            let pointer: *mut Buffer<T> = &mut *larger;
+            self.own.0.elements.set(larger.elements.as_ptr());
+            self.own.0.mask.set(larger.mask as isize);
+            // SAFETY: `buffers` is touched by the owner only.
+            unsafe { (*self.own.0.buffers.get()).push(larger) };
+            self.buffer.store(pointer, Ordering::Release);
+        }
+        // SAFETY: the caller is the owner.
+        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
+        self.bottom.0.store(bottom + 1, Ordering::Release);
+    }
+
+    /// Takes the newest element.
+    ///
+    /// # Safety
+    /// Only the deque's owning thread calls this.
+    #[inline(always)]
+    pub(crate) unsafe fn pop(&self) -> Option<NonNull<T>> {
+        // SAFETY: the caller is the owner.
+        if unsafe { self.pop_known() } {
+            let at = self.bottom.0.load(Ordering::Relaxed);
+            // The element stays in the buffer where it was; after a won race `bottom` is one past it.
+            let at = if self.own.0.raced.replace(false) { at - 1 } else { at };
+            // SAFETY: the caller is the owner.
+            NonNull::new(unsafe { self.own_at(at) }.load(Ordering::Relaxed))
+        } else {
+            None
+        }
+    }
+
+    /// Takes the newest element, which the caller knows, and says whether it was still there.
+    ///
+    /// # Safety
+    /// Only the deque's owning thread calls this.
+    #[inline(always)]
+    pub(crate) unsafe fn pop_known(&self) -> bool {
+        let bottom = self.bottom.0.load(Ordering::Relaxed) - 1;
+        self.bottom.0.store(bottom, Ordering::Relaxed);
+        self.fences.light();
+        let top = self.top.0.load(Ordering::Relaxed);
+        top < bottom || self.pop_last(top, bottom)
+    }
+
+    #[inline(never)]
+    fn pop_last(&self, top: isize, bottom: isize) -> bool {
+        let won = top == bottom
+            && self
+                .top
+                .0
+                .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok();
+        self.own.0.raced.set(won);
+        self.bottom.0.store(bottom + 1, Ordering::Relaxed);
+        won
+    }
+
+    /// Takes the oldest element; any thread.
+    pub(crate) fn steal(&self) -> Steal<T> {
+        if self.looks_empty() {
+            return Steal::Empty;
+        }
+        let top = self.top.0.load(Ordering::Acquire);
+        self.fences.heavy();
+        let bottom = self.bottom.0.load(Ordering::Acquire);
+        if top >= bottom {
+            return Steal::Empty;
+        }
+        // SAFETY: buffers are freed with the deque only, and `self` is borrowed.
+        let buffer = unsafe { &*self.buffer.load(Ordering::Acquire) };
+        let element = buffer.at(top).load(Ordering::Relaxed);
+        if self.top.0.compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return Steal::Lost;
+        }
+        NonNull::new(element).map_or(Steal::Empty, Steal::Taken)
+    }
+
+    /// The frequent side's fence.
+    #[inline(always)]
+    pub(crate) fn light_fence(&self) {
+        self.fences.light();
+    }
+
+    /// A cheap look, without a fence: may be wrong in both directions while the owner works.
+    pub(crate) fn looks_empty(&self) -> bool {
+        self.top.0.load(Ordering::Relaxed) >= self.bottom.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(springtide_loom)))]
+mod tests {
+    use super::*;
+
+    fn fences() -> [Fences; 2] {
+        [Fences::symmetric(), Fences::of_process()]
+    }
+
+    #[test]
+    fn the_owner_pops_newest_first_and_thieves_take_oldest_first() {
+        for fences in fences() {
+            let mut values: Vec<u32> = (0..1000).collect();
+            let pointers: Vec<_> = values.iter_mut().map(NonNull::from).collect();
+            let deque = Deque::new(fences);
+            // SAFETY: one thread only.
+            unsafe {
+                for pointer in &pointers {
+                    deque.push(*pointer);
+                }
+                assert_eq!(deque.pop(), Some(pointers[999]));
+                for pointer in &pointers[..500] {
+                    assert_eq!(deque.steal(), Steal::Taken(*pointer));
+                }
+                for pointer in pointers[500..999].iter().rev() {
+                    assert_eq!(deque.pop(), Some(*pointer));
+                }
+                assert_eq!(deque.pop(), None);
+                assert_eq!(deque.steal(), Steal::Empty);
+            }
+        }
+    }
+
+    /// Every element is taken once, whoever takes it, while the deque shrinks to nothing and grows again.
+    #[test]
+    fn each_element_is_taken_once_under_contention() {
+        use std::sync::atomic::{AtomicBool, AtomicU32 as Count};
+        let elements = if cfg!(miri) { 300 } else { 200_000 };
+        for fences in fences() {
+            let taken: Vec<Count> = (0..elements).map(|_| Count::new(0)).collect();
+            let deque = Deque::<Count>::new(fences);
+            let over = AtomicBool::new(false);
+            let mark = |pointer: NonNull<Count>| {
+                // SAFETY: every element is one of `taken`, which outlives the scope.
+                unsafe { pointer.as_ref() }.fetch_add(1, Ordering::Relaxed);
+            };
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        while !over.load(Ordering::Relaxed) {
+                            if let Steal::Taken(pointer) = deque.steal() {
+                                mark(pointer);
+                            } else {
+                                std::thread::yield_now();
+                            }
+                        }
+                    });
+                }
+                let mut seed = 7u64;
+                let mut next = 0;
+                while next < elements {
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    for _ in 0..(seed >> 59) {
+                        if next < elements {
+                            // SAFETY: this thread owns the deque.
+                            unsafe { deque.push(NonNull::from(&taken[next])) };
+                            next += 1;
+                        }
+                    }
+                    for _ in 0..(seed >> 33) % 32 {
+                        // SAFETY: as above.
+                        if let Some(pointer) = unsafe { deque.pop() } {
+                            mark(pointer);
+                        }
+                    }
+                }
+                // SAFETY: as above.
+                while let Some(pointer) = unsafe { deque.pop() } {
+                    mark(pointer);
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            assert!(taken.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Asymmetric fences: the frequent side of a store-then-load handshake pays nothing, the rare side pays for both.
+//!
+//! Owners of deques execute millions of `push` and `pop` a second, thieves few steals. Both sides must order a store before
+//! a load (Dekker's pattern), which costs a full fence on each side. Linux's `membarrier(PRIVATE_EXPEDITED)` makes every
+//! running thread of the process execute a full barrier, so that the owner needs only keep its compiler from reordering:
+//! either the owner's store came before the barrier and the thief's later load sees it, or the owner's load comes after
+//! the barrier and sees what the thief stored (or read) before it. A thread that is not running passed a barrier when it was
+//! switched out. Where the call is missing (other systems, old kernels, seccomp, Miri, loom) both sides use a plain
+//! sequentially consistent fence. The choice is made once for the process, before any deque exists.
+
+use super::sync::{Ordering, fence};
+
+/// How this process orders stores before loads. Copied into every deque, so that the hot path reads no static.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fences {
+    asymmetric: bool,
+}
+
+impl Fences {
+    /// The process's choice. The first call registers with the kernel.
+    pub(crate) fn of_process() -> Self {
+        #[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
+        {
+            static ASYMMETRIC: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+            Self { asymmetric: *ASYMMETRIC.get_or_init(membarrier::register) }
+        }
+        #[cfg(not(all(target_os = "linux", not(miri), not(springtide_loom))))]
+        Self::symmetric()
+    }
+
+    /// Plain fences on both sides.
+    pub(crate) fn symmetric() -> Self {
+        Self { asymmetric: false }
+    }
+
+    /// The frequent side.
+    #[inline(always)]
+    pub(crate) fn light(self) {
+        #[cfg(not(springtide_loom))]
+        if self.asymmetric {
+            super::sync::compiler_fence(Ordering::SeqCst);
+            return;
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// The rare side.
+    pub(crate) fn heavy(self) {
+        #[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
+        if self.asymmetric {
+            membarrier::barrier();
+            return;
+        }
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
+mod membarrier {
+    const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+    fn call(command: libc::c_int) -> libc::c_long {
+        // SAFETY: membarrier takes three integers and touches no memory of ours; an unknown command is answered by an
+        // error value.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+    }
+
+    /// Registers this process. Whether the barrier may be used.
+    pub(super) fn register() -> bool {
+        call(CMD_REGISTER_PRIVATE_EXPEDITED) == 0 && call(CMD_PRIVATE_EXPEDITED) == 0
+    }
+
+    /// A full barrier on every running thread of the process.
+    pub(super) fn barrier() {
+        let failed = call(CMD_PRIVATE_EXPEDITED) != 0;
+        // After a successful registration the kernel documents no error for this command; going on without the
+        // barrier could run a task twice, so stop here if that is ever wrong.
+        assert!(!failed, "membarrier failed after it was registered");
+    }
+}

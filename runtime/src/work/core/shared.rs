@@ -1,0 +1,591 @@
+//! What the compute threads of a pool and the endpoint's thread share: deques, injector, leases, sleepers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::deque::{Deque, Steal};
+use super::fence::Fences;
+use super::slot::{Base, Delivery, Encoded, Header, VTable, halt_of, state};
+use crate::id::{Peer, TaskPath};
+use crate::meter::SharedAccount;
+use crate::work::pool::{Host, Seam};
+use crate::work::registry::Registry;
+use crate::work::task::Halt;
+
+/// All work must stop.
+const HALT: u32 = 1;
+/// A thread sleeps or a remote thief waits: whoever makes work says so.
+const WANTED: u32 = 2;
+/// One of the trees was halted.
+const TREE_HALTED: u32 = 4;
+
+/// Names a leased slot: the index in the lease table and the generation of that entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LeaseId {
+    /// Where in the owner's table.
+    pub index: u32,
+    /// Which use of that place.
+    pub generation: u32,
+}
+
+/// A task taken out for another node.
+#[derive(Debug)]
+pub(crate) struct Export {
+    pub(crate) lease: LeaseId,
+    pub(crate) path: TaskPath,
+    /// Its name as registered.
+    pub(crate) name: String,
+    pub(crate) encoded: Encoded,
+}
+
+/// A task that came from another node and waits for a thread.
+pub(crate) struct Incoming {
+    pub(crate) base: Arc<Base>,
+    pub(crate) run: fn(&Bytes, &crate::work::Context) -> Result<Bytes, crate::work::Stop>,
+    pub(crate) body: Bytes,
+    /// Whom to report to and under which lease.
+    pub(crate) owner: Peer,
+    pub(crate) lease: LeaseId,
+}
+
+/// Something to run that no deque holds.
+pub(crate) enum Injected {
+    /// A slot of this node that was returned or put back.
+    Slot(SlotPointer),
+    /// A task of another node.
+    Incoming(Incoming),
+    /// The root of the job, or a benchmark.
+    Root(RootWork),
+}
+
+/// A tree's top that is not a slot: the job's root.
+pub(crate) struct RootWork {
+    pub(crate) base: Arc<Base>,
+    #[expect(clippy::type_complexity, reason = "one use")]
+    pub(crate) run: Box<dyn FnOnce(&crate::work::Context) + Send>,
+}
+
+/// A slot's pointer in the injector.
+pub(crate) struct SlotPointer(pub(crate) NonNull<Header>);
+
+// SAFETY: the pointer is followed only by the thread that took it out of the injector (see `slot.rs`), and tasks and their
+// outputs are `Send`.
+unsafe impl Send for SlotPointer {}
+
+struct Lease {
+    slot: SlotPointer,
+    path: TaskPath,
+    thief: Peer,
+}
+
+#[derive(Default)]
+struct Leases {
+    entries: Vec<(u32, Option<Lease>)>,
+    free: Vec<u32>,
+}
+
+impl Leases {
+    fn take(&mut self, id: LeaseId) -> Option<Lease> {
+        let (generation, lease) = self.entries.get_mut(id.index as usize)?;
+        if *generation != id.generation {
+            return None;
+        }
+        let lease = lease.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(id.index);
+        Some(lease)
+    }
+}
+
+#[derive(Default)]
+struct Sleepers {
+    threads: Vec<u32>,
+    remote: bool,
+}
+
+/// What a thread publishes. Counters are written by their thread alone.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) spawned: AtomicU64,
+    /// Children that were made here but not run here: their outcome came from another node, or nobody wanted them any more.
+    pub(crate) not_run: AtomicU64,
+    /// Tops of trees run here: the root, and tasks of other nodes.
+    pub(crate) tops: AtomicU64,
+    /// Tasks taken from another thread of this node.
+    pub(crate) taken_here: AtomicU64,
+    /// How often a finished result lay under unrelated work, and the longest nesting.
+    pub(crate) nesting_max: AtomicU32,
+}
+
+impl Counts {
+    /// Adds as the only writer: a plain addition.
+    #[inline(always)]
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    }
+}
+
+#[repr(align(128))]
+pub(crate) struct ThreadShared {
+    pub(crate) deque: Deque<Header>,
+    pub(crate) counts: Counts,
+    pub(crate) account: SharedAccount,
+    asleep: AtomicBool,
+    /// Index of the lease it waits for, plus one; 0 for none.
+    pub(crate) awaits: AtomicU32,
+    /// Whether it looks for work of any kind.
+    pub(crate) hungry: AtomicBool,
+}
+
+#[repr(align(128))]
+struct Signals(AtomicU32);
+
+pub(crate) struct Shared {
+    signals: Signals,
+    fences: Fences,
+    pub(crate) threads: Box<[ThreadShared]>,
+    injector: Mutex<VecDeque<Injected>>,
+    sleepers: Mutex<Sleepers>,
+    leases: Mutex<Leases>,
+    halt_reason: AtomicU32,
+    closing: AtomicBool,
+    pub(crate) seam: Arc<dyn Seam>,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) nesting_bound: u32,
+}
+
+/// The data under these locks is changed in single steps that leave it whole, so a poisoned lock may be used on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(
+        accounts: Vec<SharedAccount>,
+        seam: Arc<dyn Seam>,
+        host: Arc<dyn Host>,
+        registry: Arc<Registry>,
+        nesting_bound: u32,
+    ) -> Self {
+        let fences = Fences::of_process();
+        let threads = accounts
+            .into_iter()
+            .map(|account| ThreadShared {
+                deque: Deque::new(fences),
+                counts: Counts::default(),
+                account,
+                asleep: AtomicBool::new(false),
+                awaits: AtomicU32::new(0),
+                hungry: AtomicBool::new(false),
+            })
+            .collect();
+        Self {
+            signals: Signals(AtomicU32::new(0)),
+            fences,
+            threads,
+            injector: Mutex::default(),
+            sleepers: Mutex::default(),
+            leases: Mutex::default(),
+            halt_reason: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+            seam,
+            host,
+            registry,
+            nesting_bound,
+        }
+    }
+
+    /// The word that joins read once: nonzero if anything wants attention.
+    #[inline(always)]
+    pub(crate) fn signals(&self) -> u32 {
+        self.signals.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn signals_word(&self) -> &AtomicU32 {
+        &self.signals.0
+    }
+
+    // --- halting ---
+
+    /// Stops all work of the pool.
+    pub(crate) fn halt(&self, reason: Halt) {
+        self.halt_reason.store(reason as u32, Ordering::Relaxed);
+        self.signals.0.fetch_or(HALT, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Stops one tree.
+    pub(crate) fn halt_tree(&self, base: &Base, reason: Halt) {
+        base.halt(reason);
+        self.signals.0.fetch_or(TREE_HALTED, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Whether work under this base must stop.
+    pub(crate) fn halted<'a>(&self, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
+        let signals = self.signals.0.load(Ordering::Acquire);
+        if signals & HALT != 0 {
+            return Some(halt_of(self.halt_reason.load(Ordering::Relaxed)));
+        }
+        if signals & TREE_HALTED != 0 { base().halted() } else { None }
+    }
+
+    pub(crate) fn is_halted(&self) -> bool {
+        self.signals() & HALT != 0
+    }
+
+    /// The threads end when they have no work left on their stacks.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    // --- sleeping and waking ---
+
+    /// Puts a thread to sleep unless `ready` says so or somebody wakes it. With `any_work` it is also woken for work of any
+    /// kind, and does not sleep while there is some. May return early.
+    pub(crate) fn sleep(
+        &self,
+        thread: u32,
+        timeout: Option<Duration>,
+        any_work: bool,
+        ready: impl Fn() -> bool,
+    ) {
+        let me = &self.threads[thread as usize];
+        if any_work {
+            lock(&self.sleepers).threads.push(thread);
+            self.signals.0.fetch_or(WANTED, Ordering::SeqCst);
+        }
+        me.asleep.store(true, Ordering::SeqCst);
+        // Pairs with the light fence between a push and its look at the signals, and with the sequentially consistent
+        // store of a final state and the waker's look at `asleep`.
+        self.fences.heavy();
+        fence(Ordering::SeqCst);
+        if !ready() && !(any_work && (self.is_closing() || self.has_visible_work())) {
+            self.seam.park(thread as usize, timeout);
+        }
+        me.asleep.store(false, Ordering::SeqCst);
+        if any_work {
+            let mut sleepers = lock(&self.sleepers);
+            sleepers.threads.retain(|other| *other != thread);
+            self.clear_wanted(&sleepers);
+        }
+    }
+
+    fn clear_wanted(&self, sleepers: &Sleepers) {
+        if sleepers.threads.is_empty() && !sleepers.remote {
+            self.signals.0.fetch_and(!WANTED, Ordering::SeqCst);
+        }
+    }
+
+    fn has_visible_work(&self) -> bool {
+        !lock(&self.injector).is_empty() || self.threads.iter().any(|t| !t.deque.looks_empty())
+    }
+
+    /// Work was made: one sleeper, or else the waiting thieves of other nodes, should know.
+    #[cold]
+    pub(crate) fn notify(&self) {
+        let mut sleepers = lock(&self.sleepers);
+        if let Some(thread) = sleepers.threads.pop() {
+            self.clear_wanted(&sleepers);
+            drop(sleepers);
+            self.seam.unpark(thread as usize);
+        } else if sleepers.remote {
+            sleepers.remote = false;
+            self.clear_wanted(&sleepers);
+            drop(sleepers);
+            self.host.surplus();
+        }
+    }
+
+    /// Answers the signals a join saw: wakes who sleeps, says whether to stop.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn attend<'a>(&self, signals: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
+        let halted = self.halted(base);
+        if halted.is_none() && signals & WANTED != 0 {
+            self.notify();
+        }
+        halted
+    }
+
+    /// The endpoint wants to be told (by `Host::surplus`, once) when there is work for other nodes. True if there is some
+    /// already; then it is not told.
+    pub(crate) fn want_for_remote(&self) -> bool {
+        {
+            let mut sleepers = lock(&self.sleepers);
+            sleepers.remote = true;
+            self.signals.0.fetch_or(WANTED, Ordering::SeqCst);
+        }
+        self.fences.heavy();
+        let there = self.threads.iter().any(|t| !t.deque.looks_empty());
+        if there {
+            let mut sleepers = lock(&self.sleepers);
+            sleepers.remote = false;
+            self.clear_wanted(&sleepers);
+        }
+        there
+    }
+
+    /// The state of a slot of `owner` became final.
+    pub(crate) fn wake_owner(&self, owner: u32, me: u32) {
+        if owner != me && self.threads[owner as usize].asleep.load(Ordering::SeqCst) {
+            self.seam.unpark(owner as usize);
+        }
+    }
+
+    fn wake_all(&self) {
+        for thread in 0..self.threads.len() {
+            self.seam.unpark(thread);
+        }
+    }
+
+    /// How many threads look for work of any kind.
+    pub(crate) fn hungry(&self) -> usize {
+        self.threads.iter().filter(|t| t.hungry.load(Ordering::SeqCst)).count()
+    }
+
+    // --- the injector ---
+
+    pub(crate) fn inject(&self, work: Injected) {
+        lock(&self.injector).push_back(work);
+        fence(Ordering::SeqCst);
+        if self.signals() & WANTED != 0 {
+            let thread = lock(&self.sleepers).threads.pop();
+            if let Some(thread) = thread {
+                self.seam.unpark(thread as usize);
+            }
+        }
+    }
+
+    /// Pieces of work that wait in the injector.
+    pub(crate) fn injected(&self) -> usize {
+        lock(&self.injector).len()
+    }
+
+    /// Takes the first piece of injected work that `fits`.
+    pub(crate) fn take_injected(&self, fits: impl Fn(&Injected) -> bool) -> Option<Injected> {
+        let mut injector = lock(&self.injector);
+        let at = injector.iter().position(fits)?;
+        injector.remove(at)
+    }
+
+    /// Takes this slot's pointer out of the injector, if it is there.
+    pub(crate) fn uninject(&self, slot: NonNull<Header>) -> bool {
+        self.take_injected(|work| matches!(work, Injected::Slot(other) if other.0 == slot))
+            .is_some()
+    }
+
+    /// Takes back an unstarted task of another node: for its owner, who waits for it.
+    pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
+        let fits = |work: &Injected| matches!(work, Injected::Incoming(task) if task.owner == *owner && task.base.path == *path);
+        match self.take_injected(fits) {
+            Some(Injected::Incoming(task)) => Some(task),
+            _ => None,
+        }
+    }
+
+    /// Takes every unstarted task of other nodes that `fits`.
+    pub(crate) fn take_all_incoming(&self, fits: impl Fn(&Incoming) -> bool) -> Vec<Incoming> {
+        let mut taken = Vec::new();
+        while let Some(Injected::Incoming(task)) =
+            self.take_injected(|work| matches!(work, Injected::Incoming(task) if fits(task)))
+        {
+            taken.push(task);
+        }
+        taken
+    }
+
+    // --- leases ---
+
+    /// Takes the oldest task of some deque for `thief`; with `awaited`, only one at or below that path. `start` says
+    /// which deque is looked at first.
+    pub(crate) fn export(
+        &self,
+        thief: &Peer,
+        awaited: Option<&TaskPath>,
+        start: usize,
+    ) -> Option<Export> {
+        let threads = self.threads.len();
+        let returned = || {
+            self.take_injected(|work| matches!(work, Injected::Slot(_))).map(|work| match work {
+                Injected::Slot(slot) => slot.0,
+                _ => unreachable!("only slots fit"),
+            })
+        };
+        let stolen = |at: usize| loop {
+            match self.threads[(start + at) % threads].deque.steal() {
+                Steal::Taken(slot) => return Some(slot),
+                Steal::Lost => {}
+                Steal::Empty => return None,
+            }
+        };
+        for at in 0..=threads {
+            let found = if at == 0 { returned() } else { stolen(at - 1) };
+            let Some(slot) = found else { continue };
+            // SAFETY: the pointer was just taken out of the deque or the injector: the slot is in our hands.
+            let header = unsafe { slot.as_ref() };
+            // SAFETY: as above.
+            let path = unsafe { header.path() };
+            if awaited.is_some_and(|awaited| !path.is_at_or_below(awaited)) {
+                self.inject(Injected::Slot(SlotPointer(slot)));
+                continue;
+            }
+            header.state.store(state::EXPORTING, Ordering::Relaxed);
+            let (vtable, owner) = (header.vtable, header.owner);
+            // SAFETY: as above.
+            match unsafe { VTable::encode(slot) } {
+                Ok(encoded) => {
+                    let lease = self.lease(slot, path.clone(), thief.clone());
+                    let name = super::super::registry::wire_name(vtable.name, vtable.batch);
+                    return Some(Export { lease, path, name, encoded });
+                }
+                Err(failure) => {
+                    // SAFETY: as above; nothing of the slot is used afterwards.
+                    unsafe { VTable::deliver(slot, Err(failure)) };
+                    self.wake_owner(owner, u32::MAX);
+                }
+            }
+        }
+        None
+    }
+
+    fn lease(&self, slot: NonNull<Header>, path: TaskPath, thief: Peer) -> LeaseId {
+        let mut leases = lock(&self.leases);
+        let lease = Some(Lease { slot: SlotPointer(slot), path, thief });
+        let index = match leases.free.pop() {
+            Some(index) => {
+                leases.entries[index as usize].1 = lease;
+                index
+            }
+            None => {
+                leases.entries.push((0, lease));
+                (leases.entries.len() - 1) as u32
+            }
+        };
+        let id = LeaseId { index, generation: leases.entries[index as usize].0 };
+        // SAFETY: the slot is in our hands until the state says `LEASED`, and the table's lock is held until after that.
+        let header = unsafe { slot.as_ref() };
+        header.holder.store(index, Ordering::Relaxed);
+        header.state.store(state::LEASED, Ordering::SeqCst);
+        id
+    }
+
+    /// A leased task has ended. False if the lease is not, or no longer, there: a late duplicate.
+    pub(crate) fn complete(&self, id: LeaseId, delivery: Delivery) -> bool {
+        let Some(lease) = lock(&self.leases).take(id) else { return false };
+        let slot = lease.slot.0;
+        // SAFETY: we took the lease out of the table, so the slot is in our hands.
+        let owner = unsafe { slot.as_ref() }.owner;
+        // SAFETY: as above; nothing of the slot is used afterwards.
+        unsafe { VTable::deliver(slot, delivery) };
+        self.wake_owner(owner, u32::MAX);
+        true
+    }
+
+    /// A leased task comes back unfinished (returned by the thief, or never sent): queued again. False if the lease is
+    /// not there.
+    pub(crate) fn reclaim(&self, id: LeaseId) -> bool {
+        let Some(lease) = lock(&self.leases).take(id) else { return false };
+        self.requeue(lease);
+        true
+    }
+
+    /// Takes back everything leased to a thief that `lost` matches. Returns how many.
+    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> usize {
+        let mut taken = Vec::new();
+        {
+            let mut leases = lock(&self.leases);
+            for index in 0..leases.entries.len() {
+                let (generation, lease) = &leases.entries[index];
+                if lease.as_ref().is_some_and(|lease| lost(&lease.thief)) {
+                    let id = LeaseId { index: index as u32, generation: *generation };
+                    taken.extend(leases.take(id));
+                }
+            }
+        }
+        let count = taken.len();
+        taken.into_iter().for_each(|lease| self.requeue(lease));
+        count
+    }
+
+    fn requeue(&self, lease: Lease) {
+        // SAFETY: the lease was taken out of the table, so the slot is in our hands; it goes into the injector whole.
+        let header = unsafe { lease.slot.0.as_ref() };
+        let owner = header.owner;
+        header.state.store(state::QUEUED, Ordering::SeqCst);
+        self.inject(Injected::Slot(lease.slot));
+        self.wake_owner(owner, u32::MAX);
+    }
+
+    /// The owner gives up a leased slot. True if it was leased; then it is the owner's again, with its task in it.
+    pub(crate) fn abandon(&self, slot: NonNull<Header>) -> bool {
+        // SAFETY: the caller is the owner, in whose frame the slot is.
+        let header = unsafe { slot.as_ref() };
+        let mut leases = lock(&self.leases);
+        if header.state.load(Ordering::Acquire) != state::LEASED {
+            return false;
+        }
+        let index = header.holder.load(Ordering::Relaxed);
+        let Some((generation, Some(lease))) = leases.entries.get(index as usize) else {
+            return false;
+        };
+        if lease.slot.0 != slot {
+            return false;
+        }
+        let id = LeaseId { index, generation: *generation };
+        let lease = leases.take(id);
+        header.state.store(state::ABANDONED, Ordering::Release);
+        drop(leases);
+        if let Some(lease) = lease {
+            self.host.abandoned(&lease.thief, id);
+        }
+        true
+    }
+
+    /// The leased tasks that threads wait for, with their holders: where to leapfrog.
+    pub(crate) fn awaited(&self) -> Vec<(TaskPath, Peer)> {
+        let leases = lock(&self.leases);
+        let awaits = self.threads.iter().map(|t| t.awaits.load(Ordering::Acquire));
+        awaits
+            .filter(|awaits| *awaits != 0)
+            .filter_map(|awaits| leases.entries.get(awaits as usize - 1)?.1.as_ref())
+            .map(|lease| (lease.path.clone(), lease.thief.clone()))
+            .collect()
+    }
+
+    /// How many tasks each node holds of us.
+    pub(crate) fn leased_to(&self) -> BTreeMap<Peer, usize> {
+        let mut held = BTreeMap::new();
+        for (_, lease) in &lock(&self.leases).entries {
+            if let Some(lease) = lease {
+                *held.entry(lease.thief.clone()).or_insert(0) += 1;
+            }
+        }
+        held
+    }
+
+    /// The path of a slot that waits under a lease, if it does.
+    pub(crate) fn leased_index(&self, slot: NonNull<Header>) -> Option<(u32, Peer, TaskPath)> {
+        // SAFETY: the caller is the owner, in whose frame the slot is.
+        let header = unsafe { slot.as_ref() };
+        let leases = lock(&self.leases);
+        if header.state.load(Ordering::Acquire) != state::LEASED {
+            return None;
+        }
+        let index = header.holder.load(Ordering::Relaxed);
+        let lease = leases.entries.get(index as usize)?.1.as_ref()?;
+        (lease.slot.0 == slot).then(|| (index, lease.thief.clone(), lease.path.clone()))
+    }
+}

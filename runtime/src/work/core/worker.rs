@@ -1,0 +1,529 @@
+//! A compute thread at work: join, spawn, wait, help, sleep.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::deque::Steal;
+use super::shared::{Counts, Incoming, Injected, RootWork, Shared, ThreadShared};
+use super::slot::{Base, Frame, Header, Slot, VTable, locate, note_panic, panic_text, state};
+use crate::meter::ThreadState;
+use crate::work::context::Context;
+use crate::work::task::{Failure, Stop, Task};
+
+/// How long a sleeping thread sleeps at most before it looks around by itself: a bound on the harm of a wake-up that some
+/// other part forgot, not a part of the protocol.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+
+/// How many times an idle thread looks around before it sleeps.
+const LOOKS_BEFORE_SLEEP: u32 = 8;
+
+/// A compute thread. Lives on its thread's stack and never leaves it.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    /// This thread's part of `shared`, which keeps it alive.
+    me: NonNull<ThreadShared>,
+    /// The pool's signals, in `shared` too.
+    signals: NonNull<AtomicU32>,
+    index: u32,
+    random: Cell<u64>,
+    /// Waits on this stack that took unrelated work.
+    nesting: Cell<u32>,
+    /// Below this address of the stack no unrelated work is taken.
+    stack_watermark: usize,
+}
+
+enum Found {
+    Slot(NonNull<Header>),
+    Injected(Injected),
+}
+
+impl Worker {
+    /// # Safety
+    /// One worker per thread index of `shared`, made and used on one thread: it is the owner of that index's deque.
+    pub(crate) unsafe fn new(
+        shared: Arc<Shared>,
+        index: u32,
+        seed: u64,
+        stack_bytes: usize,
+    ) -> Self {
+        let here = 0u8;
+        let top = std::ptr::from_ref(&here) as usize;
+        let me = NonNull::from(&shared.threads[index as usize]);
+        Self {
+            signals: NonNull::from(shared.signals_word()),
+            shared,
+            me,
+            index,
+            random: Cell::new(seed | 1),
+            nesting: Cell::new(0),
+            stack_watermark: top.saturating_sub(stack_bytes / 2),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    #[inline(always)]
+    pub(crate) fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[inline(always)]
+    fn me(&self) -> &ThreadShared {
+        // SAFETY: points into `shared`, which this worker keeps alive and whose threads never move.
+        unsafe { self.me.as_ref() }
+    }
+
+    /// The signals, read after a push: the deque's store comes before this read in program order, and a sleeper's heavy
+    /// fence does the rest; the light fence keeps the compiler (or, without asymmetric fences, the processor) in order.
+    #[inline(always)]
+    pub(crate) fn signals_after_push(&self) -> u32 {
+        self.me().deque.light_fence();
+        // SAFETY: points into `shared`, which this worker keeps alive.
+        unsafe { self.signals.as_ref() }.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&self, slot: NonNull<Header>) {
+        // SAFETY: this worker owns its deque (contract of `new`; a worker is not `Send`, for it holds a `Cell`).
+        unsafe { self.me().deque.push(slot) };
+    }
+
+    #[inline(always)]
+    fn pop(&self) -> Option<NonNull<Header>> {
+        // SAFETY: as in `push`.
+        unsafe { self.me().deque.pop() }
+    }
+
+    fn next_random(&self) -> u64 {
+        // xorshift64*; good enough to choose a victim.
+        let mut x = self.random.get();
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    // --- joining ---
+
+    /// Runs two children of the task in `parent`, the second one possibly elsewhere.
+    #[inline(never)]
+    pub(crate) fn join<A: Task, B: Task>(
+        &self,
+        parent: &Frame,
+        index: u32,
+        a: A,
+        b: B,
+    ) -> Result<(A::Output, B::Output), Stop> {
+        let slot = Slot::new(b, parent, index + 1, self.index);
+        self.push(slot.pointer());
+        let guard = JoinGuard::<A, B> { worker: self, slot: &slot, first: PhantomData };
+        Counts::add(&self.me().counts.spawned, 2);
+        let signals = self.signals_after_push();
+        if signals != 0
+            // SAFETY: the parent is the calling task.
+            && let Some(halt) = self.shared.attend(signals, || unsafe { parent.base() })
+        {
+            return Err(Stop::halt(halt));
+        }
+        let mut context = Context::new(Frame::child(parent, index), self);
+        let left = self.run_in(&context, a)?;
+        // SAFETY: this worker owns its deque.
+        if unsafe { self.me().deque.pop_known() } {
+            // The newest element of our deque is our slot, or else the slot was stolen and the deque is empty: everything
+            // pushed above it was taken out before its own join returned, and thieves take from the other end.
+            // SAFETY: the pointer is out of the deque, so the slot is ours, with its task.
+            let b = unsafe { slot.take_task() };
+            slot.header().state.store(state::HERE, Ordering::Relaxed);
+            context.renew(index + 1);
+            let right = self.run_in(&context, b);
+            std::mem::forget(guard);
+            Ok((left, right?))
+        } else {
+            std::mem::forget(guard);
+            Ok((left, self.join_stolen(parent, &slot)?))
+        }
+    }
+
+    /// Waits for a slot that another has, or had.
+    #[cold]
+    #[inline(never)]
+    fn join_stolen<B: Task>(&self, parent: &Frame, slot: &Slot<B>) -> Result<B::Output, Stop> {
+        self.wait(slot.pointer());
+        match slot.header().state.load(Ordering::Acquire) {
+            state::ABANDONED => {
+                // SAFETY: abandoned by us in `wait`; the task is still there.
+                drop(unsafe { slot.take_task() });
+                self.count_not_run();
+                return Err(self.halt_of(parent));
+            }
+            state::DELIVERED => self.count_not_run(),
+            _ => {}
+        }
+        // SAFETY: `wait` returned, so the state is final; taken once.
+        unsafe { slot.take_outcome() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn run_child<T: Task>(
+        &self,
+        task: T,
+        parent: &Frame,
+        index: u32,
+    ) -> Result<T::Output, Stop> {
+        let context = Context::new(Frame::child(parent, index), self);
+        self.run_in(&context, task)
+    }
+
+    #[inline(always)]
+    fn run_in<T: Task>(&self, context: &Context, task: T) -> Result<T::Output, Stop> {
+        context.run_task(task).map_err(|stop| {
+            // SAFETY: the frame is on this stack, those above wait for it.
+            locate(stop, T::NAME, || unsafe { context.frame().path() })
+        })
+    }
+
+    pub(crate) fn count_not_run(&self) {
+        Counts::add(&self.me().counts.not_run, 1);
+    }
+
+    pub(crate) fn count_spawned(&self, children: u64) {
+        Counts::add(&self.me().counts.spawned, children);
+    }
+
+    pub(crate) fn halt_of(&self, frame: &Frame) -> Stop {
+        // SAFETY: the frame is the calling task's.
+        let halt = self.shared.halted(|| unsafe { frame.base() });
+        Stop::halt(halt.unwrap_or(crate::work::task::Halt::Cancelled))
+    }
+
+    /// Whether the task in this frame must stop.
+    pub(crate) fn check(&self, frame: &Frame) -> Result<(), Stop> {
+        if self.shared.signals() == 0 {
+            return Ok(());
+        }
+        // SAFETY: the frame is the calling task's.
+        match self.shared.halted(|| unsafe { frame.base() }) {
+            Some(halt) => Err(Stop::halt(halt)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes sure that nobody but this thread has the slot, and drops what is in it.
+    #[cold]
+    pub(crate) fn settle(&self, slot: NonNull<Header>) {
+        loop {
+            // SAFETY: the slot is in a frame (or box) of this thread's.
+            let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
+            if now == state::DELIVERED || now == state::ABANDONED {
+                self.count_not_run();
+            }
+            match now {
+                // The owner ran it itself, and the task is consumed.
+                state::HERE => return,
+                // SAFETY: final states: the slot is ours; each drops what is there.
+                state::DONE | state::DELIVERED => return unsafe { VTable::forget(slot) },
+                // SAFETY: as above.
+                state::ABANDONED => return unsafe { VTable::discard(slot) },
+                _ => {}
+            }
+            match self.pop() {
+                Some(popped) if popped == slot => {
+                    self.count_not_run();
+                    // SAFETY: out of the deque before it was run: ours, with its task.
+                    return unsafe { VTable::discard(slot) };
+                }
+                // Another unfinished child of this thread, newer than the slot: its own frame is gone only if it was
+                // taken out, so this is a spawned child that is still to be settled. Run it; its owner will find it done.
+                // SAFETY: taken out of our deque.
+                Some(other) => unsafe { VTable::run(other, self) },
+                None => {
+                    if self.shared.uninject(slot) {
+                        self.count_not_run();
+                        // SAFETY: out of the injector before it was run: ours, with its task.
+                        return unsafe { VTable::discard(slot) };
+                    }
+                    if !self.shared.abandon(slot) {
+                        self.sleep_until_final(slot);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sleep_until_final(&self, slot: NonNull<Header>) {
+        let ready = || {
+            // SAFETY: the slot is in a frame (or box) of this thread's.
+            let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
+            state::is_final(now) || now == state::QUEUED || now == state::LEASED
+        };
+        self.shared.sleep(self.index, Some(SLEEP_MAX), false, ready);
+    }
+
+    // --- waiting ---
+
+    /// Waits until the slot's state is final, and helps meanwhile. In a halted tree a leased slot is abandoned.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn wait(&self, slot: NonNull<Header>) {
+        // SAFETY: the slot is in a frame (or box) of this thread's.
+        let header = unsafe { slot.as_ref() };
+        let is_final = || state::is_final(header.state.load(Ordering::Acquire));
+        let mut looks = 0;
+        let mut waiting = false;
+        let me = self.me();
+        loop {
+            if is_final() {
+                break;
+            }
+            // SAFETY: the slot's parent is on this stack.
+            let halted = self.shared.signals() != 0
+                && self.shared.halted(|| unsafe { header.base() }).is_some();
+            if halted {
+                if self.shared.abandon(slot) {
+                    break;
+                }
+                if self.shared.uninject(slot) {
+                    header.state.store(state::ABANDONED, Ordering::Relaxed);
+                    break;
+                }
+            }
+            let unrelated = !halted && self.may_take_unrelated();
+            if let Some(found) = self.find(Some(slot), unrelated) {
+                if waiting {
+                    self.label(ThreadState::Working);
+                    waiting = false;
+                    me.hungry.store(false, Ordering::SeqCst);
+                    me.awaits.store(0, Ordering::Release);
+                }
+                self.nesting.set(self.nesting.get() + 1);
+                me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
+                self.execute(found);
+                self.nesting.set(self.nesting.get() - 1);
+                looks = 0;
+                continue;
+            }
+            if !waiting {
+                waiting = true;
+                self.label(ThreadState::WaitLocal);
+            }
+            if looks < LOOKS_BEFORE_SLEEP {
+                looks += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            let leased = self.shared.leased_index(slot);
+            me.awaits.store(leased.as_ref().map_or(0, |(index, ..)| index + 1), Ordering::Release);
+            me.hungry.store(unrelated, Ordering::SeqCst);
+            self.shared.host.hungry();
+            self.shared.sleep(self.index, Some(SLEEP_MAX), unrelated, is_final);
+        }
+        if waiting {
+            me.hungry.store(false, Ordering::SeqCst);
+            me.awaits.store(0, Ordering::Release);
+            self.label(ThreadState::Working);
+        }
+    }
+
+    fn may_take_unrelated(&self) -> bool {
+        let here = 0u8;
+        self.nesting.get() < self.shared.nesting_bound
+            && std::ptr::from_ref(&here) as usize > self.stack_watermark
+    }
+
+    /// Looks for something to run: own deque, below the awaited slot, then anything if `unrelated`.
+    fn find(&self, awaited: Option<NonNull<Header>>, unrelated: bool) -> Option<Found> {
+        // While a slot of this stack is awaited, what is in our own deque was spawned by the tasks on this stack.
+        if let Some(slot) = self.pop() {
+            return Some(Found::Slot(slot));
+        }
+        if let Some(slot) = awaited {
+            if self.shared.uninject(slot) {
+                return Some(Found::Slot(slot));
+            }
+            // SAFETY: the slot is in a frame (or box) of this thread's.
+            let header = unsafe { slot.as_ref() };
+            if header.state.load(Ordering::Acquire) == state::RUNNING {
+                // Leapfrog: the thread that runs it had an empty deque when it took it, so what is in there now lies
+                // below it.
+                let holder = header.holder.load(Ordering::Relaxed) as usize;
+                if let Some(thread) = self.shared.threads.get(holder)
+                    && let Steal::Taken(slot) = thread.deque.steal()
+                {
+                    return Some(Found::Slot(slot));
+                }
+            } else if let Some((_, _, path)) = self.shared.leased_index(slot) {
+                let below = |work: &Injected| match work {
+                    Injected::Incoming(task) => task.base.path.is_at_or_below(&path),
+                    _ => false,
+                };
+                if let Some(work) = self.shared.take_injected(below) {
+                    return Some(Found::Injected(work));
+                }
+            }
+        }
+        if !unrelated {
+            return None;
+        }
+        if let Some(work) = self.shared.take_injected(|_| true) {
+            return Some(Found::Injected(work));
+        }
+        let threads = self.shared.threads.len();
+        if threads > 1 {
+            let start = self.next_random() as usize % threads;
+            for at in 0..threads {
+                let victim = (start + at) % threads;
+                if victim == self.index as usize {
+                    continue;
+                }
+                if let Steal::Taken(slot) = self.shared.threads[victim].deque.steal() {
+                    Counts::add(&self.me().counts.taken_here, 1);
+                    return Some(Found::Slot(slot));
+                }
+            }
+        }
+        None
+    }
+
+    fn execute(&self, found: Found) {
+        match found {
+            Found::Slot(slot)
+            | Found::Injected(Injected::Slot(super::shared::SlotPointer(slot))) => {
+                // SAFETY: the pointer was just taken out of a deque or the injector.
+                unsafe { VTable::run(slot, self) };
+            }
+            Found::Injected(Injected::Incoming(task)) => self.run_incoming(task),
+            Found::Injected(Injected::Root(root)) => self.run_root(root),
+        }
+    }
+
+    fn run_incoming(&self, task: Incoming) {
+        let host = self.shared.host.clone();
+        if let Some(halt) = self.shared.halted(|| &task.base) {
+            host.finished(task.owner, task.lease, Err(Stop::halt(halt)));
+            return;
+        }
+        let started = tokio::time::Instant::now();
+        let base = &*task.base;
+        let frame = Frame::top(base);
+        Counts::add(&self.me().counts.tops, 1);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let context = Context::new(frame, self);
+            (task.run)(&task.body, &context)
+        }));
+        let outcome = match (self.shared.halted(|| base), outcome) {
+            (Some(halt), _) => Err(Stop::halt(halt)),
+            (None, Ok(outcome)) => outcome,
+            (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
+        };
+        let outcome = outcome.map_err(|stop| locate(stop, base.name, || base.path.clone()));
+        host.task_ran(started.elapsed());
+        host.finished(task.owner, task.lease, outcome);
+    }
+
+    fn run_root(&self, root: RootWork) {
+        let frame = Frame::top(&root.base);
+        Counts::add(&self.me().counts.tops, 1);
+        let context = Context::new(frame, self);
+        (root.run)(&context);
+    }
+
+    // --- the thread's life ---
+
+    /// Works until the pool closes.
+    pub(crate) fn run(&self) {
+        let me = self.me();
+        let mut looks = 0;
+        let mut idle = true;
+        loop {
+            if let Some(found) = self.find(None, true) {
+                if idle {
+                    idle = false;
+                    me.hungry.store(false, Ordering::SeqCst);
+                    self.label(ThreadState::Working);
+                }
+                looks = 0;
+                self.execute(found);
+                continue;
+            }
+            if !idle {
+                idle = true;
+                self.label(ThreadState::Idle);
+            }
+            if self.shared.is_closing() {
+                return;
+            }
+            if looks < LOOKS_BEFORE_SLEEP {
+                looks += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            me.hungry.store(true, Ordering::SeqCst);
+            self.shared.host.hungry();
+            self.shared.sleep(self.index, None, true, || false);
+        }
+    }
+
+    fn label(&self, state: ThreadState) {
+        self.me().account.switch(state, tokio::time::Instant::now());
+    }
+
+    /// Runs modelled compute: the thread is working, and time passes.
+    pub(crate) fn model(&self, time: Duration) {
+        self.shared.seam.pass(self.index as usize, time);
+    }
+}
+
+/// Settles a join's slot when a child stops or unwinds, and notes whose panic it is.
+struct JoinGuard<'a, A: Task, B: Task> {
+    worker: &'a Worker,
+    slot: &'a Slot<B>,
+    first: PhantomData<A>,
+}
+
+impl<A: Task, B: Task> Drop for JoinGuard<'_, A, B> {
+    #[cold]
+    fn drop(&mut self) {
+        let header = self.slot.header();
+        if std::thread::panicking() {
+            let second = header.state.load(Ordering::Relaxed) == state::HERE;
+            let (index, name) =
+                if second { (header.index, B::NAME) } else { (header.index - 1, A::NAME) };
+            // SAFETY: the parent's frame is on this stack.
+            note_panic(|| unsafe { Frame::child(header.parent, index).path() }, name);
+        }
+        self.worker.settle(self.slot.pointer());
+    }
+}
+
+/// A failure of the whole job that is no task's.
+pub(crate) fn job_failure(message: String) -> Failure {
+    Failure {
+        name: String::new(),
+        path: crate::id::TaskPath::root(),
+        message,
+        panicked: false,
+        located: true,
+    }
+}
+
+/// For the root: a base without a path.
+pub(crate) fn root_base(name: &'static str) -> Arc<Base> {
+    Arc::new(Base::new(crate::id::TaskPath::root(), name))
+}
+
+/// The body of compute thread `index`: works until the pool closes.
+pub(crate) fn run(shared: Arc<Shared>, index: u32, seed: u64, stack_bytes: usize) {
+    // SAFETY: the pool starts one thread per index and calls this on it; the worker stays in this frame.
+    let worker = unsafe { Worker::new(shared, index, seed, stack_bytes) };
+    worker.run();
+    worker.shared.host.ended();
+}

@@ -1,0 +1,405 @@
+//! A node's compute threads for one job, and the two seams to the outside: `Seam` (where threads block) and `Host` (what
+//! they tell the node).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared};
+use super::core::slot::{Base, Delivery, locate, panic_text};
+use super::core::worker;
+use super::registry::{JobEntry, Registry, RunEncoded};
+use super::task::{Failure, Halt, Outcome, Stop};
+use crate::id::{Peer, TaskPath};
+use crate::meter::{SharedAccount, ThreadState, Times};
+use crate::share::Shared as Objects;
+
+/// Where compute threads block: the one place. Real threads park; under virtual time the executor takes its turn.
+pub trait Seam: Send + Sync {
+    /// Starts a compute thread that runs `body`; `stack_bytes` is its stack's size.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    fn start(
+        &self,
+        thread: usize,
+        name: String,
+        stack_bytes: usize,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()>;
+
+    /// Called on compute thread `thread`: blocks until `unpark` was called for it (also before) or the time is over. May
+    /// return early.
+    fn park(&self, thread: usize, timeout: Option<Duration>);
+
+    /// Wakes `thread`, or lets its next `park` return at once.
+    fn unpark(&self, thread: usize);
+
+    /// Called on compute thread `thread`: lets modelled compute time pass; not ended by `unpark`.
+    fn pass(&self, thread: usize, time: Duration);
+
+    /// Waits until all threads have ended. Called on no compute thread.
+    fn join(&self);
+}
+
+/// What a job reports while it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// An iteration is done.
+    Iteration,
+    /// How far the job is.
+    Progress {
+        /// Done so far.
+        done: u64,
+        /// Of how many.
+        total: u64,
+        /// What is counted.
+        what: String,
+    },
+    /// A line for whoever watches.
+    Say {
+        /// The line.
+        text: String,
+    },
+    /// A file for the run's directory.
+    Artifact {
+        /// Its plain name.
+        name: String,
+        /// Its contents.
+        bytes: Bytes,
+    },
+}
+
+/// What the compute threads tell their node. Called on compute threads; must not block.
+pub trait Host: Send + Sync {
+    /// A thread found nothing to do here.
+    fn hungry(&self);
+    /// There is work that another node may take (asked for by `Pool::want_surplus`).
+    fn surplus(&self);
+    /// A task of another node has ended.
+    fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>);
+    /// A leased task is no longer wanted.
+    fn abandoned(&self, thief: &Peer, lease: LeaseId);
+    /// A stolen task ran this long.
+    fn task_ran(&self, time: Duration);
+    /// The job reports.
+    fn note(&self, note: Note);
+    /// The job's shared objects on this node.
+    fn objects(&self) -> &Objects;
+    /// A thread has ended, after `Pool::close`.
+    fn ended(&self);
+}
+
+/// How a pool is made.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Compute threads, at least 1.
+    pub threads: usize,
+    /// Stack of each, in bytes. Deep recursions need it; only what is touched costs memory.
+    pub stack_bytes: usize,
+    /// How many waits of one stack may take unrelated work.
+    pub nesting_bound: u32,
+    /// Seed of the threads' choice of victims.
+    pub seed: u64,
+    /// Start of the threads' names.
+    pub name: String,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            stack_bytes: 16 << 20,
+            nesting_bound: 32,
+            seed: 1,
+            name: "compute".to_owned(),
+        }
+    }
+}
+
+/// What a pool has counted so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounts {
+    /// Tasks made.
+    pub spawned: u64,
+    /// Tasks run: every child made here whose outcome did not come from elsewhere, and the tops of trees. While the job
+    /// runs, children still queued are among them.
+    pub executed: u64,
+    /// Tasks that a thread took from another thread of the pool.
+    pub taken_here: u64,
+    /// Deepest nesting of work under waits.
+    pub nesting_max: u32,
+}
+
+/// A node's compute threads for one job. Cheap to clone; the threads end after [`Pool::close`].
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+impl Pool {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(
+        config: &PoolConfig,
+        registry: Arc<Registry>,
+        seam: Arc<dyn Seam>,
+        host: Arc<dyn Host>,
+    ) -> std::io::Result<Self> {
+        let now = tokio::time::Instant::now();
+        let threads = config.threads.max(1);
+        let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
+        let shared =
+            Arc::new(Shared::new(accounts, seam.clone(), host, registry, config.nesting_bound));
+        for index in 0..threads {
+            let shared_here = shared.clone();
+            let seed = splitmix(config.seed ^ ((index as u64) << 32));
+            let stack_bytes = config.stack_bytes;
+            let body = Box::new(move || worker::run(shared_here, index as u32, seed, stack_bytes));
+            let name = format!("{}-{index}", config.name);
+            if let Err(error) = seam.start(index, name, stack_bytes, body) {
+                shared.close();
+                return Err(error);
+            }
+        }
+        Ok(Self { shared })
+    }
+
+    /// Runs a job's root on some thread; `done` is called on that thread with its end.
+    pub fn run_job(
+        &self,
+        job: &JobEntry,
+        body: Bytes,
+        done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
+    ) {
+        let base = worker::root_base(job.name);
+        let run = job.run;
+        let shared = self.shared.clone();
+        let tree = base.clone();
+        let root = RootWork {
+            base: base.clone(),
+            run: Box::new(move |cx| {
+                let outcome = catch_unwind(AssertUnwindSafe(|| {
+                    let outcome = run(&body, cx)?;
+                    cx.finish_root()?;
+                    Ok(outcome)
+                }));
+                let outcome = match (shared.halted(|| &tree), outcome) {
+                    (Some(halt), _) => Err(Stop::halt(halt)),
+                    (None, Ok(outcome)) => outcome,
+                    (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
+                };
+                done(outcome.map_err(|stop| locate(stop, tree.name, TaskPath::root)));
+            }),
+        };
+        self.shared.inject(Injected::Root(root));
+    }
+
+    /// Takes the oldest task for `thief`; with `awaited`, only one at or below that path.
+    pub(crate) fn export(
+        &self,
+        thief: &Peer,
+        awaited: Option<&TaskPath>,
+        start: usize,
+    ) -> Option<Export> {
+        if self.shared.is_halted() { None } else { self.shared.export(thief, awaited, start) }
+    }
+
+    /// What is needed to run a task of another node here.
+    ///
+    /// # Errors
+    /// If no task of this name is registered.
+    pub(crate) fn admit(
+        &self,
+        name: &str,
+        path: TaskPath,
+    ) -> Result<(Arc<Base>, RunEncoded), Failure> {
+        let Some(entry) = self.shared.registry.find_task(name) else {
+            let mut failure = worker::job_failure(format!(
+                "task {name} is not registered in this node's program: add registry.task::<..>() to Job::register"
+            ));
+            failure.name = name.to_owned();
+            failure.path = path;
+            return Err(failure);
+        };
+        Ok((Arc::new(Base::new(path, entry.name)), entry.run))
+    }
+
+    /// Queues a task of another node.
+    pub(crate) fn enter(
+        &self,
+        base: Arc<Base>,
+        run: RunEncoded,
+        owner: Peer,
+        lease: LeaseId,
+        body: Bytes,
+    ) {
+        self.shared.inject(Injected::Incoming(Incoming { base, run, body, owner, lease }));
+    }
+
+    pub(crate) fn complete(&self, lease: LeaseId, delivery: Delivery) -> bool {
+        self.shared.complete(lease, delivery)
+    }
+
+    pub(crate) fn reclaim(&self, lease: LeaseId) -> bool {
+        self.shared.reclaim(lease)
+    }
+
+    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> usize {
+        self.shared.reclaim_from(lost)
+    }
+
+    pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
+        self.shared.take_back(owner, path)
+    }
+
+    pub(crate) fn take_all_incoming(&self, fits: impl Fn(&Incoming) -> bool) -> Vec<Incoming> {
+        self.shared.take_all_incoming(fits)
+    }
+
+    pub(crate) fn halt_tree(&self, base: &Base, reason: Halt) {
+        self.shared.halt_tree(base, reason);
+    }
+
+    pub(crate) fn awaited(&self) -> Vec<(TaskPath, Peer)> {
+        self.shared.awaited()
+    }
+
+    /// How many more tasks of other nodes could start at once: threads that look for work, less what waits for them.
+    pub(crate) fn appetite(&self) -> usize {
+        self.shared.hungry().saturating_sub(self.shared.injected())
+    }
+
+    /// Compute threads.
+    pub fn threads(&self) -> u32 {
+        self.shared.threads.len() as u32
+    }
+
+    /// Asks for one call of `Host::surplus` when there is work for other nodes. True if there is some now; then none comes.
+    pub(crate) fn want_surplus(&self) -> bool {
+        self.shared.want_for_remote()
+    }
+
+    /// Labels the threads that have nothing to do: what the node waits for meanwhile.
+    pub(crate) fn label_waiting(&self, state: ThreadState) {
+        const WAITING: &[ThreadState] =
+            &[ThreadState::Idle, ThreadState::WaitLocal, ThreadState::WaitWide];
+        let now = tokio::time::Instant::now();
+        for thread in &self.shared.threads {
+            thread.account.relabel(WAITING, state, now);
+        }
+    }
+
+    /// The threads' time so far, summed.
+    pub fn times(&self) -> Times {
+        let now = tokio::time::Instant::now();
+        self.shared.threads.iter().map(|t| t.account.snapshot(now)).fold(
+            Times::default(),
+            |mut sum, times| {
+                sum += times;
+                sum
+            },
+        )
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> PoolCounts {
+        let mut sum = PoolCounts::default();
+        for thread in &self.shared.threads {
+            let counts = &thread.counts;
+            sum.spawned += counts.spawned.load(Ordering::Relaxed);
+            let made = counts.spawned.load(Ordering::Relaxed);
+            let elsewhere = counts.not_run.load(Ordering::Relaxed);
+            sum.executed +=
+                counts.tops.load(Ordering::Relaxed).saturating_add(made).saturating_sub(elsewhere);
+            sum.taken_here += counts.taken_here.load(Ordering::Relaxed);
+            sum.nesting_max = sum.nesting_max.max(counts.nesting_max.load(Ordering::Relaxed));
+        }
+        sum
+    }
+
+    /// Tells all work to stop at its next call into the runtime.
+    pub fn halt(&self, reason: Halt) {
+        self.shared.halt(reason);
+    }
+
+    /// Halts all work and lets the threads end; does not wait for them.
+    pub fn close(&self) {
+        self.shared.halt(Halt::Cancelled);
+        self.shared.close();
+    }
+
+    /// Waits until the threads have ended, after [`Pool::close`].
+    pub fn join(&self) {
+        self.shared.seam.join();
+    }
+}
+
+fn splitmix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The seam of real threads.
+#[derive(Default)]
+pub struct RealSeam {
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl RealSeam {
+    /// A seam without threads yet.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<std::thread::JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seam for RealSeam {
+    fn start(
+        &self,
+        _thread: usize,
+        name: String,
+        stack_bytes: usize,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
+        self.threads().push(thread);
+        Ok(())
+    }
+
+    fn park(&self, _thread: usize, timeout: Option<Duration>) {
+        match timeout {
+            Some(timeout) => std::thread::park_timeout(timeout),
+            None => std::thread::park(),
+        }
+    }
+
+    fn unpark(&self, thread: usize) {
+        if let Some(thread) = self.threads().get(thread) {
+            thread.thread().unpark();
+        }
+    }
+
+    fn pass(&self, _thread: usize, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads());
+        for thread in threads {
+            // A compute thread catches what users' code throws, so an error is the runtime's own panic, which its message
+            // on stderr has told.
+            drop(thread.join());
+        }
+    }
+}

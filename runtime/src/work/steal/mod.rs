@@ -1,0 +1,14 @@
+//! The steal protocol between nodes: messages and two state machines without I/O, the thief's and the victim's.
+//!
+//! Cluster-aware random stealing (van Nieuwpoort et al., PPoPP 2001) with lifelines (Saraswat et al., PPoPP 2011) in place of
+//! spinning: a victim without work remembers who asked, and sends one hint when it has some.
+
+mod messages;
+mod thief;
+mod victim;
+
+pub use messages::{
+    Abandon, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult, TaskReturn, WorkHint,
+};
+pub use thief::{Scope, StealPolicy, Thief, ThiefAction};
+pub use victim::Victim;

@@ -1,0 +1,570 @@
+//! The thief's side: whom to ask, when, and what the node waits for meanwhile.
+//!
+//! Bounded by construction: at most one request outstanding inside the cluster and one between clusters, each matched to its
+//! answer by id. A scope whose victims all had nothing rests with backoff and jitter; a hint ends the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::id::{ClusterId, NodeId, TaskPath};
+use crate::membership::View;
+use crate::meter::ThreadState;
+
+/// First rest after all victims of a scope had nothing; doubles up to the scope's longest.
+const REST_FIRST: Duration = Duration::from_millis(2);
+/// Longest rest inside the cluster. Hints wake a resting thief; this bounds the harm of a lost one, and the idle cost: a
+/// round of requests five times a second.
+const REST_LOCAL_MAX: Duration = Duration::from_millis(200);
+/// Longest rest between clusters.
+const REST_WIDE_MAX: Duration = Duration::from_millis(1000);
+/// A request unanswered for so long is given up; its answer is still taken when it comes.
+const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
+/// The same between clusters.
+const TIMEOUT_WIDE: Duration = Duration::from_secs(20);
+
+/// Whether thief and victim share a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// They do.
+    Local,
+    /// They do not.
+    Wide,
+}
+
+/// How victims are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StealPolicy {
+    /// Synchronous random steals inside the cluster and, at the same time, one asynchronous steal to a random node of
+    /// another cluster.
+    #[default]
+    ClusterAware,
+    /// One synchronous steal at a time, from a random node anywhere: the baseline.
+    Random,
+}
+
+/// What the thief wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ThiefAction {
+    /// Ask this node.
+    Request {
+        /// Whom.
+        to: NodeId,
+        /// The request's id.
+        id: u32,
+        /// Whether it is in this cluster.
+        scope: Scope,
+        /// Ask only for work at or below this path.
+        awaited: Option<TaskPath>,
+    },
+    /// What idle threads of this node wait for from now on.
+    Waiting(ThreadState),
+    /// Call [`Thief::pump`] at this time.
+    Wake(Instant),
+}
+
+/// What an answered request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Whether the victim is in this cluster.
+    pub scope: Scope,
+    /// From request to answer.
+    pub latency: Duration,
+}
+
+#[derive(Debug)]
+struct Pending {
+    lane: usize,
+    victim: NodeId,
+    scope: Scope,
+    since: Instant,
+    leapfrog: bool,
+}
+
+/// One outstanding request at a time, to victims drawn at random and without repetition until all had nothing.
+#[derive(Debug, Default)]
+struct Lane {
+    victims: Vec<NodeId>,
+    outstanding: Option<u32>,
+    tried: BTreeSet<NodeId>,
+    hinted: Vec<NodeId>,
+    resting_until: Option<Instant>,
+    rest: Duration,
+    rest_max: Duration,
+}
+
+impl Lane {
+    fn new(rest_max: Duration) -> Self {
+        Self { rest: REST_FIRST, rest_max, ..Self::default() }
+    }
+
+    fn refresh(&mut self) {
+        self.tried.clear();
+        self.resting_until = None;
+        self.rest = REST_FIRST;
+    }
+}
+
+/// Lane 0 asks inside the cluster (or, under random stealing, everywhere), lane 1 between clusters.
+#[derive(Debug)]
+pub struct Thief {
+    me: NodeId,
+    cluster: ClusterId,
+    policy: StealPolicy,
+    clusters: BTreeMap<NodeId, ClusterId>,
+    lanes: [Lane; 2],
+    pending: BTreeMap<u32, Pending>,
+    next_id: u32,
+    random: u64,
+    hungry: bool,
+    waiting: Option<ThreadState>,
+    timeouts: [u64; 2],
+}
+
+impl Thief {
+    /// A thief that knows nobody yet. `seed` decides whom it asks.
+    pub fn new(me: NodeId, cluster: ClusterId, policy: StealPolicy, seed: u64) -> Self {
+        Self {
+            me,
+            cluster,
+            policy,
+            clusters: BTreeMap::new(),
+            lanes: [Lane::new(REST_LOCAL_MAX), Lane::new(REST_WIDE_MAX)],
+            pending: BTreeMap::new(),
+            next_id: 0,
+            random: seed | 1,
+            hungry: false,
+            waiting: None,
+            timeouts: [0; 2],
+        }
+    }
+
+    /// Who can be asked from now on.
+    pub fn view(&mut self, view: &View) {
+        self.clusters =
+            view.members.iter().map(|(node, m)| (node.clone(), m.cluster.clone())).collect();
+        let of = |scope: Option<Scope>| -> Vec<NodeId> {
+            let others = self.clusters.iter().filter(|(node, _)| **node != self.me);
+            let fits = |cluster: &ClusterId| match scope {
+                Some(Scope::Local) => *cluster == self.cluster,
+                Some(Scope::Wide) => *cluster != self.cluster,
+                None => true,
+            };
+            others.filter(|(_, cluster)| fits(cluster)).map(|(node, _)| node.clone()).collect()
+        };
+        let [local, wide] = match self.policy {
+            StealPolicy::ClusterAware => [of(Some(Scope::Local)), of(Some(Scope::Wide))],
+            StealPolicy::Random => [of(None), Vec::new()],
+        };
+        for (lane, victims) in self.lanes.iter_mut().zip([local, wide]) {
+            lane.victims = victims;
+            lane.refresh();
+        }
+    }
+
+    /// Whether a node is in this cluster; nodes not in the view count as elsewhere.
+    pub fn scope_of(&self, node: &NodeId) -> Scope {
+        if self.clusters.get(node) == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
+    }
+
+    /// Whether a node takes part in the job.
+    pub fn knows(&self, node: &NodeId) -> bool {
+        self.clusters.contains_key(node)
+    }
+
+    /// Whether this node wants work from now on.
+    pub fn set_hungry(&mut self, hungry: bool) {
+        if self.hungry && !hungry {
+            // Work was found: the next time all victims are worth asking again.
+            self.lanes.iter_mut().for_each(Lane::refresh);
+            self.waiting = None;
+        }
+        self.hungry = hungry;
+    }
+
+    /// An answer has come; `hit` if with a task. `None` for an id that is not outstanding (given up, or of an earlier
+    /// life): a task in it is taken nevertheless.
+    pub fn answered(&mut self, id: u32, hit: bool, now: Instant) -> Option<Answered> {
+        let pending = self.pending.remove(&id)?;
+        let lane = &mut self.lanes[pending.lane];
+        if lane.outstanding == Some(id) {
+            lane.outstanding = None;
+        }
+        if hit {
+            lane.refresh();
+        } else if !pending.leapfrog {
+            lane.tried.insert(pending.victim);
+        }
+        Some(Answered { scope: pending.scope, latency: now - pending.since })
+    }
+
+    /// A victim that had nothing has work now.
+    pub fn hinted(&mut self, from: &NodeId) {
+        for lane in &mut self.lanes {
+            if lane.victims.contains(from) {
+                lane.tried.remove(from);
+                lane.resting_until = None;
+                if !lane.hinted.contains(from) {
+                    lane.hinted.push(from.clone());
+                }
+            }
+        }
+    }
+
+    /// A request could not be sent, or the link to its victim went down: as an answer without a task.
+    pub fn unreachable(&mut self, victim: &NodeId) {
+        let lost: Vec<u32> =
+            self.pending.iter().filter(|(_, p)| p.victim == *victim).map(|(id, _)| *id).collect();
+        for id in lost {
+            if let Some(pending) = self.pending.remove(&id) {
+                let lane = &mut self.lanes[pending.lane];
+                if lane.outstanding == Some(id) {
+                    lane.outstanding = None;
+                }
+                lane.tried.insert(pending.victim);
+            }
+        }
+    }
+
+    /// Requests given up waiting for: inside the cluster, and between clusters.
+    pub fn timeouts(&self) -> [u64; 2] {
+        self.timeouts
+    }
+
+    /// What to do now. `awaited` are the leased tasks that threads of this node wait for, with their holders.
+    pub fn pump(&mut self, awaited: &[(TaskPath, NodeId)], now: Instant) -> Vec<ThiefAction> {
+        let mut actions = Vec::new();
+        self.give_up_old(now);
+        let mut wake: Option<Instant> = None;
+        if self.hungry || !awaited.is_empty() {
+            for lane in 0..2 {
+                if self.lanes[lane].outstanding.is_none() {
+                    match self.choose(lane, awaited, now) {
+                        Choice::Ask(victim, awaited) => {
+                            actions.push(self.request(lane, victim, awaited, now));
+                        }
+                        Choice::Rest(until) => {
+                            wake = Some(wake.map_or(until, |wake| wake.min(until)));
+                        }
+                        Choice::Nobody => {}
+                    }
+                }
+                if let Some(id) = self.lanes[lane].outstanding
+                    && let Some(pending) = self.pending.get(&id)
+                {
+                    let until = pending.since + timeout(pending.scope);
+                    wake = Some(wake.map_or(until, |wake| wake.min(until)));
+                }
+            }
+        }
+        if self.hungry {
+            let waiting = self.waits_for();
+            if self.waiting != Some(waiting) {
+                self.waiting = Some(waiting);
+                actions.push(ThiefAction::Waiting(waiting));
+            }
+        }
+        actions.extend(wake.map(ThiefAction::Wake));
+        actions
+    }
+
+    /// Idle time with a request inside the cluster outstanding is waiting inside it; with only one to another cluster,
+    /// waiting between clusters.
+    fn waits_for(&self) -> ThreadState {
+        let outstanding = self.lanes.iter().filter_map(|lane| lane.outstanding);
+        let scopes: Vec<Scope> =
+            outstanding.filter_map(|id| self.pending.get(&id)).map(|p| p.scope).collect();
+        if scopes.contains(&Scope::Local) {
+            ThreadState::WaitLocal
+        } else if scopes.contains(&Scope::Wide) {
+            ThreadState::WaitWide
+        } else {
+            ThreadState::Idle
+        }
+    }
+
+    fn give_up_old(&mut self, now: Instant) {
+        let old: Vec<u32> = self
+            .pending
+            .iter()
+            .filter(|(_, p)| now >= p.since + timeout(p.scope))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in old {
+            if let Some(pending) = self.pending.remove(&id) {
+                self.timeouts[pending.scope as usize] += 1;
+                let lane = &mut self.lanes[pending.lane];
+                lane.tried.insert(pending.victim);
+                if lane.outstanding == Some(id) {
+                    lane.outstanding = None;
+                }
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        lane: usize,
+        to: NodeId,
+        awaited: Option<TaskPath>,
+        now: Instant,
+    ) -> ThiefAction {
+        self.next_id = self.next_id.wrapping_add(1);
+        let id = self.next_id;
+        let scope = self.scope_of(&to);
+        let leapfrog = awaited.is_some();
+        self.pending.insert(id, Pending { lane, victim: to.clone(), scope, since: now, leapfrog });
+        self.lanes[lane].outstanding = Some(id);
+        ThiefAction::Request { to, id, scope, awaited }
+    }
+
+    fn choose(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
+        if self.lanes[lane].resting_until.is_some_and(|until| now >= until) {
+            self.lanes[lane].resting_until = None;
+            self.lanes[lane].tried.clear();
+        }
+        if let Some(until) = self.lanes[lane].resting_until {
+            return Choice::Rest(until);
+        }
+        // Leapfrog first: the nodes that hold what threads of this node wait for.
+        for (path, holder) in awaited {
+            let lane = &mut self.lanes[lane];
+            if lane.victims.contains(holder) && !lane.tried.contains(holder) {
+                lane.tried.insert(holder.clone());
+                return Choice::Ask(holder.clone(), Some(path.clone()));
+            }
+        }
+        if !self.hungry {
+            return self.rest(lane, now);
+        }
+        if let Some(victim) = self.lanes[lane].hinted.pop() {
+            return Choice::Ask(victim, None);
+        }
+        let untried: Vec<&NodeId> = {
+            let lane = &self.lanes[lane];
+            lane.victims.iter().filter(|victim| !lane.tried.contains(*victim)).collect()
+        };
+        if untried.is_empty() {
+            return self.rest(lane, now);
+        }
+        let count = untried.len() as u64;
+        let candidates: Vec<NodeId> = untried.into_iter().cloned().collect();
+        let at = self.draw() % count;
+        Choice::Ask(candidates[at as usize].clone(), None)
+    }
+
+    fn rest(&mut self, lane: usize, now: Instant) -> Choice {
+        if self.lanes[lane].victims.is_empty() {
+            return Choice::Nobody;
+        }
+        let jitter = self.draw() % 1000;
+        let lane = &mut self.lanes[lane];
+        let rest = lane.rest + lane.rest * u32::try_from(jitter).unwrap_or(0) / 4000;
+        lane.rest = (lane.rest * 2).min(lane.rest_max);
+        let until = now + rest;
+        lane.resting_until = Some(until);
+        Choice::Rest(until)
+    }
+
+    fn draw(&mut self) -> u64 {
+        let mut x = self.random;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random = x;
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+}
+
+enum Choice {
+    Ask(NodeId, Option<TaskPath>),
+    Rest(Instant),
+    Nobody,
+}
+
+fn timeout(scope: Scope) -> Duration {
+    match scope {
+        Scope::Local => TIMEOUT_LOCAL,
+        Scope::Wide => TIMEOUT_WIDE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Epoch, Incarnation};
+    use crate::membership::Member;
+    use crate::net::Address;
+
+    fn view(nodes: &[(&str, &str)]) -> View {
+        let member = |cluster: &str| Member {
+            incarnation: Incarnation(1),
+            cluster: ClusterId::from(cluster),
+            address: Address::Memory,
+            threads: 1,
+        };
+        let members = nodes.iter().map(|(n, c)| (NodeId::from(*n), member(c))).collect();
+        View { epoch: Epoch(1), version: 1, members, ..View::default() }
+    }
+
+    fn thief(policy: StealPolicy) -> Thief {
+        let mut thief = Thief::new("a0".into(), "a".into(), policy, 42);
+        thief.view(&view(&[("a0", "a"), ("a1", "a"), ("a2", "a"), ("b0", "b"), ("b1", "b")]));
+        thief.set_hungry(true);
+        thief
+    }
+
+    fn requests(actions: &[ThiefAction]) -> Vec<(NodeId, u32, Scope)> {
+        let request = |action: &ThiefAction| match action {
+            ThiefAction::Request { to, id, scope, .. } => Some((to.clone(), *id, *scope)),
+            _ => None,
+        };
+        actions.iter().filter_map(request).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_request_inside_and_one_between_clusters_at_most() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let now = Instant::now();
+        let first = requests(&thief.pump(&[], now));
+        assert_eq!(first.iter().map(|r| r.2).collect::<Vec<_>>(), [Scope::Local, Scope::Wide]);
+        assert!(requests(&thief.pump(&[], now)).is_empty());
+        // The local one is answered: only a local one follows, to the other local node.
+        thief.answered(first[0].1, false, now);
+        let second = requests(&thief.pump(&[], now));
+        assert_eq!(second.len(), 1);
+        assert_eq!(second[0].2, Scope::Local);
+        assert_ne!(second[0].0, first[0].0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_is_charged_to_the_local_request_while_there_is_one() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let now = Instant::now();
+        let actions = thief.pump(&[], now);
+        assert!(actions.contains(&ThiefAction::Waiting(ThreadState::WaitLocal)));
+        let mut states = Vec::new();
+        let mut outstanding = requests(&actions);
+        for _ in 0..8 {
+            let Some(at) = outstanding.iter().position(|r| r.2 == Scope::Local) else { break };
+            thief.answered(outstanding.remove(at).1, false, now);
+            let actions = thief.pump(&[], now);
+            outstanding.extend(requests(&actions));
+            states.extend(actions.iter().filter_map(|a| match a {
+                ThiefAction::Waiting(state) => Some(*state),
+                _ => None,
+            }));
+        }
+        // Both local nodes had nothing; only the wide request is pending now.
+        assert_eq!(states, [ThreadState::WaitWide]);
+        for (_, id, _) in outstanding.drain(..).collect::<Vec<_>>() {
+            thief.answered(id, false, now);
+        }
+        let (_, id, _) = requests(&thief.pump(&[], now)).remove(0);
+        thief.answered(id, false, now);
+        assert!(thief.pump(&[], now).contains(&ThiefAction::Waiting(ThreadState::Idle)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thief_whose_victims_have_nothing_rests_longer_and_longer_and_a_hint_wakes_it() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let start = Instant::now();
+        let mut now = start;
+        let mut asked = 0;
+        while now < start + Duration::from_secs(60) {
+            let actions = thief.pump(&[], now);
+            let requests = requests(&actions);
+            asked += requests.len();
+            if requests.is_empty() {
+                let wake = actions.iter().find_map(|a| match a {
+                    ThiefAction::Wake(at) => Some(*at),
+                    _ => None,
+                });
+                now = wake.expect("a resting thief wants to be woken");
+            }
+            for (_, id, _) in requests {
+                thief.answered(id, false, now);
+            }
+        }
+        // Two local victims about 5 times a second and two wide ones about once: far from the millions of spec C12.
+        assert!(asked < 60 * (2 * 6 + 2 * 2), "{asked} requests in an idle minute");
+        assert!(requests(&thief.pump(&[], now)).len() <= 2);
+        // Whatever state it rests in, a hint leads to a request to the hinter at once.
+        let mut outstanding = requests(&thief.pump(&[], now));
+        loop {
+            for (_, id, _) in outstanding.drain(..) {
+                thief.answered(id, false, now);
+            }
+            outstanding = requests(&thief.pump(&[], now));
+            if outstanding.is_empty() {
+                break;
+            }
+        }
+        thief.hinted(&"a2".into());
+        let hinted = requests(&thief.pump(&[], now));
+        assert_eq!(hinted.iter().filter(|r| r.2 == Scope::Local).count(), 1);
+        assert_eq!(hinted[0].0, NodeId::from("a2"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn random_stealing_asks_one_node_at_a_time_anywhere() {
+        let mut thief = thief(StealPolicy::Random);
+        let now = Instant::now();
+        let mut seen = BTreeSet::new();
+        for _ in 0..4 {
+            let asked = requests(&thief.pump(&[], now));
+            assert_eq!(asked.len(), 1);
+            seen.insert(asked[0].0.clone());
+            thief.answered(asked[0].1, false, now);
+        }
+        assert_eq!(seen.len(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_matched_by_id_and_late_ones_count_as_unknown() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let start = Instant::now();
+        let first = requests(&thief.pump(&[], start));
+        let later = start + TIMEOUT_WIDE + Duration::from_secs(1);
+        let second = requests(&thief.pump(&[], later));
+        assert_eq!(thief.timeouts(), [1, 1]);
+        assert_eq!(second.len(), 2);
+        assert_eq!(thief.answered(first[0].1, true, later), None);
+        let answered = thief.answered(second[0].1, true, later + Duration::from_millis(3));
+        assert_eq!(answered.map(|a| a.latency), Some(Duration::from_millis(3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_node_that_is_not_hungry_leapfrogs_only() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        thief.set_hungry(false);
+        let now = Instant::now();
+        assert!(requests(&thief.pump(&[], now)).is_empty());
+        let path = TaskPath(vec![0, 1]);
+        let actions = thief.pump(&[(path.clone(), "b1".into())], now);
+        let asked: Vec<_> = actions
+            .iter()
+            .filter_map(|a| match a {
+                ThiefAction::Request { to, awaited, .. } => Some((to.clone(), awaited.clone())),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(asked, [(NodeId::from("b1"), Some(path))]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreachable_victim_frees_its_lane() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let now = Instant::now();
+        let first = requests(&thief.pump(&[], now));
+        thief.unreachable(&first[1].0);
+        let second = requests(&thief.pump(&[], now));
+        assert_eq!(second.len(), 1);
+        assert_eq!(second[0].2, Scope::Wide);
+        assert_ne!(second[0].0, first[1].0);
+    }
+}

@@ -1,0 +1,82 @@
+//! A job whose leaves take modelled time: what it computes is known beforehand, so efficiency can be.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
+
+/// `rounds` iterations of a binary tree of `leaves` leaves that take between half and one and a half times `leaf_us`,
+/// decided by a hash of the leaf's number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Modelled {
+    /// Iterations.
+    pub rounds: u32,
+    /// Leaves of each.
+    pub leaves: u32,
+    /// Mean length of a leaf, in microseconds.
+    pub leaf_us: u64,
+}
+
+impl Modelled {
+    /// The time all leaves take together.
+    pub fn work(&self) -> Duration {
+        let one: u64 = (0..self.leaves).map(|leaf| length_us(self.leaf_us, leaf)).sum();
+        Duration::from_micros(one * u64::from(self.rounds))
+    }
+}
+
+fn hash(n: u32) -> u64 {
+    let mut z = u64::from(n).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Whole milliseconds, for tokio's clock rounds sleeps up to them.
+fn length_us(mean_us: u64, leaf: u32) -> u64 {
+    let us = mean_us / 2 + hash(leaf) % (mean_us + 1);
+    us.div_ceil(1000) * 1000
+}
+
+#[derive(Serialize, Deserialize)]
+struct Leaves {
+    from: u32,
+    to: u32,
+    leaf_us: u64,
+}
+
+impl Task for Leaves {
+    type Output = u64;
+    const NAME: &'static str = "modelled.leaves";
+
+    fn run(self, cx: &Context) -> Result<u64, Stop> {
+        let Leaves { from, to, leaf_us } = self;
+        if to - from <= 1 {
+            cx.model(Duration::from_micros(length_us(leaf_us, from)))?;
+            return Ok(hash(from));
+        }
+        let middle = from + (to - from) / 2;
+        let (a, b) =
+            cx.join(Leaves { from, to: middle, leaf_us }, Leaves { from: middle, to, leaf_us })?;
+        Ok(a.wrapping_mul(31).wrapping_add(b))
+    }
+}
+
+impl Job for Modelled {
+    const NAME: &'static str = "modelled";
+    const ABOUT: &'static str = "leaves that take modelled time";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Leaves>();
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let mut checksum = 0u64;
+        for _ in 0..self.rounds {
+            let sum = cx.call(Leaves { from: 0, to: self.leaves, leaf_us: self.leaf_us })?;
+            checksum = checksum.wrapping_mul(7).wrapping_add(sum);
+            cx.iteration_done();
+        }
+        Ok(Outcome { checksum, result: serde_json::Value::Null })
+    }
+}

@@ -1,0 +1,177 @@
+//! A grid in one process and in virtual time: real engines on the in-memory network, under tokio's paused clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use springtide_runtime::event::{EventHash, Record, Recorder};
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
+use springtide_runtime::membership::{Member, View};
+use springtide_runtime::meter::{Histograms, Statistics};
+use springtide_runtime::net::{Address, LinkProfile, MemoryConfig, MemoryNet, Router};
+use springtide_runtime::share::ShareConfig;
+use springtide_runtime::wire::Kind;
+use springtide_runtime::work::steal::StealPolicy;
+use springtide_runtime::work::{
+    Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, Registry, VirtualSeam,
+    encode_job,
+};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// What a grid is made of.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Nodes of each cluster.
+    pub clusters: Vec<u32>,
+    /// Compute threads of a node.
+    pub threads: usize,
+    /// Round trip between clusters.
+    pub round_trip: Duration,
+    /// Whom thieves ask.
+    pub policy: StealPolicy,
+    /// Of every random choice.
+    pub seed: u64,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Run {
+    /// The outcome.
+    pub outcome: Result<Outcome, Failure>,
+    /// From the root's start to its end, in virtual time.
+    pub wall: Duration,
+    /// Sum over the nodes.
+    pub total: Statistics,
+    /// Sum over the nodes.
+    pub latencies: Histograms,
+    /// Everything recorded, in order.
+    pub records: Vec<Record>,
+    /// Hash of the records and of every arrival on the network.
+    pub hash: u64,
+}
+
+/// Runs `job` on a grid of this shape, in virtual time, to its end.
+pub fn run<J: Job>(shape: &Shape, job: J) -> Run {
+    run_with(shape, job, |_| {})
+}
+
+/// As [`run`]; `meddle` is called once all is set up, with the network.
+pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 'static) -> Run {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime")
+    };
+    let system = actix::System::with_tokio_rt(runtime);
+    let shape = shape.clone();
+    system.block_on(async move { run_here(&shape, job, meddle).await })
+}
+
+fn view_of(shape: &Shape) -> View {
+    let mut members = BTreeMap::new();
+    let mut cluster_coordinators = BTreeMap::new();
+    for (at, nodes) in shape.clusters.iter().enumerate() {
+        let cluster = ClusterId::from(format!("c{at}"));
+        for n in 0..*nodes {
+            let node = NodeId::from(format!("c{at}-n{n:02}"));
+            cluster_coordinators.entry(cluster.clone()).or_insert_with(|| node.clone());
+            let member = Member {
+                incarnation: Incarnation(1),
+                cluster: cluster.clone(),
+                address: Address::Memory,
+                threads: shape.threads as u32,
+            };
+            members.insert(node, member);
+        }
+    }
+    let coordinator = members.keys().next().cloned();
+    View { epoch: Epoch(1), version: 1, members, coordinator, cluster_coordinators }
+}
+
+async fn run_here<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet)) -> Run {
+    let mut registry = Registry::new();
+    registry.job::<J>();
+    let registry = Arc::new(registry);
+    let wide = LinkProfile::default().delay(shape.round_trip / 2);
+    let config = MemoryConfig { between: wide, ..MemoryConfig::default() };
+    let network = MemoryNet::with(shape.seed, config);
+    let start = Instant::now();
+    let view = view_of(shape);
+    let mut nodes = Vec::new();
+    for (at, (node, member)) in view.members.iter().enumerate() {
+        let peer = Peer {
+            node: node.clone(),
+            incarnation: member.incarnation,
+            cluster: member.cluster.clone(),
+        };
+        let net = network.join(peer.clone()).expect("names are unique");
+        let router = Arc::new(Router::default());
+        let recorder = Recorder::new(node.clone(), peer.incarnation, start, 1 << 20);
+        let config = EngineConfig {
+            job: JobId(1),
+            policy: shape.policy,
+            pool: PoolConfig {
+                threads: shape.threads,
+                stack_bytes: 1 << 20,
+                seed: shape.seed.wrapping_mul(1000) + at as u64,
+                ..PoolConfig::default()
+            },
+            share: ShareConfig { seed: shape.seed + at as u64, ..ShareConfig::default() },
+        };
+        let notes_to = recorder.clone();
+        let notes = Box::new(move |note: Note| {
+            if let Note::Say { text } = note {
+                panic!("unexpected: {text} {}", notes_to.waiting());
+            }
+        });
+        let engine = Engine::start(
+            &config,
+            registry.clone(),
+            net.clone(),
+            VirtualSeam::new(),
+            recorder.clone(),
+            notes,
+        )
+        .expect("threads");
+        router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, engine.inbox());
+        router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
+        net.start(router);
+        engine.view(&view);
+        actix_rt::spawn(engine.clone().drive());
+        nodes.push((engine, recorder, net));
+    }
+    meddle(network.clone());
+    // The others are idle before the root starts, as on a grid that was granted in time.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (tell, told) = oneshot::channel();
+    let entry = registry.find_job(J::NAME).expect("registered above");
+    let body = encode_job(job).expect("the job is right");
+    let started = Instant::now();
+    nodes[0].0.run_job(entry, body, move |outcome| {
+        let _ = tell.send((outcome, Instant::now()));
+    });
+    let (outcome, ended) = tokio::time::timeout(Duration::from_secs(36_000), told)
+        .await
+        .expect("the job ends within ten virtual hours")
+        .expect("the root tells its end");
+    let mut total = Statistics::default();
+    let mut latencies = Histograms::default();
+    for (engine, ..) in &nodes {
+        let statistics = engine.statistics(true);
+        latencies.apply(&statistics.latencies).expect("well-formed");
+        total.merge(&statistics).expect("well-formed");
+    }
+    let mut records = Vec::new();
+    for (engine, recorder, _) in &nodes {
+        engine.close();
+        engine.closed().await;
+        records.extend(recorder.drain());
+    }
+    let mut hash = EventHash::new();
+    records.iter().for_each(|record| hash.add(record));
+    let hash = hash.value() ^ network.digest().rotate_left(17);
+    Run { outcome, wall: ended - started, total, latencies, records, hash }
+}
