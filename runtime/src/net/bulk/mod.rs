@@ -222,35 +222,7 @@ impl Layer {
         let mut sides = self.lock();
         let Sides { sender, receiver } = &mut *sides;
         let mut send = |class, frame| transport.send(&from.node, class, frame);
-        let payload = |whole: Option<(Kind, Bytes)>| whole.map(|(k, body)| Told::Payload(k, body));
-        let told = match frame.kind {
-            Kind::BULK_BEGIN => wire::decode(frame.kind, &frame.body)
-                .map_err(BulkError::from)
-                .and_then(|begin| receiver.begin(&self.config, from, &begin))
-                .map(payload),
-            Kind::BULK_PART => wire::decode(frame.kind, &frame.body)
-                .map_err(BulkError::from)
-                .and_then(|part| receiver.part(from, &part))
-                .map(|()| None),
-            Kind::BULK_CHUNK => receiver.chunk(from, &frame.body).map(payload),
-            Kind::BULK_CREDIT => wire::decode(frame.kind, &frame.body)
-                .map_err(BulkError::from)
-                .and_then(|credit| sender.credit(&from.node, &credit, now, &mut send))
-                .map(|()| None),
-            Kind::BULK_CANCEL => wire::decode::<message::Cancel>(frame.kind, &frame.body)
-                .map_err(BulkError::from)
-                .map(|cancel| {
-                    tracing::debug!(peer = %from, id = cancel.id, why = cancel.why, "bulk cancel");
-                    if cancel.by_receiver {
-                        let back = sender.cancelled(&from.node, cancel.id, now, &mut send);
-                        back.map(Told::Undelivered)
-                    } else {
-                        receiver.cancelled(from, cancel.id);
-                        None
-                    }
-                }),
-            other => Err(BulkError::Foreign(other)),
-        };
+        let told = handle(sender, receiver, &self.config, now, from, frame, &mut send);
         Self::flush(receiver, transport, &from.node);
         told
     }
@@ -298,5 +270,43 @@ impl Layer {
     /// Bytes counted for transfers that are being put together.
     pub(crate) fn memory(&self) -> usize {
         self.lock().receiver.memory()
+    }
+}
+
+/// The protocol's one entry for frames.
+fn handle(
+    sender: &mut Sender,
+    receiver: &mut Receiver,
+    config: &BulkConfig,
+    now: Duration,
+    from: &Peer,
+    frame: Frame,
+    send: sender::Send<'_>,
+) -> Result<Option<Told>, BulkError> {
+    let payload = |whole: Option<(Kind, Bytes)>| whole.map(|(k, body)| Told::Payload(k, body));
+    match frame.kind {
+        Kind::BULK_BEGIN => {
+            let begin = wire::decode(frame.kind, &frame.body)?;
+            receiver.begin(config, from, &begin).map(payload)
+        }
+        Kind::BULK_PART => {
+            let part = wire::decode(frame.kind, &frame.body)?;
+            receiver.part(from, &part).map(|()| None)
+        }
+        Kind::BULK_CHUNK => receiver.chunk(from, &frame.body).map(payload),
+        Kind::BULK_CREDIT => {
+            let credit = wire::decode(frame.kind, &frame.body)?;
+            sender.credit(&from.node, &credit, now, send).map(|()| None)
+        }
+        Kind::BULK_CANCEL => {
+            let cancel: message::Cancel = wire::decode(frame.kind, &frame.body)?;
+            tracing::debug!(peer = %from, id = cancel.id, why = cancel.why, "bulk cancel");
+            if !cancel.by_receiver {
+                receiver.cancelled(from, cancel.id);
+                return Ok(None);
+            }
+            Ok(sender.cancelled(&from.node, cancel.id, now, send).map(Told::Undelivered))
+        }
+        other => Err(BulkError::Foreign(other)),
     }
 }

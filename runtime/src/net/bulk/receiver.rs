@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::message::{Begin, Cancel, Credit, Part};
+use super::sender::TURNS_MAX;
 use super::{BulkConfig, BulkError, is_bulk};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::{self, Frame, Kind};
@@ -67,9 +68,11 @@ impl Receiver {
         if peer.last.is_some_and(|last| id <= last) {
             return Err(BulkError::Id { id });
         }
-        // Refused transfers count too: their number is the bound on what a peer can make this side remember.
-        if peer.transfers.len() >= 2 * config.transfers_max {
-            return Err(BulkError::TooMany { max: config.transfers_max });
+        // Refused transfers count too: this bounds what a peer can make this side remember. An honest one has at most
+        // its turns open, for its begins, chunks and cancels come in order.
+        let max = config.transfers_max.max(TURNS_MAX);
+        if peer.transfers.len() >= max {
+            return Err(BulkError::TooMany { max });
         }
         peer.last = Some(id);
         peer.current = Some(id);
@@ -85,7 +88,7 @@ impl Receiver {
             peer.current = None;
             return Ok(Some((kind, Bytes::new())));
         }
-        if peer.transfers.len() >= config.transfers_max || memory + len > config.memory_bytes {
+        if peer.open() >= config.transfers_max || memory + len > config.memory_bytes {
             let _ = peer.refuse(id, len, kind, BulkError::NoMemory { id, len });
             return Ok(None); // no fault of the peer's
         }
@@ -187,6 +190,11 @@ impl Receiver {
 }
 
 impl Incoming {
+    /// Transfers that are being put together.
+    fn open(&self) -> usize {
+        self.transfers.values().filter(|transfer| transfer.buffer.is_some()).count()
+    }
+
     /// Remembers that a transfer was refused, so that its chunks are dropped, and owes the sender a cancel.
     fn refuse(&mut self, id: u64, len: usize, kind: Kind, error: BulkError) -> BulkError {
         self.cancels.insert(id, error.reason());

@@ -18,7 +18,7 @@ use crate::wire::{self, Frame, Kind};
 pub(crate) type Send<'a> = &'a mut dyn FnMut(Class, Frame) -> Result<(), SendError>;
 
 /// Transfers to one peer that take turns; the rest wait. Well under what a receiver takes at once.
-const TURNS_MAX: usize = 16;
+pub(super) const TURNS_MAX: usize = 16;
 
 /// Longest payload remembered after its link went down. A longer one was hardly all in the transport's queue.
 const LIMBO_MAX: usize = 1 << 20;

@@ -1,1 +1,472 @@
-//! Tests of bulk transfers.
+//! Tests of bulk transfers: the protocol through every order, its bounds, and the window on modelled links.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::message::{Begin, Cancel, Credit, Part};
+use super::sender::Sender;
+use super::window::{CHUNK_MAX, CHUNK_MIN, Window};
+use super::*;
+use crate::id::Incarnation;
+use crate::net::link::{Link, LinkProfile};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn peer(node: &str, life: u64) -> Peer {
+    Peer { node: node.into(), incarnation: Incarnation(life), cluster: "c".into() }
+}
+
+/// Two nodes and what is on its way between them: frames by direction and class, in order.
+struct Wire {
+    config: BulkConfig,
+    sides: [Sides; 2],
+    queues: BTreeMap<(usize, Class), VecDeque<Frame>>,
+    /// Frames that a queue takes.
+    depth: usize,
+    refused: BTreeMap<(usize, Class), bool>,
+    came: Vec<(usize, Bytes)>,
+    back: Vec<(usize, Bytes)>,
+    now: Duration,
+}
+
+impl Wire {
+    fn new(config: BulkConfig, depth: usize) -> Self {
+        let side = || Sides { sender: Sender::new(100), receiver: Receiver::default() };
+        Self {
+            config,
+            sides: [side(), side()],
+            queues: BTreeMap::new(),
+            depth,
+            refused: BTreeMap::new(),
+            came: Vec::new(),
+            back: Vec::new(),
+            now: Duration::ZERO,
+        }
+    }
+
+    fn peer(side: usize) -> Peer {
+        peer(["a", "b"][side], 1)
+    }
+
+    /// Runs one side of the protocol with its transport at hand.
+    fn with<R>(
+        &mut self,
+        side: usize,
+        f: impl FnOnce(&mut Sides, &BulkConfig, Duration, sender::Send<'_>) -> R,
+    ) -> R {
+        let Wire { sides, queues, refused, depth, config, now, .. } = self;
+        let mut send = |class, frame| {
+            let queue: &mut VecDeque<Frame> = queues.entry((side, class)).or_default();
+            if queue.len() >= *depth {
+                refused.insert((side, class), true);
+                return Err(SendError::Full(Self::peer(1 - side).node));
+            }
+            queue.push_back(frame);
+            Ok(())
+        };
+        f(&mut sides[side], config, *now, &mut send)
+    }
+
+    fn offer(&mut self, side: usize, body: Bytes) -> Result<u64, SendError> {
+        let to = Self::peer(1 - side).node;
+        self.with(side, |sides, config, now, send| {
+            sides.sender.offer(config, &to, (Kind::TELL, body), now, send)
+        })
+    }
+
+    /// Delivers one frame; false when there is none in that queue.
+    fn deliver(&mut self, from: usize, class: Class) -> bool {
+        let Some(queue) = self.queues.get_mut(&(from, class)) else { return false };
+        let Some(frame) = queue.pop_front() else { return false };
+        let drained = queue.len() <= self.depth / 2;
+        self.now += MS / 10;
+        let (peer, to) = (Self::peer(from), 1 - from);
+        let node = peer.node.clone();
+        let told = self.with(to, |sides, config, now, send| {
+            let Sides { sender, receiver } = sides;
+            let told = handle(sender, receiver, config, now, &peer, frame, send);
+            receiver.flush(&node, &mut |frame| send(Class::Control, frame).is_ok());
+            told
+        });
+        match told.expect("honest peers make no errors") {
+            Some(Told::Payload(_, body)) => self.came.push((to, body)),
+            Some(Told::Undelivered((_, _, body))) => self.back.push((to, body)),
+            None => {}
+        }
+        if drained && self.refused.remove(&(from, class)).is_some() {
+            let to = Self::peer(to).node;
+            self.with(from, |sides, _, now, send| match class {
+                Class::Bulk => sides.sender.drained(&to, now, send),
+                _ => sides.receiver.flush(&to, &mut |frame| send(Class::Control, frame).is_ok()),
+            });
+        }
+        true
+    }
+
+    /// The link goes down; what was queued is given back where the transport does so.
+    fn down(&mut self) {
+        for side in 0..2 {
+            let node = Self::peer(1 - side).node;
+            self.sides[side].receiver.down(&node);
+            let mut back = self.sides[side].sender.down(&node);
+            for frame in self.queues.remove(&(side, Class::Bulk)).unwrap_or_default() {
+                if frame.kind == Kind::BULK_CHUNK {
+                    back.extend(self.sides[side].sender.returned(&node, &frame.body));
+                }
+            }
+            self.back.extend(back.into_iter().map(|(_, _, body)| (side, body)));
+        }
+        self.queues.clear();
+        self.refused.clear();
+    }
+}
+
+fn pattern(n: usize, len: usize) -> Bytes {
+    (0..len).map(|i| (i * 31 + n * 7 + i / 251) as u8).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer(usize, usize),
+    Deliver(usize, Class, usize),
+    Down,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let class = prop_oneof![Just(Class::Control), Just(Class::Bulk)];
+    prop_oneof![
+        3 => (0..2usize, 0..200_000usize).prop_map(|(side, len)| Step::Offer(side, len)),
+        9 => (0..2usize, class, 1..30usize).prop_map(|(s, c, n)| Step::Deliver(s, c, n)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_payload_arrives_whole_and_once_or_comes_back(
+        steps in proptest::collection::vec(step(), 1..60),
+        down_at in proptest::option::of(0..60usize),
+        depth in 1..20usize,
+        transfers_max in 1..20usize,
+        memory_bytes in prop_oneof![Just(1 << 30), Just(250_000usize)],
+    ) {
+        let config = BulkConfig { transfers_max, memory_bytes, ..BulkConfig::default() };
+        let mut wire = Wire::new(config, depth);
+        // By side that offers: what was offered since the link went down, in order.
+        let mut offered: [Vec<Bytes>; 2] = Default::default();
+        let mut steps = steps;
+        if let Some(at) = down_at.filter(|at| *at < steps.len()) {
+            steps.insert(at, Step::Down);
+        }
+        for (n, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Offer(side, len) => {
+                    let body = pattern(n, len);
+                    wire.offer(side, body.clone()).unwrap();
+                    offered[side].push(body);
+                }
+                Step::Deliver(side, class, times) => {
+                    (0..times).for_each(|_| { wire.deliver(side, class); });
+                }
+                Step::Down => {
+                    wire.down();
+                    prop_assert_eq!(wire.sides[0].receiver.memory(), 0);
+                    prop_assert_eq!(wire.sides[1].receiver.memory(), 0);
+                    for side in 0..2 {
+                        // Never both, never twice, and what came back did not come.
+                        let mut ends: Vec<&Bytes> = wire.came.iter().filter(|(to, _)| *to == 1 - side)
+                            .chain(wire.back.iter().filter(|(to, _)| *to == side))
+                            .map(|(_, body)| body).collect();
+                        let all = ends.len();
+                        ends.sort();
+                        ends.dedup_by(|a, b| a == b && !a.is_empty());
+                        prop_assert_eq!(all, ends.len());
+                        prop_assert!(ends.iter().all(|body| offered[side].contains(body)));
+                        offered[side].clear();
+                    }
+                    wire.came.clear();
+                    wire.back.clear();
+                }
+            }
+            prop_assert!(wire.sides.iter().all(|side| side.receiver.memory() <= memory_bytes));
+        }
+        // Left alone, everything ends.
+        while [(0, Class::Bulk), (0, Class::Control), (1, Class::Bulk), (1, Class::Control)]
+            .into_iter().any(|(side, class)| wire.deliver(side, class)) {}
+        for side in 0..2 {
+            let mut ends: Vec<Bytes> = wire.came.iter().filter(|(to, _)| *to == 1 - side)
+                .chain(wire.back.iter().filter(|(to, _)| *to == side))
+                .map(|(_, body)| body.clone()).collect();
+            ends.sort();
+            offered[side].sort();
+            prop_assert_eq!(&ends, &offered[side]);
+            prop_assert_eq!(wire.sides[side].sender.held(&Wire::peer(1 - side).node), 0);
+            prop_assert_eq!(wire.sides[side].sender.window(&Wire::peer(1 - side).node).0, 0);
+            prop_assert_eq!(wire.sides[side].receiver.memory(), 0);
+        }
+    }
+}
+
+#[test]
+fn transfers_take_turns() {
+    let mut wire = Wire::new(BulkConfig::default(), 1000);
+    let lens = [2_000_000, 2_000_000, 60_000];
+    for (n, len) in lens.into_iter().enumerate() {
+        wire.offer(0, pattern(n, len)).unwrap();
+    }
+    let mut order = Vec::new();
+    while wire.deliver(0, Class::Bulk) || wire.deliver(1, Class::Control) {
+        order.extend(wire.came.drain(..).map(|(_, body)| body.len()));
+    }
+    assert_eq!(order, [60_000, 2_000_000, 2_000_000], "the short one does not wait for the others");
+}
+
+#[test]
+fn bounds_are_held() {
+    let config = BulkConfig { queue_bytes: 100_000, ..BulkConfig::default() };
+    let mut wire = Wire::new(config, 1000);
+    wire.offer(0, pattern(0, 150_000)).expect("nothing else is queued");
+    assert_eq!(wire.offer(0, pattern(1, 1)), Err(SendError::Full("b".into())));
+    while wire.deliver(0, Class::Bulk) || wire.deliver(1, Class::Control) {}
+    wire.offer(0, pattern(2, 60_000)).unwrap();
+    assert_eq!(wire.offer(0, pattern(3, 60_000)), Err(SendError::Full("b".into())));
+}
+
+/// A receiver alone, fed by hand.
+fn receiver(config: &BulkConfig, frames: &[Frame]) -> (Vec<BulkError>, usize, usize) {
+    let (mut sender, mut receiver) = (Sender::new(1), Receiver::default());
+    let mut errors = Vec::new();
+    let mut owed = 0;
+    for frame in frames {
+        let told = handle(
+            &mut sender,
+            &mut receiver,
+            config,
+            Duration::ZERO,
+            &peer("x", 1),
+            frame.clone(),
+            &mut |_, _| Ok(()),
+        );
+        errors.extend(told.err());
+        receiver.flush(&"x".into(), &mut |frame| {
+            owed += usize::from(frame.kind == Kind::BULK_CANCEL);
+            true
+        });
+    }
+    (errors, receiver.memory(), owed)
+}
+
+#[test]
+fn what_is_malformed_is_a_typed_error() {
+    let config = BulkConfig { transfers_max: 2, ..BulkConfig::default() };
+    let begin = |id, kind: Kind, len| {
+        let begin = Begin { id, kind: kind.0, len };
+        Frame::new(Kind::BULK_BEGIN, wire::encode(Kind::BULK_BEGIN, &begin).unwrap())
+    };
+    let chunk = |len| Frame::new(Kind::BULK_CHUNK, vec![0; len]);
+    let part =
+        |id| Frame::new(Kind::BULK_PART, wire::encode(Kind::BULK_PART, &Part { id }).unwrap());
+    let errors = |frames: &[Frame]| receiver(&config, frames);
+    let (e, memory, cancels) = errors(&[chunk(5)]);
+    assert_eq!((e, memory, cancels), (vec![BulkError::Stray], 0, 0));
+    let (e, memory, cancels) = errors(&[begin(1, Kind::TELL, 10), chunk(6), chunk(6)]);
+    assert_eq!((e, memory, cancels), (vec![BulkError::Overrun { id: 1, len: 10 }], 0, 1));
+    let (e, ..) = errors(&[begin(1, Kind::TELL, 10), chunk(0)]);
+    assert_eq!(e, [BulkError::Overrun { id: 1, len: 10 }]);
+    let (e, memory, _) = errors(&[begin(2, Kind::TELL, 10), begin(2, Kind::TELL, 10)]);
+    assert_eq!((e, memory), (vec![BulkError::Id { id: 2 }], 10));
+    let (e, memory, cancels) = errors(&[begin(1, Kind::BULK_CHUNK, 10)]);
+    assert_eq!((e.len(), memory, cancels), (1, 0, 1));
+    let (e, memory, cancels) = errors(&[begin(1, Kind::WORK_HINT, 2000), chunk(2000)]);
+    assert!(matches!(e[..], [BulkError::TooLong { len: 2000, cap: 1024, .. }]), "{e:?}");
+    assert_eq!((memory, cancels), (0, 1));
+    let (e, ..) = errors(&[part(7)]);
+    assert_eq!(e, [BulkError::Unknown { id: 7 }]);
+    let flood: Vec<Frame> = (1..=20).map(|id| begin(id, Kind::TELL, 1 << 29)).collect();
+    let (e, memory, cancels) = errors(&flood);
+    assert_eq!((memory, cancels), (1 << 30, 14), "two are taken, fourteen refused");
+    assert_eq!(e, vec![BulkError::TooMany { max: 16 }; 4]);
+    let junk = Frame::new(Kind::BULK_CREDIT, vec![0xc1]);
+    assert!(matches!(errors(&[junk]).0[..], [BulkError::Wire(_)]));
+    let other = Frame::new(Kind::TELL, vec![]);
+    assert_eq!(errors(&[other]).0, [BulkError::Foreign(Kind::TELL)]);
+}
+
+#[test]
+fn a_credit_for_what_was_not_sent_is_an_error() {
+    let mut sender = Sender::new(1);
+    let to = NodeId::from("x");
+    let mut send = |_, _| Ok(());
+    let body = (Kind::TELL, pattern(0, 100_000));
+    let config = BulkConfig::default();
+    let id = sender.offer(&config, &to, body, Duration::ZERO, &mut send).unwrap();
+    let sent = sender.window(&to).0;
+    let credit = Credit { id, received: sent as u64 + 1 };
+    let error = sender.credit(&to, &credit, MS, &mut send).unwrap_err();
+    assert_eq!(error, BulkError::Credit { id, received: sent + 1, sent });
+    let late = Credit { id: 99, received: 1 };
+    assert_eq!(sender.credit(&to, &late, MS, &mut send), Ok(()));
+}
+
+/// One transfer over a modelled link: returns (bytes a second in the second half, longest queue by then, seconds).
+fn over(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Duration, f64) {
+    let (mut link, mut back) = (Link::new(profile.clone(), 1), Link::new(back, 2));
+    let mut window = Window::new(64 << 20);
+    let (mut now, mut sent, mut credited, mut under_way) = (Duration::ZERO, 0, 0, 0usize);
+    let mut credits: VecDeque<(Duration, usize, Duration)> = VecDeque::new();
+    let (mut half_at, mut queue) = (Duration::ZERO, Duration::ZERO);
+    while credited < len {
+        loop {
+            let chunk = window.chunk().min(len - sent);
+            if chunk == 0 || (under_way > 0 && under_way + chunk > window.bytes()) {
+                break;
+            }
+            let mut at = now;
+            for start in (0..chunk).step_by(1200) {
+                at = link.offer(now, 1200.min(chunk - start)).expect("the queue is deep enough");
+            }
+            if credited > len / 2 {
+                let empty = Duration::from_micros(profile.delay_us);
+                queue = queue.max(at - now - empty);
+            }
+            let credit_at = back.offer(at, 50).expect("the way back is free");
+            credits.push_back((credit_at, chunk, now));
+            (sent, under_way) = (sent + chunk, under_way + chunk);
+        }
+        let (at, chunk, sent_at) = credits.pop_front().expect("something is under way");
+        now = now.max(at);
+        window.credited(chunk, sent_at, under_way, now);
+        (credited, under_way) = (credited + chunk, under_way - chunk);
+        if half_at == Duration::ZERO && credited > len / 2 {
+            half_at = now;
+        }
+    }
+    let rate = (len / 2) as f64 / (now - half_at).as_secs_f64();
+    (rate, queue, now.as_secs_f64())
+}
+
+#[test]
+fn the_window_fills_a_link_without_filling_its_queue() {
+    // (one-way ms, bytes/s, jitter us, least share of the rate, longest queue in ms)
+    let links = [
+        (10, 1_000_000, 0, 0.95, 25),
+        (10, 1_000_000, 3000, 0.9, 30),
+        (10, 100_000, 0, 0.95, 120),
+        (25, 12_500_000, 0, 0.95, 40),
+        (50, 1_000_000, 0, 0.95, 60),
+        (5, 125_000_000, 0, 0.95, 10),
+        (75, 50_000_000, 0, 0.9, 60),
+    ];
+    for (delay, rate, jitter, share, queue_max) in links {
+        let profile = LinkProfile::default()
+            .delay(delay * MS)
+            .rate(rate)
+            .jitter(Duration::from_micros(jitter))
+            .queue(1 << 30);
+        let back = LinkProfile::default().delay(delay * MS);
+        let len = (rate as usize * 30).clamp(3_000_000, 1 << 30);
+        let (got, queue, took) = over(profile.clone(), back, len);
+        println!(
+            "{delay} ms, {rate} B/s, jitter {jitter} us: {got:.0} B/s, queue {queue:?}, {took:.1} s"
+        );
+        assert!(got > share * rate as f64, "{profile:?}: {got}");
+        assert!(queue <= queue_max * MS, "{profile:?}: {queue:?}");
+    }
+}
+
+#[test]
+fn the_window_follows_a_path_that_becomes_longer_and_slower() {
+    let mut window = Window::new(16 << 20);
+    // (until, one-way delay, rate)
+    let phases = [(30, 10, 10e6), (90, 40, 10e6), (150, 40, 1e6)];
+    let (mut now, mut free_at) = (0.0f64, 0.0f64);
+    let mut credits: VecDeque<(f64, usize, f64)> = VecDeque::new();
+    let mut under_way = 0usize;
+    for (until, delay, rate) in phases {
+        let (mut bytes, mut longest) = (0usize, 0.0f64);
+        while now < f64::from(until) {
+            loop {
+                let chunk = window.chunk();
+                if under_way > 0 && under_way + chunk > window.bytes() {
+                    break;
+                }
+                free_at = free_at.max(now) + chunk as f64 / rate;
+                credits.push_back((free_at + 2e-3 * f64::from(delay), chunk, now));
+                under_way += chunk;
+            }
+            let (at, chunk, sent_at) = credits.pop_front().unwrap();
+            now = now.max(at);
+            let seconds = Duration::from_secs_f64;
+            window.credited(chunk, seconds(sent_at), under_way, seconds(now));
+            under_way -= chunk;
+            if now > f64::from(until) - 15.0 {
+                bytes += chunk;
+                longest = longest.max(free_at - now);
+            }
+        }
+        let share = bytes as f64 / 15.0 / rate;
+        println!("{delay} ms, {rate} B/s: {share:.2} of the rate, queue {:.1} ms", longest * 1e3);
+        assert!(share > 0.85, "{delay} ms, {rate} B/s: {share}");
+        assert!(longest < 0.060, "{delay} ms, {rate} B/s: {longest}");
+    }
+}
+
+#[test]
+fn chunks_shrink_and_grow_with_the_window() {
+    let mut window = Window::new(1 << 20);
+    assert_eq!(window.chunk(), CHUNK_MIN);
+    for i in 0..200 {
+        let now = Duration::from_micros(100 * (i + 1));
+        window.credited(window.chunk(), now - MS / 10, window.bytes(), now);
+    }
+    assert_eq!((window.chunk(), window.bytes()), (CHUNK_MAX, 1 << 20));
+    assert_eq!(window.base(), Some(MS / 10));
+}
+
+#[test]
+fn golden_bytes() {
+    let dir = env!("CARGO_MANIFEST_DIR");
+    let begin = Begin { id: 1_700_000_000_000_001, kind: Kind::STEAL_REPLY.0, len: 100 << 20 };
+    wire::golden::check(dir, Kind::BULK_BEGIN, "plain", &begin);
+    wire::golden::check(dir, Kind::BULK_PART, "plain", &Part { id: 7 });
+    wire::golden::check(dir, Kind::BULK_CREDIT, "plain", &Credit { id: 7, received: 65_536 });
+    let cancel = Cancel { id: 7, by_receiver: true, why: "no room at the receiver".into() };
+    wire::golden::check(dir, Kind::BULK_CANCEL, "plain", &cancel);
+}
+
+#[test]
+fn mutated_frames_never_panic_nor_pass_the_bounds() {
+    thread_local! {
+        static SIDES: RefCell<(Sender, Receiver)> = RefCell::new((Sender::new(7), Receiver::default()));
+    }
+    fn feed(kind: Kind, body: &[u8]) -> bool {
+        let config = BulkConfig { memory_bytes: 1 << 20, ..BulkConfig::default() };
+        SIDES.with_borrow_mut(|(sender, receiver)| {
+            let frame = Frame::new(kind, body.to_vec());
+            let from = peer("x", 1);
+            let mut send = |_, _| Ok(());
+            let told = handle(sender, receiver, &config, MS, &from, frame, &mut send);
+            receiver.flush(&from.node, &mut |_| true);
+            assert!(receiver.memory() <= 1 << 20);
+            told.is_ok()
+        })
+    }
+    let corpus: Vec<_> = wire::golden::corpus(env!("CARGO_MANIFEST_DIR"))
+        .into_iter()
+        .filter(|(kind, _)| is_bulk(*kind))
+        .chain([(Kind::BULK_CHUNK, vec![5; 100])])
+        .collect();
+    assert!(corpus.len() >= 5);
+    let decoders: [wire::fuzz::Decoder; 5] = [
+        (Kind::BULK_BEGIN, |body| feed(Kind::BULK_BEGIN, body)),
+        (Kind::BULK_PART, |body| feed(Kind::BULK_PART, body)),
+        (Kind::BULK_CHUNK, |body| feed(Kind::BULK_CHUNK, body)),
+        (Kind::BULK_CREDIT, |body| feed(Kind::BULK_CREDIT, body)),
+        (Kind::BULK_CANCEL, |body| feed(Kind::BULK_CANCEL, body)),
+    ];
+    let tally = wire::fuzz::run(&corpus, &decoders, 64);
+    assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
+}

@@ -22,8 +22,9 @@ pub(crate) const CHUNK_MAX: usize = INLINE_MAX;
 const WINDOW_MIN: usize = 2 * CHUNK_MIN;
 /// Where a transfer starts when nothing is known of the path.
 const WINDOW_START: usize = 4 * CHUNK_MIN;
-/// Chunks a window is cut into, so that credits come evenly.
-const CHUNKS_A_WINDOW: usize = 4;
+/// A window holds at least so many chunks, so that credits come evenly; and the target delay holds so many, so that the
+/// time a chunk itself takes on a slow link is not taken for a queue.
+const CHUNKS: f64 = 4.0;
 
 /// Queueing delay aimed at, as a share of the base round trip, and its bounds. The lower one stands above the noise of
 /// thread wake-ups, the upper one under what RFC 6817 allows (100 ms).
@@ -41,7 +42,8 @@ const PROBE_SAMPLES: u32 = 2;
 pub(crate) struct Window {
     bytes: f64,
     max: usize,
-    starting: bool,
+    /// Doubles in a round trip, until a queue shows or this is reached.
+    starting: Option<f64>,
     base: Option<Duration>,
     base_at: Duration,
     probe: Probe,
@@ -50,7 +52,8 @@ pub(crate) struct Window {
 #[derive(Debug, PartialEq)]
 enum Probe {
     Off,
-    /// Waits until at most [`WINDOW_MIN`] is under way.
+    /// Waits until at most half of the window is under way: what was in a queue has left it then, for a window is not
+    /// much more than the path itself holds.
     Draining,
     /// Counts chunks sent at or after `since`.
     Sampling {
@@ -60,13 +63,18 @@ enum Probe {
     },
 }
 
+/// The queueing delay aimed at on a path with this base round trip.
+fn target(base: Duration) -> Duration {
+    base.mul_f64(TARGET_SHARE).clamp(TARGET_MIN, TARGET_MAX)
+}
+
 impl Window {
     /// A window that may grow to `max` bytes.
     pub(crate) fn new(max: usize) -> Self {
         Self {
             bytes: WINDOW_START.min(max) as f64,
             max: max.max(WINDOW_MIN),
-            starting: true,
+            starting: Some(f64::INFINITY),
             base: None,
             base_at: Duration::ZERO,
             probe: Probe::Off,
@@ -75,12 +83,19 @@ impl Window {
 
     /// Bytes that may be under way.
     pub(crate) fn bytes(&self) -> usize {
-        if self.probe == Probe::Off { self.bytes as usize } else { WINDOW_MIN }
+        if self.probe == Probe::Off { self.bytes as usize } else { self.half() }
+    }
+
+    fn half(&self) -> usize {
+        (self.bytes as usize / 2).max(WINDOW_MIN)
     }
 
     /// Bytes of the next chunk.
     pub(crate) fn chunk(&self) -> usize {
-        (self.bytes() / CHUNKS_A_WINDOW).clamp(CHUNK_MIN, CHUNK_MAX)
+        // At the rate of a window in a round trip, this much takes as long as the target delay.
+        let share = self.base.map_or(1.0, |base| target(base).as_secs_f64() / base.as_secs_f64());
+        let chunk = self.bytes() as f64 * share.min(1.0) / CHUNKS;
+        (chunk as usize).clamp(CHUNK_MIN, CHUNK_MAX)
     }
 
     /// The smallest round trip of a chunk, once known.
@@ -110,15 +125,13 @@ impl Window {
         if self.probe != Probe::Off {
             return;
         }
-        let target = base.mul_f64(TARGET_SHARE).clamp(TARGET_MIN, TARGET_MAX);
-        let queueing = sample.saturating_sub(base).as_secs_f64() / target.as_secs_f64();
+        let queueing = sample.saturating_sub(base).as_secs_f64() / target(base).as_secs_f64();
         let limited = under_way as f64 >= self.bytes - self.chunk() as f64;
         let acked = acked as f64;
-        if self.starting && queueing > 0.75 {
-            self.starting = false;
+        if self.starting.is_some_and(|until| queueing > 0.75 || self.bytes >= until) {
+            self.starting = None;
         }
-        if self.starting {
-            // Doubles in a round trip.
+        if self.starting.is_some() {
             self.bytes += if limited { acked } else { 0.0 };
         } else if queueing <= 1.0 {
             // Up to an eighth, but at least a quarter of the smallest chunk, in a round trip.
@@ -154,11 +167,14 @@ impl Window {
                 if *left == 0 {
                     self.base = Some(*least);
                     self.base_at = now;
+                    // Back to where it was, but not in one burst.
+                    self.starting = Some(self.bytes);
+                    self.bytes = self.half() as f64;
                     self.probe = Probe::Off;
                 }
             }
         }
-        if self.probe == Probe::Draining && left <= WINDOW_MIN {
+        if self.probe == Probe::Draining && left <= self.half() {
             self.probe = Probe::Sampling { since: now, left: PROBE_SAMPLES, least: Duration::MAX };
         }
     }
