@@ -197,7 +197,7 @@ impl Coordinator {
             }
             finals
         };
-        ctx.spawn(finals.into_actor(self).map(move |finals, coordinator, ctx| {
+        ctx.spawn(finals.into_actor(self).map(move |finals, coordinator, _| {
             let mut last = Vec::new();
             for (cluster, answer) in finals {
                 match answer {

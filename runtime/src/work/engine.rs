@@ -604,6 +604,7 @@ impl Inner {
             pool.halt_tree(&stolen.base, Halt::OwnerLost);
         }
         drop(pool.take_all_incoming(|task| task.owner.node == *node));
+        self.objects_ref().down(node);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if reclaimed > 0 {
             self.state().counters.tasks.reclaimed += reclaimed as u64;
@@ -654,6 +655,18 @@ impl Inner {
                     version: version.n,
                     object_bytes: bytes,
                     delta,
+                });
+            }
+            Fact::Fetched { key, version, from, bytes, took } => {
+                self.recorder.record(Event::ObjectFetched {
+                    job: self.job,
+                    object: key.name,
+                    part: key.part,
+                    epoch: version.epoch,
+                    version: version.n,
+                    from,
+                    object_bytes: bytes,
+                    took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
                 });
             }
             other => tracing::debug!(fact = ?other, "shared objects"),
