@@ -30,7 +30,7 @@ fn help_and_version_are_data() {
 fn slips_of_the_finger_are_told_with_what_was_meant() {
     let cases: [(&[&str], &str); 8] = [
         (&[], "Usage:"),
-        (&["rnu"], "'run'"),
+        (&["runn"], "'run'"),
         (&["run", "fibb"], "'fib'"),
         (&["run", "fib", "--cluster", "3x2"], "'--clusters'"),
         (&["run", "fib", "--clusters", "3"], "clusters x nodes such as 3x2"),

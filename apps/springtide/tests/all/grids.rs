@@ -183,7 +183,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
         let now = nodes(&state);
         now.len() == 2 && now != before
     });
-    assert_eq!(on_it(&[]).code, Some(0));
+    let ended = on_it(&[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
 
     up.signal("TERM");
     assert_eq!(up.wait().code(), Some(0));
