@@ -130,13 +130,18 @@ impl LinkPolicy {
     pub fn stream_window(&self) -> u32 {
         const LEAST: f64 = 1.25e6;
         let product = self.rtt_ms / 1e3 * self.bandwidth;
-        (2.0 * product).max(LEAST).min(f64::from(RECEIVE_WINDOW)) as u32 // NaN ends as the least
+        within(2.0 * product, LEAST, f64::from(RECEIVE_WINDOW)) as u32
     }
 
     /// The first estimate of the round trip, kept within 1 ms and 3 s.
     pub fn initial_rtt(&self) -> Duration {
-        Duration::from_secs_f64((self.rtt_ms / 1e3).max(1e-3).min(3.0))
+        Duration::from_secs_f64(within(self.rtt_ms / 1e3, 1e-3, 3.0))
     }
+}
+
+/// The value, kept within bounds; what is no number ends as the least.
+fn within(value: f64, least: f64, most: f64) -> f64 {
+    if value.is_nan() { least } else { value.clamp(least, most) }
 }
 
 impl NetConfig {

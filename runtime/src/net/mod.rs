@@ -247,17 +247,17 @@ impl Upward {
     }
 }
 
-impl Upward {
-    fn inbox(&self) -> Option<(Arc<Inner>, Arc<dyn Inbox>)> {
-        let inner = self.inner()?;
-        let inbox = Arc::clone(inner.inbox.get()?);
-        Some((inner, inbox))
+impl Inner {
+    /// Where payloads go: set before the transport begins to tell anything.
+    fn inbox(&self) -> Option<&dyn Inbox> {
+        self.inbox.get().map(|inbox| &**inbox)
     }
 }
 
 impl Events for Upward {
     fn frame(&self, from: &Peer, _class: Class, frame: Frame) {
-        let Some((inner, inbox)) = self.inbox() else { return };
+        let Some(inner) = self.inner() else { return };
+        let Some(inbox) = inner.inbox() else { return };
         if !bulk::is_bulk(frame.kind) {
             return inbox.frame(from, frame.kind, frame.body);
         }
@@ -270,24 +270,27 @@ impl Events for Upward {
     }
 
     fn up(&self, peer: &Peer) {
-        let Some((_, inbox)) = self.inbox() else { return };
+        let Some(inner) = self.inner() else { return };
+        let Some(inbox) = inner.inbox() else { return };
         inbox.up(peer);
     }
 
     fn down(&self, peer: &Peer, why: &str) {
-        let Some((inner, inbox)) = self.inbox() else { return };
+        let Some(inner) = self.inner() else { return };
+        let Some(inbox) = inner.inbox() else { return };
         let back = inner.bulk.down(&peer.node);
         inbox.down(peer, why);
         back.into_iter().for_each(|payload| inbox.undelivered(payload));
     }
 
     fn drained(&self, to: &NodeId, class: Class) {
-        let Some((inner, _)) = self.inbox() else { return };
+        let Some(inner) = self.inner() else { return };
         inner.bulk.drained(&*inner.transport, to, class);
     }
 
     fn undelivered(&self, to: &NodeId, _class: Class, frame: Frame) {
-        let Some((inner, inbox)) = self.inbox() else { return };
+        let Some(inner) = self.inner() else { return };
+        let Some(inbox) = inner.inbox() else { return };
         if !bulk::is_bulk(frame.kind) {
             return inbox.undelivered((to.clone(), frame.kind, frame.body));
         }

@@ -82,7 +82,7 @@ fn read(file: &Path) -> Vec<u8> {
             c.to_digit(16).unwrap_or_else(|| panic!("{}: not hexadecimal: {c:?}", file.display()))
         })
         .collect();
-    assert!(digits.len() % 2 == 0, "{}: an odd number of digits", file.display());
+    assert!(digits.len().is_multiple_of(2), "{}: an odd number of digits", file.display());
     digits.chunks_exact(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
 }
 

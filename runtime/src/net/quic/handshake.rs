@@ -117,7 +117,7 @@ impl Shared {
             Err((Refuse { reason, detail }, control)) => {
                 self.count_refused(reason, remote, &detail);
                 match control {
-                    Some(greeted) => self.refuse(greeted, reason, detail).await,
+                    Some(greeted) => self.refuse(*greeted, reason, detail).await,
                     None => conn.close(Code::Refused.into(), detail.as_bytes()),
                 }
             }
@@ -139,7 +139,7 @@ impl Shared {
     async fn greet(
         &self,
         conn: &Connection,
-    ) -> Result<(Hello, Greeted), (Refuse, Option<Greeted>)> {
+    ) -> Result<(Hello, Greeted), (Refuse, Option<Box<Greeted>>)> {
         let silent = |reason, detail| (Refuse { reason, detail }, None);
         let bad = |detail| silent(RefuseReason::BadHello, detail);
         let certificate = certificate(conn).ok_or_else(|| {
@@ -153,7 +153,7 @@ impl Shared {
         let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
         match hello.check(&expected) {
             Ok(_protocol) => Ok((hello, greeted)),
-            Err(refuse) => Err((refuse, Some(greeted))),
+            Err(refuse) => Err((refuse, Some(Box::new(greeted)))),
         }
     }
 
@@ -360,7 +360,8 @@ pub(super) fn message<T: Serialize>(kind: Kind, value: &T) -> Frame {
 pub(super) fn cut(mut text: String) -> String {
     const MOST: usize = 1000;
     if text.len() > MOST {
-        text.truncate(text.floor_char_boundary(MOST));
+        let end = (0..=MOST).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
     }
     text
 }

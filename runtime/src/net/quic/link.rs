@@ -112,6 +112,15 @@ pub(super) async fn run(
     shared.feed(&entry, Event::Lost { conn: key, why, orderly, wanted });
 }
 
+/// A one-way stream's first byte: part of the wire, whatever the order of the classes.
+fn tag(class: Class) -> u8 {
+    match class {
+        Class::Control => 0,
+        Class::Steal => 1,
+        Class::Bulk => 2,
+    }
+}
+
 /// What every reader and writer of a link holds.
 struct End {
     shared: Arc<Shared>,
@@ -122,7 +131,7 @@ struct End {
 impl End {
     async fn open(self, class: Class) {
         let Ok(mut stream) = self.live.conn.open_uni().await else { return };
-        if stream.write_all(&[class as u8]).await.is_ok() {
+        if stream.write_all(&[tag(class)]).await.is_ok() {
             self.write(class, stream, None).await;
         }
     }
@@ -177,14 +186,13 @@ impl End {
     /// Takes one of the peer's one-way streams.
     async fn accept(self) {
         let Ok(mut stream) = self.live.conn.accept_uni().await else { return };
-        let mut tag = [0];
-        if stream.read_exact(&mut tag).await.is_err() {
+        let mut first = [0];
+        if stream.read_exact(&mut first).await.is_err() {
             return;
         }
-        let class = match tag[0] {
-            tag if tag == Class::Steal as u8 => Class::Steal,
-            tag if tag == Class::Bulk as u8 => Class::Bulk,
-            tag => return self.broken(&format!("stream of unknown class {tag}")),
+        let class = [Class::Steal, Class::Bulk].into_iter().find(|class| tag(*class) == first[0]);
+        let Some(class) = class else {
+            return self.broken(&format!("stream of unknown class {}", first[0]));
         };
         if self.live.seen[class as usize].swap(true, Ordering::Relaxed) {
             return self.broken(&format!("a second stream of class {class:?}"));
@@ -204,6 +212,7 @@ impl End {
                 Ok(None) => return self.broken("a stream ends inside a frame"),
                 Err(_) => return, // the connection is gone, or the peer has reset the stream to close it
             };
+            let (mut frames, mut bytes, mut unknown) = (0, 0, 0);
             for chunk in &mut chunks[..count] {
                 let data = std::mem::take(chunk);
                 let mut fault = None;
@@ -243,11 +252,14 @@ impl End {
                 if !live.is_alive() {
                     return;
                 }
-                if read.unknown > 0 {
-                    self.entry.unknown_kinds.fetch_add(read.unknown, Ordering::Relaxed);
-                    tracing::warn!(peer = %live.peer, frames = read.unknown, "frames of unknown kinds skipped");
-                }
-                self.entry.queue(class).count_in(read.frames, read.bytes);
+                frames += read.frames;
+                bytes += read.bytes;
+                unknown += read.unknown;
+            }
+            self.entry.queue(class).count_in(frames, bytes);
+            if unknown > 0 {
+                self.entry.unknown_kinds.fetch_add(unknown, Ordering::Relaxed);
+                tracing::warn!(peer = %live.peer, frames = unknown, "frames of unknown kinds skipped");
             }
         }
     }

@@ -70,12 +70,13 @@ impl World {
         if wire.dialler == me { Conn::Ours(wire.dial) } else { Conn::Theirs(id) }
     }
 
-    /// One side closes: what it had under way is lost, as with QUIC, where a close overtakes data.
+    /// One side closes: data it had under way is lost, as with QUIC, where a close overtakes data; but a hello or welcome may
+    /// have come already and wait for its turn.
     fn close(&mut self, me: usize, id: u64) {
         let wire = self.wires.get_mut(&id).unwrap();
         if wire.open[me] {
             wire.open[me] = false;
-            wire.towards[1 - me].retain(|p| matches!(p, Packet::Refuse(_)));
+            wire.towards[1 - me].retain(|p| !matches!(p, Packet::Data(_)));
             wire.towards[1 - me].push_back(Packet::Close);
         }
     }
@@ -376,4 +377,17 @@ fn after_a_goodbye_nothing_is_dialled_until_something_is_sent() {
     let down = Action::Down { incarnation: Incarnation(5), why: "bye".into() };
     assert_eq!(machine.handle(lost), [down, Action::DropQueue]);
     assert_eq!(machine.handle(Event::Wanted), [Action::Dial(1)]);
+}
+
+#[test]
+fn a_hello_that_comes_late_does_not_replace_a_later_link() {
+    let mut machine = machine();
+    machine.handle(hello(2, 5, 2));
+    let conn = Conn::Theirs(1);
+    let refused = [Action::Refuse { conn, reason: RefuseReason::Crossed }];
+    assert_eq!(machine.handle(hello(1, 5, 1)), refused);
+    assert_eq!(machine.phase(), Phase::Up(Conn::Theirs(2)));
+    // A new dial says that the peer lost the link.
+    assert_eq!(machine.handle(hello(3, 5, 3))[0], Action::Abandon(Conn::Theirs(2)));
+    assert_eq!(machine.phase(), Phase::Up(Conn::Theirs(3)));
 }

@@ -89,6 +89,10 @@ const CLASSES: [Class; 3] = [Class::Control, Class::Steal, Class::Bulk];
 /// Packets after which a connection's round trip is a measurement and no longer the guess it began with.
 const RTT_PACKETS: u64 = 8;
 
+/// Time for the last packets to leave. The closes themselves are sent at once, and peers have acknowledged the goodbyes;
+/// all that quinn waits for longer is to answer packets that come late.
+const DRAIN: Duration = Duration::from_millis(100);
+
 /// A QUIC network. Dropped, it closes.
 pub(crate) struct Quic(Arc<Shared>);
 
@@ -247,13 +251,16 @@ impl Transport for Quic {
         if shared.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
-        let entry = shared.find(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
-        let idle = entry.idle.load(Ordering::SeqCst);
-        if idle && entry.lock().address.is_none() {
+        // The hot path takes the lock for reading, the queue's, and no more: nothing is cloned or waited for.
+        let peers = shared.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let entry = peers.get(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
+        if entry.idle.load(Ordering::SeqCst) && entry.lock().address.is_none() {
             return Err(SendError::Unknown(to.clone()));
         }
         entry.queue(class).push(frame).map_err(|_| SendError::Full(to.clone()))?;
         if entry.idle.load(Ordering::SeqCst) {
+            let entry = entry.clone();
+            drop(peers);
             shared.feed(&entry, Event::Wanted);
         }
         Ok(())
@@ -537,7 +544,7 @@ impl Shared {
         entries.iter().for_each(|entry| give_up(entry));
         let _ = tokio::time::timeout(grace, gone()).await;
         self.endpoint.close(Code::Goodbye.into(), b"closed");
-        let _ = tokio::time::timeout(grace, self.endpoint.wait_idle()).await;
+        let _ = tokio::time::timeout(DRAIN, self.endpoint.wait_idle()).await;
         self.closed.send_replace(true);
     }
 }
