@@ -1,6 +1,16 @@
-//! The roles of a Springtide grid, as actix actors. See `ARCHITECTURE.md`.
+//! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 
+pub mod client;
+pub mod cluster;
+pub mod coordinator;
+pub mod endpoint;
+pub mod head;
 pub mod job;
+pub mod links;
+pub mod node;
+pub mod provider;
 pub mod scheduler;
+pub mod site;
 pub mod store;
-// `worker`, `cluster` and `coordinator` join the crate as soon as `client::Client` and `scheduler::Scheduler` are here.
+pub mod supervise;
+pub mod worker;

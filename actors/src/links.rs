@@ -104,10 +104,8 @@ mod tests {
         router.up(&peer("b"));
         router.down(&peer("b"), "reset");
         router.up(&peer("a"));
-        let expected = BTreeMap::from([
-            ("a".into(), Link::Up),
-            ("b".into(), Link::Down("reset".into())),
-        ]);
+        let expected =
+            BTreeMap::from([("a".into(), Link::Up), ("b".into(), Link::Down("reset".into()))]);
         assert_eq!(links.next().await, expected);
         assert_eq!(other.next().await, expected);
         let waiting = links.next();

@@ -14,15 +14,13 @@ use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::membership::View;
 use springtide_runtime::meter::NodeReport;
-use springtide_runtime::net::{Contact, Inbox, Net, Router};
+use springtide_runtime::net::{Inbox, Net, Router};
 use springtide_runtime::remote::{Hub, RemoteError};
 use springtide_runtime::remote_message;
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{
-    Engine, EngineConfig, Notes, PoolConfig, RealSeam, Registry, Seam,
-};
+use springtide_runtime::work::{Engine, EngineConfig, Notes, PoolConfig, RealSeam, Registry, Seam};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -49,6 +47,8 @@ pub struct WorkerConfig {
     pub threads: u32,
     /// What the threads block at: real parking, or the simulator's virtual time.
     pub seam: SeamFactory,
+    /// Modelled time of each fork, in virtual time.
+    pub fork_time: Option<Duration>,
     /// Told when the node is asked to end.
     pub on_shutdown: Option<mpsc::UnboundedSender<String>>,
 }
@@ -59,6 +59,7 @@ impl WorkerConfig {
         Self {
             threads,
             seam: Arc::new(|| -> Arc<dyn Seam> { RealSeam::new() }),
+            fork_time: None,
             on_shutdown: None,
         }
     }
@@ -143,16 +144,15 @@ impl Worker {
         self.check(&assign)?;
         let Assign { spec, view, client, scheduler } = assign;
         let node = self.me();
-        for contact in view_contacts(&view).chain([client.clone(), scheduler.clone()]) {
+        for contact in [&client, &scheduler] {
             if contact.node != node {
-                self.net.learn(contact);
+                self.net.learn(contact.clone());
             }
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);
         let (tell, reports) = mpsc::unbounded_channel();
-        let engine = self.start_engine(&spec, tell.clone()).map_err(|error| AssignError::Failed {
-            node: node.clone(),
-            reason: error.to_string(),
+        let engine = self.start_engine(&spec, tell.clone()).map_err(|error| {
+            AssignError::Failed { node: node.clone(), reason: error.to_string() }
         })?;
         let inbox = engine.inbox();
         self.router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, inbox.clone());
@@ -213,7 +213,8 @@ impl Worker {
                 stack_bytes: usize::try_from(spec.params.stack_bytes).unwrap_or(16 << 20),
                 nesting_bound: spec.params.nesting_bound,
                 seed,
-                name: "compute".to_owned(),
+                fork_time: self.config.fork_time,
+                ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },
         };
@@ -235,9 +236,8 @@ impl Worker {
     fn join_cluster(&self, spec: &JobSpec, view: &View, ctx: &mut Context<Self>) {
         let me = self.net.me().clone();
         let Some(host) = view.cluster_coordinators.get(&me.cluster) else { return };
-        let remote = self
-            .hub
-            .remote::<ClusterCoordinator>(host, &cluster_coordinator_name(spec.id));
+        let remote =
+            self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(spec.id));
         let message = Joined {
             job: spec.id,
             node: me.node,
@@ -295,10 +295,7 @@ impl Worker {
     }
 
     /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
-    fn leave(
-        &mut self,
-        ctx: &mut Context<Self>,
-    ) -> impl Future<Output = ()> + 'static + use<> {
+    fn leave(&mut self, ctx: &mut Context<Self>) -> impl Future<Output = ()> + 'static + use<> {
         let running = self.running.take();
         if let Some(running) = &running {
             if let Some(period) = running.period {
@@ -320,14 +317,6 @@ impl Worker {
             }
         }
     }
-}
-
-fn view_contacts(view: &View) -> impl Iterator<Item = Contact> + '_ {
-    view.members.iter().map(|(node, member)| Contact {
-        node: node.clone(),
-        cluster: member.cluster.clone(),
-        address: member.address.clone(),
-    })
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {
@@ -394,10 +383,6 @@ impl Handler<NewView> for Worker {
             return;
         };
         if running.view.advance(message.view) {
-            let me = self.net.me();
-            view_contacts(&running.view)
-                .filter(|contact| contact.node != me.node)
-                .for_each(|contact| self.net.learn(contact));
             running.engine.view(&running.view);
         }
     }
@@ -452,9 +437,7 @@ impl Handler<Shutdown> for Worker {
 }
 
 /// The members of a view by cluster: how many workers each has.
-pub(crate) fn workers_by_cluster(
-    view: &View,
-) -> BTreeMap<springtide_runtime::id::ClusterId, u32> {
+pub(crate) fn workers_by_cluster(view: &View) -> BTreeMap<springtide_runtime::id::ClusterId, u32> {
     let mut workers = BTreeMap::new();
     for member in view.members.values() {
         *workers.entry(member.cluster.clone()).or_insert(0) += 1;

@@ -1,6 +1,292 @@
 //! The scheduler: one a grid. It knows the nodes of every site, queues jobs, and hands them nodes.
+//!
+//! `core` decides; the actor here carries out. It must not know how nodes are started, nor what a job computes.
 
 pub mod core;
 mod messages;
 
-pub use messages::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::event::{Event as Told, Recorder};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::net::Net;
+use springtide_runtime::remote::{Hub, Remote};
+use tokio::sync::oneshot;
+
+use self::core::{Action, Core, Event};
+pub use self::messages::*;
+use crate::client::Client;
+use crate::coordinator::Coordinator;
+use crate::job::{
+    AssignError, CLIENT, Cancel, JobEnded, JobOver, JobReport, Release, WORKER, coordinator_name,
+    site_name,
+};
+use crate::links::{Link, Links};
+use crate::site::{Site, StartAnew};
+use crate::store::Store;
+use crate::worker::Worker;
+
+/// A worker that has not answered an assignment after this time does not take part.
+const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
+/// A worker that has not answered a release after this time is started anew.
+const RELEASE_WITHIN: Duration = Duration::from_secs(20);
+/// A coordinator that has not answered a cancellation after this time is gone round.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+/// A client is told of a failure for this long before the nodes are freed.
+const TELL_WITHIN: Duration = Duration::from_secs(2);
+
+/// The scheduler actor, published as [`SCHEDULER`](crate::job::SCHEDULER).
+pub struct Scheduler {
+    core: Core,
+    store: Store,
+    hub: Arc<Hub>,
+    net: Net,
+    links: Arc<Links>,
+    recorder: Recorder,
+    waiting: BTreeMap<JobId, oneshot::Sender<Result<Granted, SubmitError>>>,
+}
+
+impl Scheduler {
+    /// A scheduler on the node of `net`. `links` tells of clients that go; what happens goes to `recorder`.
+    pub fn new(
+        net: Net,
+        hub: Arc<Hub>,
+        links: Arc<Links>,
+        store: Store,
+        recorder: Recorder,
+    ) -> Self {
+        let core = Core::new(net.contact());
+        Self { core, store, hub, net, links, recorder, waiting: BTreeMap::new() }
+    }
+
+    fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
+        let actions = self.core.handle(event);
+        self.carry_out(ctx, actions.into());
+    }
+
+    fn carry_out(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<Action>) {
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Assign { node, assign } => {
+                    let job = assign.spec.id;
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(*assign).deadline(ASSIGN_WITHIN).start();
+                    let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
+                        let answer = match answer {
+                            Ok(answer) => answer,
+                            Err(error) => Err(no_answer(&node, &error)),
+                        };
+                        act.feed(ctx, Event::Assigned { job, node, answer });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Release { node, job } => {
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(Release { job }).deadline(RELEASE_WITHIN).start();
+                    let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+                        if let Err(error) = &answer {
+                            tracing::warn!(%job, %node, "did not release: {error}");
+                        }
+                        act.feed(ctx, Event::Released { job, node, ok: answer.is_ok() });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Cancel { job, coordinator, reason } => {
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let call = remote.send(Cancel { job, reason });
+                    let call = call.deadline(CANCEL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+                        if let Err(error) = answer {
+                            let reason = format!("its coordinator did not answer: {error}");
+                            act.feed(ctx, Event::CancelFailed { job, reason });
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Grant(granted) => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("grant {}", granted.job),
+                        why: "all that it asks for is free".to_owned(),
+                        inputs: serde_json::json!({ "members": granted.view.members.len() }),
+                    });
+                    self.answer(granted.job, Ok(granted));
+                }
+                Action::Refuse { job, error } => {
+                    tracing::info!(%job, "refused: {error}");
+                    self.answer(job, Err(error));
+                }
+                Action::Ended { job, client, error } => {
+                    tracing::warn!(%job, "ended: {error}");
+                    let remote: Remote<Client> = self.hub.remote(&client.node, CLIENT);
+                    let outcome = Err(error);
+                    let ended = JobEnded { job, outcome, report: JobReport::default() };
+                    let call = remote.send(ended).deadline(TELL_WITHIN).start();
+                    // Nobody else is told before the client is, so that this reason is the one it hears.
+                    let then = move |_, act: &mut Self, ctx: &mut Context<Self>| {
+                        act.carry_out(ctx, actions);
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                    return;
+                }
+                Action::Replace { cluster, nodes, program, reason } => {
+                    self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
+                }
+            }
+        }
+    }
+
+    fn replace(&mut self, ctx: &mut Context<Self>, cluster: &ClusterId, order: StartAnew) {
+        self.recorder.record(Told::Decision {
+            decision: format!("start {} nodes of {cluster} anew", order.nodes.len()),
+            why: order.reason.clone(),
+            inputs: serde_json::json!({ "nodes": order.nodes, "program": order.program }),
+        });
+        // Sites are on the scheduler's node in this version.
+        let here = self.net.me().node.clone();
+        let site: Remote<Site> = self.hub.remote(&here, &site_name(cluster));
+        let nodes = order.nodes.clone();
+        let call = site.send(order).start();
+        let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut Context<Self>| {
+            let Err(error) = answer else { return };
+            for node in nodes {
+                let reason = format!("its site did not start it anew: {error}");
+                act.feed(ctx, Event::NodeLost { node, reason, returns: false });
+            }
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    fn answer(&mut self, job: JobId, answer: Result<Granted, SubmitError>) {
+        if let Some(reply) = self.waiting.remove(&job) {
+            // The submitter may have given up; then its link is down too, and the job is cancelled for it.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+fn no_answer(node: &NodeId, error: &dyn std::error::Error) -> AssignError {
+    AssignError::Failed { node: node.clone(), reason: error.to_string() }
+}
+
+impl Actor for Scheduler {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
+        ctx.spawn(
+            async move {
+                loop {
+                    let news = links.next().await;
+                    for (client, link) in news {
+                        if let Link::Down(_) = link
+                            && let Some(me) = me.upgrade()
+                        {
+                            let _ = me.send(ClientLost(client)).await;
+                        }
+                    }
+                }
+            }
+            .into_actor(self),
+        );
+    }
+}
+
+/// A link went down. Of a node its site tells more; of a client nobody else would tell.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct ClientLost(NodeId);
+
+impl Handler<ClientLost> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: ClientLost, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::ClientLost { client: message.0 });
+    }
+}
+
+impl Handler<Submit> for Scheduler {
+    type Result = ResponseFuture<Result<Granted, SubmitError>>;
+
+    fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) -> Self::Result {
+        let (job, epoch) = match self.store.new_job() {
+            Ok(issued) => issued,
+            Err(error) => {
+                let reason = error.to_string();
+                return Box::pin(async move { Err(SubmitError::Store { reason }) });
+            }
+        };
+        tracing::info!(%job, name = submit.name, client = %submit.client.node, "submitted");
+        self.net.learn(submit.client.clone());
+        let (reply, answer) = oneshot::channel();
+        self.waiting.insert(job, reply);
+        self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });
+        Box::pin(async move {
+            let lost = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
+            answer.await.unwrap_or_else(|_| Err(lost()))
+        })
+    }
+}
+
+impl Handler<CancelJob> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, CancelJob { job, reason }: CancelJob, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Cancel { job, reason });
+    }
+}
+
+impl Handler<JobOver> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, JobOver { job, epoch, ok }: JobOver, ctx: &mut Self::Context) {
+        tracing::info!(%job, ok, "over");
+        self.feed(ctx, Event::JobOver { job, epoch });
+    }
+}
+
+impl Handler<GetStatus> for Scheduler {
+    type Result = MessageResult<GetStatus>;
+
+    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.core.status())
+    }
+}
+
+impl Handler<SiteUp> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: SiteUp, ctx: &mut Self::Context) {
+        let SiteUp { cluster, nodes, starts_programs } = message;
+        self.feed(ctx, Event::SiteUp { cluster, nodes, starts_programs });
+    }
+}
+
+impl Handler<Registered> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, life: Registered, ctx: &mut Self::Context) {
+        tracing::debug!(node = %life.node, threads = life.threads, "registered");
+        self.recorder.record(Told::NodeRegistered {
+            node: life.node.clone(),
+            cluster: life.cluster.clone(),
+            incarnation: life.incarnation,
+            threads: life.threads,
+        });
+        self.feed(ctx, Event::Registered(life));
+    }
+}
+
+impl Handler<NodeLost> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: NodeLost, ctx: &mut Self::Context) {
+        let NodeLost { node, reason, returns } = message;
+        let part = "scheduler".to_owned();
+        self.recorder.record(Told::Fault { part, what: format!("node {node} is lost: {reason}") });
+        self.feed(ctx, Event::NodeLost { node, reason, returns });
+    }
+}

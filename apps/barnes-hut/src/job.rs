@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn the_result_is_the_same_everywhere() {
         // Bits that must not change with compiler, instruction set or machine; a change of the physics changes them.
-        assert_eq!(run(small(), 2).0.checksum, 0);
+        assert_eq!(run(small(), 2).0.checksum, 0xd9bf7f06caf0a07b);
     }
 
     #[test]
@@ -300,7 +300,8 @@ mod tests {
         let result = outcome.result;
         assert_eq!(result["bodies"], 1500);
         assert_eq!(result["steps"], 3);
-        assert!(result["energy_error"].as_f64().unwrap().abs() < 1e-3);
+        let error = result["energy_error"].as_f64().unwrap();
+        assert!(error.abs() < 5e-3, "{error}");
         assert_eq!(result["momentum"].as_array().unwrap().len(), 3);
         assert_eq!(result["per_step"]["kinetic"].as_array().unwrap().len(), 4);
     }

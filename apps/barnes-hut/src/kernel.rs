@@ -402,8 +402,8 @@ mod tests {
 
     #[test]
     fn a_far_cell_acts_as_its_points_to_third_order() {
-        // Four points about the origin, seen from further and further: doubling the distance divides the error of the
-        // potential by 2^4, of which octupole terms are the first left out (2^3 relative to a monopole's 1/r).
+        // Four points seen from further and further. The first term left out is smaller than the monopole by the cube of
+        // size / distance: twice the distance, an eighth of the relative error of the force.
         let cloud: [[f32; 4]; 4] = [
             [0.1, 0.0, 0.05, 0.1],
             [-0.1, 0.1, 0.0, 0.2],

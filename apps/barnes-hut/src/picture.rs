@@ -15,8 +15,8 @@ pub struct Camera {
     size: usize,
 }
 
-/// The light of a body is spread by three blurs: most of it stays a point, some is a glow that shows faint structure.
-/// Radius in pixels of a picture of 800, and share of the light.
+/// The light of a body is spread by three blurs: some of it stays a point (at the usual size), the rest is a glow that shows
+/// structure where bodies are few. Radius in pixels of a picture of 800, and share of the light.
 const GLOW: [(f64, f32); 3] = [(0.4, 0.3), (1.6, 0.4), (8.0, 0.3)];
 
 /// A value of the ramp at each of equal steps of the scale, dark to bright.

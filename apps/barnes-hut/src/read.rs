@@ -164,12 +164,11 @@ pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
         .trim(::csv::Trim::All)
         .comment(Some(b'#'))
         .from_reader(bytes);
-    let mut rows = reader.records();
     let mut column_of = [None; 7];
     let mut bodies = Bodies::default();
     let mut header = true;
     let mut line = 1;
-    while let Some(row) = rows.next() {
+    for row in reader.records() {
         let row = row.map_err(|e| csv_mistake(&e, line))?;
         line = row.position().map_or(line, ::csv::Position::line);
         if std::mem::take(&mut header) {

@@ -15,7 +15,7 @@ use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub struct Integrate {
     /// Error allowed, about.
-    #[arg(long, default_value_t = 1e-13)]
+    #[arg(long, default_value_t = 5e-14)]
     pub tolerance: f64,
     /// About so many steps or fewer are done by one task, without making others.
     #[arg(long, default_value_t = 10_000.0)]
@@ -27,8 +27,8 @@ pub const PEAKS: [(f64, f64); 6] =
     [(0.71, 1e-1), (0.13, 1e-2), (0.57, 1e-3), (0.89, 1e-4), (0.37, 1e-5), (0.29, 1e-6)];
 
 fn curve(x: f64) -> f64 {
-    let peak = |(place, width)| ((x - place) / width) * ((x - place) / width);
-    PEAKS.iter().map(|&at| 1.0 / (1.0 + peak(at))).sum()
+    let away = PEAKS.iter().map(|(place, width)| (x - place) / width);
+    away.map(|widths| 1.0 / (1.0 + widths * widths)).sum()
 }
 
 impl Job for Integrate {

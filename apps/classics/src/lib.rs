@@ -20,7 +20,7 @@ mod scene;
 mod tests;
 pub mod tsp;
 
-use std::fmt::Display;
+use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
 use springtide_runtime::work::InputError;
@@ -32,7 +32,7 @@ pub use raytracer::Raytracer;
 pub use tsp::Tsp;
 
 /// Refuses an option's value outside of `range`, saying `why` it ends there.
-fn check<T: PartialOrd + Display>(
+fn check<T: PartialOrd + Debug>(
     option: &str,
     value: T,
     range: RangeInclusive<T>,
@@ -42,7 +42,9 @@ fn check<T: PartialOrd + Display>(
         return Ok(());
     }
     let (low, high) = range.into_inner();
-    Err(InputError::new(format!("{option} {value}: give a value from {low} to {high} ({why})")))
+    Err(InputError::new(format!(
+        "{option} {value:?}: give a value from {low:?} to {high:?} ({why})"
+    )))
 }
 
 /// FNV-1a over bytes, for a job's checksum.

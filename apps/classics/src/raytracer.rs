@@ -25,7 +25,7 @@ pub struct Raytracer {
     /// Rays a pixel, along each side.
     #[arg(long, default_value_t = 3)]
     pub samples: u32,
-    /// Rows of pixels a task; a row takes some milliseconds.
+    /// Rows of pixels a task: one takes some milliseconds, enough to be worth a steal.
     #[arg(long, default_value_t = 1)]
     pub grain: u32,
 }

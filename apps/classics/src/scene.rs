@@ -16,11 +16,10 @@ const SPHERES: [(V, f64, V, f64); 9] = [
     ([-0.1, 0.22, -1.7], 0.22, [0.95, 0.85, 0.35], 0.50),
     ([-3.6, 1.1, 3.4], 1.1, [0.45, 0.25, 0.65], 0.25),
     ([3.7, 1.3, 3.6], 1.3, [0.20, 0.60, 0.65], 0.30),
-    ([1.65, 0.2, -1.55], 0.2, [0.90, 0.30, 0.45], 0.10),
+    ([1.65, 0.20, -1.55], 0.20, [0.90, 0.30, 0.45], 0.10),
 ];
-const EYE: V = [0.3, 1.55, -6.2];
-const SUN: V = [-0.52, 0.68, -0.42];
-const REFLECTIONS: u32 = 5;
+const EYE: V = [0.4, 1.9, -6.4];
+const SUN: V = [-0.70, 0.62, -0.30];
 
 /// `a` and `s` times `b`.
 fn add(a: V, s: f64, b: V) -> V {
@@ -38,23 +37,21 @@ fn unit(a: V) -> V {
 /// Where a ray first meets something: distance, the surface's normal, its colour and mirrored share.
 fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
     let mut nearest = None;
-    let mut distance = f64::INFINITY;
-    if way[1] < 0.0 {
-        distance = -from[1] / way[1];
-        let at = add(from, distance, way);
-        let dark = (at[0].floor() + at[2].floor()) as i64 % 2 != 0;
-        let colour = if dark { [0.09, 0.10, 0.13] } else { [0.82, 0.80, 0.76] };
+    if way[1] < -1e-9 {
+        let distance = -from[1] / way[1];
+        let [x, _, z] = add(from, distance, way);
+        let tile = (0.8 * x + 0.6 * z).floor() + (0.8 * z - 0.6 * x).floor();
+        let colour = if tile as i64 % 2 == 0 { [0.82, 0.80, 0.76] } else { [0.09, 0.10, 0.13] };
         nearest = Some((distance, [0.0, 1.0, 0.0], colour, 0.06));
     }
     for (centre, radius, colour, mirror) in SPHERES {
         let to = add(centre, -1.0, from);
         let along = dot(to, way);
         let inside = along * along - dot(to, to) + radius * radius;
-        let entry = along - inside.max(0.0).sqrt();
-        if inside > 0.0 && entry > 1e-6 && entry < distance {
-            distance = entry;
-            let normal = unit(add(add(from, entry, way), -1.0, centre));
-            nearest = Some((entry, normal, colour, mirror));
+        let distance = along - inside.max(0.0).sqrt();
+        if inside > 0.0 && distance > 1e-6 && nearest.is_none_or(|other| distance < other.0) {
+            let normal = unit(add(add(from, distance, way), -1.0, centre));
+            nearest = Some((distance, normal, colour, mirror));
         }
     }
     nearest
@@ -62,7 +59,7 @@ fn hit(from: V, way: V) -> Option<(f64, V, V, f64)> {
 
 fn sky(way: V, sun: V) -> V {
     let height = way[1].max(0.0).sqrt();
-    let haze = add([0.86, 0.88, 0.90], height, [-0.66, -0.50, -0.22]);
+    let haze = add([0.80, 0.82, 0.84], height, [-0.76, -0.57, -0.20]);
     // The sun: a power of the cosine, made by squaring. Seen in spheres it is their highlight.
     let glow = (0..7).fold(dot(way, sun).max(0.0), |power, _| power * power);
     let disc = (0..4).fold(glow, |power, _| power * power);
@@ -75,14 +72,14 @@ fn light(from: V, way: V, sun: V, reflections: u32) -> V {
     let at = add(add(from, distance, way), 1e-6, normal);
     let lit = dot(normal, sun).max(0.0);
     let sunlight = if lit > 0.0 && hit(at, sun).is_none() { 1.05 * lit } else { 0.0 };
-    let skylight = 0.16 + 0.16 * normal[1];
+    let skylight = 0.12 + 0.12 * normal[1];
     let tint = add([0.85 * skylight, 0.95 * skylight, 1.15 * skylight], sunlight, [1.0, 0.93, 0.8]);
     let mut seen = [colour[0] * tint[0], colour[1] * tint[1], colour[2] * tint[2]];
     if reflections > 0 {
         let facing = -dot(way, normal);
+        // At a grazing angle everything is a mirror (Schlick's approximation, the fourth power for the fifth).
         let edge = (1.0 - facing) * (1.0 - facing);
-        // Schlick's approximation: at a grazing angle everything is a mirror.
-        let share = mirror + (1.0 - mirror) * edge * edge * (1.0 - facing);
+        let share = mirror + (1.0 - mirror) * edge * edge;
         let mirrored = light(at, add(way, 2.0 * facing, normal), sun, reflections - 1);
         seen = add(add(seen, -share, seen), share, mirrored);
     }
@@ -97,16 +94,14 @@ pub(crate) fn pixel((x, y): (u32, u32), (width, height): (u32, u32), samples: u3
     let rays = samples * samples;
     let mut sum = [0.0; 3];
     for ray in 0..rays {
-        let (column, row) =
-            (f64::from(x) + part(ray % samples), f64::from(y) + part(ray / samples));
-        let right = (2.0 * column - f64::from(width)) / f64::from(height);
-        let up = 1.0 - 2.0 * row / f64::from(height);
         // Each ray takes another spot of the sun: shadows get soft edges.
         let spot = (ray * 7 + x * 5 + y * 3) % rays;
-        let sun =
-            [SUN[0] + 0.07 * part(spot % samples), SUN[1], SUN[2] + 0.07 * part(spot / samples)];
-        let way = unit([0.56 * right - 0.04, 0.56 * up - 0.13, 1.0]);
-        sum = add(sum, 1.0 / f64::from(rays), light(EYE, way, unit(sun), REFLECTIONS));
+        let sun = unit(add(SUN, 0.07, [part(spot % samples), 0.0, part(spot / samples)]));
+        let (x, y) = (f64::from(x) + part(ray % samples), f64::from(y) + part(ray / samples));
+        let right = (2.0 * x - f64::from(width)) / f64::from(height);
+        let up = 1.0 - 2.0 * y / f64::from(height);
+        let way = unit([0.36 * right - 0.05, 0.36 * up - 0.17, 1.0]);
+        sum = add(sum, 1.0 / f64::from(rays), light(EYE, way, sun, 5));
     }
     sum.map(|level| (255.0 * level.clamp(0.0, 1.0).sqrt()).round() as u8)
 }

@@ -4,18 +4,16 @@
 //! every node has a copy, any task may lower it, and all copies become equal soon. `merge` must not mind order or
 //! repetition, and a minimum does not.
 //!
-//! A copy that is behind costs work and nothing else: a task gives up only where every tour is *longer* than one that is
-//! known. So each tour of the least length is found whatever was stolen (and found again, should the node that found it
-//! die); of these the first by city numbers is the answer, and it is always the same.
+//! A copy that is behind costs work and nothing else: a task gives up only where every tour is *longer* than one known.
+//! So all tours of the least length are found whatever was stolen; the first of them by city numbers is the answer.
 
 use std::sync::Arc;
 
+use crate::cities::Map;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::share::Merged;
 use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
-
-use crate::cities::Map;
 
 /// The job: `springtide run tsp`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
@@ -27,7 +25,7 @@ pub struct Tsp {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// With so many cities left or fewer, a task searches on alone: making tasks of less is not worth their cost.
-    #[arg(long, default_value_t = 12)]
+    #[arg(long, default_value_t = 16)]
     pub grain: usize,
 }
 
@@ -65,7 +63,7 @@ impl Merged for Best {
     }
 }
 
-/// The task: the best tour that begins with these cities, unless all are longer than one that is known.
+/// The task: the best tour that begins with these cities, unless all are longer than one known.
 #[derive(Serialize, Deserialize)]
 struct Visit {
     map: Arc<Map>,

@@ -19,8 +19,6 @@ pub(super) trait Leaf: Sized {
 /// A table of keys.
 #[derive(Debug)]
 pub(super) struct Schema {
-    /// What it is for: lines of a comment.
-    pub about: &'static [&'static str],
     /// Its keys in the order in which they are shown.
     pub fields: &'static [Field],
 }
@@ -108,7 +106,6 @@ macro_rules! section {
 
             impl $crate::config::schema::Section for $name {
                 const SCHEMA: $crate::config::schema::Schema = $crate::config::schema::Schema {
-                    about: &[$($about),+],
                     fields: &[$($crate::config::schema::Field {
                         key: stringify!($key),
                         about: &[$($doc),+],

@@ -336,6 +336,7 @@ impl Layer<'_> {
                     None => {
                         let given = DeValue::String(text.into());
                         self.field(field, &Spanned::new(0..0, given), at, tree, &path);
+                        self.told.excused.push(path);
                     }
                 }
             }

@@ -37,18 +37,15 @@ const fn lowest_of(bucket: u16) -> u64 {
     (bucket - shift * HALF) << shift
 }
 
-/// A histogram of latencies from 1 us to 1 h at two significant digits. Empty it takes no heap; full, 13 KiB of counters
-/// grown as larger values come, and what was recorded since the last delta in sparse form.
-///
-/// Recording costs some tens of nanoseconds: for slow paths.
+/// A histogram of latencies from 1 us to 1 h at two significant digits. Empty it takes no heap; then up to 13 KiB of counters,
+/// grown as larger values come, and 8 bytes for each bucket in use when the last delta was taken.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     /// Made by the first record.
     total: Option<Box<Hdr<u32>>>,
     saturated: u64,
-    /// What came since the last delta was taken.
-    fresh: BTreeMap<u16, u32>,
-    fresh_saturated: u64,
+    /// All that has been taken as deltas.
+    taken: SparseDelta,
 }
 
 /// The part of a histogram recorded since its last delta: (bucket, count) pairs, buckets ascending.
@@ -126,9 +123,10 @@ impl Histogram {
         if us > HIGHEST_US {
             self.saturate(1);
         }
-        let bucket = bucket_of(us.min(HIGHEST_US));
-        if self.room(bucket) > 0 && self.fresh.get(&bucket) != Some(&u32::MAX) {
-            self.add(bucket, 1);
+        let us = us.min(HIGHEST_US);
+        // No bucket is full while all together hold less; else one must look.
+        if self.count() < u64::from(u32::MAX) || self.room(bucket_of(us)) > 0 {
+            self.add(us, 1);
         } else {
             self.saturate(1);
         }
@@ -215,10 +213,17 @@ impl Histogram {
 
     /// What was recorded since the last call.
     pub fn take_delta(&mut self) -> SparseDelta {
-        SparseDelta {
-            counts: std::mem::take(&mut self.fresh).into_iter().collect(),
-            saturated: std::mem::take(&mut self.fresh_saturated),
-        }
+        let now = self.to_delta();
+        let mut taken = self.taken.counts.iter().copied().peekable();
+        let fresh = now.counts.iter().filter_map(|&(bucket, count)| {
+            // Counts only grow, so that each bucket taken before is among those in use now.
+            let before = taken.next_if(|&(at, _)| at == bucket).map_or(0, |(_, count)| count);
+            (count > before).then(|| (bucket, count - before))
+        });
+        let saturated = now.saturated - self.taken.saturated;
+        let fresh = SparseDelta { counts: fresh.collect(), saturated };
+        self.taken = now;
+        fresh
     }
 
     /// Adds what another histogram recorded. What is added is part of this histogram's next delta, so that a cluster can
@@ -229,8 +234,7 @@ impl Histogram {
     pub fn apply_delta(&mut self, delta: &SparseDelta) -> Result<(), DeltaError> {
         delta.check()?;
         for &(bucket, count) in &delta.counts {
-            let fresh = self.fresh.get(&bucket).copied().unwrap_or(0);
-            if self.room(bucket) < count || fresh.checked_add(count).is_none() {
+            if self.room(bucket) < count {
                 return Err(DeltaError::Overflow { bucket });
             }
         }
@@ -238,7 +242,7 @@ impl Histogram {
             return Err(DeltaError::SaturatedOverflow);
         }
         for &(bucket, count) in &delta.counts {
-            self.add(bucket, count);
+            self.add(lowest_of(bucket), count);
         }
         self.saturate(delta.saturated);
         Ok(())
@@ -249,20 +253,18 @@ impl Histogram {
         u32::MAX - self.total.as_ref().map_or(0, |hdr| hdr.count_at(lowest_of(bucket)))
     }
 
-    fn add(&mut self, bucket: u16, count: u32) {
+    fn add(&mut self, us: u64, count: u32) {
         let hdr = self.total.get_or_insert_with(|| {
             // Small at first, grown by the crate: most latencies are far below the highest bound.
             let mut hdr = Hdr::new_with_bounds(1, 2, DIGITS).expect("1..2 at 2 digits is valid");
             hdr.auto(true);
             Box::new(hdr)
         });
-        hdr.record_n(lowest_of(bucket), count).expect("a resizing histogram takes any value");
-        *self.fresh.entry(bucket).or_insert(0) += count;
+        hdr.record_n(us, count).expect("a resizing histogram takes any value");
     }
 
     fn saturate(&mut self, count: u64) {
         self.saturated = self.saturated.saturating_add(count);
-        self.fresh_saturated = self.fresh_saturated.saturating_add(count);
     }
 }
 

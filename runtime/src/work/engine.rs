@@ -27,7 +27,7 @@ use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{Counters, Histograms, Statistics};
-use crate::net::{Class, Inbox, Net, SendError, Undelivered};
+use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered};
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
@@ -60,7 +60,6 @@ struct Inner {
     job: JobId,
     me: Peer,
     net: Net,
-    registry: Arc<Registry>,
     recorder: Recorder,
     notes: Notes,
     pool: OnceLock<Pool>,
@@ -135,7 +134,6 @@ impl Engine {
             job: config.job,
             me: me.clone(),
             net,
-            registry: registry.clone(),
             recorder,
             notes,
             pool: OnceLock::new(),
@@ -194,8 +192,15 @@ impl Engine {
         }
     }
 
-    /// Who takes part from now on.
+    /// Who takes part from now on, and where they are reached.
     pub fn view(&self, view: &View) {
+        for (node, member) in view.members.iter().filter(|(node, _)| **node != self.0.me.node) {
+            self.0.net.learn(Contact {
+                node: node.clone(),
+                cluster: member.cluster.clone(),
+                address: member.address.clone(),
+            });
+        }
         {
             let mut state = self.0.state();
             state.thief.view(view);

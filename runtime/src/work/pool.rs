@@ -104,6 +104,8 @@ pub struct PoolConfig {
     pub nesting_bound: u32,
     /// Seed of the threads' choice of victims.
     pub seed: u64,
+    /// Modelled time that each join and spawn takes; for virtual time, in which what a task computes takes none.
+    pub fork_time: Option<Duration>,
     /// Start of the threads' names.
     pub name: String,
 }
@@ -115,6 +117,7 @@ impl Default for PoolConfig {
             stack_bytes: 16 << 20,
             nesting_bound: 32,
             seed: 1,
+            fork_time: None,
             name: "compute".to_owned(),
         }
     }
@@ -154,8 +157,14 @@ impl Pool {
         let now = tokio::time::Instant::now();
         let threads = config.threads.max(1);
         let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let shared =
-            Arc::new(Shared::new(accounts, seam.clone(), host, registry, config.nesting_bound));
+        let shared = Arc::new(Shared::new(
+            accounts,
+            seam.clone(),
+            host,
+            registry,
+            config.nesting_bound,
+            config.fork_time,
+        ));
         for index in 0..threads {
             let shared_here = shared.clone();
             let seed = splitmix(config.seed ^ ((index as u64) << 32));

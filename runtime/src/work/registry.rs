@@ -27,7 +27,6 @@ pub struct JobEntry {
     /// One line on it.
     pub about: &'static str,
     pub(crate) run: fn(&[u8], &Context) -> Result<Outcome, Stop>,
-    pub(crate) check: fn(&[u8]) -> Result<(), wire::WireError>,
 }
 
 /// The tasks, shared objects and jobs of a program. Nodes of one job must have equal registries: see
@@ -96,7 +95,6 @@ impl Registry {
                 let job = wire::decode_payload::<J>(body)?;
                 job.run(cx)
             },
-            check: |body| wire::decode_payload::<J>(body).map(drop),
         };
         let old = self.jobs.insert(J::NAME, entry);
         assert!(old.is_none(), "two jobs are named {}", J::NAME);

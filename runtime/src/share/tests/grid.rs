@@ -98,6 +98,8 @@ pub struct Grid {
     rng: u64,
     config: ShareConfig,
     pub weather: Weather,
+    /// Of these pairs (from, to) nothing comes through.
+    pub cut: BTreeSet<(NodeId, NodeId)>,
     /// Object bytes that crossed into each cluster from another.
     pub wide: BTreeMap<ClusterId, u64>,
     /// Of these, frames with object data; (from, to).
@@ -139,6 +141,7 @@ impl Grid {
             rng: seed,
             config,
             weather,
+            cut: BTreeSet::new(),
             wide: BTreeMap::new(),
             wide_frames: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -311,6 +314,9 @@ impl Grid {
             if wide {
                 *self.wide_frames.entry((from.clone(), to.clone())).or_default() += 1;
             }
+        }
+        if self.cut.contains(&(from.clone(), to.clone())) {
+            return;
         }
         if !self.nodes.contains_key(&to) || self.random(100) < self.weather.lost {
             return;

@@ -62,7 +62,7 @@ impl<'w> Children<'w> {
         if signals != 0 {
             // A halt is seen at the next join, sync or collect.
             // SAFETY: the parent is the calling task.
-            self.worker.shared().attend(signals, || unsafe { parent.base() });
+            self.worker.shared().attend(signals, self.worker.index(), || unsafe { parent.base() });
         }
         at
     }

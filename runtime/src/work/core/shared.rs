@@ -1,6 +1,6 @@
 //! What the compute threads of a pool and the endpoint's thread share: deques, injector, leases, sleepers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,9 @@ const HALT: u32 = 1;
 const WANTED: u32 = 2;
 /// One of the trees was halted.
 const TREE_HALTED: u32 = 4;
+
+/// Forks take modelled time: see `PoolConfig::fork_time`.
+const MODELLED: u32 = 8;
 
 /// Names a leased slot: the index in the lease table and the generation of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -159,6 +162,7 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
+    fork_time: Duration,
 }
 
 /// The data under these locks is changed in single steps that leave it whole, so a poisoned lock may be used on.
@@ -173,6 +177,7 @@ impl Shared {
         host: Arc<dyn Host>,
         registry: Arc<Registry>,
         nesting_bound: u32,
+        fork_time: Option<Duration>,
     ) -> Self {
         let fences = Fences::of_process();
         let threads = accounts
@@ -187,7 +192,7 @@ impl Shared {
             })
             .collect();
         Self {
-            signals: Signals(AtomicU32::new(0)),
+            signals: Signals(AtomicU32::new(fork_time.map_or(0, |_| MODELLED))),
             fences,
             threads,
             injector: Mutex::default(),
@@ -199,6 +204,7 @@ impl Shared {
             host,
             registry,
             nesting_bound,
+            fork_time: fork_time.unwrap_or_default(),
         }
     }
 
@@ -312,12 +318,19 @@ impl Shared {
     /// Answers the signals a join saw: wakes who sleeps, says whether to stop.
     #[cold]
     #[inline(never)]
-    pub(crate) fn attend<'a>(&self, signals: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
-        let halted = self.halted(base);
-        if halted.is_none() && signals & WANTED != 0 {
+    pub(crate) fn attend<'a>(
+        &self,
+        signals: u32,
+        thread: u32,
+        base: impl FnOnce() -> &'a Base,
+    ) -> Option<Halt> {
+        if signals & WANTED != 0 {
             self.notify();
         }
-        halted
+        if signals & MODELLED != 0 {
+            self.seam.pass(thread as usize, self.fork_time);
+        }
+        self.halted(base)
     }
 
     /// The endpoint wants to be told (by `Host::surplus`, once) when there is work for other nodes. True if there is some
@@ -563,17 +576,6 @@ impl Shared {
             .filter_map(|awaits| leases.entries.get(awaits as usize - 1)?.1.as_ref())
             .map(|lease| (lease.path.clone(), lease.thief.clone()))
             .collect()
-    }
-
-    /// How many tasks each node holds of us.
-    pub(crate) fn leased_to(&self) -> BTreeMap<Peer, usize> {
-        let mut held = BTreeMap::new();
-        for (_, lease) in &lock(&self.leases).entries {
-            if let Some(lease) = lease {
-                *held.entry(lease.thief.clone()).or_insert(0) += 1;
-            }
-        }
-        held
     }
 
     /// The path of a slot that waits under a lease, if it does.

@@ -130,7 +130,7 @@ impl Worker {
         let signals = self.signals_after_push();
         if signals != 0
             // SAFETY: the parent is the calling task.
-            && let Some(halt) = self.shared.attend(signals, || unsafe { parent.base() })
+            && let Some(halt) = self.shared.attend(signals, self.index, || unsafe { parent.base() })
         {
             return Err(Stop::halt(halt));
         }

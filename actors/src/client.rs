@@ -1,0 +1,219 @@
+//! The client: hears of the jobs that this process has submitted, and hands the news on in order.
+//!
+//! Must not know what is done with them: files, terminals and exit codes are the command's.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::id::JobId;
+use tokio::sync::mpsc;
+
+use crate::job::{JobEnded, JobNote, NoteKind};
+
+/// Notes kept out of order at most. Each is small, or a file of a bulk transfer that others overtook.
+const EARLY_MAX: usize = 4096;
+/// After the word of a job's end, notes still under way are waited for at most this long.
+const LATE_NOTES: Duration = Duration::from_secs(10);
+/// News that wait for the receiver at most; beyond that the sender's calls wait.
+const NEWS_MAX: usize = 256;
+
+/// News of a job.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// It says something.
+    Note(NoteKind),
+    /// It has ended; nothing follows.
+    Ended(Box<JobEnded>),
+}
+
+/// The client actor, published as [`CLIENT`](crate::job::CLIENT).
+pub struct Client {
+    jobs: BTreeMap<JobId, Watched>,
+    news: mpsc::Sender<(JobId, News)>,
+}
+
+impl Client {
+    /// A client, and where its news come out.
+    pub fn new() -> (Self, mpsc::Receiver<(JobId, News)>) {
+        let (news, receiver) = mpsc::channel(NEWS_MAX);
+        (Self { jobs: BTreeMap::new(), news }, receiver)
+    }
+
+    /// Hands on what is in order. No other message is handled, and this one not answered, before the receiver has room:
+    /// that keeps the order, and is the sender's back-pressure.
+    fn hand_on(&mut self, job: JobId) -> ResponseActFuture<Self, ()> {
+        let ready = self.jobs.entry(job).or_default().take();
+        let news = self.news.clone();
+        Box::pin(
+            async move {
+                for item in ready {
+                    // The receiver is gone when the command ends: nobody wants the news then.
+                    let _ = news.send((job, item)).await;
+                }
+            }
+            .into_actor(self),
+        )
+    }
+}
+
+impl Actor for Client {
+    type Context = Context<Self>;
+}
+
+impl Handler<JobNote> for Client {
+    type Result = AtomicResponse<Self, ()>;
+
+    fn handle(&mut self, note: JobNote, _: &mut Self::Context) -> Self::Result {
+        let watched = self.jobs.entry(note.job).or_default();
+        watched.note(note.seq, note.what);
+        AtomicResponse::new(self.hand_on(note.job))
+    }
+}
+
+impl Handler<JobEnded> for Client {
+    type Result = AtomicResponse<Self, ()>;
+
+    fn handle(&mut self, ended: JobEnded, ctx: &mut Self::Context) -> Self::Result {
+        let job = ended.job;
+        let watched = self.jobs.entry(job).or_default();
+        watched.ended(ended);
+        ctx.run_later(LATE_NOTES, move |client, ctx| {
+            if client.jobs.get_mut(&job).is_some_and(Watched::give_up_waiting) {
+                tracing::warn!(%job, "some of its notes were lost");
+                let rest = client.hand_on(job);
+                ctx.wait(rest);
+            }
+        });
+        AtomicResponse::new(self.hand_on(job))
+    }
+}
+
+/// Puts a job's notes in order. No I/O.
+#[derive(Debug, Default)]
+struct Watched {
+    next: u64,
+    early: BTreeMap<u64, NoteKind>,
+    ended: Option<Box<JobEnded>>,
+    over: bool,
+    impatient: bool,
+}
+
+impl Watched {
+    fn note(&mut self, seq: u64, what: NoteKind) {
+        if seq >= self.next && self.early.len() < EARLY_MAX {
+            self.early.entry(seq).or_insert(what);
+        }
+    }
+
+    fn ended(&mut self, ended: JobEnded) {
+        // The first word counts: the scheduler's reason comes before the coordinator's.
+        if self.ended.is_none() {
+            self.ended = Some(Box::new(ended));
+        }
+    }
+
+    /// Whether that changes anything.
+    fn give_up_waiting(&mut self) -> bool {
+        self.impatient = true;
+        !self.over
+    }
+
+    fn take(&mut self) -> Vec<News> {
+        let mut ready = Vec::new();
+        if self.over {
+            self.early.clear();
+            return ready;
+        }
+        while let Some((&seq, _)) = self.early.first_key_value() {
+            if seq != self.next && !self.impatient {
+                break;
+            }
+            let Some((seq, what)) = self.early.pop_first() else { break };
+            self.next = seq + 1;
+            ready.push(News::Note(what));
+        }
+        // A failed job's missing notes are not worth waiting for.
+        let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
+        if all && let Some(ended) = self.ended.take() {
+            self.over = true;
+            self.early.clear();
+            ready.push(News::Ended(ended));
+        }
+        ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use springtide_runtime::work::Outcome;
+
+    use super::*;
+    use crate::job::{JobError, JobReport};
+
+    fn note(seq: u64) -> NoteKind {
+        NoteKind::Say { text: seq.to_string() }
+    }
+
+    fn ended(ok: bool) -> JobEnded {
+        let outcome = Outcome { checksum: 1, result: serde_json::Value::Null };
+        let failed = JobError::Cancelled { reason: "test".into() };
+        let outcome = if ok { Ok(outcome) } else { Err(failed) };
+        JobEnded { job: JobId(1), outcome, report: JobReport::default() }
+    }
+
+    fn text(news: &News) -> String {
+        match news {
+            News::Note(NoteKind::Say { text }) => text.clone(),
+            News::Note(other) => format!("{other:?}"),
+            News::Ended(ended) => format!("end {}", ended.outcome.is_ok()),
+        }
+    }
+
+    proptest! {
+        /// Notes in any order and doubled, the word of the end anywhere after the first: all come out once, in order.
+        #[test]
+        fn notes_come_out_in_order_and_the_end_last(
+            order in (1u64..20).prop_flat_map(|n| Just((0..n).chain(0..n).collect::<Vec<_>>()).prop_shuffle()),
+            end in any::<prop::sample::Index>(),
+        ) {
+            let count = order.len() as u64 / 2;
+            let mut watched = Watched::default();
+            let mut out = Vec::new();
+            let end = end.index(order.len());
+            // The end overtakes only notes of which a later one is known.
+            let end = order.iter().position(|&seq| seq == count - 1).unwrap().max(end);
+            for (at, &seq) in order.iter().enumerate() {
+                watched.note(seq, note(seq));
+                if at == end {
+                    watched.ended(ended(true));
+                }
+                out.extend(watched.take().iter().map(text));
+            }
+            let expected: Vec<_> =
+                (0..count).map(|seq| seq.to_string()).chain(["end true".to_owned()]).collect();
+            prop_assert_eq!(out, expected);
+        }
+    }
+
+    #[test]
+    fn lost_notes_do_not_hold_up_the_end_for_ever() {
+        let mut watched = Watched::default();
+        watched.note(1, note(1));
+        watched.ended(ended(true));
+        assert!(watched.take().is_empty());
+        assert!(watched.give_up_waiting());
+        let out: Vec<_> = watched.take().iter().map(text).collect();
+        assert_eq!(out, ["1", "end true"]);
+        assert!(!watched.give_up_waiting());
+        // A failure is told at once, and the first word of the end is the only one.
+        let mut watched = Watched::default();
+        watched.note(1, note(1));
+        watched.ended(ended(false));
+        watched.ended(ended(true));
+        assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["end false"]);
+        watched.ended(ended(true));
+        assert!(watched.take().is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! What every process of a grid has: the network's handle, the hub of its published actors, and the router between them.
+//!
+//! Must not know roles.
+
+use std::sync::Arc;
+
+use springtide_runtime::event::Recorder;
+use springtide_runtime::id::Incarnation;
+use springtide_runtime::net::tls::NodeIdentity;
+use springtide_runtime::net::{Net, NetConfig, NetError, Router};
+use springtide_runtime::remote::Hub;
+use tokio::time::Instant;
+
+/// Facts that wait in a process to be shipped.
+const FACTS_MAX: usize = 4096;
+
+/// A process's door to the grid. Belongs to the arbiter that made it.
+#[derive(Clone)]
+pub struct Endpoint {
+    /// The network.
+    pub net: Net,
+    /// The published actors.
+    pub hub: Arc<Hub>,
+    /// Who gets which kinds of frames.
+    pub router: Arc<Router>,
+    /// What happens here.
+    pub recorder: Recorder,
+}
+
+impl Endpoint {
+    /// Opens a QUIC endpoint. Nothing comes or goes before [`Endpoint::start`], so that actors can be published first.
+    ///
+    /// # Errors
+    /// As [`Net::quic`].
+    pub fn quic(
+        config: NetConfig,
+        identity: &NodeIdentity,
+        incarnation: Incarnation,
+    ) -> Result<Self, NetError> {
+        Ok(Self::over(Net::quic(config, identity, incarnation)?))
+    }
+
+    /// An endpoint over this network.
+    pub fn over(net: Net) -> Self {
+        let hub = Hub::new(net.clone());
+        let router = Arc::new(Router::default());
+        router.on(Hub::KINDS, hub.clone());
+        let me = net.me();
+        let recorder = Recorder::new(me.node.clone(), me.incarnation, Instant::now(), FACTS_MAX);
+        Self { net, hub, router, recorder }
+    }
+
+    /// Begins to take links.
+    ///
+    /// # Panics
+    /// When called twice.
+    pub fn start(&self) {
+        self.net.start(self.router.clone());
+    }
+}
+
+/// A new life of a process: later lives have larger numbers, as long as the system's clock is not set back between them.
+pub fn new_incarnation() -> Incarnation {
+    // The clock of the system is read for a name that grows, not for a time.
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Incarnation(since.map_or(1, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX)))
+}

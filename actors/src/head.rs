@@ -1,0 +1,138 @@
+//! The head of a grid: the process that hosts the scheduler and the sites of local clusters.
+//!
+//! Assembly only; must not know jobs, nor how files and certificates come about.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::net::{Contact, NetError};
+
+use crate::endpoint::Endpoint;
+use crate::job::{JobOver, SCHEDULER, site_name};
+use crate::links::{Door, Links};
+use crate::provider::{NodeRequest, Provider};
+use crate::scheduler::{
+    CancelJob, GetStatus, GridStatus, NodeLost, NodeState, Registered, Scheduler, SiteUp, Submit,
+};
+use crate::site::{EndNodes, Register, Site, StartAnew};
+use crate::store::{Store, StoreError};
+
+/// The head's node name.
+pub const HEAD: &str = "head";
+/// The cluster that head and clients are in: it has no workers.
+pub const HEAD_CLUSTER: &str = "head";
+
+/// How often the state of starting nodes is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Why there is no head.
+#[derive(Debug, thiserror::Error)]
+pub enum HeadError {
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The scheduler's store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A head that runs. Its actors live on the arbiter that started it.
+pub struct Head {
+    /// Its door.
+    pub endpoint: Endpoint,
+    /// Its scheduler.
+    pub scheduler: Addr<Scheduler>,
+    sites: BTreeMap<ClusterId, Addr<Site>>,
+    nodes: usize,
+}
+
+impl Head {
+    /// Starts a scheduler behind this endpoint, with its store in `store`, and begins to take links.
+    ///
+    /// # Errors
+    /// [`HeadError::Store`].
+    pub fn start(endpoint: Endpoint, store: &Path) -> Result<Self, HeadError> {
+        let store = Store::open(store)?;
+        let links = Links::listen(&endpoint.router, Door::Scheduler);
+        let Endpoint { net, hub, recorder, .. } = endpoint.clone();
+        let scheduler = Scheduler::new(net, hub, links, store, recorder).start();
+        endpoint
+            .hub
+            .publish(SCHEDULER, scheduler.clone())
+            .accepts::<Submit>()
+            .accepts::<CancelJob>()
+            .accepts::<GetStatus>()
+            .accepts::<SiteUp>()
+            .accepts::<Registered>()
+            .accepts::<NodeLost>()
+            .accepts::<JobOver>();
+        endpoint.start();
+        Ok(Self { endpoint, scheduler, sites: BTreeMap::new(), nodes: 0 })
+    }
+
+    /// How nodes and clients reach it.
+    pub fn contact(&self) -> Contact {
+        self.endpoint.net.contact()
+    }
+
+    /// Starts a cluster's site and through it the nodes.
+    pub fn start_site(
+        &mut self,
+        cluster: ClusterId,
+        nodes: Vec<NodeRequest>,
+        provider: Rc<dyn Provider>,
+    ) {
+        self.nodes += nodes.len();
+        let here = &self.endpoint.net.me().node;
+        let scheduler = self.endpoint.hub.remote(here, SCHEDULER);
+        let site = Site::new(cluster.clone(), nodes, provider, scheduler).start();
+        self.endpoint
+            .hub
+            .publish(&site_name(&cluster), site.clone())
+            .accepts::<Register>()
+            .accepts::<StartAnew>();
+        self.sites.insert(cluster, site);
+    }
+
+    /// How the grid is.
+    pub async fn status(&self) -> GridStatus {
+        // The scheduler lives as long as the head does.
+        self.scheduler.send(GetStatus {}).await.unwrap_or_default()
+    }
+
+    /// Completes when every node has registered or is given up. `look` sees how many of how many have.
+    pub async fn settled(&self, mut look: impl FnMut(usize, usize)) -> GridStatus {
+        loop {
+            let status = self.status().await;
+            let starting = status.count(NodeState::Starting);
+            let known = status.nodes();
+            if known == self.nodes {
+                look(known - starting, self.nodes);
+                if starting == 0 {
+                    return status;
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint. No process is left when this
+    /// completes.
+    pub async fn stop(self, grace: Duration, reason: &str) {
+        let ends: Vec<_> = self.sites.values().map(|site| site.send(EndNodes { grace })).collect();
+        for end in ends {
+            // A site that is gone has taken its nodes with it.
+            let _ = end.await;
+        }
+        self.endpoint.net.close(reason).await;
+    }
+}
+
+/// The names of a cluster's nodes.
+pub fn node_names(cluster: &ClusterId, count: u32) -> impl Iterator<Item = NodeId> + '_ {
+    (1..=count).map(move |n| NodeId::from(format!("{cluster}-{n}")))
+}

@@ -1,0 +1,160 @@
+//! A node process: it registers with its site, stays warm, serves jobs, and ends when told or left alone.
+//!
+//! Assembly only; must not know what its worker does, nor how the process came about.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::net::tls::NodeIdentity;
+use springtide_runtime::net::{Address, Contact, NetConfig, NetError};
+use springtide_runtime::remote::{Hub, Remote, RemoteError};
+use springtide_runtime::work::Registry;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::endpoint::Endpoint;
+use crate::head::HEAD_CLUSTER;
+use crate::job::Shutdown;
+use crate::links::{Door, Links};
+use crate::site::{Register, RegisterError, Site};
+use crate::worker::{Worker, WorkerConfig};
+
+/// A node whose head cannot be reached for this long ends.
+const HEAD_GONE: Duration = Duration::from_secs(10);
+/// A site that has not answered a registration after this time is asked again.
+const REGISTER_WITHIN: Duration = Duration::from_secs(3);
+/// Wait before a registration is tried again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A job's threads get this long to stop when the node ends.
+const STOP_WITHIN: Duration = Duration::from_millis(700);
+
+/// Starts users' actors on an arbiter of their own and publishes them.
+pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
+
+/// How a node is made.
+pub struct NodeOptions {
+    /// Who it is.
+    pub identity: NodeIdentity,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Compute threads of a job.
+    pub threads: u32,
+    /// The head's name.
+    pub head: NodeId,
+    /// Where the head is reached.
+    pub address: SocketAddr,
+    /// The published name of its site there.
+    pub site: String,
+    /// The network.
+    pub net: NetConfig,
+    /// The users' own actors.
+    pub actors: Option<UserActors>,
+}
+
+/// Why a node ended, other than by order.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// Its site does not want it.
+    #[error("the site refused the node: {0}")]
+    Refused(#[from] RegisterError),
+    /// Its head speaks another version.
+    #[error("the head cannot be spoken with: {0}")]
+    Version(RemoteError),
+    /// Its head is gone, or never was there.
+    #[error("the head at {address} could not be reached for {} s: {why}", HEAD_GONE.as_secs())]
+    HeadGone {
+        /// Where it was looked for.
+        address: SocketAddr,
+        /// The last attempt's error.
+        why: String,
+    },
+}
+
+/// Runs a node until `stop` completes (with the reason), it is told to end, or it is left alone. To be called on the main
+/// arbiter of a process.
+///
+/// # Errors
+/// [`NodeError`], after an orderly end.
+pub async fn serve(
+    options: NodeOptions,
+    registry: Arc<Registry>,
+    stop: impl Future<Output = String>,
+) -> Result<(), NodeError> {
+    let endpoint = Endpoint::quic(options.net.clone(), &options.identity, options.incarnation)?;
+    let links = Links::listen(&endpoint.router, Door::Node);
+    let (shutdown, mut shutdowns) = mpsc::unbounded_channel();
+    let config =
+        WorkerConfig { on_shutdown: Some(shutdown), ..WorkerConfig::real(options.threads) };
+    let Endpoint { net, hub, router, recorder } = endpoint.clone();
+    let fingerprint = registry.fingerprint();
+    let worker = Worker::new(config, registry, net, hub, router, recorder).publish();
+    if let Some(actors) = options.actors.clone() {
+        // Apart from the runtime's own, so that a handler that blocks cannot stop them.
+        let hub = endpoint.hub.clone();
+        Arbiter::new().spawn_fn(move || actors(&hub));
+    }
+    let head = Contact {
+        node: options.head.clone(),
+        cluster: ClusterId::from(HEAD_CLUSTER),
+        address: Address::Socket(options.address),
+    };
+    endpoint.net.learn(head);
+    endpoint.start();
+    let register = Register {
+        contact: endpoint.net.contact(),
+        incarnation: options.incarnation,
+        threads: options.threads,
+        fingerprint,
+        pid: std::process::id(),
+    };
+    tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
+    let site = endpoint.hub.remote(&options.head, &options.site);
+    let (ended, reason) = tokio::select! {
+        biased;
+        reason = stop => (Ok(()), reason),
+        Some(reason) = shutdowns.recv() => (Ok(()), reason),
+        error = stay_registered(&site, &register, &links, options.address) => {
+            let reason = error.to_string();
+            (Err(error), reason)
+        }
+    };
+    tracing::info!("ends: {reason}");
+    // The threads of a job must not hold up the end; what they work on is lost with the node in any case.
+    let _ = timeout(STOP_WITHIN, worker.send(Shutdown { reason: reason.clone() })).await;
+    endpoint.net.close(&reason).await;
+    ended
+}
+
+/// Registers, and again after each change of the link. Completes when that is in vain.
+async fn stay_registered(
+    site: &Remote<Site>,
+    register: &Register,
+    links: &Links,
+    address: SocketAddr,
+) -> NodeError {
+    let mut alone_since = Instant::now();
+    loop {
+        match site.send(register.clone()).deadline(REGISTER_WITHIN).await {
+            Ok(Ok(())) => {
+                tracing::info!("registered");
+                while !links.next().await.contains_key(site.node()) {}
+                alone_since = Instant::now();
+            }
+            Ok(Err(refused)) => return refused.into(),
+            Err(error @ RemoteError::Version { .. }) => return NodeError::Version(error),
+            Err(error) if alone_since.elapsed() >= HEAD_GONE => {
+                return NodeError::HeadGone { address, why: error.to_string() };
+            }
+            Err(error) => {
+                tracing::debug!("not registered yet: {error}");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
