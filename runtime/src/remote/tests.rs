@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::envelope::{Envelope, Reply, code};
 use super::*;
 use crate::id::{Incarnation, NodeId, Peer};
-use crate::net::{LinkProfile, MemoryNet, Net, Router};
+use crate::net::tls::{Ca, EPHEMERAL_VALIDITY};
+use crate::net::{LinkProfile, MemoryNet, Net, NetConfig, Router};
 use crate::remote_message;
 use crate::wire::{self, Kind};
 
@@ -181,6 +182,37 @@ fn peer(cluster: &str, node: &str, life: u64) -> Peer {
     Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
 }
 
+/// Runs a test of a [`Pair`] over the in-memory network and over QUIC.
+macro_rules! on_both_networks {
+    ($test:ident) => {
+        mod $test {
+            #[test]
+            fn in_memory() {
+                super::in_memory(|_, pair| super::$test(pair));
+            }
+            #[test]
+            fn over_quic() {
+                super::over_quic(super::$test);
+            }
+        }
+    };
+}
+
+/// Runs a test inside actix's system over real endpoints on loopback.
+fn over_quic<F: Future<Output = ()>>(test: impl FnOnce(Pair) -> F) {
+    actix::System::new().block_on(async {
+        let ca = Ca::ephemeral("test").unwrap();
+        let node = |name: &str, cluster: &str| {
+            let identity = ca.issue(&name.into(), &cluster.into(), "node", EPHEMERAL_VALIDITY);
+            Net::quic(NetConfig::default(), &identity.unwrap(), Incarnation(1)).unwrap()
+        };
+        let (a, b) = (node("a", "x"), node("b", "y"));
+        test(pair(&a, &b)).await;
+        a.close("done").await;
+        b.close("done").await;
+    });
+}
+
 /// Runs a test inside actix's system on the paused clock, over an in-memory network of 10 ms each way.
 fn in_memory<F: Future<Output = ()>>(test: impl FnOnce(MemoryNet, Pair) -> F) {
     let system = actix::System::with_tokio_rt(|| {
@@ -189,6 +221,8 @@ fn in_memory<F: Future<Output = ()>>(test: impl FnOnce(MemoryNet, Pair) -> F) {
     });
     system.block_on(async {
         let net = MemoryNet::new(1);
+        let line = LinkProfile::default().delay(10 * MS).rate(5_000_000);
+        net.set_links(&"x".into(), &"y".into(), &line);
         let (a, b) = (net.join(peer("x", "a", 1)).unwrap(), net.join(peer("y", "b", 1)).unwrap());
         let pair = pair(&a, &b);
         test(net, pair).await;
@@ -230,37 +264,35 @@ fn an_actor_of_this_node_is_called_the_same_way() {
     });
 }
 
-#[test]
-fn every_failure_has_its_error() {
-    in_memory(|_, pair| async move {
-        let node = NodeId::from("b");
-        let nobody: Remote<Clerk> = pair.here.remote(&node, "nobody");
-        let error = nobody.send(Take).await.unwrap_err();
-        assert_eq!(error, RemoteError::NoActor { node: node.clone(), actor: "nobody".into() });
-        let refused = |why| RemoteError::Refused {
-            node: node.clone(),
-            actor: "clerk".into(),
-            message: "private",
-            why,
-        };
-        assert_eq!(pair.clerk.send(Private).await, Err(refused(Refusal::NotAccepted)));
-        let error = pair.clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
-        assert!(matches!(&error, RemoteError::Version { message: "echo", .. }), "{error}");
-        let unknown: Remote<Clerk> = pair.here.remote(&"nowhere".into(), "clerk");
-        let error = unknown.send(Take).await.unwrap_err();
-        assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
-        let stopped = pair.clerk.send(Halt).await.unwrap_err();
-        let why = Refusal::Stopped;
-        assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
-        let stopped = pair.clerk.send(Take).await.unwrap_err();
-        assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
-        assert!(pair.there.unpublish("clerk") && !pair.there.unpublish("clerk"));
-        let error = pair.clerk.send(Take).await.unwrap_err();
-        assert!(matches!(&error, RemoteError::NoActor { .. }), "{error}");
-        pair.here.close();
-        assert_eq!(pair.clerk.send(Take).await, Err(RemoteError::Closed));
-        assert_eq!(pair.clerk.do_send(Take), Err(RemoteError::Closed));
-    });
+on_both_networks!(every_failure_has_its_error);
+async fn every_failure_has_its_error(pair: Pair) {
+    let node = NodeId::from("b");
+    let nobody: Remote<Clerk> = pair.here.remote(&node, "nobody");
+    let error = nobody.send(Take).await.unwrap_err();
+    assert_eq!(error, RemoteError::NoActor { node: node.clone(), actor: "nobody".into() });
+    let refused = |why| RemoteError::Refused {
+        node: node.clone(),
+        actor: "clerk".into(),
+        message: "private",
+        why,
+    };
+    assert_eq!(pair.clerk.send(Private).await, Err(refused(Refusal::NotAccepted)));
+    let error = pair.clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
+    assert!(matches!(&error, RemoteError::Version { message: "echo", .. }), "{error}");
+    let unknown: Remote<Clerk> = pair.here.remote(&"nowhere".into(), "clerk");
+    let error = unknown.send(Take).await.unwrap_err();
+    assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
+    let stopped = pair.clerk.send(Halt).await.unwrap_err();
+    let why = Refusal::Stopped;
+    assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
+    let stopped = pair.clerk.send(Take).await.unwrap_err();
+    assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
+    assert!(pair.there.unpublish("clerk") && !pair.there.unpublish("clerk"));
+    let error = pair.clerk.send(Take).await.unwrap_err();
+    assert!(matches!(&error, RemoteError::NoActor { .. }), "{error}");
+    pair.here.close();
+    assert_eq!(pair.clerk.send(Take).await, Err(RemoteError::Closed));
+    assert_eq!(pair.clerk.do_send(Take), Err(RemoteError::Closed));
 }
 
 #[test]
@@ -280,40 +312,34 @@ fn a_deadline_ends_the_call_on_both_sides() {
     });
 }
 
-#[test]
-fn a_forgotten_call_is_handled_but_its_answer_is_dropped() {
-    in_memory(|_, pair| async move {
-        pair.clerk.send(Take).await.unwrap();
-        let call = pair.clerk.send(Slow(100)).start();
-        sleep(50 * MS).await;
-        drop(call);
-        drop(pair.clerk.send(Slow(1)));
-        sleep(SECOND).await;
-        assert_eq!(*pair.started.lock().unwrap(), 1, "a call that was never polled is not sent");
-        assert_eq!(pair.here.stats().replies_late, 1);
-    });
+on_both_networks!(a_forgotten_call_is_handled_but_its_answer_is_dropped);
+async fn a_forgotten_call_is_handled_but_its_answer_is_dropped(pair: Pair) {
+    pair.clerk.send(Take).await.unwrap();
+    let call = pair.clerk.send(Slow(100)).start();
+    sleep(50 * MS).await;
+    drop(call);
+    drop(pair.clerk.send(Slow(1)));
+    sleep(SECOND).await;
+    assert_eq!(*pair.started.lock().unwrap(), 1, "a call that was never polled is not sent");
+    assert_eq!(pair.here.stats().replies_late, 1);
 }
 
-#[test]
-fn calls_and_tells_start_in_the_order_sent_however_long_they_are() {
-    in_memory(|net, pair| async move {
-        let slow = LinkProfile::default().delay(10 * MS).rate(1_000_000);
-        net.set_links(&"x".into(), &"y".into(), &slow);
-        let sizes = [10, 100_000, 20, 5_000_000, 30, 60_000, 60_000, 0, 40];
-        let mut calls = Vec::new();
-        for (n, size) in sizes.into_iter().enumerate() {
-            let note = Note { n: n as u32, padding: vec![1; size] };
-            match n % 2 {
-                0 => calls.push((size, pair.clerk.send(note).start())),
-                _ => pair.clerk.do_send(note).unwrap(),
-            }
+on_both_networks!(calls_and_tells_start_in_the_order_sent_however_long_they_are);
+async fn calls_and_tells_start_in_the_order_sent_however_long_they_are(pair: Pair) {
+    let sizes = [10, 100_000, 20, 5_000_000, 30, 60_000, 60_000, 0, 40];
+    let mut calls = Vec::new();
+    for (n, size) in sizes.into_iter().enumerate() {
+        let note = Note { n: n as u32, padding: vec![1; size] };
+        match n % 2 {
+            0 => calls.push((size, pair.clerk.send(note).start())),
+            _ => pair.clerk.do_send(note).unwrap(),
         }
-        for (size, call) in calls {
-            assert_eq!(call.await, Ok(size));
-        }
-        assert_eq!(pair.clerk.send(Take).await, Ok((0..sizes.len() as u32).collect()));
-        assert_eq!(pair.there.stats().late_in, 0);
-    });
+    }
+    for (size, call) in calls {
+        assert_eq!(call.await, Ok(size));
+    }
+    assert_eq!(pair.clerk.send(Take).await, Ok((0..sizes.len() as u32).collect()));
+    assert_eq!(pair.there.stats().late_in, 0);
 }
 
 #[test]
@@ -323,7 +349,7 @@ fn a_call_to_a_node_that_dies_is_gone() {
         let call = pair.clerk.send(Slow(60_000)).deadline(120 * SECOND).start();
         let long = Note { n: 1, padding: vec![0; 5_000_000] };
         let long = pair.clerk.send(long).deadline(120 * SECOND).start();
-        sleep(SECOND).await;
+        sleep(2 * SECOND).await;
         net.kill(&"b".into());
         let start = Instant::now();
         let error = call.await.unwrap_err();
@@ -354,33 +380,43 @@ fn a_new_life_of_the_caller_gets_no_answer_meant_for_the_old_one() {
     });
 }
 
-#[test]
-fn too_many_messages_in_flight_are_refused() {
-    in_memory(|_, pair| async move {
-        pair.clerk.send(Take).await.unwrap();
-        let calls: Vec<_> =
-            (0..PEER_IN_FLIGHT_MAX + 10).map(|_| pair.clerk.send(Slow(1000)).start()).collect();
-        let (mut answered, mut busy) = (0, 0);
-        for call in calls {
-            match call.await {
-                Ok(_) => answered += 1,
-                Err(RemoteError::Refused { why: Refusal::Busy, .. }) => busy += 1,
-                Err(other) => panic!("{other}"),
-            }
+on_both_networks!(too_many_messages_in_flight_are_refused);
+async fn too_many_messages_in_flight_are_refused(pair: Pair) {
+    pair.clerk.send(Take).await.unwrap();
+    let calls: Vec<_> =
+        (0..PEER_IN_FLIGHT_MAX + 10).map(|_| pair.clerk.send(Slow(1000)).start()).collect();
+    let (mut answered, mut busy) = (0, 0);
+    for call in calls {
+        match call.await {
+            Ok(_) => answered += 1,
+            Err(RemoteError::Refused { why: Refusal::Busy, .. }) => busy += 1,
+            Err(other) => panic!("{other}"),
         }
-        assert_eq!((answered, busy), (PEER_IN_FLIGHT_MAX, 10));
-        // The places are free again.
-        assert_eq!(pair.clerk.send(Slow(1)).await, Ok(1));
-    });
+    }
+    assert_eq!((answered, busy), (PEER_IN_FLIGHT_MAX, 10));
+    // The places are free again.
+    assert_eq!(pair.clerk.send(Slow(1)).await, Ok(1));
+}
+
+on_both_networks!(a_stopped_actors_name_serves_its_successor);
+async fn a_stopped_actors_name_serves_its_successor(pair: Pair) {
+    pair.clerk.send(Halt).await.unwrap_err();
+    assert!(!pair.addr.connected());
+    publish(&pair.there, &Clerk::default().start());
+    assert_eq!(pair.clerk.send(Echo("again".into())).await, Ok("again".into()));
 }
 
 #[test]
-fn a_stopped_actors_name_serves_its_successor() {
-    in_memory(|_, pair| async move {
-        pair.clerk.send(Halt).await.unwrap_err();
-        assert!(!pair.addr.connected());
-        publish(&pair.there, &Clerk::default().start());
+fn a_node_that_closes_over_quic_ends_the_calls_to_it() {
+    over_quic(|pair| async move {
+        let start = Instant::now();
+        assert_eq!(pair.clerk.send(Echo("hello".into())).await, Ok("hello".into()));
+        let call = pair.clerk.send(Slow(600_000)).start();
         assert_eq!(pair.clerk.send(Echo("again".into())).await, Ok("again".into()));
+        pair.there.net().close("leaving").await;
+        let error = call.await.unwrap_err();
+        assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
+        assert!(start.elapsed() < 20 * SECOND, "told, not timed out");
     });
 }
 

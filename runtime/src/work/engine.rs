@@ -657,7 +657,7 @@ impl Inner {
                     delta,
                 });
             }
-            Fact::Fetched { key, version, from, bytes, took } => {
+            Fact::Fetched { key, version, from, wide } => {
                 self.recorder.record(Event::ObjectFetched {
                     job: self.job,
                     object: key.name,
@@ -665,8 +665,7 @@ impl Inner {
                     epoch: version.epoch,
                     version: version.n,
                     from,
-                    object_bytes: bytes,
-                    took_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                    scope: if wide { event::Scope::Wide } else { event::Scope::Local },
                 });
             }
             other => tracing::debug!(fact = ?other, "shared objects"),

@@ -10,6 +10,7 @@ use crate::net::{Inbox, SendError, Undelivered};
 use crate::wire::Kind;
 
 const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 
 fn peer(cluster: &str, node: &str, life: u64) -> Peer {
     Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
@@ -119,7 +120,7 @@ async fn a_rate_is_shared_and_urgent_frames_overtake_what_waits() {
     let so_far = b_log.count("tell");
     assert!((9..=11).contains(&so_far), "{so_far} frames of 10 KB in 100 ms of 1 MB/s");
     tell(&c, &b, Class::Steal, 9, 100).unwrap();
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     let lines = b_log.lines();
     let steal = lines.iter().position(|line| line.starts_with("tell 9")).unwrap();
     // 20 KB in the line's queue and 10 KB on the line are before it.
@@ -195,7 +196,7 @@ async fn a_short_cut_delays_and_a_long_one_takes_the_link_down() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     let (x, y) = ("x".into(), "y".into());
     net.partition(&x, &y, true);
     tell(&a, &b, Class::Control, 2, 1).unwrap();
@@ -214,7 +215,7 @@ async fn a_short_cut_delays_and_a_long_one_takes_the_link_down() {
     assert_eq!(b_log.count("down a"), 1);
     net.partition(&y, &x, false);
     tell(&b, &a, Class::Control, 4, 1).unwrap();
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     assert_eq!((a_log.count("up"), b_log.count("up"), a_log.count("tell 4")), (2, 2, 1));
     assert_eq!(a.links()[0].reconnects, 1);
 }
@@ -224,7 +225,7 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
     let net = MemoryNet::new(1);
     let ((a, a_log), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Control, 1, 1).unwrap();
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     assert!(net.kill(&"b".into()));
     assert!(!net.kill(&"nobody".into()));
     assert_eq!(tell(&b, &a, Class::Control, 1, 1), Err(SendError::Closed));
@@ -240,7 +241,7 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
     assert!(net.join(peer("y", "b", 1)).is_err());
     let (b2, b2_log) = node(&net, peer("y", "b", 2));
     tell(&a, &b2, Class::Steal, 4, 1).unwrap();
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     assert_eq!(b2_log.lines(), ["up a 1", "tell 4 1 from a"]);
     assert_eq!(a_log.lines().last().unwrap(), "up b 2");
     assert_eq!(b_log.count("tell"), 1);
@@ -248,7 +249,7 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
     let (b3, _) = node(&net, peer("y", "b", 3));
     b3.learn(a.contact());
     tell(&b3, &a, Class::Steal, 5, 1).unwrap();
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     let lines = a_log.lines();
     let tail: Vec<&str> = lines[lines.len() - 3..].iter().map(String::as_str).collect();
     assert_eq!(tail, ["down b 2: replaced by a new link", "up b 3", "tell 5 1 from b"]);
@@ -265,10 +266,69 @@ async fn closing_sends_what_is_queued_and_says_goodbye() {
     }
     a.close("done").await;
     assert_eq!(tell(&a, &b, Class::Steal, 9, 1), Err(SendError::Closed));
-    sleep(Duration::from_secs(1)).await;
+    sleep(SECOND).await;
     assert_eq!(b_log.count("tell"), 4);
     assert_eq!(b_log.lines().last().unwrap(), "down a 1: the peer has closed");
     assert_eq!(a_log.lines(), ["up b 1"]);
+}
+
+/// Round trips of steals over 10 ms each way at 1 MB/s, sorted, while `len` bytes go the same way in bulk.
+async fn steals(len: usize, count: usize) -> Vec<Duration> {
+    struct Victim(Net);
+    impl Inbox for Victim {
+        fn frame(&self, from: &Peer, kind: Kind, _: Bytes) {
+            if kind == Kind::STEAL_REQUEST {
+                let task = Bytes::from(vec![0; 500]);
+                self.0.send(&from.node, Class::Steal, Kind::STEAL_REPLY, task).unwrap();
+            }
+        }
+    }
+    struct Thief(Arc<Notify>);
+    impl Inbox for Thief {
+        fn frame(&self, _: &Peer, _: Kind, _: Bytes) {
+            self.0.notify_one();
+        }
+    }
+    let net = MemoryNet::new(1);
+    let line = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(100_000);
+    net.set_links(&"x".into(), &"y".into(), &line);
+    let join = |peer| net.join(peer).unwrap();
+    let (a, b) = (join(peer("x", "a", 1)), join(peer("y", "b", 1)));
+    let come = Arc::new(Notify::new());
+    a.start(Arc::new(Thief(come.clone())));
+    b.start(Arc::new(Victim(b.clone())));
+    a.learn(b.contact());
+    let to = NodeId::from("b");
+    if len > 0 {
+        a.send(&to, Class::Bulk, Kind::TASK_RESULT, vec![0; len]).unwrap();
+    }
+    sleep(SECOND).await;
+    let mut rng = crate::net::link::SplitMix(7);
+    let mut trips = Vec::new();
+    for _ in 0..count {
+        let start = Instant::now();
+        a.send(&to, Class::Steal, Kind::STEAL_REQUEST, vec![0; 50]).unwrap();
+        come.notified().await;
+        trips.push(start.elapsed());
+        sleep(Duration::from_millis(rng.next() % 100)).await;
+    }
+    let traffic = net.traffic()[&("x".into(), "y".into())];
+    let share = traffic.bytes as f64 / (Instant::now() - net.0.start).as_secs_f64() / 1e6;
+    println!("{len} bytes in bulk: {share:.2} of the rate");
+    assert!(len == 0 || share > 0.9, "bulk takes what is left: {share}");
+    trips.sort();
+    trips
+}
+
+/// Decision 21.
+#[tokio::test(start_paused = true)]
+async fn a_steal_during_a_transfer_of_100_mb_takes_at_most_three_times_as_long() {
+    let p = |trips: &[Duration], share: f64| trips[(trips.len() as f64 * share) as usize];
+    let (without, with) = (steals(0, 1200).await, steals(100 << 20, 1200).await);
+    for (name, trips) in [("without", &without), ("with", &with)] {
+        println!("{name}: p50 {:?}, p99 {:?}", p(trips, 0.5), p(trips, 0.99));
+    }
+    assert!(p(&with, 0.99) <= 3 * p(&without, 0.99));
 }
 
 /// Forty nodes in four clusters; each sends to a random one every 100 ms and answers what it gets.
