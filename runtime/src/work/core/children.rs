@@ -153,7 +153,7 @@ unsafe fn collect<T: Task>(
         _ => {}
     }
     // SAFETY: the state is final; taken once.
-    unsafe { slot.take_outcome() }
+    unsafe { slot.take_outcome(worker) }
 }
 
 /// # Safety
