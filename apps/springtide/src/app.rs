@@ -19,9 +19,9 @@ use crate::{files, netcheck, node, run, talk, up};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
-    name: &'static str,
+    pub(crate) name: &'static str,
     version: &'static str,
-    registry: Registry,
+    pub(crate) registry: Registry,
     jobs: Vec<JobCommand>,
     actors: Option<springtide_actors::node::UserActors>,
 }
