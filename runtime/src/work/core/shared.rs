@@ -71,7 +71,6 @@ pub(crate) enum Injected {
 /// A tree's top that is not a slot: the job's root.
 pub(crate) struct RootWork {
     pub(crate) base: Arc<Base>,
-    #[expect(clippy::type_complexity, reason = "one use")]
     pub(crate) run: Box<dyn FnOnce(&crate::work::Context) + Send>,
 }
 
