@@ -181,7 +181,10 @@ impl Site {
     fn late(&mut self, late: &Late) {
         let Some(slot) = self.slots.get(&late.node) else { return };
         if slot.round == late.round && slot.registered.is_none() {
-            tracing::warn!(node = %late.node, "did not register within {REGISTER_WITHIN:?}: killed");
+            tracing::warn!(
+                "node {} did not register within {REGISTER_WITHIN:?}: killed",
+                late.node
+            );
             if let Some(keeper) = &slot.keeper {
                 // Full or closed: it is being ended already.
                 let _ = keeper.try_send(Order::Kill);
@@ -200,13 +203,13 @@ impl Site {
         let delay = slot.restarts.next(Instant::now());
         let returns = delay.is_some();
         if returns {
-            tracing::warn!(%node, "is started anew: {reason}");
+            tracing::info!("node {node} is started anew: {reason}");
         } else {
             reason = format!(
                 "given up after {RESTARTS} restarts within {} s: {reason}",
                 RESTARTS_WITHIN.as_secs()
             );
-            tracing::error!(%node, "{reason}");
+            tracing::info!("node {node} is {reason}");
         }
         self.tell(ctx, NodeLost { node: node.clone(), reason, returns });
         let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
@@ -267,7 +270,9 @@ impl Handler<Register> for Site {
         if slot.registered.is_some_and(|known| known > message.incarnation) {
             return Err(RegisterError::Stale { node });
         }
-        slot.registered = Some(message.incarnation);
+        if slot.registered.replace(message.incarnation) == Some(message.incarnation) {
+            return Ok(()); // said again after a link was down
+        }
         let registered = Registered {
             cluster: self.cluster.clone(),
             node,
@@ -288,7 +293,7 @@ impl Handler<StartAnew> for Site {
     fn handle(&mut self, message: StartAnew, ctx: &mut Self::Context) {
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
-            tracing::info!(%node, "is started anew by order: {}", message.reason);
+            tracing::info!("node {node} is started anew by order: {}", message.reason);
             if let Some(program) = &message.program {
                 slot.request.program = program.clone();
                 // Another program's failures are not this one's.

@@ -283,6 +283,7 @@ impl Core {
                 threads: life.map(|life| life.threads),
                 pid: life.map(|life| life.pid),
                 incarnation: life.map(|life| life.incarnation),
+                address: life.map(|life| life.address.clone()),
                 reason: node.reason.clone(),
             });
         }

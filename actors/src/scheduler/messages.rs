@@ -136,6 +136,8 @@ pub struct NodeStatus {
     pub pid: Option<u32>,
     /// Which life of it, once registered.
     pub incarnation: Option<Incarnation>,
+    /// Where it is reached, once registered.
+    pub address: Option<Address>,
     /// Why it is lost or broken.
     pub reason: Option<String>,
 }

@@ -88,7 +88,7 @@ impl Scheduler {
                     let call = worker.send(Release { job }).deadline(RELEASE_WITHIN).start();
                     let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
                         if let Err(error) = &answer {
-                            tracing::warn!(%job, %node, "did not release: {error}");
+                            tracing::info!("node {node} did not release {job}: {error}");
                         }
                         act.feed(ctx, Event::Released { job, node, ok: answer.is_ok() });
                     };
@@ -116,11 +116,11 @@ impl Scheduler {
                     self.answer(granted.job, Ok(granted));
                 }
                 Action::Refuse { job, error } => {
-                    tracing::info!(%job, "refused: {error}");
+                    tracing::info!("{job} is refused: {error}");
                     self.answer(job, Err(error));
                 }
                 Action::Ended { job, client, error } => {
-                    tracing::warn!(%job, "ended: {error}");
+                    tracing::info!("{job} ends: {error}");
                     let remote: Remote<Client> = self.hub.remote(&client.node, CLIENT);
                     let outcome = Err(error);
                     let ended = JobEnded { job, outcome, report: JobReport::default() };
@@ -219,7 +219,7 @@ impl Handler<Submit> for Scheduler {
                 return Box::pin(async move { Err(SubmitError::Store { reason }) });
             }
         };
-        tracing::info!(%job, name = submit.name, client = %submit.client.node, "submitted");
+        tracing::info!("{job} ({}) is submitted by {}", submit.name, submit.client.node);
         self.net.learn(submit.client.clone());
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(job, reply);
@@ -243,7 +243,7 @@ impl Handler<JobOver> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, JobOver { job, epoch, ok }: JobOver, ctx: &mut Self::Context) {
-        tracing::info!(%job, ok, "over");
+        tracing::info!(ok, "{job} is over");
         self.feed(ctx, Event::JobOver { job, epoch });
     }
 }
@@ -269,7 +269,7 @@ impl Handler<Registered> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, life: Registered, ctx: &mut Self::Context) {
-        tracing::debug!(node = %life.node, threads = life.threads, "registered");
+        tracing::info!("node {} has registered", life.node);
         self.recorder.record(Told::NodeRegistered {
             node: life.node.clone(),
             cluster: life.cluster.clone(),

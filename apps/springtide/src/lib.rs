@@ -1,1 +1,33 @@
-//! Under construction.
+//! The `springtide` command as a library: an own binary with own jobs is three lines of `main`.
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! fn main() -> ExitCode {
+//!     springtide::App::new("my-program", env!("CARGO_PKG_VERSION")).job::<springtide_classics::Fib>().main()
+//! }
+//! ```
+//!
+//! It then has `run`, `up`, `dev`, `node run`, `config` and so on, and its nodes are the same program: tasks need not be
+//! sent as code. See `ARCHITECTURE.md` for who knows whom.
+
+mod app;
+mod args;
+mod embed;
+mod exit;
+mod files;
+mod grid;
+mod netcheck;
+mod netconf;
+mod node;
+mod outdir;
+mod report;
+mod run;
+mod signals;
+mod solo;
+mod talk;
+mod up;
+
+pub use app::App;
+pub use embed::Grid;
+pub use exit::{Exit, Failed};

@@ -238,7 +238,7 @@ pub enum Event {
         /// Whether that was a delta.
         delta: bool,
     },
-    /// A shared object was fetched whole.
+    /// A version of a shared object was fetched from a holder.
     ObjectFetched {
         /// The job.
         job: JobId,
@@ -250,12 +250,10 @@ pub enum Event {
         epoch: Epoch,
         /// The version in it.
         version: u64,
-        /// Who gave it.
+        /// Who gave its last piece.
         from: NodeId,
-        /// Its size.
-        object_bytes: u64,
-        /// How long it took.
-        took_us: u64,
+        /// Inside a cluster or between two.
+        scope: Scope,
     },
     /// A job finished one of its iterations.
     IterationDone {

@@ -196,8 +196,7 @@ pub(super) mod tests {
                 epoch,
                 version: 4,
                 from: other,
-                object_bytes: 100,
-                took_us: 5,
+                scope: Scope::Wide,
             },
             Event::IterationDone {
                 job,

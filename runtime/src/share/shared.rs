@@ -186,8 +186,8 @@ impl Shared {
         self.with(|store, _| store.merge(object, Arc::new(value)))
     }
 
-    /// The merge of all that has come so far; `None` before anything has. While nothing changes it costs an atomic load
-    /// and a look into this thread's cache, no lock: fit for hot loops.
+    /// The merge of all that has come so far; `None` before anything has. While nothing changes it costs an atomic load,
+    /// a look into this thread's cache and a clone of an `Arc` (some 20 ns), no lock.
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
         let type_id = TypeId::of::<M>();
         // Read before the value is: a change in between makes the next call look again.

@@ -230,6 +230,11 @@ impl Engine {
         self.0.statistics(latencies)
     }
 
+    /// A message of this job made its way and the answer came back in this time.
+    pub fn round_trip(&self, time: Duration) {
+        self.0.state().latencies.round_trip.record(time);
+    }
+
     /// Halts all work and lets the threads end.
     pub fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
@@ -604,6 +609,7 @@ impl Inner {
             pool.halt_tree(&stolen.base, Halt::OwnerLost);
         }
         drop(pool.take_all_incoming(|task| task.owner.node == *node));
+        self.objects_ref().down(node);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if reclaimed > 0 {
             self.state().counters.tasks.reclaimed += reclaimed as u64;
@@ -654,6 +660,17 @@ impl Inner {
                     version: version.n,
                     object_bytes: bytes,
                     delta,
+                });
+            }
+            Fact::Fetched { key, version, from, wide } => {
+                self.recorder.record(Event::ObjectFetched {
+                    job: self.job,
+                    object: key.name,
+                    part: key.part,
+                    epoch: version.epoch,
+                    version: version.n,
+                    from,
+                    scope: if wide { event::Scope::Wide } else { event::Scope::Local },
                 });
             }
             other => tracing::debug!(fact = ?other, "shared objects"),
@@ -734,6 +751,14 @@ impl Host for Inner {
 
     fn task_ran(&self, time: Duration) {
         self.state().latencies.task.record(time);
+    }
+
+    fn join_delayed(&self, time: Duration) {
+        self.state().latencies.join_delay.record(time);
+    }
+
+    fn woke(&self, time: Duration) {
+        self.state().latencies.wake.record(time);
     }
 
     fn note(&self, note: Note) {

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::super::message::{PayloadId, Update};
 use super::super::*;
 use crate::id::{ClusterId, Incarnation, JobId, NodeId};
 use crate::membership::{Member, View};
 use crate::net::Address;
-use crate::wire::Kind;
+use crate::wire::{self, Kind};
 
 /// A block of bytes; a delta adds to some of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -331,4 +332,50 @@ impl Grid {
             self.push(Instant::now() + delay, frame);
         }
     }
+}
+
+/// The frames of a whole.
+pub fn segments(value: &Blob, segment: usize, version: Version) -> Vec<Update> {
+    let payload = cell::Payload::cut(wire::encode_payload(value).unwrap(), segment);
+    let id = PayloadId {
+        version,
+        delta: false,
+        len: payload.len as u64,
+        segment: payload.segment as u32,
+        sum: payload.sum,
+    };
+    payload
+        .segments
+        .iter()
+        .enumerate()
+        .map(|(i, data)| Update {
+            job: JOB,
+            key: ObjectKey { name: "blob".into(), part: 0 },
+            id,
+            index: i as u32,
+            origin: node(0, 0),
+            request: 0,
+            relay: false,
+            below: Vec::new(),
+            data: data.clone(),
+        })
+        .collect()
+}
+
+pub fn small() -> ShareConfig {
+    ShareConfig { segment: 4 << 10, ..ShareConfig::default() }
+}
+
+pub fn blob(len: usize, seed: u64) -> Blob {
+    let mut x = seed | 1;
+    Blob(
+        (0..len)
+            .map(|_| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x as u8
+            })
+            .collect(),
+    )
 }

@@ -1,0 +1,224 @@
+//! The program: its jobs, and the way from its command line to its exit code.
+//!
+//! Must not know how commands do their work.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use springtide_runtime::config::Level;
+use springtide_runtime::remote::Hub;
+use springtide_runtime::work::{Job, Registry, encode_job};
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
+use crate::exit::{Exit, Failed};
+use crate::{files, netcheck, node, run, talk, up};
+
+/// A program with its jobs. Its `main` ends with [`App::main`].
+pub struct App {
+    pub(crate) name: &'static str,
+    version: &'static str,
+    pub(crate) registry: Registry,
+    jobs: Vec<JobCommand>,
+    actors: Option<springtide_actors::node::UserActors>,
+}
+
+struct JobCommand {
+    name: &'static str,
+    about: &'static str,
+    augment: fn(Command) -> Command,
+    encode: fn(&ArgMatches) -> Result<Bytes, Failed>,
+}
+
+impl App {
+    /// A program without jobs. `version` takes part in what tells its nodes from those of other programs.
+    pub fn new(name: &'static str, version: &'static str) -> Self {
+        let mut registry = Registry::new();
+        registry.version(version);
+        Self { name, version, registry, jobs: Vec::new(), actors: None }
+    }
+
+    /// Adds a job: its fields are the options of `run NAME`.
+    ///
+    /// # Panics
+    /// If another job, task or object has one of its names.
+    pub fn job<J: Job + Args>(mut self) -> Self {
+        self.registry.job::<J>();
+        self.jobs.push(JobCommand {
+            name: J::NAME,
+            about: J::ABOUT,
+            augment: J::augment_args,
+            encode: |matches| {
+                let job = J::from_arg_matches(matches)
+                    .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
+                Ok(encode_job(job)?)
+            },
+        });
+        self
+    }
+
+    /// Starts own actors on each node, on an arbiter apart from the runtime's: `start` is called there and publishes them
+    /// at the hub, where tasks and other nodes find them.
+    pub fn actors(mut self, start: impl Fn(&Arc<Hub>) + Send + Sync + 'static) -> Self {
+        self.actors = Some(Arc::new(start));
+        self
+    }
+
+    /// Does what the command line of this process says.
+    pub fn main(self) -> ExitCode {
+        self.main_with(std::env::args_os())
+    }
+
+    /// Does what this command line says; its first word is the program's name.
+    pub fn main_with(
+        self,
+        line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> ExitCode {
+        let matches = match self.command().try_get_matches_from(line) {
+            Ok(matches) => matches,
+            Err(error) => {
+                // Help and version are data and no failure.
+                let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
+                let _ = error.print();
+                return exit.into();
+            }
+        };
+        let name = self.name;
+        match self.dispatch(&matches) {
+            Ok(()) => Exit::Ok.into(),
+            Err(failed) => {
+                talk::error(name, &failed.message);
+                failed.exit.into()
+            }
+        }
+    }
+
+    fn command(&self) -> Command {
+        let jobs = self.jobs.iter().map(|job| args::job_command(job.name, job.about, job.augment));
+        args::command(self.name, self.version, jobs.collect())
+    }
+
+    fn dispatch(self, matches: &ArgMatches) -> Result<(), Failed> {
+        let global = args::global(matches);
+        if let Some(("run", matches)) = matches.subcommand() {
+            let Some((name, matches)) = matches.subcommand() else {
+                return Err(Failed::usage("which job? see `run --help`"));
+            };
+            let global = args::global(matches);
+            log_to_stderr(own_level(&global), false);
+            return self.run(name, matches, global);
+        }
+        let other = Other::from_arg_matches(matches)
+            .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
+        match other {
+            Other::Up { config } => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(up::up(&config, &global))
+            }
+            Other::Dev { clusters, dir } => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(up::dev(clusters, dir, &global))
+            }
+            Other::Node(NodeCommand::Run { config, with_parent }) => {
+                let config = node::config(&config)?;
+                let json = config.log.format == springtide_runtime::config::Format::Json;
+                log_to_stderr(global.log_level.unwrap_or(config.log.level), json);
+                let registry = Arc::new(self.registry);
+                on_arbiter(node::run(config, with_parent, registry, self.actors))
+            }
+            Other::Config(command) => files::config(&command),
+            Other::Ca(command) => files::ca(&command),
+            Other::Net(NetCommand::Check { config, json }) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(netcheck::check(&config, json))
+            }
+            Other::Completions { shell } => {
+                let mut out = Vec::new();
+                clap_complete::generate(shell, &mut self.command(), self.name, &mut out);
+                run::print(&String::from_utf8_lossy(&out))
+            }
+            Other::Version { json } => run::print(&self.version_text(json)),
+        }
+    }
+
+    fn version_text(&self, json: bool) -> String {
+        let fingerprint = format!("{:016x}", self.registry.fingerprint());
+        if json {
+            let object = serde_json::json!({
+                "schema": crate::report::SCHEMA,
+                "name": self.name,
+                "version": self.version,
+                "registry": fingerprint,
+            });
+            format!("{object}\n")
+        } else {
+            format!("{} {} (registry {fingerprint})\n", self.name, self.version)
+        }
+    }
+
+    fn run(self, name: &str, matches: &ArgMatches, global: GlobalArgs) -> Result<(), Failed> {
+        let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
+            return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
+        };
+        let args = RunArgs::from_arg_matches(matches)
+            .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
+        let body = match (job.encode)(matches) {
+            Ok(body) => body,
+            Err(failed) => return run::tell_early(job.name, args.json, failed),
+        };
+        let registry = Arc::new(self.registry);
+        let version = self.version;
+        on_arbiter(run::run(run::Order { job: job.name, body, registry, version, args, global }))
+    }
+}
+
+/// Runs a command on this process's main arbiter, which is to own its endpoint and the runtime's actors.
+fn on_arbiter(command: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
+    abort_on_panic();
+    actix::System::new().block_on(command)
+}
+
+/// A panic in one of the runtime's own actors leaves the process in a state nobody has thought of: it ends, and its site
+/// starts another. They live on the main thread. Panics of tasks are caught by the pool, those of users' actors concern
+/// them alone; of both a line is enough.
+fn abort_on_panic() {
+    let main = std::thread::current().id();
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().id() == main {
+            usual(info);
+            std::process::abort();
+        }
+        let thread = std::thread::current();
+        tracing::warn!("thread {}: {info}", thread.name().unwrap_or("unnamed"));
+    }));
+}
+
+fn own_level(global: &GlobalArgs) -> Level {
+    global.log_level.unwrap_or(match (global.quiet, global.verbose) {
+        (true, _) => Level::Error,
+        (false, 0 | 1) => Level::Warn,
+        (false, 2) => Level::Info,
+        (false, _) => Level::Debug,
+    })
+}
+
+/// Log lines of this level go to standard error.
+fn log_to_stderr(level: Level, json: bool) {
+    use std::io::IsTerminal;
+    // quinn and rustls speak of every packet from `debug` on.
+    let filter = EnvFilter::new(format!(
+        "warn,springtide={level},springtide_actors={level},springtide_runtime={level}"
+    ));
+    let colours = std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours);
+    // A second call in one process, as tests make it, keeps the first subscriber.
+    let _ = if json { lines.json().try_init() } else { lines.try_init() };
+}

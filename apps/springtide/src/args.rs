@@ -1,0 +1,383 @@
+//! The command line: what can be said, not what is done about it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueHint};
+use springtide_runtime::config::{Level, Steal, Time};
+
+use crate::exit::EXIT_CODES;
+
+/// Options of every command.
+#[derive(Args, Clone, Debug, Default)]
+pub struct GlobalArgs {
+    /// Say less: no progress, no notes
+    #[arg(
+        id = "app.quiet",
+        short = 'q',
+        long = "quiet",
+        global = true,
+        conflicts_with = "app.verbose"
+    )]
+    pub quiet: bool,
+    /// Say more; twice: log lines too
+    #[arg(id = "app.verbose", short = 'v', long = "verbose", action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Log lines of this process and of the nodes it starts: error, warn, info, debug or trace
+    #[arg(id = "app.log_level", long = "log-level", value_name = "LEVEL", global = true,
+          value_parser = words::<Level>(&["error", "warn", "info", "debug", "trace"]), hide_possible_values = true)]
+    pub log_level: Option<Level>,
+}
+
+/// Options of `run`, beside those of the job.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Run options")]
+pub struct RunArgs {
+    /// Run on the grid of this file, which `up` has started [default: a grid of its own]
+    #[arg(id = "run.config", long = "config", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Shape of the grid it starts: clusters x nodes, and threads of a node
+    #[arg(id = "run.clusters", long = "clusters", value_name = "CxN[@T]", conflicts_with_all = ["run.config", "run.sequential"])]
+    pub clusters: Option<Shape>,
+    /// Run without a grid, on one thread of this process
+    #[arg(id = "run.sequential", long = "sequential", conflicts_with = "run.config")]
+    pub sequential: bool,
+    /// Print the result as one JSON object
+    #[arg(id = "run.json", long = "json")]
+    pub json: bool,
+    /// Directory for what the run leaves: manifest, events, node logs, result, the job's files
+    #[arg(id = "run.out", long = "out", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+    /// Whom idle nodes steal from: cluster-aware, or random as the baseline
+    #[arg(id = "run.steal", long = "steal", value_name = "HOW",
+          value_parser = words::<Steal>(&["cluster-aware", "random"]), hide_possible_values = true)]
+    pub steal: Option<Steal>,
+    /// Seed of the run's own random choices (whom to steal from)
+    #[arg(id = "run.seed", long = "seed", value_name = "N")]
+    pub seed: Option<u64>,
+    /// End the run when it takes longer, for example 90s or 10m
+    #[arg(id = "run.timeout", long = "timeout", value_name = "TIME", value_parser = time)]
+    pub timeout: Option<Duration>,
+    /// How often statistics are sent up the tree [default: 10s]
+    #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
+    pub period: Option<Duration>,
+}
+
+/// The commands beside `run`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Other {
+    /// Start all nodes of a grid and stay up; `run --config FILE` uses it
+    Up {
+        /// The grid's config
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+    },
+    /// Start a local grid for trying things out, and stay up
+    Dev {
+        /// Shape: clusters x nodes, and threads of a node
+        #[arg(long, value_name = "CxN[@T]", default_value = "3x2")]
+        clusters: Shape,
+        /// Where its config, certificates and logs go
+        #[arg(long, value_name = "DIR", default_value = ".springtide-dev", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+    /// One node
+    #[command(subcommand, arg_required_else_help = true)]
+    Node(NodeCommand),
+    /// Write, check and show configuration
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(ConfigCommand),
+    /// The grid's certificate authority
+    #[command(subcommand, arg_required_else_help = true)]
+    Ca(CaCommand),
+    /// The network between this machine and a grid
+    #[command(subcommand, arg_required_else_help = true)]
+    Net(NetCommand),
+    /// Print completions for a shell
+    Completions {
+        /// Which
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    Version {
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `node ...`
+#[derive(Subcommand, Clone, Debug)]
+pub enum NodeCommand {
+    /// Run one node until its head is gone or it is told to end
+    Run {
+        /// The node's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// End when standard input ends: it is held open by whoever started this node
+        #[arg(long, hide = true)]
+        with_parent: bool,
+    },
+}
+
+/// `config ...`
+#[derive(Subcommand, Clone, Debug)]
+pub enum ConfigCommand {
+    /// Write a commented example
+    Init {
+        /// Where to; `-` is standard output
+        #[arg(value_name = "FILE", default_value = "grid.toml", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// A node's config in place of a grid's
+        #[arg(long)]
+        node: bool,
+    },
+    /// Tell all mistakes at once
+    Check {
+        /// The config
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// It is a node's
+        #[arg(long)]
+        node: bool,
+    },
+    /// Print the effective config: defaults, file and environment put together
+    Show {
+        /// The config [default: defaults and environment alone]
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// Say where each value comes from
+        #[arg(long)]
+        origin: bool,
+        /// It is a node's
+        #[arg(long)]
+        node: bool,
+    },
+}
+
+/// `ca ...`
+#[derive(Subcommand, Clone, Debug)]
+pub enum CaCommand {
+    /// Make an authority
+    Init {
+        /// Where it is kept; ca.key there must stay secret
+        #[arg(long, value_name = "DIR", default_value = "ca", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// The grid's name
+        #[arg(long, value_name = "NAME", default_value = "local")]
+        grid: String,
+    },
+    /// Issue a node's certificate
+    Issue {
+        /// The node's name
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// Its cluster
+        #[arg(long, value_name = "NAME")]
+        cluster: String,
+        /// What it may be: node, client or head
+        #[arg(long, value_name = "ROLE", default_value = "node", value_parser = ["node", "client", "head"], hide_possible_values = true)]
+        role: String,
+        /// Where the authority is kept
+        #[arg(long, value_name = "DIR", default_value = "ca", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+        /// Where node.pem, node.key and ca.pem go [default: NODE]
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+        /// How many days it is valid
+        #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3650))]
+        days: u64,
+    },
+}
+
+/// `net ...`
+#[derive(Subcommand, Clone, Debug)]
+pub enum NetCommand {
+    /// Reach the head and every node of a running grid; print round trips
+    Check {
+        /// The grid's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// The shape of a local grid: `3x2` is three clusters of two nodes, `3x2@4` with four threads each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Clusters.
+    pub clusters: u32,
+    /// Nodes of each.
+    pub nodes: u32,
+    /// Compute threads of each node.
+    pub threads: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { clusters: 3, nodes: 2, threads: 1 }
+    }
+}
+
+/// Nodes that one machine is asked to start at most: beyond that it is a slip of the finger.
+const NODES_MAX: u32 = 512;
+
+impl std::str::FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (grid, threads) = text.split_once('@').unwrap_or((text, "1"));
+        let number = |text: &str| text.parse().ok().filter(|n| (1..=NODES_MAX).contains(n));
+        let shape = grid.split_once('x').and_then(|(clusters, nodes)| {
+            let (clusters, nodes) = (number(clusters)?, number(nodes)?);
+            let threads = number(threads)?;
+            (clusters * nodes <= NODES_MAX).then_some(Self { clusters, nodes, threads })
+        });
+        shape.ok_or_else(|| {
+            format!(
+                "must be clusters x nodes such as 3x2, or 3x2@4 with 4 threads a node, and at most {NODES_MAX} nodes"
+            )
+        })
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}", self.clusters, self.nodes)?;
+        if self.threads > 1 { write!(f, "@{}", self.threads) } else { Ok(()) }
+    }
+}
+
+impl Shape {
+    /// The clusters' names.
+    pub fn names(&self) -> impl Iterator<Item = String> + use<> {
+        const NAMES: [&str; 12] =
+            ["ams", "del", "bud", "lis", "osl", "prg", "rom", "sof", "tal", "vie", "war", "zag"];
+        (0..self.clusters as usize)
+            .map(|n| NAMES.get(n).map_or_else(|| format!("c{}", n + 1), |name| (*name).to_owned()))
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<Time>()?.get();
+    if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
+}
+
+/// A choice of words of the config.
+fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
+}
+
+/// The whole command, `jobs` being the subcommands of `run`.
+pub fn command(name: &'static str, version: &'static str, jobs: Vec<Command>) -> Command {
+    let about = "Divide-and-conquer programs over many clusters";
+    let run = Command::new("run")
+        .about("Run a job and print its result")
+        .long_about(
+            "Runs a job and prints its result. Without --config it starts a grid of its own: node processes on this \
+             machine, in three clusters of two, which end with it.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand_value_name("JOB")
+        .subcommand_help_heading("Jobs")
+        .disable_help_subcommand(true)
+        .override_usage(format!("{name} run JOB [OPTIONS]"))
+        .after_help(format!(
+            "`{name} run JOB --help` lists the options of a job and of the run.\n\n{EXIT_CODES}"
+        ))
+        .subcommands(jobs);
+    let command = Command::new(name)
+        .version(version)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(EXIT_CODES)
+        .subcommand(run);
+    GlobalArgs::augment_args(Other::augment_subcommands(command)).about(about).long_about(None)
+}
+
+/// The subcommand of a job: its own options and those of the run. Where both have an option of the same name, the job
+/// keeps it and the run's is called `--run-NAME`.
+pub fn job_command(
+    name: &'static str,
+    about: &'static str,
+    augment: fn(Command) -> Command,
+) -> Command {
+    let job = Command::new(name).next_help_heading("Job options");
+    let job = augment(job).about(about).long_about(None);
+    let taken: Vec<String> =
+        job.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned).collect();
+    let mut run = RunArgs::augment_args(Command::new("run"));
+    let ids: Vec<_> = run.get_arguments().map(|arg| arg.get_id().clone()).collect();
+    for id in ids {
+        run = run.mut_arg(&id, |arg| {
+            let clash = arg.get_long().filter(|long| taken.iter().any(|known| known == long));
+            // Names are built once in a process's life.
+            let renamed = clash.map(|long| &*format!("run-{long}").leak());
+            if let Some(long) = renamed { arg.long(long) } else { arg }
+        });
+    }
+    let args: Vec<_> = run.get_arguments().cloned().collect();
+    job.args(args).next_help_heading(None)
+}
+
+/// What was said for all commands.
+pub fn global(matches: &ArgMatches) -> GlobalArgs {
+    GlobalArgs::from_arg_matches(matches).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes() {
+        let shape = |text: &str| text.parse::<Shape>().ok();
+        assert_eq!(shape("3x2"), Some(Shape::default()));
+        assert_eq!(shape("1x16@4"), Some(Shape { clusters: 1, nodes: 16, threads: 4 }));
+        for bad in ["", "3", "x", "0x2", "3x0", "3x2@0", "3x2@", "-1x2", "3x2x1", "1000x1", "30x30"]
+        {
+            assert_eq!(shape(bad), None, "{bad}");
+        }
+        let names: Vec<_> = Shape { clusters: 14, ..Shape::default() }.names().collect();
+        assert_eq!((names[0].as_str(), names[12].as_str()), ("ams", "c13"));
+        for text in ["3x2", "2x1@8"] {
+            assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
+        }
+    }
+
+    #[derive(Args)]
+    struct Job {
+        /// Its seed
+        #[arg(long, default_value_t = 7)]
+        seed: u64,
+    }
+
+    #[test]
+    fn a_jobs_option_goes_before_the_runs_of_the_same_name() {
+        let command = || job_command("job", "A job", Job::augment_args);
+        command().debug_assert();
+        let matches = command()
+            .try_get_matches_from(["job", "--seed", "3", "--run-seed", "4", "--timeout", "2m"])
+            .unwrap();
+        assert_eq!(Job::from_arg_matches(&matches).unwrap().seed, 3);
+        let run = RunArgs::from_arg_matches(&matches).unwrap();
+        assert_eq!((run.seed, run.timeout), (Some(4), Some(Duration::from_secs(120))));
+        assert!(!run.json && !run.sequential);
+        let plain = job_command("job", "A job", |command| command);
+        let matches = plain.try_get_matches_from(["job", "--seed", "4"]).unwrap();
+        assert_eq!(RunArgs::from_arg_matches(&matches).unwrap().seed, Some(4));
+    }
+
+    #[test]
+    fn the_command_is_sound() {
+        let jobs = vec![job_command("job", "A job", Job::augment_args)];
+        command("springtide", "1.2.3", jobs).debug_assert();
+    }
+}

@@ -1,0 +1,207 @@
+//! How the command ends: its exit codes, and the failures that carry them.
+//!
+//! Must not know commands.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use springtide_actors::head::HeadError;
+use springtide_actors::job::JobError;
+use springtide_actors::node::NodeError;
+use springtide_actors::scheduler::SubmitError;
+use springtide_runtime::config::ConfigError;
+use springtide_runtime::event::{LogError, RunDirError};
+use springtide_runtime::net::NetError;
+use springtide_runtime::net::tls::TlsError;
+use springtide_runtime::remote::RemoteError;
+use springtide_runtime::work::InputError;
+
+/// What the process ends with. Scripts rely on the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// It did what was asked.
+    Ok = 0,
+    /// It failed.
+    Failure = 1,
+    /// Options, configuration or input files are wrong.
+    Usage = 2,
+    /// The grid cannot give the nodes asked for.
+    NotPlaced = 3,
+    /// It took longer than allowed.
+    Timeout = 4,
+    /// A certificate was missing, foreign or expired.
+    Auth = 5,
+    /// The other side runs another version.
+    Version = 6,
+    /// Ended by Ctrl-C.
+    Interrupted = 130,
+    /// Ended by SIGTERM.
+    Terminated = 143,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// For `--help`.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    failure
+  2    wrong options, configuration or input files
+  3    the grid cannot give the nodes asked for
+  4    took longer than --timeout
+  5    a certificate is missing, foreign or expired
+  6    the other side runs another version
+  130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too";
+
+/// Why a command did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// What the process ends with.
+    pub exit: Exit,
+    /// What went wrong and how to mend it. Empty: everything has been said.
+    pub message: String,
+}
+
+impl Failed {
+    /// A failure with this exit.
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        Self { exit, message: message.to_string() }
+    }
+
+    /// An ordinary failure.
+    pub fn failure(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Failure, message)
+    }
+
+    /// The user asked for something wrong.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// The exit of a failure of the network, told by the words of its reason: the network hands it on as text.
+pub fn of_link(why: &str) -> Exit {
+    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if has(&["(Protocol)", "(Alpn)", "no_application_protocol", "application protocol"]) {
+        Exit::Version
+    } else if has(&[
+        "ertificate",
+        "UnknownIssuer",
+        "UnknownCA",
+        "(ForeignCa)",
+        "(Identity)",
+        "(Grid)",
+    ]) {
+        Exit::Auth
+    } else {
+        Exit::Failure
+    }
+}
+
+macro_rules! failed {
+    ($($error:ty => $exit:expr;)*) => {
+        $(impl From<$error> for Failed {
+            fn from(error: $error) -> Self {
+                Self::new($exit, error)
+            }
+        })*
+    };
+}
+
+failed! {
+    InputError => Exit::Usage;
+    ConfigError => Exit::Usage;
+    TlsError => Exit::Auth;
+    RunDirError => Exit::Failure;
+    LogError => Exit::Failure;
+    JobError => Exit::Failure;
+}
+
+impl From<NetError> for Failed {
+    fn from(error: NetError) -> Self {
+        let exit = if matches!(error, NetError::Tls(_)) { Exit::Auth } else { Exit::Failure };
+        Self::new(exit, error)
+    }
+}
+
+impl From<HeadError> for Failed {
+    fn from(error: HeadError) -> Self {
+        match error {
+            HeadError::Net(error) => error.into(),
+            error => Self::failure(error),
+        }
+    }
+}
+
+impl From<NodeError> for Failed {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Net(error) => error.into(),
+            NodeError::Version(error) => Self::new(Exit::Version, error),
+            NodeError::HeadGone { ref why, .. } => Self::new(of_link(why), error),
+            error => Self::failure(error),
+        }
+    }
+}
+
+impl From<SubmitError> for Failed {
+    fn from(error: SubmitError) -> Self {
+        let exit = match error {
+            SubmitError::NotPlaced { .. } | SubmitError::Program { .. } => Exit::NotPlaced,
+            _ => Exit::Failure,
+        };
+        Self::new(exit, error)
+    }
+}
+
+impl From<RemoteError> for Failed {
+    fn from(error: RemoteError) -> Self {
+        let exit = match &error {
+            RemoteError::Version { .. } => Exit::Version,
+            RemoteError::Gone { why, .. } => of_link(why),
+            _ => Exit::Failure,
+        };
+        Self::new(exit, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_names_every_code() {
+        let all = [
+            Exit::Ok,
+            Exit::Failure,
+            Exit::Usage,
+            Exit::NotPlaced,
+            Exit::Timeout,
+            Exit::Auth,
+            Exit::Version,
+            Exit::Interrupted,
+            Exit::Terminated,
+        ];
+        for exit in all {
+            assert!(EXIT_CODES.contains(&(exit as u8).to_string()), "{exit:?}");
+        }
+    }
+
+    #[test]
+    fn a_refused_link_tells_auth_from_version() {
+        assert_eq!(of_link("refused (Protocol): this side speaks 1 to 1"), Exit::Version);
+        assert_eq!(of_link("refused (Grid): this is grid a"), Exit::Auth);
+        assert_eq!(of_link("aborted by peer: certificate unknown"), Exit::Auth);
+        assert_eq!(of_link("no answer within 5000 ms"), Exit::Failure);
+    }
+}

@@ -1,0 +1,91 @@
+//! `config` and `ca`: the files a grid is made from.
+//!
+//! Must not know what they are used for.
+
+use std::path::Path;
+use std::time::Duration;
+
+use springtide_runtime::config::{Config, GridConfig, NodeConfig, Sources, load};
+use springtide_runtime::event::write_atomic;
+use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::net::tls::Ca;
+
+use crate::args::{CaCommand, ConfigCommand};
+use crate::exit::Failed;
+use crate::grid::{cannot, make_private_dir};
+use crate::run::print;
+
+/// `config ...`
+///
+/// # Errors
+/// Mistakes in a config, all of them; files that cannot be written.
+pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
+    match command {
+        ConfigCommand::Init { file, node } => {
+            let text = if *node { NodeConfig::template() } else { GridConfig::template() };
+            if file == Path::new("-") {
+                return print(&text);
+            }
+            if file.exists() {
+                let shown = file.display();
+                return Err(Failed::failure(format!(
+                    "{shown} exists: remove it, or name another file"
+                )));
+            }
+            write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))?;
+            let shown = file.display();
+            eprintln!("wrote {shown}; check it with `springtide config check {shown}`");
+            Ok(())
+        }
+        ConfigCommand::Check { file, node: true } => check::<NodeConfig>(file),
+        ConfigCommand::Check { file, node: false } => check::<GridConfig>(file),
+        ConfigCommand::Show { file, origin, node: true } => {
+            show::<NodeConfig>(file.as_deref(), *origin)
+        }
+        ConfigCommand::Show { file: None, origin, node: false } => {
+            let grid = crate::grid::ad_hoc(crate::args::Shape::default())?;
+            print(&grid.show(*origin))
+        }
+        ConfigCommand::Show { file, origin, node: false } => {
+            show::<GridConfig>(file.as_deref(), *origin)
+        }
+    }
+}
+
+fn check<T: Config>(file: &Path) -> Result<(), Failed> {
+    load::<T>(&Sources::of_process(Some(file)))?;
+    eprintln!("{}: no mistakes", file.display());
+    Ok(())
+}
+
+fn show<T: Config>(file: Option<&Path>, origin: bool) -> Result<(), Failed> {
+    print(&load::<T>(&Sources::of_process(file))?.show(origin))
+}
+
+/// `ca ...`
+///
+/// # Errors
+/// Names that a certificate cannot carry, an authority that is there already or is not there, files.
+pub fn ca(command: &CaCommand) -> Result<(), Failed> {
+    match command {
+        CaCommand::Init { dir, grid } => {
+            make_private_dir(dir)?;
+            Ca::create(grid, dir)?;
+            let shown = dir.display();
+            eprintln!(
+                "made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
+            );
+        }
+        CaCommand::Issue { node, cluster, role, dir, out, days } => {
+            let (id, cluster) = (NodeId::from(node.as_str()), ClusterId::from(cluster.as_str()));
+            let validity = Duration::from_secs(days * 24 * 3600);
+            let identity = Ca::load(dir)?.issue(&id, &cluster, role, validity)?;
+            let out = out.clone().unwrap_or_else(|| node.into());
+            make_private_dir(&out)?;
+            identity.save(&out)?;
+            let shown = out.display();
+            eprintln!("wrote node.pem, node.key and ca.pem of {} to {shown}", identity.name());
+        }
+    }
+    Ok(())
+}

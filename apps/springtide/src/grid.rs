@@ -1,0 +1,331 @@
+//! A grid as files and processes: its directory, certificates, nodes' configs, and the head that is started from them.
+//!
+//!     DIR/head.json        where the running head is reached; there only while it runs
+//!     DIR/scheduler.log    numbers and epochs given out
+//!     DIR/ca/              the authority, where the config names no other
+//!     DIR/node/NODE/       a node's config, certificate and key
+//!     DIR/nodes/NODE.log   its log
+//!
+//! Must not know jobs.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_actors::endpoint::{Endpoint, new_incarnation};
+use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
+use springtide_actors::provider::{LocalProvider, NodeRequest};
+use springtide_actors::scheduler::{GridStatus, NodeState};
+use springtide_runtime::config::{
+    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
+};
+use springtide_runtime::event::write_atomic;
+use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::net::Address;
+use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
+
+use crate::args::Shape;
+use crate::exit::{Exit, Failed};
+use crate::netconf;
+
+/// How long a node gets to end in order: its threads stop, its links close.
+pub const NODE_GRACE: Duration = Duration::from_secs(3);
+
+/// Certificates of a grid: issued for one command, or kept.
+pub enum Authority {
+    /// In memory alone: it ends with the command.
+    Ephemeral(Ca),
+    /// In a directory.
+    Kept(Ca),
+}
+
+impl Authority {
+    fn ca(&self) -> &Ca {
+        match self {
+            Authority::Ephemeral(ca) | Authority::Kept(ca) => ca,
+        }
+    }
+
+    /// Issues an identity.
+    ///
+    /// # Errors
+    /// A name that a certificate cannot carry.
+    pub fn issue(&self, node: &NodeId, cluster: &str, role: &str) -> Result<NodeIdentity, Failed> {
+        let validity = match self {
+            Authority::Ephemeral(_) => EPHEMERAL_VALIDITY,
+            Authority::Kept(_) => NODE_VALIDITY,
+        };
+        Ok(self.ca().issue(node, &ClusterId::from(cluster), role, validity)?)
+    }
+}
+
+/// A grid that is to be started.
+pub struct Plan<'a> {
+    /// What it is to be.
+    pub config: &'a GridConfig,
+    /// Its directory.
+    pub dir: &'a Path,
+    /// Its authority.
+    pub authority: &'a Authority,
+    /// The program of nodes whose cluster names none.
+    pub program: &'a Path,
+    /// From which severity on nodes write log lines; the config's where absent.
+    pub log_level: Option<Level>,
+}
+
+/// Where a running head is reached: the content of `head.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadFile {
+    /// Of this content.
+    pub schema: u32,
+    /// Its address.
+    pub address: SocketAddr,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl HeadFile {
+    /// Where it is.
+    pub fn path(dir: &Path) -> PathBuf {
+        dir.join("head.json")
+    }
+
+    /// Reads it; none where no head has written it, or the one that did has died.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(dir: &Path) -> Result<Option<Self>, Failed> {
+        let path = Self::path(dir);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot("read", &path, &error)),
+        };
+        let head: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| Failed::failure(format!("{}: {error}", path.display())))?;
+        // Where there is no /proc one cannot know, and finds out by calling.
+        let dead =
+            Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{}", head.pid)).exists();
+        Ok((!dead).then_some(head))
+    }
+
+    fn write(&self, dir: &Path) -> Result<(), Failed> {
+        let path = Self::path(dir);
+        let bytes = serde_json::to_vec(self).map_err(Failed::failure)?;
+        write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))
+    }
+}
+
+/// A failure about a file.
+pub fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failed {
+    Failed::failure(format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// Where the state of a grid of this config file is.
+pub fn dir_of(file: &Path, config: &GridConfig) -> PathBuf {
+    let beside = file.parent().unwrap_or_else(|| Path::new(""));
+    beside.join(".springtide").join(config.grid.as_str())
+}
+
+/// The authority's directory of a grid of this config.
+pub fn ca_dir(config: &GridConfig, dir: &Path) -> PathBuf {
+    config.tls.ca.clone().unwrap_or_else(|| dir.join("ca"))
+}
+
+/// The authority of a grid that stays: the one the config names, or one made in its directory.
+///
+/// # Errors
+/// It cannot be read or made.
+pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Failed> {
+    let at = ca_dir(config, dir);
+    let make = config.tls.ca.is_none() && !at.join("ca.pem").exists();
+    let ca = if make {
+        make_private_dir(&at)?;
+        Ca::create(config.grid.as_str(), &at)?
+    } else {
+        Ca::load(&at)?
+    };
+    if ca.grid() != config.grid.as_str() {
+        return Err(Failed::new(
+            Exit::Auth,
+            format!(
+                "the authority in {} is of grid {}, the config's grid is {}: set `grid` or `tls.ca` right",
+                at.display(),
+                ca.grid(),
+                config.grid
+            ),
+        ));
+    }
+    Ok(Authority::Kept(ca))
+}
+
+/// The config of an ad-hoc grid of this shape.
+///
+/// # Errors
+/// An environment variable has a wrong value.
+pub fn ad_hoc(shape: Shape) -> Result<Loaded<GridConfig>, Failed> {
+    // A text in place of a file, so that the environment can still override it.
+    let mut text = String::new();
+    for name in shape.names() {
+        let Shape { nodes, threads, .. } = shape;
+        text += &format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nthreads = {threads}\n");
+    }
+    let of_text = Sources::of_text(&format!("--clusters {shape}"), &text);
+    let sources = Sources { env: Sources::of_process(None).env, ..of_text };
+    Ok(load::<GridConfig>(&sources)?)
+}
+
+/// Makes a directory that only its owner may enter.
+///
+/// # Errors
+/// The system's.
+pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| cannot("make", dir, &error))
+}
+
+/// Starts the head of a grid and, through its sites, every node.
+///
+/// # Errors
+/// A port is in use, files cannot be written, names do not fit.
+pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
+    let Plan { config, dir, .. } = *plan;
+    make_private_dir(dir)?;
+    let logs = dir.join("nodes");
+    fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
+    let identity = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
+    let mut net = netconf::head_net(config, config.head.bind);
+    if let Some(advertise) = &config.head.advertise {
+        net.advertise = Some(netconf::resolve(advertise).await?);
+    }
+    let endpoint = Endpoint::quic(net, &identity, new_incarnation())?;
+    let Address::Socket(address) = endpoint.net.address() else {
+        return Err(Failed::failure("the head has no socket address"));
+    };
+    // Every file is written before the first process starts.
+    let mut sites = Vec::new();
+    for cluster in &config.cluster {
+        let name = ClusterId::from(cluster.name.as_str());
+        let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+        let requests: Result<Vec<_>, _> =
+            nodes.iter().map(|node| request(plan, cluster, node, address)).collect();
+        sites.push((name, requests?));
+    }
+    let mut head = Head::start(endpoint, &dir.join("scheduler.log"))?;
+    HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
+    for (cluster, requests) in sites {
+        head.start_site(cluster, requests, Rc::new(LocalProvider::new()));
+    }
+    Ok(head)
+}
+
+/// Ends a grid: every node, then the head.
+pub async fn stop(head: Head, dir: &Path, reason: &str) {
+    head.stop(NODE_GRACE, reason).await;
+    // It says that a head runs; another start replaces it.
+    let _ = fs::remove_file(HeadFile::path(dir));
+}
+
+/// What is written for a node, and how it is started.
+fn request(
+    plan: &Plan<'_>,
+    cluster: &ClusterSection,
+    node: &NodeId,
+    head: SocketAddr,
+) -> Result<NodeRequest, Failed> {
+    let dir = absolute(&plan.dir.join("node").join(node.as_str()))?;
+    make_private_dir(&dir)?;
+    plan.authority.issue(node, cluster.name.as_str(), "node")?.save(&dir)?;
+    let config = dir.join("node.toml");
+    let text = node_config(plan, cluster, node, head, &dir)?;
+    write_atomic(&config, text.as_bytes()).map_err(|error| cannot("write", &config, &error))?;
+    let program = cluster.program.clone().unwrap_or_else(|| plan.program.to_owned());
+    Ok(NodeRequest {
+        node: node.clone(),
+        program,
+        config,
+        log: plan.dir.join("nodes").join(format!("{node}.log")),
+        env: cluster.env.clone().into_iter().collect(),
+    })
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Failed> {
+    std::path::absolute(path).map_err(|error| cannot("find", path, &error))
+}
+
+/// A node's config as a file: the grid's network and work sections, and who it is.
+fn node_config(
+    plan: &Plan<'_>,
+    cluster: &ClusterSection,
+    node: &NodeId,
+    head: SocketAddr,
+    dir: &Path,
+) -> Result<String, Failed> {
+    let config = plan.config;
+    let text = |path: PathBuf| {
+        let shown = path.display().to_string();
+        path.into_os_string()
+            .into_string()
+            .map_err(|_| Failed::usage(format!("{shown} is not UTF-8: choose another directory")))
+    };
+    let table = toml::toml! { config_version = 1 };
+    let mut table = table;
+    let mut set = |section: Option<&str>, key: &str, value: toml::Value| {
+        let target = match section {
+            None => &mut table,
+            Some(name) => match table
+                .entry(name)
+                .or_insert_with(|| toml::Value::Table(toml::Table::new()))
+                .as_table_mut()
+            {
+                Some(target) => target,
+                None => return,
+            },
+        };
+        target.insert(key.to_owned(), value);
+    };
+    let encode = |section: &dyn Fn() -> Result<toml::Value, toml::ser::Error>| {
+        section().map_err(|error| {
+            Failed::failure(format!("a node's config does not serialise: {error}"))
+        })
+    };
+    set(None, "grid", config.grid.as_str().into());
+    set(None, "node", node.as_str().into());
+    set(None, "cluster", cluster.name.as_str().into());
+    set(None, "site", cluster.name.as_str().into());
+    set(None, "net", encode(&|| toml::Value::try_from(&config.net))?);
+    set(None, "work", encode(&|| toml::Value::try_from(&config.work))?);
+    set(Some("work"), "threads", i64::from(config.threads_of(cluster)).into());
+    set(Some("head"), "name", HEAD.into());
+    set(Some("head"), "address", head.to_string().into());
+    set(Some("identity"), "certificate", text(dir.join("node.pem"))?.into());
+    set(Some("identity"), "key", text(dir.join("node.key"))?.into());
+    set(Some("identity"), "ca", text(dir.join("ca.pem"))?.into());
+    let level = plan.log_level.unwrap_or(config.log.level);
+    set(Some("log"), "level", level.to_string().into());
+    set(Some("log"), "format", config.log.format.to_string().into());
+    let written = toml::to_string(&table).map_err(Failed::failure)?;
+    // What this program writes it must be able to read: better to fail here than in each node.
+    load::<NodeConfig>(&Sources::of_text("node.toml", &written))?;
+    Ok(written)
+}
+
+/// Fails with the reason if a node of a settled grid is broken.
+///
+/// # Errors
+/// The first broken node with its last lines.
+pub fn check_whole(status: &GridStatus) -> Result<(), Failed> {
+    let mut nodes = status.sites.values().flat_map(|site| &site.nodes);
+    match nodes.find(|node| node.state == NodeState::Broken) {
+        None => Ok(()),
+        Some(node) => {
+            let reason = node.reason.as_deref().unwrap_or("no reason is known");
+            let message = format!("node {} does not start: {reason}", node.node);
+            Err(Failed::new(Exit::NotPlaced, message))
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `node run`: one node process.
+//!
+//! Must not know what the node does.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use springtide_actors::endpoint::new_incarnation;
+use springtide_actors::job::site_name;
+use springtide_actors::node::{NodeOptions, UserActors, serve};
+use springtide_runtime::config::{NodeConfig, Sources, load};
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::net::tls::NodeIdentity;
+use springtide_runtime::work::Registry;
+use tokio::sync::oneshot;
+
+use crate::exit::{Exit, Failed};
+use crate::netconf;
+use crate::signals::{Signals, word};
+
+/// Reads a node's config.
+///
+/// # Errors
+/// Every mistake in it.
+pub fn config(file: &Path) -> Result<NodeConfig, Failed> {
+    Ok(load::<NodeConfig>(&Sources::of_process(Some(file)))?.value)
+}
+
+/// Runs it.
+///
+/// # Errors
+/// It could not begin, or was left alone.
+pub async fn run(
+    config: NodeConfig,
+    with_parent: bool,
+    registry: Arc<Registry>,
+    actors: Option<UserActors>,
+) -> Result<(), Failed> {
+    let mut signals = Signals::take()?;
+    let identity = identity(&config)?;
+    let name = identity.name();
+    if name.node.as_str() != config.node.as_str()
+        || name.cluster.as_str() != config.cluster.as_str()
+    {
+        return Err(Failed::new(
+            Exit::Auth,
+            format!(
+                "the certificate {} is of {}/{}, the config says {}/{}: issue the right one with `springtide ca issue`",
+                config.identity.certificate.display(),
+                name.cluster,
+                name.node,
+                config.cluster,
+                config.node
+            ),
+        ));
+    }
+    let cluster = config.site.as_ref().unwrap_or(&config.cluster);
+    let options = NodeOptions {
+        identity,
+        incarnation: config.incarnation.map_or_else(new_incarnation, Incarnation),
+        threads: config.work.threads.get(),
+        head: NodeId::from(config.head.name.as_str()),
+        address: netconf::resolve(&config.head.address).await?,
+        site: site_name(&ClusterId::from(cluster.as_str())),
+        net: netconf::net(&config.net),
+        actors,
+    };
+    let stop = async move {
+        let parent = async {
+            match with_parent {
+                true => parent_gone().await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            exit = signals.next() => format!("ended by {}", word(exit)),
+            () = parent => "whoever started it has ended, or told it to".to_owned(),
+        }
+    };
+    Ok(serve(options, registry, stop).await?)
+}
+
+/// The identity's files, which lie in one folder under fixed names.
+fn identity(config: &NodeConfig) -> Result<NodeIdentity, Failed> {
+    let files = &config.identity;
+    let dir = files.certificate.parent().unwrap_or_else(|| Path::new(""));
+    let expected =
+        [(&files.certificate, "node.pem"), (&files.key, "node.key"), (&files.ca, "ca.pem")];
+    for (path, name) in expected {
+        if *path != dir.join(name) {
+            return Err(Failed::usage(format!(
+                "{}: the files of an identity are node.pem, node.key and ca.pem of one folder, as `springtide ca issue` \
+                 writes them",
+                path.display()
+            )));
+        }
+    }
+    Ok(NodeIdentity::load(dir)?)
+}
+
+/// Completes when standard input ends. It is read by a thread of its own, for a read that blocks cannot be taken back.
+async fn parent_gone() {
+    let (gone, told) = oneshot::channel();
+    let read = move || {
+        let mut input = std::io::stdin().lock();
+        let mut rest = [0; 256];
+        while matches!(input.read(&mut rest), Ok(n) if n > 0) {}
+        let _ = gone.send(());
+    };
+    let thread = std::thread::Builder::new().name("parent".to_owned()).spawn(read);
+    if let Err(error) = thread {
+        // Better to end than to outlive whoever started this.
+        tracing::error!("the system gives no thread to watch standard input: {error}");
+        return;
+    }
+    let _ = told.await;
+}

@@ -1,0 +1,179 @@
+//! What a run leaves behind: its directory, its log of events, and the job's files.
+//!
+//! Must not know where news come from.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use springtide_runtime::event::{Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic};
+
+use crate::exit::Failed;
+use crate::grid::cannot;
+
+/// A run's directory, or none: then only files of the job, if it has any, are kept.
+pub struct OutDir {
+    dir: Option<RunDir>,
+    log: Option<RunLog>,
+    /// Where files go when there is no directory; made with the first.
+    files: PathBuf,
+    written: Vec<PathBuf>,
+}
+
+impl OutDir {
+    /// With a directory: manifest, config and log are begun there.
+    ///
+    /// # Errors
+    /// There is a run already, or the system refuses.
+    pub fn create(
+        dir: &Path,
+        manifest: &Manifest,
+        config: &str,
+        log_max: u64,
+    ) -> Result<Self, Failed> {
+        let run = RunDir::create(dir)?;
+        run.write_manifest(manifest)?;
+        run.write_config(config)?;
+        let log = run.begin_log(manifest, log_max)?;
+        Ok(Self { dir: Some(run), log: Some(log), files: dir.to_owned(), written: Vec::new() })
+    }
+
+    /// Without one.
+    pub fn none(manifest: &Manifest) -> Self {
+        let files = PathBuf::from(format!("springtide-{}", manifest.run));
+        Self { dir: None, log: None, files, written: Vec::new() }
+    }
+
+    /// Where the run's directory is.
+    pub fn path(&self) -> Option<&Path> {
+        self.dir.as_ref().map(RunDir::path)
+    }
+
+    /// Adds records to the log.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn records(&mut self, records: &[Record]) -> Result<(), Failed> {
+        match &mut self.log {
+            Some(log) => Ok(log.append(records)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes a file of the job, whole or not at all.
+    ///
+    /// # Errors
+    /// Its name is no plain file name, or it cannot be written.
+    pub fn file(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
+        check_name(name)?;
+        std::fs::create_dir_all(&self.files)
+            .map_err(|error| cannot("make", &self.files, &error))?;
+        let path = self.files.join(name);
+        write_atomic(&path, bytes).map_err(|error| cannot("write", &path, &error))?;
+        if !self.written.contains(&path) {
+            self.written.push(path);
+        }
+        Ok(self.written.last().map_or(&*self.files, PathBuf::as_path))
+    }
+
+    /// The job's files, in order of first writing.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.written
+    }
+
+    /// Ends the log and writes the result: the run is whole.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn finish(&mut self, result: &serde_json::Value) -> Result<(), Failed> {
+        if let Some(log) = self.log.take() {
+            log.finish()?;
+        }
+        match &self.dir {
+            Some(dir) => Ok(dir.write_result(result)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Names come from other machines: nothing may be written but beside the run's own files, and not over them.
+fn check_name(name: &str) -> Result<(), Failed> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let own = ["manifest.json", "config.toml", "events.jsonl", "result.json", "head.json"];
+    let wrong = if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
+        "use up to 128 letters, digits, `-`, `_` and `.`"
+    } else if name.starts_with('.') {
+        "it must not begin with a point"
+    } else if own.contains(&name) {
+        "the run has a file of its own of that name"
+    } else {
+        return Ok(());
+    };
+    let shown: String = name.escape_default().take(80).collect();
+    Err(Failed::failure(format!("the job's file `{shown}` is not written: {wrong}")))
+}
+
+/// A new run: its name is the job's and the time in UTC.
+pub fn manifest(job: &str, version: &str, seed: Option<u64>) -> Manifest {
+    // The system's clock names the run and is no part of it.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Manifest {
+        schema: SCHEMA,
+        run: format!("{job}-{}", stamp(since.as_secs())),
+        job: job.to_owned(),
+        command: std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect(),
+        version: version.to_owned(),
+        started_unix_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+        seed,
+    }
+}
+
+/// `20261121-101530` of seconds since the Unix epoch. (Days to date after H. Hinnant, "chrono-compatible low-level date
+/// algorithms".)
+fn stamp(unix_s: u64) -> String {
+    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    let year = yoe + era * 400 + u64::from(month <= 2);
+    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", rest / 3600, rest % 3600 / 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_dates() {
+        assert_eq!(stamp(0), "19700101-000000");
+        assert_eq!(stamp(951_782_399), "20000228-235959");
+        assert_eq!(stamp(951_868_799), "20000229-235959");
+        assert_eq!(stamp(1_795_255_530), "20261121-100530");
+    }
+
+    #[test]
+    fn a_job_writes_only_beside_the_runs_own_files() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("out");
+        let mut out = OutDir::create(&dir, &manifest("fib", "1", None), "", u64::MAX).unwrap();
+        for name in
+            ["", "..", ".x", "a/b", "/etc/passwd", "a\\b", "a\nb", "result.json", &"x".repeat(129)]
+        {
+            assert!(out.file(name, b"evil").is_err(), "{name:?}");
+        }
+        assert_eq!(out.file("a.png", b"one").unwrap(), dir.join("a.png"));
+        out.file("a.png", b"two").unwrap();
+        out.finish(&serde_json::json!({})).unwrap();
+        assert_eq!(out.files(), [dir.join("a.png")]);
+        assert_eq!(std::fs::read(dir.join("a.png")).unwrap(), b"two");
+        let left = std::fs::read_dir(temp.path()).unwrap().count();
+        assert_eq!(left, 1);
+        let Err(again) = OutDir::create(&dir, &manifest("fib", "1", None), "", 0) else {
+            panic!("taken")
+        };
+        assert!(again.message.contains("holds another run"), "{again}");
+    }
+}

@@ -1,0 +1,437 @@
+//! What a run tells at its end: the JSON object of `--json`, and the summary for people.
+//!
+//! Must not know where the numbers come from.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use springtide_actors::job::JobReport;
+use springtide_runtime::meter::{Histogram, Histograms, StealCounts, ThreadState};
+use springtide_runtime::work::Outcome;
+use springtide_runtime::work::solo::SoloReport;
+
+/// Version of the JSON object.
+pub const SCHEMA: u32 = 1;
+
+/// A run that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The job's name.
+    pub job: String,
+    /// Its outcome, or why there is none.
+    pub outcome: Result<Outcome, String>,
+    /// What it used.
+    pub report: JobReport,
+}
+
+impl Ended {
+    /// A run that came to nothing before its job began.
+    pub fn early(job: &str, error: &str) -> Self {
+        Self { job: job.to_owned(), outcome: Err(error.to_owned()), report: JobReport::default() }
+    }
+
+    /// A run without a grid.
+    pub fn solo(job: &str, solo: SoloReport, iterations: Vec<f64>) -> Self {
+        let mut report =
+            JobReport { wall_s: solo.wall.as_secs_f64(), iterations, ..JobReport::default() };
+        let total = &mut report.total;
+        total.threads = 1;
+        total.counters.tasks.spawned = solo.counts.spawned;
+        total.counters.tasks.executed = solo.counts.executed;
+        total.times = solo.times;
+        let outcome = solo.outcome.map_err(|failure| failure.to_string());
+        Self { job: job.to_owned(), outcome, report }
+    }
+
+    fn latencies(&self) -> Histograms {
+        self.report.histograms().unwrap_or_else(|error| {
+            tracing::warn!("the report's latencies are malformed and left out: {error}");
+            Histograms::default()
+        })
+    }
+
+    /// The object of `--json`, also the run's `result.json`.
+    pub fn json(&self) -> Value {
+        let total = &self.report.total;
+        let counters = &total.counters;
+        let latencies = self.latencies();
+        let clusters: Vec<Value> = self
+            .report
+            .clusters
+            .iter()
+            .map(|(name, cluster)| json!({ "name": name, "workers": cluster.workers }))
+            .collect();
+        let time: Map<String, Value> = ThreadState::ALL
+            .iter()
+            .map(|&state| (state.name().to_owned(), json!(total.times.seconds(state))))
+            .collect();
+        let steals = |counts: &StealCounts, latency: &Histogram| {
+            json!({
+                "requests": counts.requests,
+                "hits": counts.hits,
+                "p50_us": latency.p50_us(),
+                "p99_us": latency.p99_us(),
+            })
+        };
+        let mut object = json!({
+            "schema": SCHEMA,
+            "job": self.job,
+            "ok": self.outcome.is_ok(),
+            "wall_s": self.report.wall_s,
+            "iterations": self.report.iterations,
+            "checksum": self.outcome.as_ref().ok().map(|outcome| checksum(outcome.checksum)),
+            "result": self.outcome.as_ref().ok().map(|outcome| &outcome.result),
+            "clusters": clusters,
+            "tasks": {
+                "spawned": counters.tasks.spawned,
+                "executed": counters.tasks.executed,
+                "stolen_local": counters.tasks.stolen_local,
+                "stolen_wide": counters.tasks.stolen_wide,
+                "reclaimed": counters.tasks.reclaimed,
+            },
+            "time": time,
+            "steals": {
+                "local": steals(&counters.steals.local, &latencies.steal_local),
+                "wide": steals(&counters.steals.wide, &latencies.steal_wide),
+            },
+            "bytes": { "local": counters.bytes.local, "wide": counters.bytes.wide },
+        });
+        if let (Err(error), Some(object)) = (&self.outcome, object.as_object_mut()) {
+            object.insert("error".to_owned(), json!(error));
+        }
+        object
+    }
+
+    /// The summary for people; of a run that has an outcome.
+    pub fn summary(&self) -> String {
+        let mut out = String::new();
+        let Ok(outcome) = &self.outcome else { return out };
+        let report = &self.report;
+        let total = &report.total;
+        let workers: u32 = report.clusters.values().map(|cluster| cluster.workers).sum();
+        let place = match report.clusters.len() {
+            0 => "alone on one thread".to_owned(),
+            clusters => format!(
+                "by {} in {}",
+                many(workers.into(), "worker"),
+                many(clusters as u64, "cluster")
+            ),
+        };
+        let mut line = |name: &str, text: &str| {
+            let _ = writeln!(out, "{name:<12}{text}");
+        };
+        line("job", &self.job);
+        line("time", &format!("{} {place}", seconds(report.wall_s)));
+        if report.iterations.len() > 1 {
+            line("iterations", &iterations(&report.iterations));
+        }
+        line("checksum", &checksum(outcome.checksum));
+        let mut first = true;
+        for (name, value) in flat(&outcome.result) {
+            line(if first { "result" } else { "" }, &format!("{name} = {value}"));
+            first = false;
+        }
+        let tasks = &total.counters.tasks;
+        line("tasks", &format!("{} run of {} made", number(tasks.executed), number(tasks.spawned)));
+        let all = total.times.total_ns();
+        if all > 0 {
+            let share = |state| total.times.get(state) as f64 / all as f64 * 100.0;
+            let mut shares = format!("{:.1} % working", share(ThreadState::Working));
+            let others = [
+                (ThreadState::Idle, "idle"),
+                (ThreadState::WaitLocal, "waiting inside the cluster"),
+                (ThreadState::WaitWide, "waiting between clusters"),
+                (ThreadState::Bench, "benchmarking"),
+            ];
+            for (state, name) in others {
+                if total.times.get(state) > 0 {
+                    let _ = write!(shares, ", {:.1} % {name}", share(state));
+                }
+            }
+            line("threads", &shares);
+        }
+        if report.clusters.is_empty() {
+            return out;
+        }
+        if tasks.reclaimed + tasks.returned > 0 {
+            let text = format!(
+                "{} taken back, {} returned unfinished",
+                number(tasks.reclaimed),
+                number(tasks.returned)
+            );
+            line("leases", &text);
+        }
+        let latencies = self.latencies();
+        let scopes = [
+            (
+                "local",
+                tasks.stolen_local,
+                &total.counters.steals.local,
+                &latencies.steal_local,
+                total.counters.bytes.local,
+            ),
+            (
+                "wide",
+                tasks.stolen_wide,
+                &total.counters.steals.wide,
+                &latencies.steal_wide,
+                total.counters.bytes.wide,
+            ),
+        ];
+        for (name, stolen, counts, latency, bytes) in scopes {
+            let mut text = format!(
+                "{} stolen, {} answered of {}, {} sent",
+                many(stolen, "task"),
+                number(counts.hits),
+                many(counts.requests, "request"),
+                size(bytes)
+            );
+            if let (Some(p50), Some(p99)) = (latency.p50_us(), latency.p99_us()) {
+                let _ = write!(text, "; half within {}, 99 % within {}", micros(p50), micros(p99));
+            }
+            line(name, &text);
+        }
+        out
+    }
+}
+
+/// A checksum as it is shown everywhere.
+pub fn checksum(value: u64) -> String {
+    format!("{value:016x}")
+}
+
+/// A result's values with their dotted names.
+fn flat(value: &Value) -> Vec<(String, String)> {
+    fn walk(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
+        match value {
+            Value::Object(map) => {
+                for (key, value) in map {
+                    let name =
+                        if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                    walk(&name, value, out);
+                }
+            }
+            Value::Null => {}
+            // A series is for `--json`, and for pictures.
+            Value::Array(items) if items.len() > 4 || items.iter().any(Value::is_array) => {}
+            other => {
+                let mut text = other.to_string();
+                if text.chars().count() > 100 {
+                    text = text.chars().take(97).chain("...".chars()).collect();
+                }
+                let name = if prefix.is_empty() { "value" } else { prefix };
+                out.push((name.to_owned(), text));
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk("", value, &mut out);
+    out
+}
+
+fn iterations(all: &[f64]) -> String {
+    let mut sorted = all.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len() - 1;
+    format!(
+        "{}; fastest {}, median {}, slowest {}",
+        all.len(),
+        seconds(sorted[0]),
+        seconds(sorted[last / 2]),
+        seconds(sorted[last])
+    )
+}
+
+/// A length of time with three digits.
+pub fn seconds(s: f64) -> String {
+    if s < 1e-3 {
+        format!("{:.0} us", s * 1e6)
+    } else if s < 1.0 {
+        format!("{:.1} ms", s * 1e3)
+    } else if s < 100.0 {
+        format!("{s:.2} s")
+    } else {
+        let s = s.round() as u64;
+        if s < 3600 {
+            format!("{} min {:02} s", s / 60, s % 60)
+        } else {
+            format!("{} h {:02} min", s / 3600, s % 3600 / 60)
+        }
+    }
+}
+
+fn micros(us: u64) -> String {
+    seconds(Duration::from_micros(us).as_secs_f64())
+}
+
+/// Bytes with three digits, in powers of ten.
+pub fn size(bytes: u64) -> String {
+    let units = ["kB", "MB", "GB", "TB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1e3;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= 1e3;
+        unit += 1;
+    }
+    let places = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.places$} {}", units[unit])
+}
+
+/// A number with its thousands apart.
+pub fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push('\'');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+fn many(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use springtide_actors::job::ClusterReport;
+
+    use super::*;
+
+    fn ended() -> Ended {
+        let mut report =
+            JobReport { wall_s: 12.345, iterations: vec![1.5, 0.5, 1.0], ..JobReport::default() };
+        for name in ["ams", "del"] {
+            let cluster = ClusterReport { workers: 2, ..ClusterReport::default() };
+            report.clusters.insert(name.into(), cluster);
+        }
+        let total = &mut report.total;
+        total.times.working_ns = 9_000_000_000;
+        total.times.idle_ns = 1_000_000_000;
+        total.counters.tasks.spawned = 1_234_567;
+        total.counters.tasks.executed = 1_234_568;
+        total.counters.tasks.stolen_wide = 3;
+        total.counters.steals.wide.requests = 10;
+        total.counters.steals.wide.hits = 3;
+        total.counters.bytes.wide = 12_345;
+        let mut latencies = Histograms::default();
+        latencies.steal_wide.record(Duration::from_micros(40));
+        total.latencies = latencies.take_deltas();
+        let result =
+            json!({ "n": 5, "deep": { "x": 1.5, "p": [1, 2, 3] }, "series": [1, 2, 3, 4, 5] });
+        let outcome = Outcome { checksum: 0xab, result };
+        Ended { job: "fib".into(), outcome: Ok(outcome), report }
+    }
+
+    #[test]
+    fn the_object_has_the_promised_shape() {
+        let object = ended().json();
+        let keys = |value: &Value| -> BTreeSet<String> {
+            value.as_object().unwrap().keys().cloned().collect()
+        };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let top: BTreeSet<String> = set(&[
+            "schema",
+            "job",
+            "ok",
+            "wall_s",
+            "iterations",
+            "checksum",
+            "result",
+            "clusters",
+            "tasks",
+            "time",
+            "steals",
+            "bytes",
+        ]);
+        assert_eq!(keys(&object), top);
+        let tasks: BTreeSet<String> =
+            set(&["spawned", "executed", "stolen_local", "stolen_wide", "reclaimed"]);
+        assert_eq!(keys(&object["tasks"]), tasks);
+        assert_eq!(
+            keys(&object["time"]),
+            set(&["work", "idle", "wait_local", "wait_wide", "bench"])
+        );
+        for scope in ["local", "wide"] {
+            let names = set(&["requests", "hits", "p50_us", "p99_us"]);
+            assert_eq!(keys(&object["steals"][scope]), names);
+        }
+        assert_eq!(object["schema"], 1);
+        assert_eq!(object["checksum"], "00000000000000ab");
+        assert_eq!(
+            object["clusters"],
+            json!([{ "name": "ams", "workers": 2 }, { "name": "del", "workers": 2 }])
+        );
+        assert_eq!(object["time"]["work"], 9.0);
+        assert_eq!(object["steals"]["wide"]["hits"], 3);
+        assert_eq!(object["steals"]["local"]["p50_us"], Value::Null);
+        assert!(object["steals"]["wide"]["p50_us"].as_u64().unwrap() >= 39);
+    }
+
+    #[test]
+    fn a_failure_has_the_same_shape_and_its_error() {
+        let object = Ended::early("fib", "no node").json();
+        assert_eq!((&object["ok"], &object["error"]), (&json!(false), &json!("no node")));
+        assert_eq!(object["checksum"], Value::Null);
+        assert_eq!(
+            object.as_object().unwrap().len(),
+            ended().json().as_object().unwrap().len() + 1
+        );
+        assert_eq!(Ended::early("fib", "no node").summary(), "");
+    }
+
+    #[test]
+    fn the_summary_is_aligned_and_names_its_units() {
+        let expected = "\
+job         fib
+time        12.35 s by 4 workers in 2 clusters
+iterations  3; fastest 500.0 ms, median 1.00 s, slowest 1.50 s
+checksum    00000000000000ab
+result      deep.p = [1,2,3]
+            deep.x = 1.5
+            n = 5
+tasks       1'234'568 run of 1'234'567 made
+threads     90.0 % working, 10.0 % idle
+local       0 tasks stolen, 0 answered of 0 requests, 0 B sent
+wide        3 tasks stolen, 3 answered of 10 requests, 12.3 kB sent; half within 40 us, 99 % within 40 us
+";
+        assert_eq!(ended().summary(), expected);
+    }
+
+    #[test]
+    fn numbers_are_short_and_say_their_units() {
+        let shown: Vec<_> =
+            [5e-6, 0.0123, 0.9, 1.0, 75.2, 100.4, 3599.9, 7384.0].map(seconds).into();
+        let expected = [
+            "5 us",
+            "12.3 ms",
+            "900.0 ms",
+            "1.00 s",
+            "75.20 s",
+            "1 min 40 s",
+            "1 h 00 min",
+            "2 h 03 min",
+        ];
+        assert_eq!(shown, expected);
+        let shown: Vec<_> =
+            [0, 999, 1000, 9_994, 99_949, 999_499, 999_500, 5_000_000_000].map(size).into();
+        let expected =
+            ["0 B", "999 B", "1.00 kB", "9.99 kB", "99.9 kB", "999 kB", "1.00 MB", "5.00 GB"];
+        assert_eq!(shown, expected);
+        assert_eq!([0, 999, 1000, 1_234_567].map(number), ["0", "999", "1'000", "1'234'567"]);
+    }
+}

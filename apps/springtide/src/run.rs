@@ -1,0 +1,577 @@
+//! `run`: submits a job to a grid of its own or to one that is up, watches it, and tells the result.
+//!
+//! Must not know how nodes work, nor what the job computes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use bytes::Bytes;
+use springtide_actors::client::{Client, News};
+use springtide_actors::endpoint::{Endpoint, new_incarnation};
+use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
+use springtide_actors::job::{
+    CLIENT, JobEnded, JobError, JobNote, JobParams, NoteKind, SCHEDULER, StealMode,
+};
+use springtide_actors::links::{Door, Link, Links};
+use springtide_actors::scheduler::{CancelJob, Granted, Scheduler, Submit};
+use springtide_runtime::config::{GridConfig, Loaded, Sources, Steal, load};
+use springtide_runtime::event::Event;
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::net::tls::Ca;
+use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::remote::Remote;
+use springtide_runtime::work::Registry;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, interval, sleep_until, timeout};
+
+use crate::args::{GlobalArgs, RunArgs, Shape};
+use crate::exit::{Exit, Failed, of_link};
+use crate::grid::{self, Authority, HeadFile, Plan};
+use crate::netconf;
+use crate::outdir::{OutDir, manifest};
+use crate::report::{Ended, seconds, size};
+use crate::signals::{Signals, word};
+use crate::solo;
+use crate::talk::Talk;
+
+/// A submission waits in the scheduler's queue as long as this.
+const QUEUE_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A cancelled job gets this long to end in order.
+const CANCEL_GRACE: Duration = Duration::from_secs(3);
+/// After a link went down, its reason is waited for this long: the scheduler knows more than the link.
+const LINK_GRACE: Duration = Duration::from_secs(5);
+/// The talk is kept alive this often.
+const TICK: Duration = Duration::from_millis(100);
+/// A head that is up answers within this time.
+const HEAD_WITHIN: Duration = Duration::from_secs(8);
+
+/// What is to be run.
+pub struct Order {
+    /// The job's name.
+    pub job: &'static str,
+    /// The encoded job.
+    pub body: Bytes,
+    /// This program.
+    pub registry: Arc<Registry>,
+    /// Its version.
+    pub version: &'static str,
+    /// How.
+    pub args: RunArgs,
+    /// And how to talk of it.
+    pub global: GlobalArgs,
+}
+
+/// Runs it. The result goes to standard output, also that of a failure with `--json`.
+///
+/// # Errors
+/// The job has no outcome.
+pub async fn run(order: Order) -> Result<(), Failed> {
+    let json = order.args.json;
+    let job = order.job;
+    let ended = whole(order).await;
+    match ended {
+        Ok((ended, exit)) => {
+            let text = if json { format!("{}\n", ended.json()) } else { ended.summary() };
+            print(&text)?;
+            match ended.outcome {
+                Ok(_) => Ok(()),
+                Err(error) => Err(Failed::new(exit, error)),
+            }
+        }
+        Err(failed) => tell_early(job, json, failed),
+    }
+}
+
+/// A run that failed before it began.
+///
+/// # Errors
+/// That failure.
+pub fn tell_early(job: &str, json: bool, failed: Failed) -> Result<(), Failed> {
+    if json {
+        print(&format!("{}\n", Ended::early(job, &failed.message).json()))?;
+    }
+    Err(failed)
+}
+
+/// Data goes to standard output in one piece.
+///
+/// # Errors
+/// It cannot be written; that the reader has gone is none.
+pub fn print(text: &str) -> Result<(), Failed> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => {
+            other.map_err(|error| Failed::failure(format!("cannot write the result: {error}")))
+        }
+    }
+}
+
+async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
+    let mut signals = Signals::take()?;
+    let config = match &order.args.config {
+        Some(file) => load::<GridConfig>(&Sources::of_process(Some(file)))?,
+        None => grid::ad_hoc(order.args.clusters.unwrap_or(Shape::default()))?,
+    };
+    let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let params = params(&config.value, &order.args);
+    let manifest = manifest(order.job, order.version, Some(params.seed));
+    let out_dir = order.args.out.clone().or_else(|| config.value.run.out.clone());
+    let mut out = match &out_dir {
+        Some(dir) => {
+            let log_max = config.value.run.log_size.bytes();
+            OutDir::create(dir, &manifest, &config.show(true), log_max)?
+        }
+        None => OutDir::none(&manifest),
+    };
+    let mut talk = Talk::new(order.global.quiet);
+    let mut watch = Watch {
+        talk: &mut talk,
+        out: &mut out,
+        signals: &mut signals,
+        limit,
+        deadline,
+        verbose: order.global.verbose > 0,
+    };
+    let ended = if order.args.sequential {
+        solo::run(&order, &params, &mut watch).await
+    } else if let Some(file) = &order.args.config {
+        attached(&order, file, &config, params, &manifest.run, &mut watch).await
+    } else {
+        own_grid(&order, &config, params, &manifest.run, &mut watch).await
+    };
+    talk.done();
+    let (result, exit) = match &ended {
+        Ok((ended, exit)) => (ended.json(), *exit),
+        Err(failed) => (Ended::early(order.job, &failed.message).json(), failed.exit),
+    };
+    out.finish(&result)?;
+    for file in out.files() {
+        talk.say(&format!("wrote {}", file.display()));
+    }
+    if let Some(dir) = out.path() {
+        talk.say(&format!("the run is in {}", dir.display()));
+    }
+    ended.map(|(ended, _)| (ended, exit))
+}
+
+fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
+    let mut params = netconf::job_params(config);
+    if let Some(steal) = args.steal {
+        params.steal = match steal {
+            Steal::ClusterAware => StealMode::ClusterAware,
+            Steal::Random => StealMode::Random,
+        };
+    }
+    if let Some(seed) = args.seed {
+        params.seed = seed;
+    }
+    if let Some(period) = args.period {
+        params.period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+    }
+    params
+}
+
+/// What a run is watched with.
+pub struct Watch<'a> {
+    /// Where notes go.
+    pub talk: &'a mut Talk,
+    /// Where files and records go.
+    pub out: &'a mut OutDir,
+    /// What may end it.
+    pub signals: &'a mut Signals,
+    /// How long it may take.
+    pub limit: Option<Duration>,
+    /// Until when.
+    pub deadline: Option<Instant>,
+    /// Whether to say what only the curious want to know.
+    pub verbose: bool,
+}
+
+impl Watch<'_> {
+    /// Waits for what ends a run from outside: a signal, or its time is over.
+    pub async fn stopped(&mut self) -> Failed {
+        let deadline = self.deadline;
+        let over = async {
+            match deadline {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            exit = self.signals.next() => Failed::new(exit, format!("ended by {}", word(exit))),
+            () = over => {
+                let limit = seconds(self.limit.unwrap_or_default().as_secs_f64());
+                Failed::new(Exit::Timeout, format!("ended after {limit}: see --timeout"))
+            }
+        }
+    }
+
+    /// Takes a note of the job in.
+    pub fn note(&mut self, note: NoteKind) {
+        match note {
+            NoteKind::Started { root, workers } => {
+                let count: u32 = workers.values().sum();
+                if self.verbose {
+                    self.talk.say(&format!("{count} workers joined; the root runs on {root}"));
+                }
+                self.talk.wait_for("running");
+            }
+            NoteKind::Progress { done, total, what } => self.talk.progress(done, total, &what),
+            NoteKind::Iteration { index, seconds: s } => {
+                if self.verbose {
+                    self.talk.say(&format!("iteration {} took {}", index + 1, seconds(s)));
+                }
+            }
+            NoteKind::Say { text } => self.talk.say(&text),
+            NoteKind::Artifact { name, bytes } => match self.out.file(&name, &bytes) {
+                Ok(path) if self.verbose => {
+                    let line = format!("{} ({})", path.display(), size(bytes.len() as u64));
+                    self.talk.say(&line);
+                }
+                Ok(_) => {}
+                Err(error) => self.talk.say(&format!("{error}")),
+            },
+            NoteKind::Events { records } => {
+                if let Err(error) = self.out.records(&records) {
+                    self.talk.say(&format!("{error}"));
+                }
+            }
+            NoteKind::Period { .. } => {}
+        }
+    }
+}
+
+/// A submission and whom it is made to.
+struct Session {
+    endpoint: Endpoint,
+    head: NodeId,
+    submit: Submit,
+    links: Arc<Links>,
+    news: mpsc::Receiver<(JobId, News)>,
+}
+
+/// Publishes the client of a process on its endpoint, before that starts.
+fn listen(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
+    let (client, news) = Client::new();
+    endpoint.hub.publish(CLIENT, client.start()).accepts::<JobNote>().accepts::<JobEnded>();
+    (Links::listen(&endpoint.router, Door::Client), news)
+}
+
+fn submission(
+    order: &Order,
+    params: JobParams,
+    clusters: Option<BTreeMap<ClusterId, u32>>,
+    client: Contact,
+) -> Submit {
+    Submit {
+        name: order.job.to_owned(),
+        body: order.body.clone(),
+        fingerprint: order.registry.fingerprint(),
+        params,
+        clusters,
+        client,
+        // Sites of other machines may not have it at this place; they say so then.
+        program: std::env::current_exe().ok(),
+    }
+}
+
+async fn own_grid(
+    order: &Order,
+    config: &Loaded<GridConfig>,
+    params: JobParams,
+    run: &str,
+    watch: &mut Watch<'_>,
+) -> Result<(Ended, Exit), Failed> {
+    let dir = GridDir::make(watch.out.path())?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))?;
+    let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
+    let plan = Plan {
+        config: &config.value,
+        dir: dir.path(),
+        authority: &authority,
+        program: &program,
+        log_level: order.global.log_level,
+    };
+    let clusters: BTreeMap<ClusterId, u32> = config
+        .value
+        .cluster
+        .iter()
+        .map(|cluster| (cluster.name.as_str().into(), cluster.nodes.get()))
+        .collect();
+    let head = grid::start(&plan).await?;
+    let endpoint = head.endpoint.clone();
+    let (links, news) = listen(&endpoint);
+    endpoint.recorder.record(Event::RunStarted {
+        run: run.to_owned(),
+        version: order.version.to_owned(),
+        seed: Some(params.seed),
+        clusters: clusters.clone(),
+    });
+    let began = Instant::now();
+    let submit = submission(order, params, Some(clusters), head.contact());
+    let session = Session { endpoint: endpoint.clone(), head: HEAD.into(), submit, links, news };
+    let ended = match started(&head, watch).await {
+        Ok(()) => drive(order.job, session, watch).await,
+        Err(failed) => Err(failed),
+    };
+    record_end(&endpoint, &ended, began.elapsed());
+    if let Err(error) = watch.out.records(&endpoint.recorder.drain()) {
+        watch.talk.say(&format!("{error}"));
+    }
+    watch.talk.wait_for("ending the nodes");
+    // A second signal does not wait: what is dropped is killed.
+    tokio::select! {
+        biased;
+        _ = watch.signals.next() => {}
+        () = grid::stop(head, dir.path(), "the run is over") => {}
+    }
+    ended
+}
+
+fn record_end(endpoint: &Endpoint, ended: &Result<(Ended, Exit), Failed>, wall: Duration) {
+    let error = match ended {
+        Ok((ended, _)) => ended.outcome.as_ref().err().cloned(),
+        Err(failed) => Some(failed.message.clone()),
+    };
+    let wall_us = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
+    endpoint.recorder.record(Event::RunEnded { ok: error.is_none(), wall_us, error });
+}
+
+/// Waits until the grid's nodes are there.
+async fn started(head: &Head, watch: &mut Watch<'_>) -> Result<(), Failed> {
+    watch.talk.wait_for("starting nodes");
+    let status = tokio::select! {
+        biased;
+        failed = watch.stopped() => return Err(failed),
+        status = head.settled(|_, _| {}) => status,
+    };
+    grid::check_whole(&status)
+}
+
+async fn attached(
+    order: &Order,
+    file: &Path,
+    config: &Loaded<GridConfig>,
+    params: JobParams,
+    run: &str,
+    watch: &mut Watch<'_>,
+) -> Result<(Ended, Exit), Failed> {
+    let Attachment { endpoint, links, news, head } = attach(file, &config.value).await?;
+    endpoint.recorder.record(Event::RunStarted {
+        run: run.to_owned(),
+        version: order.version.to_owned(),
+        seed: Some(params.seed),
+        clusters: BTreeMap::new(),
+    });
+    let began = Instant::now();
+    let submit = submission(order, params, None, endpoint.net.contact());
+    let session = Session { endpoint: endpoint.clone(), head, submit, links, news };
+    let ended = drive(order.job, session, watch).await;
+    record_end(&endpoint, &ended, began.elapsed());
+    if let Err(error) = watch.out.records(&endpoint.recorder.drain()) {
+        watch.talk.say(&format!("{error}"));
+    }
+    // Closing the link is what tells the scheduler of a submission that nobody waits for.
+    endpoint.net.close("the run is over").await;
+    ended
+}
+
+/// A client of a grid that is up.
+pub struct Attachment {
+    /// Its door.
+    pub endpoint: Endpoint,
+    /// The head's node.
+    pub head: NodeId,
+    links: Arc<Links>,
+    news: mpsc::Receiver<(JobId, News)>,
+}
+
+/// Finds the head of a grid that is up and calls it.
+///
+/// # Errors
+/// Nothing is up, or it does not take this client.
+pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Failed> {
+    let dir = grid::dir_of(file, config);
+    let nothing = |why: &str| {
+        Failed::failure(format!(
+            "no grid runs for {}{why}: start it with `springtide up {}`",
+            file.display(),
+            file.display()
+        ))
+    };
+    let advertised = match &config.head.advertise {
+        Some(at) => Some(netconf::resolve(at).await?),
+        None => Some(config.head.bind).filter(|bind| bind.port() != 0),
+    };
+    let address = match HeadFile::read(&dir)? {
+        Some(head) => head.address,
+        None => advertised.ok_or_else(|| nothing(""))?,
+    };
+    let ca = grid::ca_dir(config, &dir);
+    if config.tls.ca.is_none() && !ca.exists() {
+        return Err(nothing("")); // `up` makes it
+    }
+    let authority = Authority::Kept(Ca::load(&ca)?);
+    let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), new_incarnation().0));
+    let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
+    let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
+    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, new_incarnation())?;
+    let (links, news) = listen(&endpoint);
+    endpoint.start();
+    let head = NodeId::from(HEAD);
+    endpoint.net.learn(Contact {
+        node: head.clone(),
+        cluster: HEAD_CLUSTER.into(),
+        address: Address::Socket(address),
+    });
+    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
+    let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_WITHIN);
+    if let Err(error) = status.await {
+        let refused = Failed::from(error.clone());
+        endpoint.net.close("no head").await;
+        return Err(match refused.exit {
+            Exit::Failure => nothing(&format!(" at {address} ({error})")),
+            _ => refused,
+        });
+    }
+    Ok(Attachment { endpoint, head, links, news })
+}
+
+/// Submits, and follows the job to its end.
+async fn drive(
+    name: &str,
+    session: Session,
+    watch: &mut Watch<'_>,
+) -> Result<(Ended, Exit), Failed> {
+    let Session { endpoint, head, submit, links, mut news } = session;
+    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
+    let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_WITHIN));
+    let mut granted: Option<Granted> = None;
+    let mut lost: Option<(Instant, String)> = None;
+    let mut ticks = interval(TICK);
+    watch.talk.wait_for("waiting for nodes");
+    loop {
+        let lost_at = lost.as_ref().map(|(at, _)| *at);
+        let give_up = async {
+            match lost_at {
+                Some(at) => sleep_until(at + LINK_GRACE).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            failed = watch.stopped() => {
+                if let Some(granted) = &granted {
+                    watch.talk.wait_for("ending the job");
+                    cancel(&scheduler, granted.job, &failed.message, &mut news, watch).await;
+                }
+                return Err(failed);
+            }
+            Some((_, item)) = news.recv() => match item {
+                News::Note(note) => watch.note(note),
+                News::Ended(ended) => return Ok(conclude(name, *ended)),
+            },
+            reply = &mut answer, if granted.is_none() => {
+                let reply = reply??;
+                if watch.verbose {
+                    let (job, count) = (reply.job, reply.view.members.len());
+                    watch.talk.say(&format!("{job} has {count} nodes"));
+                }
+                granted = Some(reply);
+            }
+            changes = links.next() => {
+                let coordinator = granted.as_ref().map(|granted| &granted.coordinator.node);
+                for (node, link) in changes {
+                    let concerns = node == head || Some(&node) == coordinator;
+                    if let Link::Down(why) = link && concerns {
+                        lost = Some((Instant::now(), format!("the link to {node} is down: {why}")));
+                    }
+                }
+            }
+            () = give_up => {
+                let why = lost.map(|(_, why)| why).unwrap_or_default();
+                return Err(Failed::new(of_link(&why), why));
+            }
+            _ = ticks.tick() => watch.talk.tick(),
+        }
+    }
+}
+
+fn conclude(name: &str, ended: JobEnded) -> (Ended, Exit) {
+    let exit = match &ended.outcome {
+        Ok(_) => Exit::Ok,
+        Err(JobError::Start { .. }) => Exit::NotPlaced,
+        Err(_) => Exit::Failure,
+    };
+    let outcome = ended.outcome.map_err(|error| error.to_string());
+    (Ended { job: name.to_owned(), outcome, report: ended.report }, exit)
+}
+
+/// Ends a job in order, for a short time. Its last notes are still taken in.
+async fn cancel(
+    scheduler: &Remote<Scheduler>,
+    job: JobId,
+    reason: &str,
+    news: &mut mpsc::Receiver<(JobId, News)>,
+    watch: &mut Watch<'_>,
+) {
+    let told = scheduler.send(CancelJob { job, reason: reason.to_owned() }).start();
+    let ended = async {
+        if told.await.is_err() {
+            return;
+        }
+        while let Some((_, item)) = news.recv().await {
+            match item {
+                News::Note(note) => watch.note(note),
+                News::Ended(_) => return,
+            }
+        }
+    };
+    let _ = timeout(CANCEL_GRACE, ended).await;
+}
+
+/// The directory of an ad-hoc grid: that of the run, or a temporary one. What the grid leaves in it is removed at the end,
+/// its keys above all; logs stay in a run's.
+struct GridDir {
+    path: PathBuf,
+    temporary: bool,
+}
+
+impl GridDir {
+    fn make(out: Option<&Path>) -> Result<Self, Failed> {
+        if let Some(out) = out {
+            return Ok(Self { path: out.to_owned(), temporary: false });
+        }
+        let name = format!("springtide-{}-{:x}", std::process::id(), new_incarnation().0);
+        let path = std::env::temp_dir().join(name);
+        grid::make_private_dir(&path)?;
+        Ok(Self { path, temporary: true })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for GridDir {
+    fn drop(&mut self) {
+        // What cannot be removed harms nobody: certificates of an ephemeral authority.
+        if self.temporary {
+            let _ = std::fs::remove_dir_all(&self.path);
+        } else {
+            let _ = std::fs::remove_dir_all(self.path.join("node"));
+            let _ = std::fs::remove_file(self.path.join("scheduler.log"));
+            let _ = std::fs::remove_file(HeadFile::path(&self.path));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! `up` and `dev`: a grid that stays.
+//!
+//! Must not know jobs.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use springtide_actors::scheduler::{GridStatus, JobState, NodeState};
+use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
+use springtide_runtime::event::write_atomic;
+use tokio::time::interval;
+
+use crate::args::{GlobalArgs, Shape};
+use crate::exit::Failed;
+use crate::grid::{self, HeadFile, Plan, cannot};
+use crate::signals::{Signals, word};
+use crate::talk::Talk;
+
+/// The grid is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Starts the grid of a config and stays.
+///
+/// # Errors
+/// It cannot be started, or all its nodes are broken.
+pub async fn up(file: &Path, global: &GlobalArgs) -> Result<(), Failed> {
+    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
+    stay(file, &config, global).await
+}
+
+/// Writes the config of an ad-hoc grid of this shape into `dir` and starts it.
+///
+/// # Errors
+/// As [`up`].
+pub async fn dev(shape: Shape, dir: PathBuf, global: &GlobalArgs) -> Result<(), Failed> {
+    grid::make_private_dir(&dir)?;
+    let file = dir.join("grid.toml");
+    let text = grid::ad_hoc(shape)?.show(false);
+    write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
+    up(&file, global).await
+}
+
+async fn stay(file: &Path, config: &Loaded<GridConfig>, global: &GlobalArgs) -> Result<(), Failed> {
+    let mut signals = Signals::take()?;
+    let mut talk = Talk::new(global.quiet);
+    let dir = grid::dir_of(file, &config.value);
+    if let Some(head) = HeadFile::read(&dir)? {
+        return Err(Failed::failure(format!(
+            "the grid of {} is up already (process {}, {})",
+            file.display(),
+            head.pid,
+            head.address
+        )));
+    }
+    let program = std::env::current_exe()
+        .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))?;
+    let authority = grid::kept_authority(&config.value, &dir)?;
+    let plan = Plan {
+        config: &config.value,
+        dir: &dir,
+        authority: &authority,
+        program: &program,
+        log_level: global.log_level,
+    };
+    let head = grid::start(&plan).await?;
+    talk.wait_for("starting nodes");
+    let settled = tokio::select! {
+        biased;
+        exit = signals.next() => Err(Failed::new(exit, format!("ended by {}", word(exit)))),
+        status = head.settled(|_, _| {}) => Ok(status),
+    };
+    let ended = match settled {
+        Err(failed) => Err(failed),
+        Ok(status) if status.count(NodeState::Broken) == status.nodes() => {
+            grid::check_whole(&status)
+        }
+        Ok(status) => {
+            talk.done();
+            for line in overview(&status) {
+                talk.say(&line);
+            }
+            talk.say(&format!("logs are in {}", dir.join("nodes").display()));
+            talk.say(&format!(
+                "run jobs with: run JOB --config {}; Ctrl-C ends the grid",
+                file.display()
+            ));
+            let mut looks = interval(LOOK_EVERY);
+            let mut last = status;
+            loop {
+                tokio::select! {
+                    biased;
+                    // Being ended is what it is for.
+                    exit = signals.next() => {
+                        talk.say(&format!("{}: ending {} nodes", word(exit), last.nodes()));
+                        break Ok(());
+                    }
+                    _ = looks.tick() => {
+                        for record in head.endpoint.recorder.drain() {
+                            tracing::info!(event = ?record.event, "{}", record.node);
+                        }
+                        let status = head.status().await;
+                        for line in changes(&last, &status) {
+                            talk.say(&line);
+                        }
+                        last = status;
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = signals.next() => {}
+        () = grid::stop(head, &dir, "the grid ends") => {}
+    }
+    ended
+}
+
+/// The grid in a few lines.
+fn overview(status: &GridStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (cluster, site) in &status.sites {
+        let idle = site.nodes.iter().filter(|node| node.state != NodeState::Broken).count();
+        let threads: u32 = site.nodes.iter().filter_map(|node| node.threads).sum();
+        lines.push(format!(
+            "cluster {cluster}: {idle} of {} nodes, {threads} threads",
+            site.nodes.len()
+        ));
+        for node in site.nodes.iter().filter(|node| node.state == NodeState::Broken) {
+            let reason = node.reason.as_deref().unwrap_or("no reason is known");
+            lines.push(format!("node {} is broken: {reason}", node.node));
+        }
+    }
+    lines
+}
+
+/// What happened between two looks.
+fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    for job in &now.jobs {
+        let known = before.jobs.iter().find(|known| known.job == job.job);
+        if known.is_none_or(|known| known.state != job.state) {
+            match job.state {
+                JobState::Queued => {
+                    let what = job.waits_for.as_deref().unwrap_or_default();
+                    lines.push(format!("{} ({}) waits for {what}", job.job, job.name));
+                }
+                JobState::Running => {
+                    lines.push(format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes));
+                }
+                JobState::Assigning | JobState::Ending => {}
+            }
+        }
+    }
+    for job in &before.jobs {
+        if now.jobs.iter().all(|left| left.job != job.job) {
+            lines.push(format!("{} ({}) is over", job.job, job.name));
+        }
+    }
+    let nodes = |status: &GridStatus| -> Vec<_> {
+        status.sites.values().flat_map(|site| site.nodes.clone()).collect()
+    };
+    for (old, new) in nodes(before).iter().zip(nodes(now)) {
+        if old.node != new.node || old.state == new.state {
+            continue;
+        }
+        let reason = new.reason.as_deref().unwrap_or("by order");
+        match new.state {
+            NodeState::Broken => lines.push(format!("node {} is broken: {reason}", new.node)),
+            NodeState::Starting => {
+                lines.push(format!("node {} is started anew: {reason}", new.node));
+            }
+            NodeState::Idle if old.state == NodeState::Starting => {
+                lines.push(format!("node {} is back", new.node));
+            }
+            NodeState::Idle | NodeState::Busy => {}
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_actors::scheduler::{JobStatus, NodeStatus, SiteStatus};
+    use springtide_runtime::id::JobId;
+
+    use super::*;
+
+    fn status(nodes: &[(&str, NodeState)], jobs: &[(u64, JobState)]) -> GridStatus {
+        let node = |&(name, state): &(&str, NodeState)| NodeStatus {
+            node: name.into(),
+            state,
+            job: None,
+            threads: Some(2),
+            pid: None,
+            incarnation: None,
+            address: None,
+            reason: (state == NodeState::Broken).then(|| "it died".to_owned()),
+        };
+        let job = |&(id, state): &(u64, JobState)| JobStatus {
+            job: JobId(id),
+            name: "fib".into(),
+            state,
+            nodes: 2,
+            waits_for: Some("nodes".into()),
+        };
+        GridStatus {
+            sites: [("ams".into(), SiteStatus { nodes: nodes.iter().map(node).collect() })].into(),
+            jobs: jobs.iter().map(job).collect(),
+        }
+    }
+
+    #[test]
+    fn changes_are_told_once() {
+        let idle = status(&[("ams-1", NodeState::Idle), ("ams-2", NodeState::Idle)], &[]);
+        assert_eq!(overview(&idle), ["cluster ams: 2 of 2 nodes, 4 threads"]);
+        assert_eq!(changes(&idle, &idle), [""; 0]);
+        let busy = status(
+            &[("ams-1", NodeState::Busy), ("ams-2", NodeState::Broken)],
+            &[(1, JobState::Running), (2, JobState::Queued)],
+        );
+        let expected = [
+            "job-1 (fib) runs on 2 nodes",
+            "job-2 (fib) waits for nodes",
+            "node ams-2 is broken: it died",
+        ];
+        assert_eq!(changes(&idle, &busy), expected);
+        let back = status(&[("ams-1", NodeState::Starting), ("ams-2", NodeState::Idle)], &[]);
+        let expected =
+            ["job-1 (fib) is over", "job-2 (fib) is over", "node ams-1 is started anew: by order"];
+        assert_eq!(changes(&busy, &back), expected);
+        assert_eq!(changes(&back, &idle), ["node ams-1 is back"]);
+    }
+}
