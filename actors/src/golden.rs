@@ -6,16 +6,23 @@ use std::path::PathBuf;
 use serde::{Serialize, de::DeserializeOwned};
 use springtide_runtime::id::{Epoch, Incarnation, JobId};
 use springtide_runtime::membership::{Member, View};
+use springtide_runtime::meter::{NodeReport, Statistics};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
+use springtide_runtime::work::Outcome;
 
-use crate::job::{AssignError, JobParams};
+use crate::cluster::{ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period};
+use crate::job::{
+    Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
+    NoteKind, Release, Shutdown,
+};
 use crate::scheduler::{
     CancelJob, GetStatus, Granted, GridStatus, JobState, JobStatus, NodeLost, NodeState,
     NodeStatus, Registered, SiteStatus, SiteUp, Submit, SubmitError,
 };
 use crate::site::{Register, RegisterError, StartAnew};
+use crate::worker::{FinalReport, Finish, NewView};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -123,4 +130,85 @@ fn answers_of_scheduler_and_site() {
     answer("get-status", &GridStatus { sites, jobs: vec![job] });
     let stale = RegisterError::Stale { node: "ams-1".into() };
     answer::<Result<(), RegisterError>>("register-stale", &Err(stale));
+}
+
+fn spec() -> JobSpec {
+    JobSpec {
+        id: JobId(3),
+        epoch: Epoch(1),
+        name: "fib".into(),
+        body: vec![1, 2, 3].into(),
+        fingerprint: 7,
+        params: JobParams::default(),
+    }
+}
+
+fn job_view() -> View {
+    let member = Member {
+        incarnation: Incarnation(5),
+        cluster: "ams".into(),
+        address: address(),
+        threads: 1,
+    };
+    View {
+        epoch: Epoch(1),
+        version: 2,
+        members: BTreeMap::from([("ams-1".into(), member)]),
+        coordinator: Some("ams-1".into()),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+    }
+}
+
+fn report() -> NodeReport {
+    NodeReport {
+        node: "ams-1".into(),
+        incarnation: Incarnation(5),
+        cluster: "ams".into(),
+        seq: 2,
+        statistics: Statistics { threads: 1, ..Statistics::default() },
+    }
+}
+
+#[test]
+fn messages_of_a_job() {
+    let job = JobId(3);
+    let (client, scheduler) = (contact("client-1"), contact("head"));
+    message(&Assign { spec: spec(), view: job_view(), client, scheduler });
+    answer::<Result<(), AssignError>>("assign-ok", &Ok(()));
+    let busy = AssignError::Busy { node: "ams-1".into(), job };
+    answer::<Result<(), AssignError>>("assign-busy", &Err(busy));
+    message(&Release { job });
+    message(&Shutdown { reason: "told to".into() });
+    message(&Cancel { job, reason: "enough".into() });
+    message(&JobOver { job, epoch: Epoch(1), ok: true });
+    message(&JobNote { job, seq: 4, what: NoteKind::Iteration { index: 1, seconds: 0.5 } });
+    let outcome = Outcome { checksum: 9, result: serde_json::json!({ "n": 1 }) };
+    let report = JobReport { wall_s: 1.5, ..JobReport::default() };
+    message(&JobEnded { job, outcome: Ok(outcome), report });
+}
+
+#[test]
+fn messages_of_the_coordinator_tree() {
+    let job = JobId(3);
+    message(&NewView { job, view: job_view() });
+    message(&Finish { job });
+    answer("finish", &Some(FinalReport { report: report(), records: Vec::new() }));
+    let (node, incarnation) = ("ams-1".into(), Incarnation(5));
+    message(&Joined { job, node, incarnation, threads: 1 });
+    message(&Period { job, report: report() });
+    message(&ClusterJoined { job, cluster: "ams".into(), workers: 2 });
+    let statistics = Statistics { threads: 2, ..Statistics::default() };
+    let cluster = "ams".into();
+    message(&ClusterPeriod { job, cluster, seq: 1, workers: 2, statistics: statistics.clone() });
+    message(&FinishCluster { job });
+    answer(
+        "finish-cluster",
+        &ClusterFinal {
+            cluster: "ams".into(),
+            workers: 2,
+            statistics,
+            records: Vec::new(),
+            silent: BTreeMap::from([("ams-2".into(), "gone".into())]),
+        },
+    );
 }

@@ -96,6 +96,12 @@ impl Ended {
                 "wide": steals(&counters.steals.wide, &latencies.steal_wide),
             },
             "bytes": { "local": counters.bytes.local, "wide": counters.bytes.wide },
+            "join_delay": {
+                "count": latencies.join_delay.count(),
+                "p50_us": latencies.join_delay.p50_us(),
+                "p99_us": latencies.join_delay.p99_us(),
+                "max_us": latencies.join_delay.max_us(),
+            },
         });
         if let (Err(error), Some(object)) = (&self.outcome, object.as_object_mut()) {
             object.insert("error".to_owned(), json!(error));
@@ -357,6 +363,7 @@ mod tests {
             "time",
             "steals",
             "bytes",
+            "join_delay",
         ]);
         assert_eq!(keys(&object), top);
         let tasks: BTreeSet<String> =
