@@ -19,9 +19,9 @@ use std::ptr::NonNull;
 use super::fence::Fences;
 use super::sync::{AtomicIsize, AtomicPtr, Ordering};
 
-#[cfg(not(springtide_loom))]
+#[cfg(not(feature = "loom"))]
 const INITIAL_CAPACITY: usize = 256;
-#[cfg(springtide_loom)]
+#[cfg(feature = "loom")]
 const INITIAL_CAPACITY: usize = 2;
 
 struct Buffer<T> {
@@ -232,7 +232,7 @@ impl<T> Deque<T> {
     }
 }
 
-#[cfg(all(test, not(springtide_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 

@@ -19,17 +19,17 @@ pub(crate) struct Fences {
 impl Fences {
     /// The process's choice. The first call registers with the kernel.
     pub(crate) fn of_process() -> Self {
-        #[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
+        #[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
         {
             static ASYMMETRIC: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
             Self { asymmetric: *ASYMMETRIC.get_or_init(membarrier::register) }
         }
-        #[cfg(not(all(target_os = "linux", not(miri), not(springtide_loom))))]
+        #[cfg(not(all(target_os = "linux", not(miri), not(feature = "loom"))))]
         Self::symmetric()
     }
 
     /// Plain fences on both sides.
-    #[cfg(any(test, miri, springtide_loom, not(target_os = "linux")))]
+    #[cfg(any(test, miri, feature = "loom", not(target_os = "linux")))]
     pub(crate) fn symmetric() -> Self {
         Self { asymmetric: false }
     }
@@ -37,7 +37,7 @@ impl Fences {
     /// The frequent side.
     #[inline(always)]
     pub(crate) fn light(self) {
-        #[cfg(not(springtide_loom))]
+        #[cfg(not(feature = "loom"))]
         if self.asymmetric {
             super::sync::compiler_fence(Ordering::SeqCst);
             return;
@@ -47,7 +47,7 @@ impl Fences {
 
     /// The rare side.
     pub(crate) fn heavy(self) {
-        #[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
+        #[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
         if self.asymmetric {
             membarrier::barrier();
             return;
@@ -56,7 +56,7 @@ impl Fences {
     }
 }
 
-#[cfg(all(target_os = "linux", not(miri), not(springtide_loom)))]
+#[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]
 mod membarrier {
     const CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;

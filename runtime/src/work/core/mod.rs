@@ -9,7 +9,7 @@
 pub(crate) mod children;
 pub(crate) mod deque;
 pub(crate) mod fence;
-#[cfg(all(test, springtide_loom))]
+#[cfg(all(test, feature = "loom"))]
 mod loom_tests;
 pub(crate) mod shared;
 pub(crate) mod slot;
