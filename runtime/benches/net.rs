@@ -20,7 +20,6 @@ use crate::bare::{BODY, Bare, IN_FLIGHT, PINGS, PIPELINED, Thread, median, p50};
 
 mod bare;
 
-
 fn main() {
     let rounds = std::env::args().skip(1).find_map(|arg| arg.parse().ok()).unwrap_or(5);
     let ca = Ca::ephemeral("bench").expect("an authority");
