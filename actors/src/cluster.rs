@@ -72,11 +72,12 @@ impl ClusterCoordinator {
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
         let told = async move {
             let mut pause = Duration::from_millis(20);
-            // The coordinator's node may still be starting it.
+            // The coordinator's node may still be starting it, or has begun a new life since the last job and the link was
+            // that of the old one. A message that arrives twice does no harm.
             for _ in 0..8 {
                 match remote.send(message.clone()).await {
                     Ok(()) => return,
-                    Err(RemoteError::NoActor { .. }) => {}
+                    Err(RemoteError::NoActor { .. } | RemoteError::Gone { .. }) => {}
                     Err(error) => {
                         tracing::warn!(%error, "the job's coordinator did not take a message");
                         return;

@@ -282,7 +282,7 @@ async fn read_reports(
             Reported::Note(at, note) => (at, note),
             Reported::Ended(outcome) => {
                 // The coordinator lives until it has told the end.
-                drop(coordinator.send(RootEnded { outcome, iterations }).await);
+                let _ = coordinator.send(RootEnded { outcome, iterations }).await;
                 return;
             }
         };
@@ -339,7 +339,7 @@ async fn forward(
                     tracing::warn!(%error, "the client does not take notes any more");
                     client_lost = true;
                     let reason = format!("its client is lost ({error})");
-                    drop(coordinator.send(Cancel { job, reason }).await);
+                    let _ = coordinator.send(Cancel { job, reason }).await;
                 }
             }
             Outgoing::Note(_) => {}

@@ -142,7 +142,7 @@ async fn stay_registered(
     loop {
         match site.send(register.clone()).deadline(REGISTER_WITHIN).await {
             Ok(Ok(())) => {
-                tracing::info!("registered");
+                tracing::debug!("registered");
                 while !links.next().await.contains_key(site.node()) {}
                 alone_since = Instant::now();
             }

@@ -181,7 +181,10 @@ impl Site {
     fn late(&mut self, late: &Late) {
         let Some(slot) = self.slots.get(&late.node) else { return };
         if slot.round == late.round && slot.registered.is_none() {
-            tracing::warn!("node {} did not register within {REGISTER_WITHIN:?}: killed", late.node);
+            tracing::warn!(
+                "node {} did not register within {REGISTER_WITHIN:?}: killed",
+                late.node
+            );
             if let Some(keeper) = &slot.keeper {
                 // Full or closed: it is being ended already.
                 let _ = keeper.try_send(Order::Kill);
@@ -267,7 +270,9 @@ impl Handler<Register> for Site {
         if slot.registered.is_some_and(|known| known > message.incarnation) {
             return Err(RegisterError::Stale { node });
         }
-        slot.registered = Some(message.incarnation);
+        if slot.registered.replace(message.incarnation) == Some(message.incarnation) {
+            return Ok(()); // said again after a link was down
+        }
         let registered = Registered {
             cluster: self.cluster.clone(),
             node,

@@ -286,9 +286,14 @@ impl Worker {
         let job = running.spec.id;
         let remote = self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(job));
         let period = Duration::from_millis(running.spec.params.period_ms.max(100));
+        let engine = running.engine.clone();
         let sent = async move {
-            if let Err(error) = remote.send(Period { job, report }).deadline(period).await {
-                tracing::debug!(%error, "a period's report did not arrive; the next holds the same sums");
+            let start = Instant::now();
+            match remote.send(Period { job, report }).deadline(period).await {
+                Ok(()) => engine.round_trip(start.elapsed()),
+                Err(error) => {
+                    tracing::debug!(%error, "a report did not arrive; the next holds the same sums");
+                }
             }
         };
         ctx.spawn(sent.into_actor(self));

@@ -32,6 +32,7 @@ fn queens_on_two_by_two_gives_the_answer_and_one_history_a_seed() {
     let outcome = first.outcome.expect("no failure");
     assert_eq!(outcome.result["solutions"], 92);
     let tasks = first.total.counters.tasks;
+    assert_eq!(tasks.executed, tasks.spawned + 1, "{tasks:?}");
     assert!(tasks.stolen_local > 0 && tasks.stolen_wide > 0, "{tasks:?}");
     assert_eq!(queens(1).hash, first.hash, "the same seed gives the same history");
 }
@@ -70,6 +71,7 @@ fn same_as_alone<J: Job + Clone>(job: J) {
         let run = run(&two_by_two(seed), job.clone());
         let tasks = run.total.counters.tasks;
         assert!(tasks.stolen_wide > 0, "{} seed {seed}: {tasks:?}", J::NAME);
+        assert_eq!(tasks.executed, tasks.spawned + 1, "{} seed {seed}: {tasks:?}", J::NAME);
         assert_eq!(run.outcome.expect("no failure").checksum, alone, "{} seed {seed}", J::NAME);
     }
 }

@@ -19,9 +19,9 @@ use crate::{files, netcheck, node, run, talk, up};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
-    name: &'static str,
+    pub(crate) name: &'static str,
     version: &'static str,
-    registry: Registry,
+    pub(crate) registry: Registry,
     jobs: Vec<JobCommand>,
     actors: Option<springtide_actors::node::UserActors>,
 }
@@ -73,7 +73,10 @@ impl App {
     }
 
     /// Does what this command line says; its first word is the program's name.
-    pub fn main_with(self, line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> ExitCode {
+    pub fn main_with(
+        self,
+        line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> ExitCode {
         let matches = match self.command().try_get_matches_from(line) {
             Ok(matches) => matches,
             Err(error) => {
@@ -197,8 +200,8 @@ fn abort_on_panic() {
 fn own_level(global: &GlobalArgs) -> Level {
     global.log_level.unwrap_or(match (global.quiet, global.verbose) {
         (true, _) => Level::Error,
-        (false, 0) => Level::Warn,
-        (false, 1) => Level::Info,
+        (false, 0 | 1) => Level::Warn,
+        (false, 2) => Level::Info,
         (false, _) => Level::Debug,
     })
 }
@@ -207,9 +210,15 @@ fn own_level(global: &GlobalArgs) -> Level {
 fn log_to_stderr(level: Level, json: bool) {
     use std::io::IsTerminal;
     // quinn and rustls speak of every packet from `debug` on.
-    let filter = EnvFilter::new(format!("warn,springtide={level},springtide_actors={level},springtide_runtime={level}"));
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    let filter = EnvFilter::new(format!(
+        "warn,springtide={level},springtide_actors={level},springtide_runtime={level}"
+    ));
+    let colours = std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours);
     // A second call in one process, as tests make it, keeps the first subscriber.
     let _ = if json { lines.json().try_init() } else { lines.try_init() };
 }

@@ -13,9 +13,15 @@ use crate::exit::EXIT_CODES;
 #[derive(Args, Clone, Debug, Default)]
 pub struct GlobalArgs {
     /// Say less: no progress, no notes
-    #[arg(id = "app.quiet", short = 'q', long = "quiet", global = true, conflicts_with = "app.verbose")]
+    #[arg(
+        id = "app.quiet",
+        short = 'q',
+        long = "quiet",
+        global = true,
+        conflicts_with = "app.verbose"
+    )]
     pub quiet: bool,
-    /// Say more; twice: everything
+    /// Say more; twice: log lines too
     #[arg(id = "app.verbose", short = 'v', long = "verbose", action = ArgAction::Count, global = true)]
     pub verbose: u8,
     /// Log lines of this process and of the nodes it starts: error, warn, info, debug or trace
@@ -248,9 +254,8 @@ impl std::fmt::Display for Shape {
 impl Shape {
     /// The clusters' names.
     pub fn names(&self) -> impl Iterator<Item = String> + use<> {
-        const NAMES: [&str; 12] = [
-            "ams", "del", "bud", "lis", "osl", "prg", "rom", "sof", "tal", "vie", "war", "zag",
-        ];
+        const NAMES: [&str; 12] =
+            ["ams", "del", "bud", "lis", "osl", "prg", "rom", "sof", "tal", "vie", "war", "zag"];
         (0..self.clusters as usize)
             .map(|n| NAMES.get(n).map_or_else(|| format!("c{}", n + 1), |name| (*name).to_owned()))
     }
@@ -336,7 +341,8 @@ mod tests {
         let shape = |text: &str| text.parse::<Shape>().ok();
         assert_eq!(shape("3x2"), Some(Shape::default()));
         assert_eq!(shape("1x16@4"), Some(Shape { clusters: 1, nodes: 16, threads: 4 }));
-        for bad in ["", "3", "x", "0x2", "3x0", "3x2@0", "3x2@", "-1x2", "3x2x1", "1000x1", "30x30"] {
+        for bad in ["", "3", "x", "0x2", "3x0", "3x2@0", "3x2@", "-1x2", "3x2x1", "1000x1", "30x30"]
+        {
             assert_eq!(shape(bad), None, "{bad}");
         }
         let names: Vec<_> = Shape { clusters: 14, ..Shape::default() }.names().collect();

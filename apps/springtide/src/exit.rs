@@ -94,7 +94,14 @@ pub fn of_link(why: &str) -> Exit {
     let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
     if has(&["(Protocol)", "(Alpn)", "no_application_protocol", "application protocol"]) {
         Exit::Version
-    } else if has(&["ertificate", "UnknownIssuer", "UnknownCA", "(ForeignCa)", "(Identity)", "(Grid)"]) {
+    } else if has(&[
+        "ertificate",
+        "UnknownIssuer",
+        "UnknownCA",
+        "(ForeignCa)",
+        "(Identity)",
+        "(Grid)",
+    ]) {
         Exit::Auth
     } else {
         Exit::Failure

@@ -28,7 +28,9 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
             }
             if file.exists() {
                 let shown = file.display();
-                return Err(Failed::failure(format!("{shown} exists: remove it, or name another file")));
+                return Err(Failed::failure(format!(
+                    "{shown} exists: remove it, or name another file"
+                )));
             }
             write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))?;
             let shown = file.display();
@@ -37,7 +39,9 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
         }
         ConfigCommand::Check { file, node: true } => check::<NodeConfig>(file),
         ConfigCommand::Check { file, node: false } => check::<GridConfig>(file),
-        ConfigCommand::Show { file, origin, node: true } => show::<NodeConfig>(file.as_deref(), *origin),
+        ConfigCommand::Show { file, origin, node: true } => {
+            show::<NodeConfig>(file.as_deref(), *origin)
+        }
         ConfigCommand::Show { file: None, origin, node: false } => {
             let grid = crate::grid::ad_hoc(crate::args::Shape::default())?;
             print(&grid.show(*origin))
@@ -68,7 +72,9 @@ pub fn ca(command: &CaCommand) -> Result<(), Failed> {
             make_private_dir(dir)?;
             Ca::create(grid, dir)?;
             let shown = dir.display();
-            eprintln!("made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret");
+            eprintln!(
+                "made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
+            );
         }
         CaCommand::Issue { node, cluster, role, dir, out, days } => {
             let (id, cluster) = (NodeId::from(node.as_str()), ClusterId::from(cluster.as_str()));

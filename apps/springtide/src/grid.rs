@@ -107,7 +107,8 @@ impl HeadFile {
         let head: Self = serde_json::from_slice(&bytes)
             .map_err(|error| Failed::failure(format!("{}: {error}", path.display())))?;
         // Where there is no /proc one cannot know, and finds out by calling.
-        let dead = Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{}", head.pid)).exists();
+        let dead =
+            Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{}", head.pid)).exists();
         Ok((!dead).then_some(head))
     }
 
@@ -288,7 +289,9 @@ fn node_config(
         target.insert(key.to_owned(), value);
     };
     let encode = |section: &dyn Fn() -> Result<toml::Value, toml::ser::Error>| {
-        section().map_err(|error| Failed::failure(format!("a node's config does not serialise: {error}")))
+        section().map_err(|error| {
+            Failed::failure(format!("a node's config does not serialise: {error}"))
+        })
     };
     set(None, "grid", config.grid.as_str().into());
     set(None, "node", node.as_str().into());

@@ -13,6 +13,7 @@
 
 mod app;
 mod args;
+mod embed;
 mod exit;
 mod files;
 mod grid;
@@ -28,4 +29,5 @@ mod talk;
 mod up;
 
 pub use app::App;
-pub use exit::Exit;
+pub use embed::Grid;
+pub use exit::{Exit, Failed};

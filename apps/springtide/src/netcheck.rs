@@ -94,7 +94,9 @@ fn object(found: &BTreeMap<NodeId, Result<Duration, String>>) -> Value {
     let nodes: Vec<Value> = found
         .iter()
         .map(|(node, round)| match round {
-            Ok(round) => json!({ "node": node, "ok": true, "round_trip_us": round.as_micros() as u64 }),
+            Ok(round) => {
+                json!({ "node": node, "ok": true, "round_trip_us": round.as_micros() as u64 })
+            }
             Err(why) => json!({ "node": node, "ok": false, "error": why }),
         })
         .collect();

@@ -56,7 +56,6 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
     net
 }
 
-
 /// How jobs are run.
 pub fn job_params(config: &GridConfig) -> JobParams {
     let period = u64::try_from(config.stats.period.get().as_millis()).unwrap_or(u64::MAX);

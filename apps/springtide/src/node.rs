@@ -40,7 +40,9 @@ pub async fn run(
     let mut signals = Signals::take()?;
     let identity = identity(&config)?;
     let name = identity.name();
-    if name.node.as_str() != config.node.as_str() || name.cluster.as_str() != config.cluster.as_str() {
+    if name.node.as_str() != config.node.as_str()
+        || name.cluster.as_str() != config.cluster.as_str()
+    {
         return Err(Failed::new(
             Exit::Auth,
             format!(
@@ -84,11 +86,8 @@ pub async fn run(
 fn identity(config: &NodeConfig) -> Result<NodeIdentity, Failed> {
     let files = &config.identity;
     let dir = files.certificate.parent().unwrap_or_else(|| Path::new(""));
-    let expected = [
-        (&files.certificate, "node.pem"),
-        (&files.key, "node.key"),
-        (&files.ca, "ca.pem"),
-    ];
+    let expected =
+        [(&files.certificate, "node.pem"), (&files.key, "node.key"), (&files.ca, "ca.pem")];
     for (path, name) in expected {
         if *path != dir.join(name) {
             return Err(Failed::usage(format!(

@@ -24,7 +24,12 @@ impl OutDir {
     ///
     /// # Errors
     /// There is a run already, or the system refuses.
-    pub fn create(dir: &Path, manifest: &Manifest, config: &str, log_max: u64) -> Result<Self, Failed> {
+    pub fn create(
+        dir: &Path,
+        manifest: &Manifest,
+        config: &str,
+        log_max: u64,
+    ) -> Result<Self, Failed> {
         let run = RunDir::create(dir)?;
         run.write_manifest(manifest)?;
         run.write_config(config)?;
@@ -60,7 +65,8 @@ impl OutDir {
     /// Its name is no plain file name, or it cannot be written.
     pub fn file(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
         check_name(name)?;
-        std::fs::create_dir_all(&self.files).map_err(|error| cannot("make", &self.files, &error))?;
+        std::fs::create_dir_all(&self.files)
+            .map_err(|error| cannot("make", &self.files, &error))?;
         let path = self.files.join(name);
         write_atomic(&path, bytes).map_err(|error| cannot("write", &path, &error))?;
         if !self.written.contains(&path) {
@@ -153,7 +159,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("out");
         let mut out = OutDir::create(&dir, &manifest("fib", "1", None), "", u64::MAX).unwrap();
-        for name in ["", "..", ".x", "a/b", "/etc/passwd", "a\\b", "a\nb", "result.json", &"x".repeat(129)] {
+        for name in
+            ["", "..", ".x", "a/b", "/etc/passwd", "a\\b", "a\nb", "result.json", &"x".repeat(129)]
+        {
             assert!(out.file(name, b"evil").is_err(), "{name:?}");
         }
         assert_eq!(out.file("a.png", b"one").unwrap(), dir.join("a.png"));
@@ -163,7 +171,9 @@ mod tests {
         assert_eq!(std::fs::read(dir.join("a.png")).unwrap(), b"two");
         let left = std::fs::read_dir(temp.path()).unwrap().count();
         assert_eq!(left, 1);
-        let Err(again) = OutDir::create(&dir, &manifest("fib", "1", None), "", 0) else { panic!("taken") };
+        let Err(again) = OutDir::create(&dir, &manifest("fib", "1", None), "", 0) else {
+            panic!("taken")
+        };
         assert!(again.message.contains("holds another run"), "{again}");
     }
 }

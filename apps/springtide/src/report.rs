@@ -28,16 +28,13 @@ pub struct Ended {
 impl Ended {
     /// A run that came to nothing before its job began.
     pub fn early(job: &str, error: &str) -> Self {
-        Self {
-            job: job.to_owned(),
-            outcome: Err(error.to_owned()),
-            report: JobReport::default(),
-        }
+        Self { job: job.to_owned(), outcome: Err(error.to_owned()), report: JobReport::default() }
     }
 
     /// A run without a grid.
     pub fn solo(job: &str, solo: SoloReport, iterations: Vec<f64>) -> Self {
-        let mut report = JobReport { wall_s: solo.wall.as_secs_f64(), iterations, ..JobReport::default() };
+        let mut report =
+            JobReport { wall_s: solo.wall.as_secs_f64(), iterations, ..JobReport::default() };
         let total = &mut report.total;
         total.threads = 1;
         total.counters.tasks.spawned = solo.counts.spawned;
@@ -115,7 +112,11 @@ impl Ended {
         let workers: u32 = report.clusters.values().map(|cluster| cluster.workers).sum();
         let place = match report.clusters.len() {
             0 => "alone on one thread".to_owned(),
-            clusters => format!("by {} in {}", many(workers.into(), "worker"), many(clusters as u64, "cluster")),
+            clusters => format!(
+                "by {} in {}",
+                many(workers.into(), "worker"),
+                many(clusters as u64, "cluster")
+            ),
         };
         let mut line = |name: &str, text: &str| {
             let _ = writeln!(out, "{name:<12}{text}");
@@ -163,8 +164,20 @@ impl Ended {
         }
         let latencies = self.latencies();
         let scopes = [
-            ("local", tasks.stolen_local, &total.counters.steals.local, &latencies.steal_local, total.counters.bytes.local),
-            ("wide", tasks.stolen_wide, &total.counters.steals.wide, &latencies.steal_wide, total.counters.bytes.wide),
+            (
+                "local",
+                tasks.stolen_local,
+                &total.counters.steals.local,
+                &latencies.steal_local,
+                total.counters.bytes.local,
+            ),
+            (
+                "wide",
+                tasks.stolen_wide,
+                &total.counters.steals.wide,
+                &latencies.steal_wide,
+                total.counters.bytes.wide,
+            ),
         ];
         for (name, stolen, counts, latency, bytes) in scopes {
             let mut text = format!(
@@ -194,11 +207,14 @@ fn flat(value: &Value) -> Vec<(String, String)> {
         match value {
             Value::Object(map) => {
                 for (key, value) in map {
-                    let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                    let name =
+                        if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
                     walk(&name, value, out);
                 }
             }
             Value::Null => {}
+            // A series is for `--json`, and for pictures.
+            Value::Array(items) if items.len() > 4 || items.iter().any(Value::is_array) => {}
             other => {
                 let mut text = other.to_string();
                 if text.chars().count() > 100 {
@@ -261,7 +277,13 @@ pub fn size(bytes: u64) -> String {
         value /= 1e3;
         unit += 1;
     }
-    let places = if value < 9.995 { 2 } else if value < 99.95 { 1 } else { 0 };
+    let places = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
     format!("{value:.places$} {}", units[unit])
 }
 
@@ -291,11 +313,8 @@ mod tests {
     use super::*;
 
     fn ended() -> Ended {
-        let mut report = JobReport {
-            wall_s: 12.345,
-            iterations: vec![1.5, 0.5, 1.0],
-            ..JobReport::default()
-        };
+        let mut report =
+            JobReport { wall_s: 12.345, iterations: vec![1.5, 0.5, 1.0], ..JobReport::default() };
         for name in ["ams", "del"] {
             let cluster = ClusterReport { workers: 2, ..ClusterReport::default() };
             report.clusters.insert(name.into(), cluster);
@@ -312,7 +331,9 @@ mod tests {
         let mut latencies = Histograms::default();
         latencies.steal_wide.record(Duration::from_micros(40));
         total.latencies = latencies.take_deltas();
-        let outcome = Outcome { checksum: 0xab, result: json!({ "n": 5, "deep": { "x": 1.5 } }) };
+        let result =
+            json!({ "n": 5, "deep": { "x": 1.5, "p": [1, 2, 3] }, "series": [1, 2, 3, 4, 5] });
+        let outcome = Outcome { checksum: 0xab, result };
         Ended { job: "fib".into(), outcome: Ok(outcome), report }
     }
 
@@ -324,21 +345,37 @@ mod tests {
         };
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let top: BTreeSet<String> = set(&[
-            "schema", "job", "ok", "wall_s", "iterations", "checksum", "result", "clusters", "tasks", "time", "steals",
+            "schema",
+            "job",
+            "ok",
+            "wall_s",
+            "iterations",
+            "checksum",
+            "result",
+            "clusters",
+            "tasks",
+            "time",
+            "steals",
             "bytes",
         ]);
         assert_eq!(keys(&object), top);
         let tasks: BTreeSet<String> =
             set(&["spawned", "executed", "stolen_local", "stolen_wide", "reclaimed"]);
         assert_eq!(keys(&object["tasks"]), tasks);
-        assert_eq!(keys(&object["time"]), set(&["work", "idle", "wait_local", "wait_wide", "bench"]));
+        assert_eq!(
+            keys(&object["time"]),
+            set(&["work", "idle", "wait_local", "wait_wide", "bench"])
+        );
         for scope in ["local", "wide"] {
             let names = set(&["requests", "hits", "p50_us", "p99_us"]);
             assert_eq!(keys(&object["steals"][scope]), names);
         }
         assert_eq!(object["schema"], 1);
         assert_eq!(object["checksum"], "00000000000000ab");
-        assert_eq!(object["clusters"], json!([{ "name": "ams", "workers": 2 }, { "name": "del", "workers": 2 }]));
+        assert_eq!(
+            object["clusters"],
+            json!([{ "name": "ams", "workers": 2 }, { "name": "del", "workers": 2 }])
+        );
         assert_eq!(object["time"]["work"], 9.0);
         assert_eq!(object["steals"]["wide"]["hits"], 3);
         assert_eq!(object["steals"]["local"]["p50_us"], Value::Null);
@@ -350,7 +387,10 @@ mod tests {
         let object = Ended::early("fib", "no node").json();
         assert_eq!((&object["ok"], &object["error"]), (&json!(false), &json!("no node")));
         assert_eq!(object["checksum"], Value::Null);
-        assert_eq!(object.as_object().unwrap().len(), ended().json().as_object().unwrap().len() + 1);
+        assert_eq!(
+            object.as_object().unwrap().len(),
+            ended().json().as_object().unwrap().len() + 1
+        );
         assert_eq!(Ended::early("fib", "no node").summary(), "");
     }
 
@@ -361,7 +401,8 @@ job         fib
 time        12.35 s by 4 workers in 2 clusters
 iterations  3; fastest 500.0 ms, median 1.00 s, slowest 1.50 s
 checksum    00000000000000ab
-result      deep.x = 1.5
+result      deep.p = [1,2,3]
+            deep.x = 1.5
             n = 5
 tasks       1'234'568 run of 1'234'567 made
 threads     90.0 % working, 10.0 % idle
@@ -373,12 +414,23 @@ wide        3 tasks stolen, 3 answered of 10 requests, 12.3 kB sent; half within
 
     #[test]
     fn numbers_are_short_and_say_their_units() {
-        let shown: Vec<_> = [5e-6, 0.0123, 0.9, 1.0, 75.2, 100.4, 3599.9, 7384.0].map(seconds).into();
-        let expected =
-            ["5 us", "12.3 ms", "900.0 ms", "1.00 s", "75.20 s", "1 min 40 s", "1 h 00 min", "2 h 03 min"];
+        let shown: Vec<_> =
+            [5e-6, 0.0123, 0.9, 1.0, 75.2, 100.4, 3599.9, 7384.0].map(seconds).into();
+        let expected = [
+            "5 us",
+            "12.3 ms",
+            "900.0 ms",
+            "1.00 s",
+            "75.20 s",
+            "1 min 40 s",
+            "1 h 00 min",
+            "2 h 03 min",
+        ];
         assert_eq!(shown, expected);
-        let shown: Vec<_> = [0, 999, 1000, 9_994, 99_949, 999_499, 999_500, 5_000_000_000].map(size).into();
-        let expected = ["0 B", "999 B", "1.00 kB", "9.99 kB", "99.9 kB", "999 kB", "1.00 MB", "5.00 GB"];
+        let shown: Vec<_> =
+            [0, 999, 1000, 9_994, 99_949, 999_499, 999_500, 5_000_000_000].map(size).into();
+        let expected =
+            ["0 B", "999 B", "1.00 kB", "9.99 kB", "99.9 kB", "999 kB", "1.00 MB", "5.00 GB"];
         assert_eq!(shown, expected);
         assert_eq!([0, 999, 1000, 1_234_567].map(number), ["0", "999", "1'000", "1'234'567"]);
     }

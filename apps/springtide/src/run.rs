@@ -107,7 +107,9 @@ pub fn print(text: &str) -> Result<(), Failed> {
     match written {
         // Whoever reads has seen enough.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|error| Failed::failure(format!("cannot write the result: {error}"))),
+        other => {
+            other.map_err(|error| Failed::failure(format!("cannot write the result: {error}")))
+        }
     }
 }
 
@@ -260,11 +262,7 @@ struct Session {
 /// Publishes the client of a process on its endpoint, before that starts.
 fn listen(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
     let (client, news) = Client::new();
-    endpoint
-        .hub
-        .publish(CLIENT, client.start())
-        .accepts::<JobNote>()
-        .accepts::<JobEnded>();
+    endpoint.hub.publish(CLIENT, client.start()).accepts::<JobNote>().accepts::<JobEnded>();
     (Links::listen(&endpoint.router, Door::Client), news)
 }
 
@@ -419,12 +417,15 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         Some(head) => head.address,
         None => advertised.ok_or_else(|| nothing(""))?,
     };
-    let authority = Authority::Kept(Ca::load(&grid::ca_dir(config, &dir))?);
+    let ca = grid::ca_dir(config, &dir);
+    if config.tls.ca.is_none() && !ca.exists() {
+        return Err(nothing("")); // `up` makes it
+    }
+    let authority = Authority::Kept(Ca::load(&ca)?);
     let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), new_incarnation().0));
     let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
     let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
-    let endpoint =
-        Endpoint::quic(netconf::head_net(config, bind), &identity, new_incarnation())?;
+    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, new_incarnation())?;
     let (links, news) = listen(&endpoint);
     endpoint.start();
     let head = NodeId::from(HEAD);

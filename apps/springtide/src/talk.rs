@@ -19,7 +19,13 @@ pub struct Talk {
     bar: Option<ProgressBar>,
     began: Instant,
     last_line: Instant,
-    last: Option<(u64, u64, String)>,
+    last: Last,
+}
+
+/// What was said last of how things go.
+enum Last {
+    Waiting(String),
+    Done(u64, u64, String),
 }
 
 impl Talk {
@@ -32,7 +38,7 @@ impl Talk {
             bar
         });
         let now = Instant::now();
-        Self { quiet, bar, began: now, last_line: now, last: None }
+        Self { quiet, bar, began: now, last_line: now, last: Last::Waiting("running".to_owned()) }
     }
 
     /// A line.
@@ -46,8 +52,9 @@ impl Talk {
         }
     }
 
-    /// What is being waited for; on a terminal alone.
-    pub fn wait_for(&self, what: &str) {
+    /// What is being waited for.
+    pub fn wait_for(&mut self, what: &str) {
+        self.last = Last::Waiting(what.to_owned());
         if let Some(bar) = &self.bar {
             bar.set_message(clean(what));
             bar.tick();
@@ -65,7 +72,7 @@ impl Talk {
             bar.set_message(clean(what));
             return;
         }
-        self.last = Some((done, total, what.to_owned()));
+        self.last = Last::Done(done, total, what.to_owned());
         self.tick();
     }
 
@@ -81,8 +88,8 @@ impl Talk {
         self.last_line = Instant::now();
         let after = seconds(self.began.elapsed().as_secs_f64());
         match &self.last {
-            Some((done, total, what)) => print_err(&progress_line(*done, *total, what, &after)),
-            None => print_err(&format!("running for {after}")),
+            Last::Done(done, total, what) => print_err(&progress_line(*done, *total, what, &after)),
+            Last::Waiting(what) => print_err(&format!("{what}, after {after}")),
         }
     }
 
@@ -159,7 +166,10 @@ mod tests {
 
     #[test]
     fn the_bars_are_well_formed() {
-        for template in ["{spinner} {msg} {elapsed}", "{msg} [{bar:30}] {human_pos} of {human_len}, {elapsed}, about {eta} left"] {
+        for template in [
+            "{spinner} {msg} {elapsed}",
+            "{msg} [{bar:30}] {human_pos} of {human_len}, {elapsed}, about {eta} left",
+        ] {
             assert!(ProgressStyle::with_template(template).is_ok());
         }
     }

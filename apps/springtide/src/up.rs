@@ -71,14 +71,19 @@ async fn stay(file: &Path, config: &Loaded<GridConfig>, global: &GlobalArgs) -> 
     };
     let ended = match settled {
         Err(failed) => Err(failed),
-        Ok(status) if status.count(NodeState::Broken) == status.nodes() => grid::check_whole(&status),
+        Ok(status) if status.count(NodeState::Broken) == status.nodes() => {
+            grid::check_whole(&status)
+        }
         Ok(status) => {
             talk.done();
             for line in overview(&status) {
                 talk.say(&line);
             }
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
-            talk.say(&format!("run jobs with: run JOB --config {}; Ctrl-C ends the grid", file.display()));
+            talk.say(&format!(
+                "run jobs with: run JOB --config {}; Ctrl-C ends the grid",
+                file.display()
+            ));
             let mut looks = interval(LOOK_EVERY);
             let mut last = status;
             loop {
@@ -117,7 +122,10 @@ fn overview(status: &GridStatus) -> Vec<String> {
     for (cluster, site) in &status.sites {
         let idle = site.nodes.iter().filter(|node| node.state != NodeState::Broken).count();
         let threads: u32 = site.nodes.iter().filter_map(|node| node.threads).sum();
-        lines.push(format!("cluster {cluster}: {idle} of {} nodes, {threads} threads", site.nodes.len()));
+        lines.push(format!(
+            "cluster {cluster}: {idle} of {} nodes, {threads} threads",
+            site.nodes.len()
+        ));
         for node in site.nodes.iter().filter(|node| node.state == NodeState::Broken) {
             let reason = node.reason.as_deref().unwrap_or("no reason is known");
             lines.push(format!("node {} is broken: {reason}", node.node));
@@ -218,11 +226,8 @@ mod tests {
         ];
         assert_eq!(changes(&idle, &busy), expected);
         let back = status(&[("ams-1", NodeState::Starting), ("ams-2", NodeState::Idle)], &[]);
-        let expected = [
-            "job-1 (fib) is over",
-            "job-2 (fib) is over",
-            "node ams-1 is started anew: by order",
-        ];
+        let expected =
+            ["job-1 (fib) is over", "job-2 (fib) is over", "node ams-1 is started anew: by order"];
         assert_eq!(changes(&busy, &back), expected);
         assert_eq!(changes(&back, &idle), ["node ams-1 is back"]);
     }

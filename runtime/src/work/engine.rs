@@ -230,6 +230,11 @@ impl Engine {
         self.0.statistics(latencies)
     }
 
+    /// A message of this job made its way and the answer came back in this time.
+    pub fn round_trip(&self, time: Duration) {
+        self.0.state().latencies.round_trip.record(time);
+    }
+
     /// Halts all work and lets the threads end.
     pub fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
@@ -746,6 +751,14 @@ impl Host for Inner {
 
     fn task_ran(&self, time: Duration) {
         self.state().latencies.task.record(time);
+    }
+
+    fn join_delayed(&self, time: Duration) {
+        self.state().latencies.join_delay.record(time);
+    }
+
+    fn woke(&self, time: Duration) {
+        self.state().latencies.wake.record(time);
     }
 
     fn note(&self, note: Note) {

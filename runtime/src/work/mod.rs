@@ -1,7 +1,51 @@
 //! Tasks and the threads that run them: divide-and-conquer with work stealing inside the node and between nodes.
 //!
-//! `core` is the unsafe heart; `pool` a node's threads for one job; `steal` the protocol between nodes, without I/O. Must
-//! not know roles or the network's make.
+//! `core` is the unsafe heart; `pool` a node's threads for one job; `steal` the protocol between nodes, without I/O;
+//! `engine` one node's part in a job. Must not know roles or the network's make.
+//!
+//! # What the compiler refuses
+//!
+//! A context stays on its thread:
+//! ```compile_fail,E0277
+//! # use springtide_runtime::work::Context;
+//! fn leak(cx: &Context) {
+//!     std::thread::scope(|scope| { scope.spawn(|| cx.check().is_ok()); });
+//! }
+//! ```
+//! A spawned child's handle does not outlive its parent's context:
+//! ```compile_fail,E0521
+//! # use springtide_runtime::work::{Context, Spawned, Task};
+//! fn keep<T: Task>(cx: &Context, task: T, kept: &mut Vec<Spawned<'static, T>>) {
+//!     kept.push(cx.spawn(task));
+//! }
+//! ```
+//! A child's output is taken once:
+//! ```compile_fail,E0382
+//! # use springtide_runtime::work::{Context, Stop, Task};
+//! fn twice<T: Task>(cx: &Context, task: T) -> Result<(), Stop> {
+//!     let child = cx.spawn(task);
+//!     child.take()?;
+//!     child.take()?;
+//!     Ok(())
+//! }
+//! ```
+//! A task owns its data, for it may run elsewhere:
+//! ```compile_fail
+//! # use springtide_runtime::work::{Context, Stop, Task};
+//! # use serde::{Deserialize, Serialize};
+//! #[derive(Serialize, Deserialize)]
+//! struct Borrows<'a>(&'a str);
+//! impl<'a> Task for Borrows<'a> {
+//!     type Output = ();
+//!     const NAME: &'static str = "borrows";
+//!     fn run(self, _cx: &Context) -> Result<(), Stop> { Ok(()) }
+//! }
+//! ```
+//! A halt cannot be made, nor looked into:
+//! ```compile_fail,E0423
+//! # use springtide_runtime::work::Stop;
+//! let Stop(cause) = Stop::fail("no");
+//! ```
 
 mod batch;
 mod context;

@@ -85,6 +85,10 @@ pub trait Host: Send + Sync {
     fn abandoned(&self, thief: &Peer, lease: LeaseId);
     /// A stolen task ran this long.
     fn task_ran(&self, time: Duration);
+    /// A result of another node lay there so long before its task took it.
+    fn join_delayed(&self, time: Duration);
+    /// A sleeping thread of this node was called for work so long before it ran.
+    fn woke(&self, time: Duration);
     /// The job reports.
     fn note(&self, note: Note);
     /// The job's shared objects on this node.

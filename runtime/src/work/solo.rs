@@ -98,6 +98,10 @@ impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
 
     fn task_ran(&self, _time: Duration) {}
 
+    fn join_delayed(&self, _time: Duration) {}
+
+    fn woke(&self, _time: Duration) {}
+
     fn note(&self, note: Note) {
         (self.note)(note);
     }

@@ -157,10 +157,6 @@ impl Stop {
     pub(crate) fn halt(halt: Halt) -> Self {
         Self(Box::new(Cause::Halt(halt)))
     }
-
-    pub(crate) fn is_halt(&self) -> bool {
-        matches!(*self.0, Cause::Halt(_))
-    }
 }
 
 /// Any error fails the job, with the text of its causes. (`Stop` itself is no `Error`, so that this is possible.)

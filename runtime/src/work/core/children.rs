@@ -142,14 +142,18 @@ unsafe fn collect<T: Task>(
     worker.wait(slot);
     // SAFETY: spawned slots come from a leaked box of this type, and nobody else has the pointer once the state is final.
     let slot = unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) };
-    if slot.header().state.load(Ordering::Acquire) == state::ABANDONED {
-        // SAFETY: abandoned by us; the task is still there.
-        drop(unsafe { slot.take_task() });
-        worker.count_not_run();
-        return Err(worker.halt_of(frame));
+    match slot.header().state.load(Ordering::Acquire) {
+        state::ABANDONED => {
+            // SAFETY: abandoned by us; the task is still there.
+            drop(unsafe { slot.take_task() });
+            worker.count_not_run();
+            return Err(worker.halt_of(frame));
+        }
+        state::DELIVERED => worker.count_not_run(),
+        _ => {}
     }
     // SAFETY: the state is final; taken once.
-    unsafe { slot.take_outcome() }
+    unsafe { slot.take_outcome(worker) }
 }
 
 /// # Safety

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::deque::{Deque, Steal};
 use super::fence::Fences;
@@ -140,6 +141,8 @@ pub(crate) struct ThreadShared {
     pub(crate) counts: Counts,
     pub(crate) account: SharedAccount,
     asleep: AtomicBool,
+    /// When it was called for work while it slept: microseconds since the pool's start, plus one; 0 if it was not.
+    called_us: AtomicU64,
     /// Index of the lease it waits for, plus one; 0 for none.
     pub(crate) awaits: AtomicU32,
     /// Whether it looks for work of any kind.
@@ -163,6 +166,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
     fork_time: Duration,
+    start: Instant,
 }
 
 /// The data under these locks is changed in single steps that leave it whole, so a poisoned lock may be used on.
@@ -187,6 +191,7 @@ impl Shared {
                 counts: Counts::default(),
                 account,
                 asleep: AtomicBool::new(false),
+                called_us: AtomicU64::new(0),
                 awaits: AtomicU32::new(0),
                 hungry: AtomicBool::new(false),
             })
@@ -205,6 +210,7 @@ impl Shared {
             registry,
             nesting_bound,
             fork_time: fork_time.unwrap_or_default(),
+            start: Instant::now(),
         }
     }
 
@@ -280,6 +286,11 @@ impl Shared {
         fence(Ordering::SeqCst);
         if !ready() && !(any_work && (self.is_closing() || self.has_visible_work())) {
             self.seam.park(thread as usize, timeout);
+            let called_us = me.called_us.swap(0, Ordering::Relaxed);
+            if called_us > 0 {
+                let now_us = self.start.elapsed().as_micros() as u64 + 1;
+                self.host.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
+            }
         }
         me.asleep.store(false, Ordering::SeqCst);
         if any_work {
@@ -306,7 +317,7 @@ impl Shared {
         if let Some(thread) = sleepers.threads.pop() {
             self.clear_wanted(&sleepers);
             drop(sleepers);
-            self.seam.unpark(thread as usize);
+            self.call(thread);
         } else if sleepers.remote {
             sleepers.remote = false;
             self.clear_wanted(&sleepers);
@@ -331,6 +342,13 @@ impl Shared {
             self.seam.pass(thread as usize, self.fork_time);
         }
         self.halted(base)
+    }
+
+    /// Wakes a sleeping thread because there is work.
+    fn call(&self, thread: u32) {
+        let now_us = self.start.elapsed().as_micros() as u64 + 1;
+        self.threads[thread as usize].called_us.store(now_us, Ordering::Relaxed);
+        self.seam.unpark(thread as usize);
     }
 
     /// The endpoint wants to be told (by `Host::surplus`, once) when there is work for other nodes. True if there is some
@@ -377,7 +395,7 @@ impl Shared {
         if self.signals() & WANTED != 0 {
             let thread = lock(&self.sleepers).threads.pop();
             if let Some(thread) = thread {
-                self.seam.unpark(thread as usize);
+                self.call(thread);
             }
         }
     }

@@ -30,6 +30,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::worker::Worker;
 use crate::id::TaskPath;
@@ -238,7 +239,8 @@ impl Header {
 
 enum Finish<O> {
     Here(Result<O, Stop>),
-    Elsewhere(Delivery),
+    /// As it came from another node, and when.
+    Elsewhere(Delivery, Instant),
 }
 
 #[repr(C)]
@@ -297,11 +299,11 @@ impl<T: Task> Slot<T> {
         unsafe { (*self.task.get()).assume_init_read() }
     }
 
-    /// The outcome, decoded if it came as bytes.
+    /// The outcome, decoded if it came as bytes. How long it lay there (under other work of this thread) is told.
     ///
     /// # Safety
     /// The caller owns the slot, its state is `DONE` or `DELIVERED`, and this is called once.
-    pub(crate) unsafe fn take_outcome(&self) -> Result<T::Output, Stop> {
+    pub(crate) unsafe fn take_outcome(&self, worker: &Worker) -> Result<T::Output, Stop> {
         if self.header.state.load(Ordering::Acquire) == state::DELIVERED {
             // SAFETY: in `DELIVERED` the task value is still there, and nobody but the owner touches the slot.
             drop(unsafe { self.take_task() });
@@ -309,8 +311,9 @@ impl<T: Task> Slot<T> {
         // SAFETY: both states mean that the outcome is written; the acquire load above ordered it before this read.
         match unsafe { (*self.finish.get()).assume_init_read() } {
             Finish::Here(outcome) => outcome,
-            Finish::Elsewhere(Err(failure)) => Err(Stop::failure(failure)),
-            Finish::Elsewhere(Ok(body)) => {
+            Finish::Elsewhere(Err(failure), _) => Err(Stop::failure(failure)),
+            Finish::Elsewhere(Ok(body), at) => {
+                worker.shared().host.join_delayed(at.elapsed());
                 wire::decode_payload::<T::Output>(&body).map_err(|error| {
                     Stop::fail(format!(
                         "the result of a stolen {} does not decode: {error}",
@@ -441,7 +444,7 @@ unsafe fn deliver<T: Task>(header: NonNull<Header>, delivery: Delivery) {
     // SAFETY: the caller took the lease out of the table, or is the exporter.
     let slot = unsafe { slot::<T>(header) };
     // SAFETY: as above, nobody else writes the outcome.
-    unsafe { (*slot.finish.get()).write(Finish::Elsewhere(delivery)) };
+    unsafe { (*slot.finish.get()).write(Finish::Elsewhere(delivery, Instant::now())) };
     slot.header.state.store(state::DELIVERED, Ordering::SeqCst);
 }
 

@@ -169,7 +169,7 @@ impl Worker {
             _ => {}
         }
         // SAFETY: `wait` returned, so the state is final; taken once.
-        unsafe { slot.take_outcome() }
+        unsafe { slot.take_outcome(self) }
     }
 
     #[inline(always)]

@@ -1,0 +1,171 @@
+//! A grid inside an own program: node processes of the same program, jobs run from code, own actors called from code.
+//!
+//! Must not know command lines beyond telling a node's from the program's own.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use actix::prelude::*;
+use springtide_actors::client::{Client, News};
+use springtide_actors::endpoint::new_incarnation;
+use springtide_actors::head::{HEAD, Head};
+use springtide_actors::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
+use springtide_actors::scheduler::{Scheduler, Submit};
+use springtide_runtime::config::GridConfig;
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::net::tls::Ca;
+use springtide_runtime::remote::{Hub, Remote};
+use springtide_runtime::work::{Job, Registry, encode_job};
+use tokio::sync::mpsc;
+
+use crate::App;
+use crate::args::Shape;
+use crate::exit::{Exit, Failed};
+use crate::grid::{self, Authority, Plan};
+use crate::{netconf, talk};
+
+/// A running grid of this program's own node processes. [`App::embed`] starts and ends it.
+pub struct Grid {
+    head: Head,
+    config: GridConfig,
+    registry: Arc<Registry>,
+    news: mpsc::Receiver<(JobId, News)>,
+}
+
+impl Grid {
+    /// Runs a job on all nodes and waits for its end. `note` sees what it reports meanwhile.
+    ///
+    /// # Errors
+    /// [`Failed`]: the job's input is wrong, or it could not be placed. That the job itself failed stands in the answer.
+    pub async fn run<J: Job>(
+        &mut self,
+        job: J,
+        mut note: impl FnMut(NoteKind),
+    ) -> Result<JobEnded, Failed> {
+        let scheduler: Remote<Scheduler> = self.hub().remote(&HEAD.into(), SCHEDULER);
+        let clusters: BTreeMap<ClusterId, u32> = self
+            .config
+            .cluster
+            .iter()
+            .map(|cluster| (cluster.name.as_str().into(), cluster.nodes.get()))
+            .collect();
+        let submit = Submit {
+            name: J::NAME.to_owned(),
+            body: encode_job(job)?,
+            fingerprint: self.registry.fingerprint(),
+            params: netconf::job_params(&self.config),
+            clusters: Some(clusters),
+            client: self.head.contact(),
+            program: std::env::current_exe().ok(),
+        };
+        let granted = scheduler.send(submit).await??;
+        while let Some((job, item)) = self.news.recv().await {
+            match item {
+                _ if job != granted.job => {}
+                News::Note(what) => note(what),
+                News::Ended(ended) => return Ok(*ended),
+            }
+        }
+        Err(Failed::failure("the client's actor has ended"))
+    }
+
+    /// The way to the actors published on this process and on every node.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.head.endpoint.hub
+    }
+
+    /// The nodes that have registered, by name.
+    pub async fn nodes(&self) -> Vec<NodeId> {
+        let status = self.head.status().await;
+        let nodes = status.sites.into_values().flat_map(|site| site.nodes);
+        nodes.filter(|node| node.incarnation.is_some()).map(|node| node.node).collect()
+    }
+}
+
+impl App {
+    /// Adds a job that is run from code only: it needs no options on the command line.
+    ///
+    /// # Panics
+    /// As [`App::job`].
+    pub fn embedded_job<J: Job>(mut self) -> Self {
+        self.registry.job::<J>();
+        self
+    }
+
+    /// Starts a grid of `shape` (clusters x nodes, for example `"2x1"`) of node processes on this machine, runs `program`
+    /// with it, and ends it. The nodes are this very program: started as `PROGRAM node run ...` it serves as a node, and
+    /// `program` is not called. So `main` should do nothing else before.
+    pub fn embed<F>(self, shape: &str, program: F) -> ExitCode
+    where
+        F: AsyncFnOnce(&mut Grid) -> Result<(), Failed>,
+    {
+        if std::env::args_os().nth(1).is_some_and(|word| word == "node") {
+            return self.main();
+        }
+        let name = self.name;
+        match self.embedded(shape, program) {
+            Ok(()) => Exit::Ok.into(),
+            Err(failed) => {
+                talk::error(name, &failed.message);
+                failed.exit.into()
+            }
+        }
+    }
+
+    fn embedded<F>(self, shape: &str, program: F) -> Result<(), Failed>
+    where
+        F: AsyncFnOnce(&mut Grid) -> Result<(), Failed>,
+    {
+        let shape: Shape = shape.parse().map_err(Failed::usage)?;
+        let registry = Arc::new(self.registry);
+        actix::System::new().block_on(async move {
+            let config = grid::ad_hoc(shape)?.value;
+            let dir = TempDir::make()?;
+            let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
+            let this = std::env::current_exe().map_err(|error| {
+                Failed::failure(format!("this program cannot find itself: {error}"))
+            })?;
+            let plan = Plan {
+                config: &config,
+                dir: &dir.0,
+                authority: &authority,
+                program: &this,
+                log_level: None,
+            };
+            let head = grid::start(&plan).await?;
+            let (client, news) = Client::new();
+            let client = client.start();
+            let hub = &head.endpoint.hub;
+            hub.publish(CLIENT, client).accepts::<JobNote>().accepts::<JobEnded>();
+            let status = head.settled(|_, _| {}).await;
+            let mut grid = Grid { head, config, registry, news };
+            let ended = match grid::check_whole(&status) {
+                Ok(()) => program(&mut grid).await,
+                Err(failed) => Err(failed),
+            };
+            grid::stop(grid.head, &dir.0, "the program has ended").await;
+            ended
+        })
+    }
+}
+
+/// The directory of an embedded grid: keys, files of nodes, logs. Removed at the end.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn make() -> Result<Self, Failed> {
+        let name = format!("springtide-{}-{:x}", std::process::id(), new_incarnation().0);
+        let path = std::env::temp_dir().join(name);
+        grid::make_private_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // What cannot be removed harms nobody: its keys are those of a grid that is no more.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,133 @@
+//! Words, exit codes and files: what needs no grid.
+
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::support::{finish, program, run};
+
+#[test]
+fn help_and_version_are_data() {
+    for line in [&["--help"][..], &["run", "--help"], &["run", "fib", "--help"], &["--version"]] {
+        let ended = run(line);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{line:?}");
+        assert!(!ended.out.is_empty());
+    }
+    let help = run(&["--help"]).out;
+    for code in ["130", "not", "timeout", "certificate"] {
+        assert!(help.contains(code), "{code}: {help}");
+    }
+    let jobs = run(&["run", "--help"]).out;
+    for job in ["barnes-hut", "fib", "integrate", "queens", "raytracer", "tsp"] {
+        assert!(jobs.contains(job), "{jobs}");
+    }
+    let version: Value = serde_json::from_str(&run(&["version", "--json"]).out).unwrap();
+    assert_eq!((&version["schema"], &version["name"]), (&1.into(), &"springtide".into()));
+    assert!(run(&["completions", "bash"]).out.contains("complete"));
+}
+
+#[test]
+fn slips_of_the_finger_are_told_with_what_was_meant() {
+    let cases: [(&[&str], &str); 8] = [
+        (&[], "Usage:"),
+        (&["runn"], "'run'"),
+        (&["run", "fibb"], "'fib'"),
+        (&["run", "fib", "--cluster", "3x2"], "'--clusters'"),
+        (&["run", "fib", "--clusters", "3"], "clusters x nodes such as 3x2"),
+        (&["run", "fib", "--timeout", "10"], "10"),
+        (&["run", "fib", "--config", "a", "--clusters", "1x1"], "cannot be used with"),
+        (&["run", "fib", "--n", "94"], "--n 94: give a value from 0 to 93"),
+    ];
+    for (line, told) in cases {
+        let ended = run(line);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{line:?}");
+        assert!(ended.err.contains(told), "{line:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_failure_before_the_run_is_one_object_too() {
+    let ended = run(&["run", "fib", "--n", "94", "--json"]);
+    assert_eq!(ended.code, Some(2));
+    let object: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!((&object["ok"], &object["job"]), (&false.into(), &"fib".into()));
+    assert!(object["error"].as_str().unwrap().contains("--n 94"));
+}
+
+#[test]
+fn without_a_grid_the_summary_is_data_and_the_rest_talk() {
+    let ended = run(&["run", "fib", "--n", "20", "--sequential"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.starts_with("job         fib\n"), "{}", ended.out);
+    assert!(ended.out.contains("fib = 6765") && ended.out.contains("checksum    0000000000001a6d"));
+    let quiet = run(&["run", "fib", "--n", "20", "--sequential", "--json", "-q"]);
+    assert_eq!(quiet.err, "");
+    assert_eq!(quiet.out.lines().count(), 1);
+    let object: Value = serde_json::from_str(&quiet.out).unwrap();
+    assert_eq!(object["checksum"], "0000000000001a6d");
+    assert_eq!(object["clusters"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_run_leaves_its_directory_and_takes_no_other() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("out");
+    let out = dir.to_str().unwrap();
+    let line =
+        ["run", "raytracer", "--sequential", "--width", "16", "--height", "16", "--out", out];
+    let ended = run(&line);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(std::fs::read(dir.join("raytracer.png")).unwrap().starts_with(b"\x89PNG"));
+    for file in ["manifest.json", "result.json"] {
+        serde_json::from_slice::<Value>(&std::fs::read(dir.join(file)).unwrap()).unwrap();
+    }
+    let again = run(&line);
+    assert_eq!(again.code, Some(1));
+    assert!(again.err.contains("holds another run"), "{}", again.err);
+}
+
+#[test]
+fn configs_are_written_checked_and_shown() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("grid.toml");
+    let name = file.to_str().unwrap();
+    assert_eq!(run(&["config", "init", name]).code, Some(0));
+    assert_eq!(run(&["config", "check", name]).code, Some(0));
+    assert_eq!(run(&["config", "init", name]).code, Some(1), "it is not overwritten");
+    let shown = run(&["config", "show", name, "--origin"]);
+    assert!(shown.out.contains("# default") && shown.out.contains("grid.toml:"), "{}", shown.out);
+    std::fs::write(&file, "grdi = \"a\"\n[[cluster]]\nname = \"A b\"\nnodes = 0\n").unwrap();
+    let bad = run(&["config", "check", name]);
+    assert_eq!(bad.code, Some(2));
+    for told in [":1:1:", "did you mean `grid`", ":3:", ":4:"] {
+        assert!(bad.err.contains(told), "{told}: {}", bad.err);
+    }
+    let lost = run(&["up", temp.path().join("no.toml").to_str().unwrap()]);
+    assert_eq!(lost.code, Some(2));
+    assert!(lost.err.contains("no.toml"), "{}", lost.err);
+    assert_eq!(run(&["config", "show"]).code, Some(0));
+    let mut overridden = program(&["config", "show"]);
+    overridden.env("SPRINGTIDE_CLUSTER__AMS__NODES", "7").env("SPRINGTIDE_WORK__STEAL", "ramdom");
+    let ended = finish(overridden);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.err.contains("SPRINGTIDE_WORK__STEAL"), "{}", ended.err);
+}
+
+#[test]
+fn an_authority_issues_and_its_keys_are_private() {
+    let temp = tempfile::tempdir().unwrap();
+    let (ca, out) = (temp.path().join("ca"), temp.path().join("ams-1"));
+    let (ca_name, out_name) = (ca.to_str().unwrap(), out.to_str().unwrap());
+    let lost = run(&["ca", "issue", "ams-1", "--cluster", "ams", "--dir", ca_name]);
+    assert_eq!(lost.code, Some(5));
+    assert!(lost.err.contains("springtide ca init"), "{}", lost.err);
+    assert_eq!(run(&["ca", "init", "--dir", ca_name, "--grid", "g"]).code, Some(0));
+    assert_eq!(run(&["ca", "init", "--dir", ca_name]).code, Some(5), "it is not replaced");
+    let line = ["ca", "issue", "ams-1", "--cluster", "ams", "--dir", ca_name, "--out", out_name];
+    assert_eq!(run(&line).code, Some(0));
+    for key in [ca.join("ca.key"), out.join("node.key")] {
+        assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600, "{key:?}");
+    }
+    let evil = run(&["ca", "issue", "../x", "--cluster", "ams", "--dir", ca_name]);
+    assert_eq!(evil.code, Some(5));
+}

@@ -1,0 +1,218 @@
+//! Grids of real processes: results, ends by signals and deaths, and that nothing is left.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+
+/// A job that takes far longer than any test.
+const ENDLESS: [&str; 4] = ["run", "queens", "--size", "18"];
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Starts an endless job on a grid of its own and waits until its nodes work.
+fn endless(dir: &Path, clusters: &str) -> (Running, Vec<(String, u32)>) {
+    let out = dir.join("out");
+    let mut command = program(&ENDLESS);
+    command.args(["-v", "--clusters", clusters, "--out"]).arg(&out);
+    let running = Running::start(command, dir);
+    until("the job runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
+    let started = nodes(&out);
+    assert!(!started.is_empty());
+    (running, started)
+}
+
+#[test]
+fn a_grid_gives_the_result_of_one_thread() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let job = ["run", "queens", "--size", "11", "--json"];
+    let mut command = program(&job);
+    command.args(["--clusters", "2x2", "--out"]).arg(&out);
+    let ended = finish(command);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let grid = json(&ended.out);
+    let alone = json(&run(&["run", "queens", "--size", "11", "--json", "--sequential"]).out);
+    assert_eq!(grid["checksum"], alone["checksum"]);
+    assert_eq!(grid["result"], alone["result"]);
+    let clusters =
+        serde_json::json!([{ "name": "ams", "workers": 2 }, { "name": "del", "workers": 2 }]);
+    assert_eq!((&grid["clusters"], &grid["ok"]), (&clusters, &true.into()));
+    assert_eq!(json(&text(&out.join("result.json"))), grid);
+    let log = text(&out.join("events.jsonl"));
+    for kind in ["run_started", "node_registered", "job_started", "job_ended", "run_ended"] {
+        assert!(log.contains(&format!("\"{kind}\"")), "{kind} is not in {log}");
+    }
+    assert_eq!(nodes(&out), []);
+    assert!(!out.join("node").exists(), "keys are left");
+    assert!(out.join("nodes/del-2.log").exists());
+}
+
+#[test]
+fn signals_end_everything_in_order() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut running, _) = endless(temp.path(), "1x2");
+        running.signal(signal);
+        assert_eq!(running.wait().code(), Some(code), "{}", text(&temp.path().join("stderr.log")));
+        let out = temp.path().join("out");
+        assert_eq!(nodes(&out), []);
+        let result = json(&text(&out.join("result.json")));
+        assert_eq!(result["ok"], false);
+    }
+}
+
+#[test]
+fn a_signal_while_nodes_start_leaves_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let mut command = program(&ENDLESS);
+    command.args(["--clusters", "2x2", "--out"]).arg(&out);
+    let mut running = Running::start(command, temp.path());
+    until("a node is started", || !nodes(&out).is_empty());
+    running.signal("TERM");
+    assert_eq!(running.wait().code(), Some(143));
+    assert_eq!(nodes(&out), []);
+}
+
+#[test]
+fn a_killed_launcher_takes_its_nodes_along() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut running, started) = endless(temp.path(), "1x2");
+    assert_eq!(started.len(), 2);
+    running.signal("KILL");
+    running.wait();
+    until("the nodes end", || nodes(&temp.path().join("out")).is_empty());
+}
+
+#[test]
+fn the_death_of_a_node_ends_the_job_and_names_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut running, started) = endless(temp.path(), "2x1");
+    let (name, pid) = started.last().unwrap();
+    kill(*pid, "KILL");
+    assert_eq!(running.wait().code(), Some(1));
+    let told = text(&temp.path().join("stderr.log"));
+    assert!(told.contains(&format!("node {name} was lost")) && told.contains("SIGKILL"), "{told}");
+    assert_eq!(nodes(&temp.path().join("out")), []);
+}
+
+#[test]
+fn time_is_kept_and_told() {
+    let mut command = program(&ENDLESS);
+    command.args(["--clusters", "1x1", "--timeout", "1s", "--json"]);
+    let ended = finish(command);
+    assert_eq!(ended.code, Some(4), "{}", ended.err);
+    assert!(json(&ended.out)["error"].as_str().unwrap().contains("--timeout"));
+    let ended = finish({
+        let mut command = program(&ENDLESS);
+        command.args(["--sequential", "--timeout", "200ms"]);
+        command
+    });
+    assert_eq!(ended.code, Some(4));
+}
+
+#[test]
+fn nodes_that_do_not_start_are_given_up_with_their_last_words() {
+    let temp = tempfile::tempdir().unwrap();
+    let script = temp.path().join("broken.sh");
+    std::fs::write(&script, "#!/bin/sh\necho out of order >&2\nexit 7\n").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = program(&["run", "fib", "--clusters", "1x1"]);
+    command.env("SPRINGTIDE_CLUSTER__AMS__PROGRAM", &script);
+    let ended = finish(command);
+    assert_eq!(ended.code, Some(3), "{}", ended.err);
+    for told in ["ams-1", "exit status: 7", "out of order", "3 restarts"] {
+        assert!(ended.err.contains(told), "{told}: {}", ended.err);
+    }
+}
+
+#[test]
+fn a_grid_that_is_up_serves_run_after_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("grid.toml");
+    let config = file.to_str().unwrap();
+    std::fs::write(
+        &file,
+        "[[cluster]]\nname = \"ams\"\nnodes = 1\n[[cluster]]\nname = \"del\"\nnodes = 1\n",
+    )
+    .unwrap();
+    let on_it = |more: &[&str]| {
+        let mut command = program(&["run", "fib", "--n", "25", "--config", config]);
+        command.args(more);
+        finish(command)
+    };
+    let early = on_it(&[]);
+    assert_eq!(early.code, Some(1));
+    // Before the first start there is not even an authority.
+    assert!(early.err.contains("springtide up"), "{}", early.err);
+    let mut up = Running::start(program(&["up", config]), temp.path());
+    until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
+    let state = temp.path().join(".springtide/local");
+    let before = nodes(&state);
+    assert_eq!(before.len(), 2);
+    for _ in 0..3 {
+        let ended = on_it(&["--json"]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert_eq!(json(&ended.out)["result"]["fib"], 75_025);
+    }
+    assert_eq!(nodes(&state), before, "nodes stay warm");
+    let twice = run(&["up", config]);
+    assert_eq!(twice.code, Some(1));
+    assert!(twice.err.contains("is up already"), "{}", twice.err);
+    let checked = run(&["net", "check", "--config", config, "--json"]);
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+    assert_eq!(json(&checked.out)["nodes"].as_array().unwrap().len(), 3);
+
+    // A client of another authority is refused.
+    let foreign = temp.path().join("foreign");
+    let made = run(&["ca", "init", "--dir", foreign.to_str().unwrap(), "--grid", "local"]);
+    assert_eq!(made.code, Some(0));
+    let mut command = program(&["run", "fib", "--config", config]);
+    command.env("SPRINGTIDE_TLS__CA", &foreign);
+    let ended = finish(command);
+    assert_eq!(ended.code, Some(5), "{}", ended.err);
+
+    // A node that dies between jobs is back for the next.
+    kill(before[0].1, "KILL");
+    until("it is back", || {
+        let now = nodes(&state);
+        now.len() == 2 && now != before
+    });
+    let ended = on_it(&[]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+
+    up.signal("TERM");
+    assert_eq!(up.wait().code(), Some(0));
+    assert_eq!(nodes(&state), []);
+    assert!(!state.join("head.json").exists());
+}
+
+#[test]
+fn a_client_that_is_interrupted_frees_the_grid() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("dev");
+    let dir_name = dir.to_str().unwrap();
+    let mut up =
+        Running::start(program(&["dev", "--clusters", "1x1", "--dir", dir_name]), temp.path());
+    until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
+    let file = dir.join("grid.toml");
+    let client_dir = temp.path().join("client");
+    std::fs::create_dir(&client_dir).unwrap();
+    let mut command = program(&ENDLESS);
+    command.arg("-v").arg("--config").arg(&file);
+    let mut client = Running::start(command, &client_dir);
+    until("the job runs", || text(&client_dir.join("stderr.log")).contains("the root runs on"));
+    client.signal("INT");
+    assert_eq!(client.wait().code(), Some(130));
+    let mut command = program(&["run", "fib", "--n", "20", "--config"]);
+    command.arg(&file);
+    assert_eq!(finish(command).code, Some(0));
+    up.signal("INT");
+    assert_eq!(up.wait().code(), Some(0));
+    assert_eq!(nodes(&dir.join(".springtide/local")), []);
+}

@@ -1,0 +1,7 @@
+//! The `springtide` program from outside: its words, exit codes, and the processes and files it leaves (none).
+//!
+//! Each grid has at most four nodes of one thread. Waits have generous bounds and are never asserted on.
+
+mod cli;
+mod grids;
+mod support;

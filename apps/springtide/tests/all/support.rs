@@ -1,0 +1,118 @@
+//! Runs the program and looks at what it does.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing takes this long on a machine that works.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// How a command ended.
+pub struct Ended {
+    /// Its exit code; none after a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// The program with these words after it; environment variables of the caller's own are kept out.
+pub fn program(line: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_springtide"));
+    for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("SPRINGTIDE_")) {
+        command.env_remove(key);
+    }
+    command.args(line).stdin(Stdio::null()).env("NO_COLOR", "1").env_remove("RUST_LOG");
+    command
+}
+
+/// Runs it to its end.
+pub fn run(line: &[&str]) -> Ended {
+    finish(program(line))
+}
+
+/// Runs a command to its end.
+pub fn finish(mut command: Command) -> Ended {
+    let out = command.output().expect("the program starts");
+    Ended {
+        code: out.status.code(),
+        out: String::from_utf8(out.stdout).expect("text"),
+        err: String::from_utf8(out.stderr).expect("text"),
+    }
+}
+
+/// A program that runs meanwhile; killed at the latest when the test ends.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it; what it writes goes to `stdout.log` and `stderr.log` in `dir`.
+    pub fn start(mut command: Command, dir: &Path) -> Self {
+        let log = std::fs::File::create(dir.join("stderr.log")).unwrap();
+        let out = std::fs::File::create(dir.join("stdout.log")).unwrap();
+        Self(command.stderr(log).stdout(out).spawn().expect("the program starts"))
+    }
+
+    /// Sends it a signal, such as `TERM`.
+    pub fn signal(&self, signal: &str) {
+        kill(self.0.id(), signal);
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it does not end");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends a process a signal.
+pub fn kill(pid: u32, signal: &str) {
+    let killed = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
+    assert!(killed.expect("kill is there").success(), "process {pid}");
+}
+
+/// Waits until a condition holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The processes that were started with a config below `dir`, by node name.
+pub fn nodes(dir: &Path) -> Vec<(String, u32)> {
+    let start = format!("{}/", dir.join("node").display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let config = line.split('\0').find_map(|word| word.strip_prefix(&start));
+        if let Some(node) = config.and_then(|config| config.strip_suffix("/node.toml")) {
+            found.push((node.to_owned(), pid));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// All text below a directory that is there.
+pub fn text(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
