@@ -3,7 +3,8 @@
 //!
 //! `cargo bench -p springtide-runtime --bench steal [-- ROUNDS]`. Each node has its endpoint's thread and one compute thread,
 //! all in this process; programs take turns; read the ratios. The ping-pong is measured on the idle machine and beside a
-//! thread that computes, as the victim does: on a machine of few cores that alone slows every exchange.
+//! thread that computes, as the victim does: on a machine of few cores that alone slows every exchange. Beside the wake-ups
+//! stands what the system needs to wake as many sleeping threads one after another, with no Springtide in it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,7 +48,8 @@ fn main() {
     let bare = Bare::start(&one, &two);
     let nodes = Nodes::start(&[one, two]);
     let (mut idle, mut busy) = (Vec::new(), Vec::new());
-    let mut wakes = Vec::new();
+    let (mut wakes, mut chains) = (Vec::new(), Vec::new());
+    let chain = Chain::start();
     println!(
         "{:>5} {:>12} {:>12} {:>12} {:>12} {:>6} {:>6}",
         "round", "bare p50", "bare, busy", "steal p50", "steal p99", "", "busy"
@@ -66,18 +68,25 @@ fn main() {
             p50 / beside
         );
         wakes.extend(nodes.wakes(round));
+        chains.extend(chain.wakes(round));
     }
     println!(
         "steal round trip / bare, median of rounds: {:.2}; both beside a busy thread: {:.2} (bar: under 2)",
         median(&mut idle),
         median(&mut busy)
     );
-    wakes.sort_unstable();
-    let at = |share: f64| wakes[((wakes.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
+    print_times("new work to its start on a parked node (bar: p99 at most 10 ms)", wakes);
+    print_times("plain threads that wake each other, as many in a row", chains);
+}
+
+fn print_times(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
     println!(
-        "new work to its start on a parked node, {} times: p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms (bar: p99 at most 10)",
-        wakes.len(),
+        "{what}, {} times: p50 {:.3} ms, p90 {:.3} ms, p99 {:.3} ms, max {:.3} ms",
+        times.len(),
         at(0.5),
+        at(0.9),
         at(0.99),
         at(1.0)
     );
@@ -166,6 +175,60 @@ impl Task for Awaited {
     }
 }
 
+/// The times between pieces of new work.
+fn gaps(seed: u64) -> impl Iterator<Item = Duration> {
+    let mut random = seed | 1;
+    (0..WAKES).map(move |_| {
+        random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        LONGEST_GAP.mul_f64((random >> 40) as f64 / (1u64 << 24) as f64)
+    })
+}
+
+fn compute_until_started() -> Instant {
+    loop {
+        compute(Duration::from_micros(200));
+        if let Some(started) = *STARTED.lock().expect("sound") {
+            return started;
+        }
+    }
+}
+
+/// Threads that sleep until the one before wakes them: as many as take part when a parked node gets work. These are the
+/// endpoint's thread here (hint), there (request), here (reply), there, and the compute thread there.
+struct Chain(mpsc::Sender<()>);
+
+impl Chain {
+    fn start() -> Self {
+        let (first, mut before) = mpsc::channel::<()>();
+        for _ in 0..4 {
+            let (next, after) = mpsc::channel();
+            std::thread::spawn(move || {
+                while before.recv().is_ok() {
+                    let _ = next.send(());
+                }
+            });
+            before = after;
+        }
+        std::thread::spawn(move || {
+            while before.recv().is_ok() {
+                *STARTED.lock().expect("sound") = Some(Instant::now());
+            }
+        });
+        Self(first)
+    }
+
+    fn wakes(&self, seed: u64) -> Vec<Duration> {
+        let wake = |gap| {
+            compute(gap);
+            *STARTED.lock().expect("sound") = None;
+            let made = Instant::now();
+            self.0.send(()).expect("the first thread waits");
+            compute_until_started() - made
+        };
+        gaps(seed).map(wake).collect()
+    }
+}
+
 /// Makes a piece of work now and then, and computes itself.
 #[derive(Serialize, Deserialize)]
 struct NowAndThen(u64);
@@ -180,21 +243,13 @@ impl Job for NowAndThen {
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         let mut checksum = 0;
-        let mut random = self.0 | 1;
-        for _ in 0..WAKES {
-            random = random.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-            let gap = LONGEST_GAP.mul_f64((random >> 40) as f64 / (1u64 << 24) as f64);
+        for gap in gaps(self.0) {
             compute(gap);
             *STARTED.lock().expect("sound") = None;
             let made = Instant::now();
             let child = cx.spawn(Awaited);
-            let started = loop {
-                compute(Duration::from_micros(200));
-                cx.check()?;
-                if let Some(started) = *STARTED.lock().expect("sound") {
-                    break started;
-                }
-            };
+            let started = compute_until_started();
+            cx.check()?;
             TOOK.lock().expect("sound").push(started - made);
             checksum += child.take()?;
         }

@@ -32,13 +32,11 @@ const DELAY_BAR: f64 = 3.0;
 
 /// The transfer (or the run without one) is over. Statics, for the job's root runs on a thread of this process.
 static OVER: AtomicBool = AtomicBool::new(false);
-static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
+static TOOK: Mutex<Duration> = Mutex::new(Duration::ZERO);
+static TRAFFIC: Mutex<Traffic> = Mutex::new(Traffic::new());
 
-/// What the network carried until the transfer was over.
-struct Seen {
-    took: Duration,
-    traffic: BTreeMap<(ClusterId, ClusterId), u64>,
-}
+/// Payload bytes by pair of clusters, from and to.
+type Traffic = BTreeMap<(String, String), u64>;
 
 /// Bytes that do not compress, a function of their number.
 #[derive(Serialize, Deserialize)]
@@ -140,28 +138,32 @@ fn meddle(network: MemoryNet, len: usize) {
             let traffic: BTreeMap<_, _> = network
                 .traffic()
                 .into_iter()
-                .map(|(pair, traffic)| (pair, traffic.bytes))
+                .map(|((from, to), traffic)| ((from.to_string(), to.to_string()), traffic.bytes))
                 .collect();
-            let over = if len == 0 {
-                start.elapsed() >= WITHOUT
-            } else {
-                CLUSTERS[1..].iter().all(|cluster| into(&traffic, cluster) > len as u64)
+            let carried = |to: &str| {
+                let pair = (CLUSTERS[0].to_owned(), to.to_owned());
+                traffic.get(&pair).is_some_and(|bytes| *bytes >= len as u64)
             };
-            if over {
-                *SEEN.lock().expect("sound") = Some(Seen { took: start.elapsed(), traffic });
-                return OVER.store(true, Ordering::Release);
+            let over = match len {
+                0 => start.elapsed() >= WITHOUT,
+                _ => CLUSTERS[1..].iter().all(|cluster| carried(cluster)),
+            };
+            if over && !OVER.swap(true, Ordering::AcqRel) {
+                *TOOK.lock().expect("sound") = start.elapsed();
             }
+            *TRAFFIC.lock().expect("sound") = traffic;
         }
     });
 }
 
 /// Bytes that came into a cluster from others.
-fn into(traffic: &BTreeMap<(ClusterId, ClusterId), u64>, cluster: &str) -> u64 {
-    let wide = traffic.iter().filter(|((from, to), _)| from != to && to.as_str() == cluster);
+fn into(traffic: &Traffic, cluster: &str) -> u64 {
+    let wide = traffic.iter().filter(|((from, to), _)| from != to && to == cluster);
     wide.map(|(_, bytes)| bytes).sum()
 }
 
-fn measure(len: usize, seed: u64) -> (Seen, LatencySummary, LatencySummary) {
+/// The summaries are of wide and of local steals.
+fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
     let shape = Shape {
         clusters: vec![4, 4, 4],
         threads: 1,
@@ -174,10 +176,10 @@ fn measure(len: usize, seed: u64) -> (Seen, LatencySummary, LatencySummary) {
     let Run { outcome, latencies, .. } =
         run_with(&shape, Spread(len), move |network| meddle(network, len));
     outcome.expect("no failure");
-    let seen = SEEN.lock().expect("sound").take().expect("the network was watched");
+    let traffic = std::mem::take(&mut *TRAFFIC.lock().expect("sound"));
     let wide = latencies.steal_wide.summary().expect("there were wide steals");
     let local = latencies.steal_local.summary().expect("there were local steals");
-    (seen, wide, local)
+    (traffic, wide, local)
 }
 
 fn main() {
@@ -186,16 +188,16 @@ fn main() {
     let mut met = true;
     for seed in 1..=3 {
         let (_, without, local_without) = measure(0, seed);
-        let (seen, with, local_with) = measure(len, seed);
+        let (traffic, with, local_with) = measure(len, seed);
         println!(
             "seed {seed}: {megabytes} MB to 3 clusters of 4 in {:.1} s",
-            seen.took.as_secs_f64()
+            TOOK.lock().expect("sound").as_secs_f64()
         );
-        for ((from, to), bytes) in seen.traffic.iter().filter(|((from, to), _)| from != to) {
+        for ((from, to), bytes) in traffic.iter().filter(|((from, to), _)| from != to) {
             println!("  {from} -> {to}: {bytes:>11} bytes");
         }
         for cluster in &CLUSTERS[1..] {
-            let ratio = into(&seen.traffic, cluster) as f64 / len as f64;
+            let ratio = into(&traffic, cluster) as f64 / len as f64;
             met &= ratio <= BYTES_BAR;
             println!(
                 "  into {cluster}: {ratio:.4} of the object (bar: at most {BYTES_BAR}; all payload counts)"
