@@ -22,7 +22,7 @@ const NEWS_MAX: usize = 256;
 #[derive(Clone, Debug)]
 pub enum News {
     /// It says something.
-    Note(NoteKind),
+    Note(Box<NoteKind>),
     /// It has ended; nothing follows.
     Ended(Box<JobEnded>),
 }
@@ -131,7 +131,7 @@ impl Watched {
             }
             let Some((seq, what)) = self.early.pop_first() else { break };
             self.next = seq + 1;
-            ready.push(News::Note(what));
+            ready.push(News::Note(Box::new(what)));
         }
         // A failed job's missing notes are not worth waiting for.
         let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
@@ -165,8 +165,10 @@ mod tests {
 
     fn text(news: &News) -> String {
         match news {
-            News::Note(NoteKind::Say { text }) => text.clone(),
-            News::Note(other) => format!("{other:?}"),
+            News::Note(note) => match &**note {
+                NoteKind::Say { text } => text.clone(),
+                other => format!("{other:?}"),
+            },
             News::Ended(ended) => format!("end {}", ended.outcome.is_ok()),
         }
     }

@@ -412,7 +412,7 @@ impl Handler<ClusterPeriod> for Coordinator {
                 if let Err(error) = self.latencies.merge(&self.tally.take_latencies()) {
                     tracing::warn!(%error, "latencies do not add up");
                 }
-                self.tell(NoteKind::Period { total: self.tally.total() });
+                self.tell(NoteKind::Period { total: Box::new(self.tally.total()) });
             }
             Ok(false) => {}
             Err(error) => {

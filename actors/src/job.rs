@@ -197,7 +197,7 @@ pub enum NoteKind {
     /// The period's statistics of the whole job, for who watches.
     Period {
         /// Sum over the job, since its start.
-        total: Statistics,
+        total: Box<Statistics>,
     },
 }
 

@@ -4,6 +4,8 @@ pub mod client;
 pub mod cluster;
 pub mod coordinator;
 pub mod endpoint;
+#[cfg(test)]
+mod golden;
 pub mod head;
 pub mod job;
 pub mod links;

@@ -3,7 +3,7 @@
 //!
 //! Must not know jobs: what a node's end means to a job is the scheduler's to say.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,15 +19,14 @@ use tokio::time::Instant;
 
 use crate::provider::{Ended, NodeRequest, Process, Provider};
 use crate::scheduler::{NodeLost, Registered, Scheduler, SiteUp};
+use crate::supervise::{Intensity, Limits};
 
 /// A node that has not registered after this time is started anew.
 const REGISTER_WITHIN: Duration = Duration::from_secs(30);
-/// A node is started anew at most this often...
-const RESTARTS: usize = 3;
-/// ...in this time; then it is given up. (Intensity limits after Erlang's supervisors.)
-const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
-/// Wait before the first restart; it doubles with each within the time above.
-const RESTART_DELAY: Duration = Duration::from_millis(100);
+/// How often a node is started anew before it is given up.
+const LIMITS: Limits = Limits { restarts: 3, within: Duration::from_secs(60) };
+/// Wait before a restart, so that a program that ends at once does not keep the machine busy.
+const RESTART_DELAY: Duration = Duration::from_millis(200);
 /// A node that is started anew by order gets this long to end.
 const REPLACE_GRACE: Duration = Duration::from_secs(3);
 
@@ -108,7 +107,7 @@ struct Slot {
     round: u64,
     keeper: Option<mpsc::Sender<Order>>,
     registered: Option<Incarnation>,
-    restarts: Restarts,
+    restarts: Intensity,
 }
 
 /// What the keeper of a process is told.
@@ -132,7 +131,7 @@ impl Site {
             round: 0,
             keeper: None,
             registered: None,
-            restarts: Restarts::default(),
+            restarts: Intensity::new(LIMITS),
         };
         let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
         Self { cluster, slots, provider, scheduler, ending: false }
@@ -200,21 +199,19 @@ impl Site {
         if never {
             reason = format!("it did not register: {reason}");
         }
-        let delay = slot.restarts.next(Instant::now());
-        let returns = delay.is_some();
+        let returns = slot.restarts.may_restart(Instant::now());
         if returns {
             tracing::info!("node {node} is started anew: {reason}");
         } else {
-            reason = format!(
-                "given up after {RESTARTS} restarts within {} s: {reason}",
-                RESTARTS_WITHIN.as_secs()
-            );
+            let Limits { restarts, within } = LIMITS;
+            let within = within.as_secs();
+            reason = format!("given up after {restarts} restarts within {within} s: {reason}");
             tracing::info!("node {node} is {reason}");
         }
         self.tell(ctx, NodeLost { node: node.clone(), reason, returns });
         let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
-        if let Some(delay) = delay {
-            ctx.run_later(delay, move |site, ctx| {
+        if returns {
+            ctx.run_later(RESTART_DELAY, move |site, ctx| {
                 if site.slots.get(&node).is_some_and(|slot| slot.round == round) {
                     site.start(ctx, &node);
                 }
@@ -297,7 +294,7 @@ impl Handler<StartAnew> for Site {
             if let Some(program) = &message.program {
                 slot.request.program = program.clone();
                 // Another program's failures are not this one's.
-                slot.restarts = Restarts::default();
+                slot.restarts = Intensity::new(LIMITS);
             }
             slot.registered = None;
             let old = slot.keeper.take();
@@ -365,41 +362,5 @@ impl Handler<Exited> for Site {
         {
             self.exited(ctx, &message.node, ended);
         }
-    }
-}
-
-/// The intensity limit of restarts.
-#[derive(Debug, Default)]
-struct Restarts(VecDeque<Instant>);
-
-impl Restarts {
-    /// How long to wait before the next restart, or none: give up.
-    fn next(&mut self, now: Instant) -> Option<Duration> {
-        while self.0.front().is_some_and(|&at| now.duration_since(at) >= RESTARTS_WITHIN) {
-            self.0.pop_front();
-        }
-        if self.0.len() >= RESTARTS {
-            return None;
-        }
-        let delay = RESTART_DELAY * (1 << self.0.len());
-        self.0.push_back(now);
-        Some(delay)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn restarts_are_limited_in_any_window() {
-        let start = Instant::now();
-        let at = |s| start + Duration::from_secs(s);
-        let mut restarts = Restarts::default();
-        let delays: Vec<_> = [0, 1, 2, 3, 59, 60, 60, 61, 62, 63]
-            .map(|s| restarts.next(at(s)).map(|delay| delay.as_millis()))
-            .into();
-        let (a, b, c) = (Some(100), Some(200), Some(400));
-        assert_eq!(delays, [a, b, c, None, None, c, None, c, c, None]);
     }
 }

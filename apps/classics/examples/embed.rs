@@ -26,7 +26,8 @@ impl Task for Primes {
     fn run(self, cx: &Cx) -> Result<u64, Stop> {
         let Primes { from, to } = self;
         if to - from <= 2_000 {
-            let prime = |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+            let prime =
+                |n: &u64| *n > 1 && (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
             return Ok((from..to).filter(prime).count() as u64);
         }
         let middle = from + (to - from) / 2;

@@ -64,7 +64,7 @@ impl Grid {
         while let Some((job, item)) = self.news.recv().await {
             match item {
                 _ if job != granted.job => {}
-                News::Note(what) => note(what),
+                News::Note(what) => note(*what),
                 News::Ended(ended) => return Ok(*ended),
             }
         }

@@ -1,10 +1,12 @@
 //! A grid as files and processes: its directory, certificates, nodes' configs, and the head that is started from them.
 //!
-//!     DIR/head.json        where the running head is reached; there only while it runs
-//!     DIR/scheduler.log    numbers and epochs given out
-//!     DIR/ca/              the authority, where the config names no other
-//!     DIR/node/NODE/       a node's config, certificate and key
-//!     DIR/nodes/NODE.log   its log
+//! ```text
+//! DIR/head.json        where the running head is reached; there only while it runs
+//! DIR/scheduler.log    numbers and epochs given out
+//! DIR/ca/              the authority, where the config names no other
+//! DIR/node/NODE/       a node's config, certificate and key
+//! DIR/nodes/NODE.log   its log
+//! ```
 //!
 //! Must not know jobs.
 

@@ -188,7 +188,7 @@ impl Ended {
                 size(bytes)
             );
             if let (Some(p50), Some(p99)) = (latency.p50_us(), latency.p99_us()) {
-                let _ = write!(text, "; half within {}, 99 % within {}", micros(p50), micros(p99));
+                let _ = write!(text, "; p50 {}, p99 {}", micros(p50), micros(p99));
             }
             line(name, &text);
         }
@@ -292,7 +292,7 @@ pub fn number(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             out.push('\'');
         }
         out.push(digit);
@@ -407,7 +407,7 @@ result      deep.p = [1,2,3]
 tasks       1'234'568 run of 1'234'567 made
 threads     90.0 % working, 10.0 % idle
 local       0 tasks stolen, 0 answered of 0 requests, 0 B sent
-wide        3 tasks stolen, 3 answered of 10 requests, 12.3 kB sent; half within 40 us, 99 % within 40 us
+wide        3 tasks stolen, 3 answered of 10 requests, 12.3 kB sent; p50 40 us, p99 40 us
 ";
         assert_eq!(ended().summary(), expected);
     }

@@ -27,7 +27,7 @@ use springtide_runtime::work::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
-use crate::args::{GlobalArgs, RunArgs, Shape};
+use crate::args::{GlobalArgs, RunArgs};
 use crate::exit::{Exit, Failed, of_link};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
@@ -117,7 +117,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     let mut signals = Signals::take()?;
     let config = match &order.args.config {
         Some(file) => load::<GridConfig>(&Sources::of_process(Some(file)))?,
-        None => grid::ad_hoc(order.args.clusters.unwrap_or(Shape::default()))?,
+        None => grid::ad_hoc(order.args.clusters.unwrap_or_default())?,
     };
     let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
     let deadline = limit.map(|limit| Instant::now() + limit);
@@ -478,7 +478,7 @@ async fn drive(
                 return Err(failed);
             }
             Some((_, item)) = news.recv() => match item {
-                News::Note(note) => watch.note(note),
+                News::Note(note) => watch.note(*note),
                 News::Ended(ended) => return Ok(conclude(name, *ended)),
             },
             reply = &mut answer, if granted.is_none() => {
@@ -532,7 +532,7 @@ async fn cancel(
         }
         while let Some((_, item)) = news.recv().await {
             match item {
-                News::Note(note) => watch.note(note),
+                News::Note(note) => watch.note(*note),
                 News::Ended(_) => return,
             }
         }

@@ -37,12 +37,10 @@ pub(super) const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 #[derive(Default)]
 pub(super) struct Callers(Mutex<BTreeMap<NodeId, Caller>>);
 
-/// One life of a link to a peer: answers to calls that came over it go nowhere else, for another life of the peer may
-/// have given the same ids.
+/// A peer over one life of the link to it.
 struct Caller {
     incarnation: Incarnation,
-    alive: Arc<AtomicBool>,
-    in_flight: Arc<AtomicUsize>,
+    link: Arc<Link>,
     /// By actor: the last message that came as a bulk transfer, and what waits for one (by id: that it waits for, and
     /// itself).
     long: BTreeMap<String, u64>,
@@ -68,12 +66,19 @@ impl Held {
     }
 }
 
+/// One life of a link to a peer: answers to calls that came over it go nowhere else, for another life of the peer may
+/// have given the same ids.
+struct Link {
+    alive: AtomicBool,
+    in_flight: Arc<AtomicUsize>,
+}
+
 impl Callers {
     fn with<R>(&self, peer: &Peer, f: impl FnOnce(&mut Caller) -> R) -> R {
         let mut callers = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let caller = callers.entry(peer.node.clone()).or_insert_with(|| Caller::new(peer));
         if caller.incarnation != peer.incarnation {
-            caller.alive.store(false, Ordering::Release);
+            caller.link.alive.store(false, Ordering::Release);
             *caller = Caller::new(peer);
         }
         f(caller)
@@ -83,7 +88,7 @@ impl Callers {
     pub(super) fn down(&self, node: &NodeId) {
         let mut callers = self.0.lock().unwrap_or_else(|e| e.into_inner());
         if let Some(caller) = callers.remove(node) {
-            caller.alive.store(false, Ordering::Release);
+            caller.link.alive.store(false, Ordering::Release);
         }
     }
 }
@@ -92,8 +97,7 @@ impl Caller {
     fn new(peer: &Peer) -> Self {
         Self {
             incarnation: peer.incarnation,
-            alive: Arc::new(AtomicBool::new(true)),
-            in_flight: Arc::default(),
+            link: Arc::new(Link { alive: AtomicBool::new(true), in_flight: Arc::default() }),
             long: BTreeMap::new(),
             held: BTreeMap::new(),
             held_count: 0,
@@ -136,16 +140,25 @@ impl Caller {
 pub(super) struct Ticket {
     hub: Arc<Hub>,
     peer: NodeId,
-    alive: Arc<AtomicBool>,
+    link: Arc<Link>,
     id: u64,
     deadline: Instant,
-    _places: Option<(Place, Place)>,
+    places: Option<Places>,
 }
 
 /// A message on its way into a mailbox.
 pub(super) enum Job {
     Call(Ticket),
-    Tell { _places: (Place, Place) },
+    Tell(Places),
+}
+
+/// What a message in hand occupies: a place of its sender's and one of its actor's.
+pub(super) struct Places {
+    _peer: Place,
+    _actor: Place,
+    /// Over half of either are taken: a place is to be given back when the deadline has passed. Else it may wait for the
+    /// handler, which saves a timer a message; handlers that never end then hold half of the places at most.
+    scarce: bool,
 }
 
 impl Job {
@@ -154,23 +167,25 @@ impl Job {
         self,
         answer: impl Future<Output = Result<M::Result, Refusal>>,
     ) {
-        match self {
-            Job::Call(ticket) => match timeout_at(ticket.deadline, answer).await {
-                Ok(Ok(result)) => {
-                    let frame = ticket.result::<M>(&result);
-                    drop(result); // it need not be `Sync`, so it must not live across the await
-                    ticket.send(frame).await;
-                }
-                Ok(Err(why)) => {
-                    let frame = ticket.plain(why.code(), &[]);
-                    ticket.send(frame).await;
-                }
-                Err(_) => ticket.hub.count(|counters| &counters.answers_dropped),
-            },
-            Job::Tell { .. } => {
-                // The places are held until the handler is done, but not for ever.
-                let _ = timeout_at(Instant::now() + DEFAULT_DEADLINE, answer).await;
+        let (deadline, scarce) = match &self {
+            Job::Call(ticket) => {
+                (ticket.deadline, ticket.places.as_ref().is_some_and(|p| p.scarce))
             }
+            Job::Tell(places) => (Instant::now() + DEFAULT_DEADLINE, places.scarce),
+        };
+        // What is rarely needed is boxed, so that this future stays small.
+        let answer = match scarce {
+            true => Box::pin(timeout_at(deadline, answer)).await.ok(),
+            false => Some(answer.await),
+        };
+        let Job::Call(ticket) = self else { return };
+        let frame = match answer {
+            Some(Ok(result)) => ticket.result::<M>(&result),
+            Some(Err(why)) => ticket.plain(why.code(), &[]),
+            None => return ticket.hub.count(|counters| &counters.answers_dropped),
+        };
+        if ticket.offer(&frame).is_err() {
+            Box::pin(ticket.insist(frame)).await;
         }
     }
 }
@@ -203,9 +218,9 @@ impl Ticket {
         Ok(frame.into())
     }
 
-    /// Offers the answer to the network until the deadline. Whether it was taken.
+    /// Offers the answer to the network, unless it is late or its caller is gone. An error: the queue is full.
     fn offer(&self, frame: &Bytes) -> Result<(), SendError> {
-        if !self.alive.load(Ordering::Acquire) || Instant::now() > self.deadline {
+        if !self.link.alive.load(Ordering::Acquire) || Instant::now() > self.deadline {
             self.hub.count(|counters| &counters.answers_dropped);
             return Ok(());
         }
@@ -220,11 +235,15 @@ impl Ticket {
         }
     }
 
-    async fn send(self, frame: Bytes) {
+    /// Offers the answer again and again to a queue that is full.
+    async fn insist(self, frame: Bytes) {
         let mut pause = RETRY;
-        while self.offer(&frame).is_err() {
+        loop {
             sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);
+            if self.offer(&frame).is_ok() {
+                return;
+            }
         }
     }
 
@@ -233,7 +252,7 @@ impl Ticket {
         self.hub.count(|counters| &counters.refused_in);
         let frame = self.plain(code, body);
         if self.offer(&frame).is_err() {
-            tokio::spawn(self.send(frame));
+            tokio::spawn(self.insist(frame));
         }
     }
 }
@@ -314,11 +333,11 @@ impl Hub {
         let Some(accept) = entry.get(envelope.message) else {
             return refuse(code::NOT_ACCEPTED, &[]);
         };
-        let (alive, in_flight) = self
-            .callers
-            .with(from, |caller| (Arc::clone(&caller.alive), Arc::clone(&caller.in_flight)));
-        let places = Place::take(&in_flight, PEER_IN_FLIGHT_MAX).zip(entry.place().ok());
-        let Some(places) = places else { return refuse(code::BUSY, &[]) };
+        let link = self.callers.with(from, |caller| Arc::clone(&caller.link));
+        let places = Place::take(&link.in_flight, PEER_IN_FLIGHT_MAX).zip(entry.place().ok());
+        let Some((peer, actor)) = places else { return refuse(code::BUSY, &[]) };
+        let scarce = peer.scarce || actor.scarce;
+        let places = Places { _peer: peer, _actor: actor, scarce };
         let deadline = deadline(envelope, arrived);
         if deadline <= Instant::now() {
             return self.count(|counters| &counters.late_in);
@@ -327,12 +346,12 @@ impl Hub {
             Some(_) => Job::Call(Ticket {
                 hub: Arc::clone(self),
                 peer: from.node.clone(),
-                alive,
+                link,
                 id: envelope.id,
                 deadline,
-                _places: Some(places),
+                places: Some(places),
             }),
-            None => Job::Tell { _places: places },
+            None => Job::Tell(places),
         };
         if let Err(error) = accept.serve(envelope.body, job) {
             refuse(code::VERSION, error.to_string().as_bytes());
@@ -355,10 +374,10 @@ impl Hub {
         let ticket = Ticket {
             hub: Arc::clone(self),
             peer: from.node.clone(),
-            alive: self.callers.with(from, |caller| Arc::clone(&caller.alive)),
+            link: self.callers.with(from, |caller| Arc::clone(&caller.link)),
             id: envelope.id,
             deadline: deadline(envelope, arrived),
-            _places: None,
+            places: None,
         };
         ticket.refuse(code, body);
     }

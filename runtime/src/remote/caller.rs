@@ -1,6 +1,7 @@
 //! The caller's side below [`RemoteRequest`](super::RemoteRequest): calls under way by id, and which answer ends which.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,11 +23,13 @@ pub(super) enum Outcome {
 }
 
 /// All calls under way.
-pub(super) struct Calls(Mutex<Table>);
+pub(super) struct Calls {
+    closed: AtomicBool,
+    table: Mutex<Table>,
+}
 
 struct Table {
     next: u64,
-    closed: bool,
     waiting: BTreeMap<u64, Waiter>,
     /// By node and actor: the last message that was too long to travel in line, for as long as it may not have arrived.
     long: BTreeMap<(NodeId, Arc<str>), u64>,
@@ -48,11 +51,12 @@ pub(super) struct Outgoing<'a> {
 impl Calls {
     pub(super) fn new(first_id: u64) -> Self {
         let (waiting, long) = (BTreeMap::new(), BTreeMap::new());
-        Self(Mutex::new(Table { next: first_id, closed: false, waiting, long }))
+        let table = Mutex::new(Table { next: first_id, waiting, long });
+        Self { closed: AtomicBool::new(false), table }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Nobody waits for this call any more.
@@ -86,12 +90,12 @@ impl Calls {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.closed.load(Ordering::Acquire)
     }
 
     pub(super) fn close(&self) {
         let mut table = self.lock();
-        table.closed = true;
+        self.closed.store(true, Ordering::Release); // under the lock: no call slips in behind
         let waiting = std::mem::take(&mut table.waiting);
         drop(table);
         for waiter in waiting.into_values() {
@@ -154,7 +158,7 @@ impl Hub {
         // Ids, and the order of messages, are given out under the lock that the network takes them in order under: two
         // threads that send to one actor are in some order, and it is that of their ids.
         let mut table = self.calls.lock();
-        if table.closed {
+        if self.calls.is_closed() {
             return Err(RemoteError::Closed);
         }
         let id = table.next;
@@ -171,7 +175,7 @@ impl Hub {
         let long = frame.len() > INLINE_MAX;
         self.net
             .send(to.node, Class::Control, kind, frame)
-            .map_err(|error| RemoteError::from_send(error, to.node, message))?;
+            .map_err(|error| RemoteError::from_send(error, message))?;
         table.next += 1;
         if long {
             table.long.insert((to.node.clone(), Arc::clone(to.actor)), id);

@@ -97,8 +97,8 @@ pub enum Refusal {
 }
 
 impl RemoteError {
-    /// Maps a refusal of the network to send `message`.
-    pub(crate) fn from_send(error: SendError, to: &NodeId, message: &'static str) -> Self {
+    /// Maps a refusal of the network to send a message.
+    pub(crate) fn from_send(error: SendError, message: &'static str) -> Self {
         match error {
             SendError::Unknown(node) => {
                 RemoteError::Gone { node, why: "no address is known for it".into() }
@@ -106,8 +106,6 @@ impl RemoteError {
             SendError::Full(node) => RemoteError::Full(node),
             SendError::TooLong { len, cap, .. } => RemoteError::TooLong { message, len, cap },
             SendError::Closed => RemoteError::Closed,
-            #[allow(unreachable_patterns)]
-            other => RemoteError::Gone { node: to.clone(), why: other.to_string() },
         }
     }
 }

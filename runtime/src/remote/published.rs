@@ -76,19 +76,23 @@ impl Entry {
 }
 
 /// One of a bounded number of places; given back when dropped.
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct Place {
+    count: Arc<AtomicUsize>,
+    /// Whether over half were taken when this one was.
+    pub(super) scarce: bool,
+}
 
 impl Place {
     pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Place> {
         let taken =
             count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n < max).then_some(n + 1));
-        taken.ok().map(|_| Place(Arc::clone(count)))
+        taken.ok().map(|n| Place { count: Arc::clone(count), scarce: n > max / 2 })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::callee::FOREVER;
 use super::caller::{Outcome, Outgoing};
 use super::hub::Hub;
-use super::published::{Accept, Answer, Place, Typed};
+use super::published::{Answer, Place, Typed};
 use super::{DEFAULT_DEADLINE, Refusal, RemoteError, RemoteMessage};
 use crate::id::NodeId;
 

@@ -55,10 +55,6 @@ struct OtherEcho {
     number: u64,
 }
 
-/// A result that does not fit.
-#[derive(Debug, Serialize, Deserialize)]
-struct Huge;
-
 remote_message! {
     "echo" => Echo -> String;
     "note" => Note -> usize;
@@ -67,7 +63,6 @@ remote_message! {
     "fail" => Fail -> Result<u8, String>;
     "halt" => Halt;
     "private" => Private;
-    "huge" => Huge -> u8;
 }
 
 impl actix::Message for OtherEcho {
@@ -404,6 +399,25 @@ async fn a_stopped_actors_name_serves_its_successor(pair: Pair) {
     assert!(!pair.addr.connected());
     publish(&pair.there, &Clerk::default().start());
     assert_eq!(pair.clerk.send(Echo("again".into())).await, Ok("again".into()));
+}
+
+#[test]
+fn answers_without_a_result_are_typed_errors_whatever_they_hold() {
+    in_memory(|_, pair| async move {
+        let end = |code, body: &[u8]| {
+            let body = bytes::Bytes::copy_from_slice(body);
+            let outcome = caller::Outcome::Reply { code, body };
+            pair.here.conclude::<Take>(&"b".into(), "clerk", outcome).unwrap_err()
+        };
+        let lens = [7u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
+        let too_long = |len, cap| RemoteError::TooLong { message: "take", len, cap };
+        assert_eq!(end(code::TOO_LONG, &lens), too_long(7, 5));
+        assert_eq!(end(code::TOO_LONG, &lens[..9]), too_long(7, 0));
+        let refused = end(999, b"");
+        let why = Refusal::Other(999);
+        assert!(matches!(refused, RemoteError::Refused { why: w, .. } if w == why), "{refused}");
+        assert!(matches!(end(code::DONE, &[0xc1]), RemoteError::Version { .. }));
+    });
 }
 
 #[test]

@@ -308,7 +308,7 @@ impl Inner {
 
     /// Does what is due; when to come again.
     fn pump(&self) -> Option<Instant> {
-        let Some(pool) = self.pool.get() else { return None };
+        let pool = self.pool.get()?;
         let now = Instant::now();
         let mut wake = self.resend(now);
         if self.state().share_wake.is_some_and(|at| at <= now) {

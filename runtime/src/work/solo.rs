@@ -172,7 +172,7 @@ mod tests {
                 return Err(Stop::fail("out of cheese"));
             }
             let bad = Bad { depth: self.depth - 1, panics: self.panics };
-            let (a, b) = if self.depth % 2 == 0 {
+            let (a, b) = if self.depth.is_multiple_of(2) {
                 cx.join(Fib(12), bad)?
             } else {
                 let (a, b) = cx.join(bad, Fib(12))?;
@@ -223,7 +223,7 @@ mod tests {
                 }
                 Shape::Leak(n) => {
                     for _ in 0..n {
-                        std::mem::forget(cx.spawn(Fib(5)));
+                        let _ = cx.spawn(Fib(5));
                     }
                     u64::from(n)
                 }

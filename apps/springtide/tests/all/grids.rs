@@ -1,6 +1,7 @@
 //! Grids of real processes: results, ends by signals and deaths, and that nothing is left.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -213,6 +214,50 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     command.arg(&file);
     assert_eq!(finish(command).code, Some(0));
     up.signal("INT");
+    assert_eq!(up.wait().code(), Some(0));
+    assert_eq!(nodes(&dir.join(".springtide/local")), []);
+}
+
+/// The example program, which `cargo test` builds unless it is told to build this test alone.
+fn own_program() -> PathBuf {
+    let program =
+        Path::new(env!("CARGO_BIN_EXE_springtide")).with_file_name("examples/own_program");
+    if !program.exists() {
+        let line = ["build", "--quiet", "-p", "springtide", "--example", "own_program"];
+        assert!(Command::new(env!("CARGO")).args(line).status().unwrap().success());
+    }
+    program
+}
+
+#[test]
+fn two_programs_share_a_grid() {
+    let own = |line: &[&str]| {
+        let mut command = Command::new(own_program());
+        command.args(line).stdin(std::process::Stdio::null());
+        finish(command)
+    };
+    // It is a whole program of its own.
+    let ended = own(&["run", "collatz", "--below", "30000", "--clusters", "1x2", "--json"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(json(&ended.out)["result"], serde_json::json!({ "start": 26623, "length": 308 }));
+
+    // On a grid that another program has started, the site starts its nodes.
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("dev");
+    let line = ["dev", "--clusters", "1x2", "--dir", dir.to_str().unwrap()];
+    let mut up = Running::start(program(&line), temp.path());
+    until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
+    let file = dir.join("grid.toml");
+    let config = file.to_str().unwrap();
+    for _ in 0..2 {
+        let ended = own(&["run", "collatz", "--below", "30000", "--config", config, "--json"]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert_eq!(json(&ended.out)["result"]["start"], 26623);
+        let ended = run(&["run", "fib", "--n", "22", "--config", config, "--json"]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert_eq!(json(&ended.out)["result"]["fib"], 17_711);
+    }
+    up.signal("TERM");
     assert_eq!(up.wait().code(), Some(0));
     assert_eq!(nodes(&dir.join(".springtide/local")), []);
 }

@@ -266,11 +266,6 @@ impl Layer {
     pub(crate) fn room(&self, to: &NodeId) -> usize {
         self.config.queue_bytes.saturating_sub(self.lock().sender.held(to))
     }
-
-    /// Bytes counted for transfers that are being put together.
-    pub(crate) fn memory(&self) -> usize {
-        self.lock().receiver.memory()
-    }
 }
 
 /// The protocol's one entry for frames.

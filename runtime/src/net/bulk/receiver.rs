@@ -184,6 +184,7 @@ impl Receiver {
     }
 
     /// Bytes counted for all transfers under way.
+    #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.memory
     }

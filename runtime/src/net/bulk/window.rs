@@ -99,6 +99,7 @@ impl Window {
     }
 
     /// The smallest round trip of a chunk, once known.
+    #[cfg(test)]
     pub(crate) fn base(&self) -> Option<Duration> {
         self.base
     }

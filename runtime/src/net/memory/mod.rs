@@ -12,6 +12,7 @@
 //! timeout both sides are told that the link is down, and what was queued is given back.
 
 mod end;
+mod lines;
 mod pipe;
 mod state;
 #[cfg(test)]

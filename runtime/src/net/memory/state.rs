@@ -8,14 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::MemoryConfig;
-use super::end::{End, Half};
+use super::end::End;
 use super::pipe::{Item, Links, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
-use crate::net::link::{Link, SplitMix};
-use crate::net::{
-    Class, Contact, Events, LinkProfile, LinkState, LinkStats, RefuseReason, RefusedCounts,
-    SendError,
-};
+use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError};
 use crate::wire::{Frame, HEADER_LEN};
 
 /// A node's place in [`State::nodes`]: one a name, whatever its life.
@@ -58,7 +54,7 @@ pub(super) struct Parcel {
     load: Load,
 }
 
-enum Load {
+pub(super) enum Load {
     Hello(Peer),
     Welcome(Peer),
     Refuse(RefuseReason),
@@ -66,7 +62,7 @@ enum Load {
     Frame(Frame),
 }
 
-enum Event {
+pub(super) enum Event {
     Arrive(Class, Parcel),
     /// A pipe has room again.
     Pump(usize),
@@ -117,19 +113,19 @@ impl Ord for Timed {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
+pub(super) enum Life {
     Running,
     Closing,
     Over,
 }
 
-struct Node {
-    peer: Peer,
-    events: Option<Arc<dyn Events>>,
-    life: Life,
-    contacts: BTreeMap<NodeId, Ix>,
-    ends: BTreeMap<Ix, End>,
-    refused: RefusedCounts,
+pub(super) struct Node {
+    pub(super) peer: Peer,
+    pub(super) events: Option<Arc<dyn Events>>,
+    pub(super) life: Life,
+    pub(super) contacts: BTreeMap<NodeId, Ix>,
+    pub(super) ends: BTreeMap<Ix, End>,
+    pub(super) refused: RefusedCounts,
 }
 
 /// Payload between two clusters, in one direction.
@@ -144,24 +140,24 @@ pub struct Traffic {
 }
 
 pub(super) struct State {
-    config: MemoryConfig,
-    seed: u64,
-    names: BTreeMap<NodeId, Ix>,
-    nodes: Vec<Node>,
-    pipes: Vec<Pipe<Parcel>>,
-    pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
-    links: Links,
-    lines: BTreeMap<(ClusterId, ClusterId), usize>,
+    pub(super) config: MemoryConfig,
+    pub(super) seed: u64,
+    pub(super) names: BTreeMap<NodeId, Ix>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) pipes: Vec<Pipe<Parcel>>,
+    pub(super) pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
+    pub(super) links: Links,
+    pub(super) lines: BTreeMap<(ClusterId, ClusterId), usize>,
     /// Uplinks (true) and downlinks of clusters.
-    stubs: BTreeMap<(ClusterId, bool), usize>,
-    traffic: BTreeMap<usize, Traffic>,
-    blackouts: BTreeMap<usize, u64>,
+    pub(super) stubs: BTreeMap<(ClusterId, bool), usize>,
+    pub(super) traffic: BTreeMap<usize, Traffic>,
+    pub(super) blackouts: BTreeMap<usize, u64>,
     heap: BinaryHeap<Reverse<Timed>>,
-    seq: u64,
-    next_link: u64,
+    pub(super) seq: u64,
+    pub(super) next_link: u64,
     /// The time of the event handled last: time runs in it finer than tokio's milliseconds.
-    fine: Duration,
-    digest: u64,
+    pub(super) fine: Duration,
+    pub(super) digest: u64,
 }
 
 impl State {
@@ -225,7 +221,7 @@ impl State {
     }
 
     /// The place of this life of a node, while it lasts.
-    fn living(&self, me: &Peer) -> Option<Ix> {
+    pub(super) fn living(&self, me: &Peer) -> Option<Ix> {
         let ix = self.by_name(&me.node)?;
         let node = &self.nodes[ix];
         (node.peer.incarnation == me.incarnation && node.life != Life::Over).then_some(ix)
@@ -329,7 +325,7 @@ impl State {
         self.pump(pipe, now);
     }
 
-    fn pump(&mut self, pipe: usize, now: Duration) {
+    pub(super) fn pump(&mut self, pipe: usize, now: Duration) {
         let now = now.max(self.fine);
         let pumped = self.pipes[pipe].pump(&mut self.links, now);
         for (item, arrival) in pumped.left {
@@ -369,7 +365,7 @@ impl State {
 
     // --- time --------------------------------------------------------------------------------------------------
 
-    fn schedule(&mut self, at: Duration, event: Event) {
+    pub(super) fn schedule(&mut self, at: Duration, event: Event) {
         self.seq += 1;
         self.heap.push(Reverse(Timed { at, seq: self.seq, event }));
     }
@@ -564,7 +560,7 @@ impl State {
     // --- ends --------------------------------------------------------------------------------------------------
 
     /// A node's side of a link ends; what it had queued is given back.
-    fn down(&mut self, node: Ix, peer: Ix, why: &str, calls: &mut Vec<Call>) {
+    pub(super) fn down(&mut self, node: Ix, peer: Ix, why: &str, calls: &mut Vec<Call>) {
         let other = self.nodes[peer].peer.clone();
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
         let told = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
@@ -629,199 +625,6 @@ impl State {
     pub(super) fn finish(&mut self, me: &Peer, now: Duration) {
         if let Some(ix) = self.living(me) {
             self.kill(ix, now);
-        }
-    }
-
-    // --- the lines ---------------------------------------------------------------------------------------------
-
-    fn pipe(&mut self, from: Ix, to: Ix) -> usize {
-        let clusters = (self.nodes[from].peer.cluster.clone(), self.nodes[to].peer.cluster.clone());
-        self.pipe_between(clusters)
-    }
-
-    fn pipe_between(&mut self, clusters: (ClusterId, ClusterId)) -> usize {
-        if let Some(pipe) = self.pipe_by_clusters.get(&clusters) {
-            return *pipe;
-        }
-        let path = self.path(&clusters);
-        self.pipes.push(Pipe::new(path));
-        self.pipe_by_clusters.insert(clusters, self.pipes.len() - 1);
-        self.pipes.len() - 1
-    }
-
-    fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Vec<usize> {
-        let (from, to) = clusters;
-        let line = match self.lines.get(clusters) {
-            Some(line) => *line,
-            None => {
-                let config = &self.config;
-                let profile = if from == to { &config.inside } else { &config.between };
-                let line = self.new_link(profile.clone(), from, to);
-                self.lines.insert(clusters.clone(), line);
-                line
-            }
-        };
-        if from == to {
-            return vec![line];
-        }
-        let up = self.stubs.get(&(from.clone(), true));
-        let down = self.stubs.get(&(to.clone(), false));
-        up.into_iter().chain([&line]).chain(down).copied().collect()
-    }
-
-    /// A link whose history depends on the seed and its place alone, not on when it was first used.
-    fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
-        let text = format!("{from}>{to}");
-        let seed =
-            text.bytes().fold(self.seed, |seed, byte| SplitMix(seed ^ u64::from(byte)).next());
-        self.links.push(Link::new(profile, seed));
-        self.links.len() - 1
-    }
-
-    pub(super) fn set_line(
-        &mut self,
-        from: &ClusterId,
-        to: &ClusterId,
-        profile: LinkProfile,
-        now: Duration,
-    ) {
-        let clusters = (from.clone(), to.clone());
-        let pipe = self.pipe_between(clusters.clone());
-        let line = self.lines[&clusters];
-        self.links[line].set_profile(profile, now.max(self.fine));
-        self.changed(pipe, now);
-    }
-
-    pub(super) fn set_stub(
-        &mut self,
-        cluster: &ClusterId,
-        up: bool,
-        profile: LinkProfile,
-        now: Duration,
-    ) {
-        let key = (cluster.clone(), up);
-        match self.stubs.get(&key) {
-            Some(link) => self.links[*link].set_profile(profile, now.max(self.fine)),
-            None => {
-                let wan = ClusterId::from("");
-                let (from, to) = if up { (cluster, &wan) } else { (&wan, cluster) };
-                let link = self.new_link(profile, from, to);
-                self.stubs.insert(key, link);
-            }
-        }
-        let pipes: Vec<_> = self
-            .pipe_by_clusters
-            .iter()
-            .map(|(clusters, pipe)| (clusters.clone(), *pipe))
-            .collect();
-        for (clusters, pipe) in pipes {
-            self.pipes[pipe].path = self.path(&clusters);
-            self.changed(pipe, now);
-        }
-    }
-
-    pub(super) fn partition(&mut self, a: &ClusterId, b: &ClusterId, cut: bool, now: Duration) {
-        for (from, to) in [(a, b), (b, a)] {
-            let pipe = self.pipe_between((from.clone(), to.clone()));
-            self.pipes[pipe].cut = cut;
-            self.changed(pipe, now);
-        }
-    }
-
-    /// A pipe's links changed: it may be shut now, or open again.
-    fn changed(&mut self, pipe: usize, now: Duration) {
-        let now = now.max(self.fine);
-        if self.pipes[pipe].is_open(&self.links) {
-            self.blackouts.remove(&pipe);
-            self.pump(pipe, now);
-        } else if !self.blackouts.contains_key(&pipe) {
-            self.seq += 1;
-            let since = self.seq;
-            self.blackouts.insert(pipe, since);
-            self.schedule(now + self.config.idle_timeout, Event::Blackout { pipe, since });
-        }
-    }
-
-    /// Every link between the two clusters goes down, on both sides.
-    fn blackout(&mut self, pipe: usize, calls: &mut Vec<Call>) {
-        let Some((from, to)) =
-            self.pipe_by_clusters.iter().find(|(_, p)| **p == pipe).map(|(c, _)| c.clone())
-        else {
-            return;
-        };
-        let mut ends = Vec::new();
-        for (ix, node) in self.nodes.iter().enumerate() {
-            let here = &node.peer.cluster;
-            for (peer, end) in &node.ends {
-                let there = &self.nodes[*peer].peer.cluster;
-                let between = (here, there) == (&from, &to) || (there, here) == (&from, &to);
-                if between && end.state == LinkState::Up {
-                    ends.push((ix, *peer));
-                }
-            }
-        }
-        for (ix, peer) in ends {
-            self.down(ix, peer, "nothing heard for the idle timeout", calls);
-        }
-    }
-
-    // --- what is known -----------------------------------------------------------------------------------------
-
-    pub(super) fn room(&self, me: &Peer, to: &NodeId, class: Class) -> usize {
-        let (Some(ix), Some(peer)) = (self.living(me), self.by_name(to)) else { return 0 };
-        let node = &self.nodes[ix];
-        match node.ends.get(&peer) {
-            Some(end) => end.outs.get(&class).map_or(self.config.queue_bytes, |out: &Half| {
-                self.config.queue_bytes.saturating_sub(out.bytes)
-            }),
-            None if node.contacts.contains_key(to) => self.config.queue_bytes,
-            None => 0,
-        }
-    }
-
-    pub(super) fn link_stats(&self, me: &Peer) -> Vec<LinkStats> {
-        let Some(ix) = self.living(me) else { return Vec::new() };
-        let mut stats: Vec<LinkStats> = self.nodes[ix]
-            .ends
-            .iter()
-            .map(|(peer, end)| end.stats(&self.nodes[*peer].peer))
-            .collect();
-        stats.sort_by(|a, b| a.peer.node.cmp(&b.peer.node));
-        stats
-    }
-
-    pub(super) fn refused(&self, me: &Peer) -> RefusedCounts {
-        self.living(me).map(|ix| self.nodes[ix].refused.clone()).unwrap_or_default()
-    }
-
-    pub(super) fn traffic(&self) -> BTreeMap<(ClusterId, ClusterId), Traffic> {
-        self.pipe_by_clusters
-            .iter()
-            .filter_map(|(clusters, pipe)| {
-                let traffic = self.traffic.get(pipe)?;
-                Some((clusters.clone(), Traffic { lost: self.pipes[*pipe].lost, ..*traffic }))
-            })
-            .collect()
-    }
-
-    pub(super) fn digest(&self) -> u64 {
-        self.digest
-    }
-
-    /// Takes an arrival into the digest: FNV-1a over time, ends, class, kind and length.
-    fn note(&mut self, now: Duration, from: Ix, to: Ix, class: Class, load: &Load) {
-        let (kind, len) = match load {
-            Load::Hello(_) => (1, 0),
-            Load::Welcome(_) => (2, 0),
-            Load::Refuse(_) => (3, 0),
-            Load::Goodbye(_) => (4, 0),
-            Load::Frame(frame) => (u64::from(frame.kind.0), frame.body.len() as u64),
-        };
-        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        for word in [nanos, from as u64, to as u64, class as u64, kind, len] {
-            for byte in word.to_le_bytes() {
-                self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-            }
         }
     }
 }

@@ -21,9 +21,12 @@ struct Child {
 /// The children a task spawned and did not collect yet, oldest first. Most tasks spawn none: one word, then.
 pub(crate) struct Children<'w> {
     worker: &'w Worker,
-    #[expect(clippy::box_collection, reason = "one word in every task's context")]
-    list: UnsafeCell<Option<Box<Vec<Option<Child>>>>>,
+    list: UnsafeCell<Option<Box<List>>>,
 }
+
+/// Boxed whole, so that it takes one word in every task's context.
+#[derive(Default)]
+struct List(Vec<Option<Child>>);
 
 impl<'w> Children<'w> {
     #[inline(always)]
@@ -38,7 +41,7 @@ impl<'w> Children<'w> {
 
     /// The list, for a moment in which no user code runs.
     #[expect(clippy::mut_from_ref, reason = "see the safety comment")]
-    fn list(&self) -> &mut Option<Box<Vec<Option<Child>>>> {
+    fn list(&self) -> &mut Option<Box<List>> {
         // SAFETY: `Children` is not `Sync` (it holds an `UnsafeCell`), and every use below ends before other code runs that
         // could reach this `Children` again.
         unsafe { &mut *self.list.get() }
@@ -48,7 +51,7 @@ impl<'w> Children<'w> {
     pub(crate) fn spawn<T: Task>(&self, parent: &Frame, index: u32, task: T) -> usize {
         let slot = Box::new(Slot::new(task, parent, index, self.worker.index()));
         let slot: NonNull<Header> = NonNull::from(Box::leak(slot)).cast();
-        let list = self.list().get_or_insert_default();
+        let list = &mut self.list().get_or_insert_default().0;
         list.push(Some(Child {
             slot,
             task: TypeId::of::<T>(),
@@ -72,7 +75,7 @@ impl<'w> Children<'w> {
     /// # Panics
     /// If it was taken before, or is no `T`: handles rule both out.
     pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
-        let child = self.list().as_mut().and_then(|list| list.get_mut(at)?.take());
+        let child = self.list().as_mut().and_then(|list| list.0.get_mut(at)?.take());
         let child = child.expect("a handle is consumed when its child is collected");
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
         // SAFETY: the child was in the list until now, so it was not collected; it was spawned as a `T`, see above.
@@ -81,10 +84,10 @@ impl<'w> Children<'w> {
 
     /// Waits for all children, newest first, without taking their outcomes.
     pub(crate) fn sync(&self) {
-        let mut at = self.list().as_ref().map_or(0, |list| list.len());
+        let mut at = self.list().as_ref().map_or(0, |list| list.0.len());
         while at > 0 {
             at -= 1;
-            let slot = self.list().as_ref().and_then(|list| Some(list.get(at)?.as_ref()?.slot));
+            let slot = self.list().as_ref().and_then(|list| Some(list.0.get(at)?.as_ref()?.slot));
             if let Some(slot) = slot {
                 self.worker.wait(slot);
             }
@@ -101,7 +104,7 @@ impl<'w> Children<'w> {
     #[cold]
     pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
         let mut outcome = Ok(());
-        while let Some(child) = self.list().as_mut().and_then(|list| list.pop()) {
+        while let Some(child) = self.list().as_mut().and_then(|list| list.0.pop()) {
             if let Some(child) = child {
                 // SAFETY: the child was in the list until now, so it was not collected.
                 let finished = unsafe { (child.finish)(self.worker, frame, child.slot) };
@@ -124,7 +127,7 @@ impl Drop for Children<'_> {
 /// The task stopped or unwinds: nobody wants its children any more.
 #[cold]
 fn dismiss_all(children: &mut Children<'_>) {
-    while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.pop()) {
+    while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.0.pop()) {
         if let Some(child) = child {
             // SAFETY: as in `finish_all`.
             unsafe { (child.dismiss)(children.worker, child.slot) };

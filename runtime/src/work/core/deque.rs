@@ -71,8 +71,6 @@ struct Own<T> {
     /// The current buffer's elements and mask: no detour over `buffer` in `push` and `pop`.
     elements: Cell<*const AtomicPtr<T>>,
     mask: Cell<isize>,
-    /// Whether the last element was taken by a won race: then `bottom` was put back one past it.
-    raced: Cell<bool>,
     /// A lower bound of `top`, so that `push` does not read the thieves' line.
     top_seen: Cell<isize>,
     /// Replaced buffers and the current one, freed with the deque.
@@ -93,7 +91,6 @@ impl<T> Deque<T> {
         let own = Own {
             elements: Cell::new(first.elements.as_ptr()),
             mask: Cell::new(first.mask as isize),
-            raced: Cell::new(false),
             top_seen: Cell::new(0),
             buffers: UnsafeCell::new(vec![first]),
         };
@@ -167,13 +164,12 @@ impl<T> Deque<T> {
     /// Only the deque's owning thread calls this.
     #[inline(always)]
     pub(crate) unsafe fn pop(&self) -> Option<NonNull<T>> {
+        let newest = self.bottom.0.load(Ordering::Relaxed) - 1;
         // SAFETY: the caller is the owner.
         if unsafe { self.pop_known() } {
-            let at = self.bottom.0.load(Ordering::Relaxed);
-            // The element stays in the buffer where it was; after a won race `bottom` is one past it.
-            let at = if self.own.0.raced.replace(false) { at - 1 } else { at };
+            // It stays in the buffer where it was until the owner pushes again.
             // SAFETY: the caller is the owner.
-            NonNull::new(unsafe { self.own_at(at) }.load(Ordering::Relaxed))
+            NonNull::new(unsafe { self.own_at(newest) }.load(Ordering::Relaxed))
         } else {
             None
         }
@@ -200,7 +196,6 @@ impl<T> Deque<T> {
                 .0
                 .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
-        self.own.0.raced.set(won);
         self.bottom.0.store(bottom + 1, Ordering::Relaxed);
         won
     }
@@ -265,6 +260,29 @@ mod tests {
                 }
                 assert_eq!(deque.pop(), None);
                 assert_eq!(deque.steal(), Steal::Empty);
+            }
+        }
+    }
+
+    /// `pop_known` and `pop` in turn, with the deque empty in between: each gives the newest element.
+    #[test]
+    fn both_ways_to_pop_agree_on_what_is_newest() {
+        let mut values = [0u32; 4];
+        let pointers: Vec<_> = values.iter_mut().map(NonNull::from).collect();
+        for fences in fences() {
+            let deque = Deque::new(fences);
+            // SAFETY: one thread only.
+            unsafe {
+                deque.push(pointers[0]);
+                assert!(deque.pop_known(), "the last element, by a race that is won");
+                deque.push(pointers[1]);
+                deque.push(pointers[2]);
+                deque.push(pointers[3]);
+                assert_eq!(deque.pop(), Some(pointers[3]));
+                assert!(deque.pop_known());
+                assert_eq!(deque.pop(), Some(pointers[1]));
+                assert!(!deque.pop_known());
+                assert_eq!(deque.pop(), None);
             }
         }
     }

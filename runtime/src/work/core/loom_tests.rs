@@ -138,6 +138,7 @@ fn a_finished_slot_wakes_its_owner_or_is_seen() {
             let (state, asleep) = (state.clone(), asleep.clone());
             thread::spawn(move || {
                 state.store(4, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
                 asleep.load(Ordering::SeqCst)
             })
         };

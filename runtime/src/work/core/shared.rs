@@ -71,7 +71,6 @@ pub(crate) enum Injected {
 /// A tree's top that is not a slot: the job's root.
 pub(crate) struct RootWork {
     pub(crate) base: Arc<Base>,
-    #[expect(clippy::type_complexity, reason = "one use")]
     pub(crate) run: Box<dyn FnOnce(&crate::work::Context) + Send>,
 }
 
@@ -371,7 +370,12 @@ impl Shared {
 
     /// The state of a slot of `owner` became final.
     pub(crate) fn wake_owner(&self, owner: u32, me: u32) {
-        if owner != me && self.threads[owner as usize].asleep.load(Ordering::SeqCst) {
+        if owner == me {
+            return;
+        }
+        // Between the caller's store of the state and this look: pairs with the fence in `sleep`.
+        fence(Ordering::SeqCst);
+        if self.threads[owner as usize].asleep.load(Ordering::SeqCst) {
             self.seam.unpark(owner as usize);
         }
     }

@@ -52,7 +52,7 @@ pub(crate) mod state {
 
     /// Whether the owner may leave, as far as others are concerned.
     pub(crate) fn is_final(state: u32) -> bool {
-        state >= DONE && state <= ABANDONED
+        (DONE..=ABANDONED).contains(&state)
     }
 }
 

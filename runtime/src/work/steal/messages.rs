@@ -94,7 +94,21 @@ mod tests {
     use super::*;
     use crate::id::Epoch;
     use crate::share::{ObjectKey, Version};
-    use crate::wire::{Kind, golden};
+    use crate::wire::{Kind, decode, fuzz, golden};
+
+    #[test]
+    fn mutated_frames_are_values_or_typed_errors() {
+        let decoders: [fuzz::Decoder; 6] = [
+            (Kind::STEAL_REQUEST, |b| decode::<StealRequest>(Kind::STEAL_REQUEST, b).is_ok()),
+            (Kind::STEAL_REPLY, |b| decode::<StealReply>(Kind::STEAL_REPLY, b).is_ok()),
+            (Kind::WORK_HINT, |b| decode::<WorkHint>(Kind::WORK_HINT, b).is_ok()),
+            (Kind::TASK_RESULT, |b| decode::<TaskResult>(Kind::TASK_RESULT, b).is_ok()),
+            (Kind::TASK_RETURN, |b| decode::<TaskReturn>(Kind::TASK_RETURN, b).is_ok()),
+            (Kind::TASK_ABANDON, |b| decode::<Abandon>(Kind::TASK_ABANDON, b).is_ok()),
+        ];
+        let tally = fuzz::run(&golden::corpus(env!("CARGO_MANIFEST_DIR")), &decoders, 3);
+        assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
+    }
 
     /// One of each, as in the golden files.
     #[test]

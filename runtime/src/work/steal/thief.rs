@@ -478,7 +478,7 @@ mod tests {
         }
         // Both local nodes had nothing; only the wide request is pending now.
         assert_eq!(states, [ThreadState::WaitWide]);
-        for (_, id, _) in outstanding.drain(..).collect::<Vec<_>>() {
+        for (_, id, _) in std::mem::take(&mut outstanding) {
             thief.answered(id, false, now);
         }
         let (_, id, _) = requests(&thief.pump(&[], now)).remove(0);

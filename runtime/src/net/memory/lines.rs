@@ -1,0 +1,205 @@
+//! The state of the in-memory network, continued: its lines and how they change, and what is known of traffic.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::end::Half;
+use super::pipe::Pipe;
+use super::state::{Call, Event, Ix, Load, State, Traffic};
+use crate::id::{ClusterId, NodeId, Peer};
+use crate::net::link::{Link, SplitMix};
+use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
+
+impl State {
+    pub(super) fn pipe(&mut self, from: Ix, to: Ix) -> usize {
+        let clusters = (self.nodes[from].peer.cluster.clone(), self.nodes[to].peer.cluster.clone());
+        self.pipe_between(clusters)
+    }
+
+    fn pipe_between(&mut self, clusters: (ClusterId, ClusterId)) -> usize {
+        if let Some(pipe) = self.pipe_by_clusters.get(&clusters) {
+            return *pipe;
+        }
+        let path = self.path(&clusters);
+        self.pipes.push(Pipe::new(path));
+        self.pipe_by_clusters.insert(clusters, self.pipes.len() - 1);
+        self.pipes.len() - 1
+    }
+
+    fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Vec<usize> {
+        let (from, to) = clusters;
+        let line = match self.lines.get(clusters) {
+            Some(line) => *line,
+            None => {
+                let config = &self.config;
+                let profile = if from == to { &config.inside } else { &config.between };
+                let line = self.new_link(profile.clone(), from, to);
+                self.lines.insert(clusters.clone(), line);
+                line
+            }
+        };
+        if from == to {
+            return vec![line];
+        }
+        let up = self.stubs.get(&(from.clone(), true));
+        let down = self.stubs.get(&(to.clone(), false));
+        up.into_iter().chain([&line]).chain(down).copied().collect()
+    }
+
+    /// A link whose history depends on the seed and its place alone, not on when it was first used.
+    fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
+        let text = format!("{from}>{to}");
+        let seed =
+            text.bytes().fold(self.seed, |seed, byte| SplitMix(seed ^ u64::from(byte)).next());
+        self.links.push(Link::new(profile, seed));
+        self.links.len() - 1
+    }
+
+    pub(super) fn set_line(
+        &mut self,
+        from: &ClusterId,
+        to: &ClusterId,
+        profile: LinkProfile,
+        now: Duration,
+    ) {
+        let clusters = (from.clone(), to.clone());
+        let pipe = self.pipe_between(clusters.clone());
+        let line = self.lines[&clusters];
+        self.links[line].set_profile(profile, now.max(self.fine));
+        self.changed(pipe, now);
+    }
+
+    pub(super) fn set_stub(
+        &mut self,
+        cluster: &ClusterId,
+        up: bool,
+        profile: LinkProfile,
+        now: Duration,
+    ) {
+        let key = (cluster.clone(), up);
+        match self.stubs.get(&key) {
+            Some(link) => self.links[*link].set_profile(profile, now.max(self.fine)),
+            None => {
+                let wan = ClusterId::from("");
+                let (from, to) = if up { (cluster, &wan) } else { (&wan, cluster) };
+                let link = self.new_link(profile, from, to);
+                self.stubs.insert(key, link);
+            }
+        }
+        let pipes: Vec<_> = self
+            .pipe_by_clusters
+            .iter()
+            .map(|(clusters, pipe)| (clusters.clone(), *pipe))
+            .collect();
+        for (clusters, pipe) in pipes {
+            self.pipes[pipe].path = self.path(&clusters);
+            self.changed(pipe, now);
+        }
+    }
+
+    pub(super) fn partition(&mut self, a: &ClusterId, b: &ClusterId, cut: bool, now: Duration) {
+        for (from, to) in [(a, b), (b, a)] {
+            let pipe = self.pipe_between((from.clone(), to.clone()));
+            self.pipes[pipe].cut = cut;
+            self.changed(pipe, now);
+        }
+    }
+
+    /// A pipe's links changed: it may be shut now, or open again.
+    pub(super) fn changed(&mut self, pipe: usize, now: Duration) {
+        let now = now.max(self.fine);
+        if self.pipes[pipe].is_open(&self.links) {
+            self.blackouts.remove(&pipe);
+            self.pump(pipe, now);
+        } else if !self.blackouts.contains_key(&pipe) {
+            self.seq += 1;
+            let since = self.seq;
+            self.blackouts.insert(pipe, since);
+            self.schedule(now + self.config.idle_timeout, Event::Blackout { pipe, since });
+        }
+    }
+
+    /// Every link between the two clusters goes down, on both sides.
+    pub(super) fn blackout(&mut self, pipe: usize, calls: &mut Vec<Call>) {
+        let Some((from, to)) =
+            self.pipe_by_clusters.iter().find(|(_, p)| **p == pipe).map(|(c, _)| c.clone())
+        else {
+            return;
+        };
+        let mut ends = Vec::new();
+        for (ix, node) in self.nodes.iter().enumerate() {
+            let here = &node.peer.cluster;
+            for (peer, end) in &node.ends {
+                let there = &self.nodes[*peer].peer.cluster;
+                let between = (here, there) == (&from, &to) || (there, here) == (&from, &to);
+                if between && end.state == LinkState::Up {
+                    ends.push((ix, *peer));
+                }
+            }
+        }
+        for (ix, peer) in ends {
+            self.down(ix, peer, "nothing heard for the idle timeout", calls);
+        }
+    }
+}
+
+/// What is known.
+impl State {
+    pub(super) fn room(&self, me: &Peer, to: &NodeId, class: Class) -> usize {
+        let (Some(ix), Some(peer)) = (self.living(me), self.by_name(to)) else { return 0 };
+        let node = &self.nodes[ix];
+        match node.ends.get(&peer) {
+            Some(end) => end.outs.get(&class).map_or(self.config.queue_bytes, |out: &Half| {
+                self.config.queue_bytes.saturating_sub(out.bytes)
+            }),
+            None if node.contacts.contains_key(to) => self.config.queue_bytes,
+            None => 0,
+        }
+    }
+
+    pub(super) fn link_stats(&self, me: &Peer) -> Vec<LinkStats> {
+        let Some(ix) = self.living(me) else { return Vec::new() };
+        let mut stats: Vec<LinkStats> = self.nodes[ix]
+            .ends
+            .iter()
+            .map(|(peer, end)| end.stats(&self.nodes[*peer].peer))
+            .collect();
+        stats.sort_by(|a, b| a.peer.node.cmp(&b.peer.node));
+        stats
+    }
+
+    pub(super) fn refused(&self, me: &Peer) -> RefusedCounts {
+        self.living(me).map(|ix| self.nodes[ix].refused.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn traffic(&self) -> BTreeMap<(ClusterId, ClusterId), Traffic> {
+        self.pipe_by_clusters
+            .iter()
+            .filter_map(|(clusters, pipe)| {
+                let traffic = self.traffic.get(pipe)?;
+                Some((clusters.clone(), Traffic { lost: self.pipes[*pipe].lost, ..*traffic }))
+            })
+            .collect()
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Takes an arrival into the digest: FNV-1a over time, ends, class, kind and length.
+    pub(super) fn note(&mut self, now: Duration, from: Ix, to: Ix, class: Class, load: &Load) {
+        let (kind, len) = match load {
+            Load::Hello(_) => (1, 0),
+            Load::Welcome(_) => (2, 0),
+            Load::Refuse(_) => (3, 0),
+            Load::Goodbye(_) => (4, 0),
+            Load::Frame(frame) => (u64::from(frame.kind.0), frame.body.len() as u64),
+        };
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        for word in [nanos, from as u64, to as u64, class as u64, kind, len] {
+            for byte in word.to_le_bytes() {
+                self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+    }
+}
