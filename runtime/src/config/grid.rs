@@ -1,4 +1,6 @@
 //! The config of a grid: its clusters, links and how its jobs run.
+// Doc lines of keys are the template's comments too, where `[work]` is a section's name and no link.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -54,7 +54,7 @@ pub struct NetConfig {
     pub queue_frames: usize,
     /// Bytes that may wait to one peer in one class, headers included.
     pub queue_bytes: usize,
-    /// Bounds of bulk transfers. `window_bytes` is held to half of [`RECEIVE_WINDOW`], so that transfers never use up the
+    /// Bounds of bulk transfers. `window_bytes` is held to half of `RECEIVE_WINDOW`, so that transfers never use up the
     /// flow control that the other classes share.
     pub bulk: BulkConfig,
     /// Time for one attempt to open a link, from the first packet to the welcome, in milliseconds.

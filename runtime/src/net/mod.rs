@@ -181,7 +181,7 @@ impl Net {
     }
 
     /// Queues a payload. Never blocks. Delivered at most once; ordered per peer and class, save that a payload longer than
-    /// [`INLINE_MAX`](crate::wire::INLINE_MAX), or of the class [`Class::Bulk`], goes as a bulk transfer and may be
+    /// [`INLINE_MAX`], or of the class [`Class::Bulk`], goes as a bulk transfer and may be
     /// overtaken by others sent after it.
     ///
     /// # Errors
