@@ -61,11 +61,10 @@ impl<'w> Children<'w> {
         let at = list.len() - 1;
         self.worker.push(slot);
         self.worker.count_spawned(1);
-        let signals = self.worker.signals_after_push();
-        if signals != 0 {
+        if self.worker.signals_after_push() != 0 {
             // A halt is seen at the next join, sync or collect.
             // SAFETY: the parent is the calling task.
-            self.worker.shared().attend(signals, self.worker.index(), || unsafe { parent.base() });
+            self.worker.shared().attend(self.worker.index(), || unsafe { parent.base() });
         }
         at
     }

@@ -71,8 +71,8 @@ struct Own<T> {
     /// The current buffer's elements and mask: no detour over `buffer` in `push` and `pop`.
     elements: Cell<*const AtomicPtr<T>>,
     mask: Cell<isize>,
-    /// A lower bound of `top`, so that `push` does not read the thieves' line.
-    top_seen: Cell<isize>,
+    /// Up to here `push` finds place: capacity beyond a `top` seen before, so that it does not read the thieves' line.
+    room: Cell<isize>,
     /// Replaced buffers and the current one, freed with the deque.
     #[expect(clippy::vec_box, reason = "thieves hold pointers to the boxes' contents")]
     buffers: UnsafeCell<Vec<Box<Buffer<T>>>>,
@@ -91,7 +91,7 @@ impl<T> Deque<T> {
         let own = Own {
             elements: Cell::new(first.elements.as_ptr()),
             mask: Cell::new(first.mask as isize),
-            top_seen: Cell::new(0),
+            room: Cell::new(INITIAL_CAPACITY as isize),
             buffers: UnsafeCell::new(vec![first]),
         };
         Self {
@@ -103,21 +103,21 @@ impl<T> Deque<T> {
         }
     }
 
-    /// Adds the newest element.
+    /// Adds the newest element. Returns its place, for [`Deque::pop_at`].
     ///
     /// # Safety
     /// Only the deque's owning thread calls this.
     #[inline(always)]
-    pub(crate) unsafe fn push(&self, element: NonNull<T>) {
+    pub(crate) unsafe fn push(&self, element: NonNull<T>) -> isize {
         let bottom = self.bottom.0.load(Ordering::Relaxed);
-        if bottom - self.own.0.top_seen.get() > self.own.0.mask.get() {
+        if bottom >= self.own.0.room.get() {
             // SAFETY: the caller is the owner.
-            unsafe { self.push_slow(element, bottom) };
-            return;
+            unsafe { self.make_room(bottom) };
         }
         // SAFETY: the caller is the owner.
         unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
         self.bottom.0.store(bottom + 1, Ordering::Release);
+        bottom
     }
 
     /// An element of the current buffer.
@@ -132,12 +132,13 @@ impl<T> Deque<T> {
         unsafe { &*own.elements.get().offset(index & own.mask.get()) }
     }
 
+    /// Makes place for an element at `bottom`: thieves took some, or the buffer grows.
+    ///
     /// # Safety
     /// As [`Deque::push`].
     #[cold]
-    unsafe fn push_slow(&self, element: NonNull<T>, bottom: isize) {
+    unsafe fn make_room(&self, bottom: isize) {
         let top = self.top.0.load(Ordering::Acquire);
-        self.own.0.top_seen.set(top);
         // SAFETY: only the owner replaces the buffer, and it is the caller.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
         if bottom - top > buffer.mask as isize {
@@ -153,9 +154,7 @@ impl<T> Deque<T> {
             unsafe { (*self.own.0.buffers.get()).push(larger) };
             self.buffer.store(pointer, Ordering::Release);
         }
-        // SAFETY: the caller is the owner.
-        unsafe { self.own_at(bottom) }.store(element.as_ptr(), Ordering::Relaxed);
-        self.bottom.0.store(bottom + 1, Ordering::Release);
+        self.own.0.room.set(top + self.own.0.mask.get() + 1);
     }
 
     /// Takes the newest element.
@@ -165,8 +164,8 @@ impl<T> Deque<T> {
     #[inline(always)]
     pub(crate) unsafe fn pop(&self) -> Option<NonNull<T>> {
         let newest = self.bottom.0.load(Ordering::Relaxed) - 1;
-        // SAFETY: the caller is the owner.
-        if unsafe { self.pop_known() } {
+        // SAFETY: the caller is the owner, and no element is newer.
+        if unsafe { self.pop_at(newest) } {
             // It stays in the buffer where it was until the owner pushes again.
             // SAFETY: the caller is the owner.
             NonNull::new(unsafe { self.own_at(newest) }.load(Ordering::Relaxed))
@@ -175,28 +174,32 @@ impl<T> Deque<T> {
         }
     }
 
-    /// Takes the newest element, which the caller knows, and says whether it was still there.
+    /// Takes the element that was pushed to this place, and says whether it was still there. No element of the deque is
+    /// newer: all pushed after it were taken. The place comes from the caller, and not from `bottom`, so that a chain of
+    /// joins is no chain of loads that wait for the store before.
     ///
     /// # Safety
-    /// Only the deque's owning thread calls this.
+    /// Only the deque's owning thread calls this; all elements above `place` are taken.
     #[inline(always)]
-    pub(crate) unsafe fn pop_known(&self) -> bool {
-        let bottom = self.bottom.0.load(Ordering::Relaxed) - 1;
-        self.bottom.0.store(bottom, Ordering::Relaxed);
+    pub(crate) unsafe fn pop_at(&self, place: isize) -> bool {
+        self.bottom.0.store(place, Ordering::Relaxed);
         self.fences.light();
         let top = self.top.0.load(Ordering::Relaxed);
-        top < bottom || self.pop_last(top, bottom)
+        top < place || self.pop_last(top, place)
     }
 
+    /// The end of a pop that found no more than one element.
     #[inline(never)]
-    fn pop_last(&self, top: isize, bottom: isize) -> bool {
-        let won = top == bottom
+    fn pop_last(&self, top: isize, place: isize) -> bool {
+        let won = top == place
             && self
                 .top
                 .0
                 .compare_exchange(top, top + 1, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok();
-        self.bottom.0.store(bottom + 1, Ordering::Relaxed);
+        // Empty now: `bottom` meets `top`. A thief can have moved `top` no further than `bottom` was, which is
+        // `place + 1`, or `top` itself if elements below `place` and above were stolen long ago.
+        self.bottom.0.store(top.max(place + 1), Ordering::Relaxed);
         won
     }
 
@@ -264,7 +267,7 @@ mod tests {
         }
     }
 
-    /// `pop_known` and `pop` in turn, with the deque empty in between: each gives the newest element.
+    /// `pop_at` and `pop` in turn, with the deque empty in between: each gives the newest element.
     #[test]
     fn both_ways_to_pop_agree_on_what_is_newest() {
         let mut values = [0u32; 4];
@@ -273,15 +276,19 @@ mod tests {
             let deque = Deque::new(fences);
             // SAFETY: one thread only.
             unsafe {
-                deque.push(pointers[0]);
-                assert!(deque.pop_known(), "the last element, by a race that is won");
-                deque.push(pointers[1]);
-                deque.push(pointers[2]);
+                let place = deque.push(pointers[0]);
+                assert!(deque.pop_at(place), "the last element, by a race that is won");
+                let below = deque.push(pointers[1]);
+                let place = deque.push(pointers[2]);
                 deque.push(pointers[3]);
                 assert_eq!(deque.pop(), Some(pointers[3]));
-                assert!(deque.pop_known());
-                assert_eq!(deque.pop(), Some(pointers[1]));
-                assert!(!deque.pop_known());
+                assert!(deque.pop_at(place));
+                assert_eq!(deque.steal(), Steal::Taken(pointers[1]));
+                assert!(!deque.pop_at(below));
+                let place = deque.push(pointers[0]);
+                assert_eq!(place, below + 1, "bottom met top");
+                assert!(deque.pop_at(place));
+                assert!(!deque.pop_at(below), "stolen long ago");
                 assert_eq!(deque.pop(), None);
             }
         }

@@ -42,7 +42,7 @@ impl Fences {
             super::sync::compiler_fence(Ordering::SeqCst);
             return;
         }
-        fence(Ordering::SeqCst);
+        full();
     }
 
     /// The rare side.
@@ -54,6 +54,13 @@ impl Fences {
         }
         fence(Ordering::SeqCst);
     }
+}
+
+/// A full fence, out of the hot path's way: where it is paid, the call does not matter.
+#[cold]
+#[inline(never)]
+fn full() {
+    fence(Ordering::SeqCst);
 }
 
 #[cfg(all(target_os = "linux", not(miri), not(feature = "loom")))]

@@ -81,19 +81,19 @@ fn growth_loses_and_doubles_nothing() {
     });
 }
 
-/// The last element: `pop_known` and a thief, one winner, and the deque is usable afterwards.
+/// The last element: `pop_at` and a thief, one winner, and the deque is usable afterwards.
 #[test]
 fn the_last_element_has_one_winner() {
     loom::model(|| {
         let deque = Arc::new(Deque::new(Fences::symmetric()));
         // SAFETY: this thread is the owner throughout.
-        unsafe { deque.push(element(0)) };
+        let place = unsafe { deque.push(element(0)) };
         let thief = {
             let deque = deque.clone();
             thread::spawn(move || steal_one(&deque))
         };
         // SAFETY: as above.
-        let popped = unsafe { deque.pop_known() };
+        let popped = unsafe { deque.pop_at(place) };
         let stolen = thief.join().unwrap();
         assert!(popped != stolen.is_some());
         // SAFETY: as above.
@@ -102,6 +102,35 @@ fn the_last_element_has_one_winner() {
             assert_eq!(deque.pop(), Some(element(1)));
             assert_eq!(deque.pop(), None);
         }
+    });
+}
+
+/// Two joins, one in the other, and a thief that takes what it can: each place is taken once, by either side.
+#[test]
+fn nested_places_have_one_taker_each() {
+    loom::model(|| {
+        let deque = Arc::new(Deque::new(Fences::symmetric()));
+        // SAFETY: this thread is the owner throughout.
+        let (outer, inner) = unsafe { (deque.push(element(0)), deque.push(element(1))) };
+        let thief = {
+            let deque = deque.clone();
+            thread::spawn(move || {
+                [steal_one(&deque), steal_one(&deque)].into_iter().flatten().collect::<Vec<_>>()
+            })
+        };
+        let mut taken = Vec::new();
+        // SAFETY: as above; all above each place are taken.
+        unsafe {
+            if deque.pop_at(inner) {
+                taken.push(element(1));
+            }
+            if deque.pop_at(outer) {
+                taken.push(element(0));
+            }
+        }
+        taken.extend(thief.join().unwrap());
+        taken.sort_unstable();
+        assert_eq!(taken, [element(0), element(1)]);
     });
 }
 

@@ -326,14 +326,8 @@ impl Shared {
     }
 
     /// Answers the signals a join saw: wakes who sleeps, says whether to stop.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn attend<'a>(
-        &self,
-        signals: u32,
-        thread: u32,
-        base: impl FnOnce() -> &'a Base,
-    ) -> Option<Halt> {
+    pub(crate) fn attend<'a>(&self, thread: u32, base: impl FnOnce() -> &'a Base) -> Option<Halt> {
+        let signals = self.signals();
         if signals & WANTED != 0 {
             self.notify();
         }

@@ -11,7 +11,6 @@
 //! | `DONE` | the outcome is written, the task is consumed | owner |
 //! | `DELIVERED` | the outcome is written, the task value is still there | owner |
 //! | `ABANDONED` | the owner took it out of the lease table unfinished | owner |
-//! | `HERE` | the owner took it out of its deque and runs it itself | owner |
 //!
 //! # Why a slot is never touched after its frame is gone
 //!
@@ -48,7 +47,6 @@ pub(crate) mod state {
     pub(crate) const DONE: u32 = 4;
     pub(crate) const DELIVERED: u32 = 5;
     pub(crate) const ABANDONED: u32 = 6;
-    pub(crate) const HERE: u32 = 7;
 
     /// Whether the owner may leave, as far as others are concerned.
     pub(crate) fn is_final(state: u32) -> bool {

@@ -91,9 +91,9 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&self, slot: NonNull<Header>) {
+    pub(crate) fn push(&self, slot: NonNull<Header>) -> isize {
         // SAFETY: this worker owns its deque (contract of `new`; a worker is not `Send`, for it holds a `Cell`).
-        unsafe { self.me().deque.push(slot) };
+        unsafe { self.me().deque.push(slot) }
     }
 
     #[inline(always)]
@@ -124,33 +124,38 @@ impl Worker {
         b: B,
     ) -> Result<(A::Output, B::Output), Stop> {
         let slot = Slot::new(b, parent, index + 1, self.index);
-        self.push(slot.pointer());
-        let guard = JoinGuard::<A, B> { worker: self, slot: &slot, first: PhantomData };
-        Counts::add(&self.me().counts.spawned, 2);
-        let signals = self.signals_after_push();
-        if signals != 0
-            // SAFETY: the parent is the calling task.
-            && let Some(halt) = self.shared.attend(signals, self.index, || unsafe { parent.base() })
-        {
-            return Err(Stop::halt(halt));
+        let me = self.me();
+        let place = self.push(slot.pointer());
+        let guard = FirstGuard::<A, B> { worker: self, slot: &slot, first: PhantomData };
+        Counts::add(&me.counts.spawned, 2);
+        if self.signals_after_push() != 0 {
+            self.attend(parent)?;
         }
         let mut context = Context::new(Frame::child(parent, index), self);
         let left = self.run_in(&context, a)?;
-        // SAFETY: this worker owns its deque.
-        if unsafe { self.me().deque.pop_known() } {
-            // The newest element of our deque is our slot, or else the slot was stolen and the deque is empty: everything
-            // pushed above it was taken out before its own join returned, and thieves take from the other end.
+        std::mem::forget(guard);
+        // SAFETY: this worker owns its deque, and everything pushed above the slot was taken out before the call above
+        // returned.
+        if unsafe { me.deque.pop_at(place) } {
             // SAFETY: the pointer is out of the deque, so the slot is ours, with its task.
             let b = unsafe { slot.take_task() };
-            slot.header().state.store(state::HERE, Ordering::Relaxed);
+            let guard = SecondGuard { slot: &slot };
             context.renew(index + 1);
             let right = self.run_in(&context, b);
             std::mem::forget(guard);
             Ok((left, right?))
         } else {
-            std::mem::forget(guard);
             Ok((left, self.join_stolen(parent, &slot)?))
         }
+    }
+
+    /// Answers the signals a join saw.
+    #[cold]
+    #[inline(never)]
+    fn attend(&self, parent: &Frame) -> Result<(), Stop> {
+        // SAFETY: the parent is the calling task.
+        let halt = self.shared.attend(self.index, || unsafe { parent.base() });
+        halt.map_or(Ok(()), |halt| Err(Stop::halt(halt)))
     }
 
     /// Waits for a slot that another has, or had.
@@ -227,8 +232,6 @@ impl Worker {
                 self.count_not_run();
             }
             match now {
-                // The owner ran it itself, and the task is consumed.
-                state::HERE => return,
                 // SAFETY: final states: the slot is ours; each drops what is there.
                 state::DONE | state::DELIVERED => return unsafe { VTable::forget(slot) },
                 // SAFETY: as above.
@@ -482,25 +485,42 @@ impl Worker {
     }
 }
 
-/// Settles a join's slot when a child stops or unwinds, and notes whose panic it is.
-struct JoinGuard<'a, A: Task, B: Task> {
+/// Settles a join's slot when the first child stops or unwinds, and notes whose panic it is. Dropped by value in a cold
+/// function, so that the hot path keeps its parts in registers.
+struct FirstGuard<'a, A: Task, B: Task> {
     worker: &'a Worker,
     slot: &'a Slot<B>,
     first: PhantomData<A>,
 }
 
-impl<A: Task, B: Task> Drop for JoinGuard<'_, A, B> {
-    #[cold]
+impl<A: Task, B: Task> Drop for FirstGuard<'_, A, B> {
+    #[inline(always)]
     fn drop(&mut self) {
         let header = self.slot.header();
-        if std::thread::panicking() {
-            let second = header.state.load(Ordering::Relaxed) == state::HERE;
-            let (index, name) =
-                if second { (header.index, B::NAME) } else { (header.index - 1, A::NAME) };
-            // SAFETY: the parent's frame is on this stack.
-            note_panic(|| unsafe { Frame::child(header.parent, index).path() }, name);
-        }
+        note_unwinding(header.parent, header.index - 1, A::NAME);
         self.worker.settle(self.slot.pointer());
+    }
+}
+
+/// Notes the panic of a join's second child, whose task the owner has taken out of the slot.
+struct SecondGuard<'a, B: Task> {
+    slot: &'a Slot<B>,
+}
+
+impl<B: Task> Drop for SecondGuard<'_, B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let header = self.slot.header();
+        note_unwinding(header.parent, header.index, B::NAME);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn note_unwinding(parent: *const Frame, index: u32, name: &'static str) {
+    if std::thread::panicking() {
+        // SAFETY: the parent's frame is on this stack: the caller is a guard in a join of the task in it.
+        note_panic(|| unsafe { Frame::child(parent, index).path() }, name);
     }
 }
 
