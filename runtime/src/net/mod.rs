@@ -255,13 +255,48 @@ impl Inner {
 }
 
 impl Events for Upward {
+    fn frame(&self, from: &Peer, class: Class, frame: Frame) {
+        if let Some(inner) = self.inner() {
+            inner.frame(from, class, frame);
+        }
+    }
+
+    fn receiver(&self) -> Option<Arc<dyn Events>> {
+        self.inner().map(|inner| inner as Arc<dyn Events>)
+    }
+
+    fn up(&self, peer: &Peer) {
+        if let Some(inner) = self.inner() {
+            inner.up(peer);
+        }
+    }
+
+    fn down(&self, peer: &Peer, why: &str) {
+        if let Some(inner) = self.inner() {
+            inner.down(peer, why);
+        }
+    }
+
+    fn drained(&self, to: &NodeId, class: Class) {
+        if let Some(inner) = self.inner() {
+            inner.drained(to, class);
+        }
+    }
+
+    fn undelivered(&self, to: &NodeId, class: Class, frame: Frame) {
+        if let Some(inner) = self.inner() {
+            inner.undelivered(to, class, frame);
+        }
+    }
+}
+
+impl Events for Inner {
     fn frame(&self, from: &Peer, _class: Class, frame: Frame) {
-        let Some(inner) = self.inner() else { return };
-        let Some(inbox) = inner.inbox() else { return };
+        let Some(inbox) = self.inbox() else { return };
         if !bulk::is_bulk(frame.kind) {
             return inbox.frame(from, frame.kind, frame.body);
         }
-        match inner.bulk.frame(&*inner.transport, from, frame) {
+        match self.bulk.frame(&*self.transport, from, frame) {
             Ok(None) => {}
             Ok(Some(bulk::Told::Payload(kind, body))) => inbox.frame(from, kind, body),
             Ok(Some(bulk::Told::Undelivered(payload))) => inbox.undelivered(payload),
@@ -270,31 +305,27 @@ impl Events for Upward {
     }
 
     fn up(&self, peer: &Peer) {
-        let Some(inner) = self.inner() else { return };
-        let Some(inbox) = inner.inbox() else { return };
+        let Some(inbox) = self.inbox() else { return };
         inbox.up(peer);
     }
 
     fn down(&self, peer: &Peer, why: &str) {
-        let Some(inner) = self.inner() else { return };
-        let Some(inbox) = inner.inbox() else { return };
-        let back = inner.bulk.down(&peer.node);
+        let Some(inbox) = self.inbox() else { return };
+        let back = self.bulk.down(&peer.node);
         inbox.down(peer, why);
         back.into_iter().for_each(|payload| inbox.undelivered(payload));
     }
 
     fn drained(&self, to: &NodeId, class: Class) {
-        let Some(inner) = self.inner() else { return };
-        inner.bulk.drained(&*inner.transport, to, class);
+        self.bulk.drained(&*self.transport, to, class);
     }
 
     fn undelivered(&self, to: &NodeId, _class: Class, frame: Frame) {
-        let Some(inner) = self.inner() else { return };
-        let Some(inbox) = inner.inbox() else { return };
+        let Some(inbox) = self.inbox() else { return };
         if !bulk::is_bulk(frame.kind) {
             return inbox.undelivered((to.clone(), frame.kind, frame.body));
         }
-        if let Some(payload) = inner.bulk.undelivered(to, &frame) {
+        if let Some(payload) = self.bulk.undelivered(to, &frame) {
             inbox.undelivered(payload);
         }
     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,12 @@ pub(crate) trait Transport: Send + Sync {
 pub(crate) trait Events: Send + Sync {
     /// A frame has come. Ordered per peer and class.
     fn frame(&self, from: &Peer, class: Class, frame: Frame);
+
+    /// Whom these events reach in the end, to be held for as many frames as one read brings: finding it each time costs as
+    /// much as a small frame does. `None`: tell these themselves.
+    fn receiver(&self) -> Option<Arc<dyn Events>> {
+        None
+    }
 
     /// A link is up: both sides have said hello and welcome. Before any frame of that link.
     fn up(&self, peer: &Peer);

@@ -213,6 +213,8 @@ impl End {
                 Err(_) => return, // the connection is gone, or the peer has reset the stream to close it
             };
             let (mut frames, mut bytes, mut unknown) = (0, 0, 0);
+            let receiver = self.shared.events.receiver();
+            let events = receiver.as_deref().unwrap_or(&*self.shared.events);
             for chunk in &mut chunks[..count] {
                 let data = std::mem::take(chunk);
                 let mut fault = None;
@@ -238,7 +240,7 @@ impl End {
                                 }
                             }
                         }
-                        _ => self.shared.events.frame(&live.peer, class, frame),
+                        _ => events.frame(&live.peer, class, frame),
                     }
                     true
                 });
