@@ -20,7 +20,9 @@ use springtide_runtime::remote_message;
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{Engine, EngineConfig, Notes, PoolConfig, RealSeam, Registry, Seam};
+use springtide_runtime::work::{
+    Engine, EngineConfig, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry, Seam,
+};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -155,7 +157,7 @@ impl Worker {
             AssignError::Failed { node: node.clone(), reason: error.to_string() }
         })?;
         let inbox = engine.inbox();
-        self.router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, inbox.clone());
+        self.router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
         engine.view(&view);
         actix_rt::spawn(engine.clone().drive());
@@ -217,6 +219,7 @@ impl Worker {
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },
+            results_bytes: RESULTS_BYTES,
         };
         // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
         let notes: Notes = Box::new(move |note| {

@@ -22,8 +22,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Context, Engine, EngineConfig, Job, Note, Outcome, PoolConfig, RealSeam, Registry, Spawned,
-    Stop, Task, encode_job,
+    Context, Engine, EngineConfig, Job, Note, Outcome, PoolConfig, RESULTS_BYTES, RealSeam,
+    Registry, Spawned, Stop, Task, encode_job,
 };
 
 use crate::bare::{Bare, Thread, median};
@@ -331,12 +331,13 @@ fn node(identity: &NodeIdentity, registry: Arc<Registry>) -> (Engine, Net) {
         policy: StealPolicy::ClusterAware,
         pool: PoolConfig { threads: 1, ..PoolConfig::default() },
         share: ShareConfig::default(),
+        results_bytes: RESULTS_BYTES,
     };
     let notes = Box::new(|_: Note| {});
     let engine = Engine::start(&config, registry, net.clone(), RealSeam::new(), recorder, notes)
         .expect("threads");
     let router = Arc::new(Router::default());
-    router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, engine.inbox());
+    router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, engine.inbox());
     router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
     net.start(router);
     tokio::spawn(engine.clone().drive());

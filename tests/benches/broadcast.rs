@@ -16,7 +16,7 @@ use springtide_runtime::meter::LatencySummary;
 use springtide_runtime::net::{LinkProfile, MemoryNet};
 use springtide_runtime::share::{Need, Version, Versioned};
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
+use springtide_runtime::work::{Context, Job, Outcome, RESULTS_BYTES, Registry, Stop, Task};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Run, Shape, run_with};
 use tokio::time::Instant;
@@ -171,6 +171,7 @@ fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
         policy: StealPolicy::ClusterAware,
         fork_time: None,
         seed,
+        results_bytes: RESULTS_BYTES,
     };
     OVER.store(false, Ordering::Release);
     let Run { outcome, latencies, .. } =

@@ -1,6 +1,8 @@
 //! A grid in one process and in virtual time: real engines on the in-memory network, under tokio's paused clock.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ pub struct Shape {
     pub fork_time: Option<Duration>,
     /// Of every random choice.
     pub seed: u64,
+    /// Finished results that each node keeps for the case of a loss, in bytes; 0 for none.
+    pub results_bytes: usize,
 }
 
 /// What came of a run.
@@ -60,6 +64,59 @@ pub fn run<J: Job>(shape: &Shape, job: J) -> Run {
 
 /// As [`run`]; `meddle` is called once all is set up, with the network.
 pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 'static) -> Run {
+    run_scripted(shape, job, |hands| async move { meddle(hands.network.clone()) })
+}
+
+/// What a script may do to a running grid.
+pub struct Hands {
+    /// The network.
+    pub network: MemoryNet,
+    engines: BTreeMap<NodeId, Engine>,
+    view: RefCell<View>,
+}
+
+impl Hands {
+    /// A node's process ends at once, as after `kill -9`; nobody is told.
+    pub fn crash(&self, node: &str) {
+        let node = NodeId::from(node);
+        self.network.kill(&node);
+        self.engines[&node].close();
+    }
+
+    /// The membership's word: these nodes are members no more.
+    pub fn declare_lost(&self, nodes: &[&str]) {
+        let mut view = self.view.borrow_mut();
+        view.version += 1;
+        for node in nodes {
+            let node = NodeId::from(*node);
+            let Some(member) = view.members.remove(&node) else { continue };
+            if view.cluster_coordinators.get(&member.cluster) == Some(&node) {
+                let next = view.in_cluster(&member.cluster).next().cloned();
+                match next {
+                    Some(next) => view.cluster_coordinators.insert(member.cluster, next),
+                    None => view.cluster_coordinators.remove(&member.cluster),
+                };
+            }
+        }
+        for (node, engine) in &self.engines {
+            if view.members.contains_key(node) {
+                engine.view(&view);
+            }
+        }
+    }
+
+    /// All nodes of the start, in order of name.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.engines.keys().cloned().collect()
+    }
+}
+
+/// As [`run`], beside a script that is polled from shortly before the root's start to its own end or the job's.
+pub fn run_scripted<J: Job, F: Future<Output = ()> + 'static>(
+    shape: &Shape,
+    job: J,
+    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+) -> Run {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -69,7 +126,7 @@ pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 
     };
     let system = actix::System::with_tokio_rt(runtime);
     let shape = shape.clone();
-    system.block_on(async move { run_here(&shape, job, meddle).await })
+    system.block_on(async move { run_here(&shape, job, script).await })
 }
 
 fn view_of(shape: &Shape) -> View {
@@ -93,7 +150,11 @@ fn view_of(shape: &Shape) -> View {
     View { epoch: Epoch(1), version: 1, members, coordinator, cluster_coordinators }
 }
 
-async fn run_here<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet)) -> Run {
+async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
+    shape: &Shape,
+    job: J,
+    script: impl FnOnce(Rc<Hands>) -> F,
+) -> Run {
     let mut registry = Registry::new();
     registry.job::<J>();
     let registry = Arc::new(registry);
@@ -123,6 +184,7 @@ async fn run_here<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet))
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed: shape.seed + at as u64, ..ShareConfig::default() },
+            results_bytes: shape.results_bytes,
         };
         let notes = Box::new(|_: Note| {});
         let engine = Engine::start(
@@ -134,14 +196,19 @@ async fn run_here<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet))
             notes,
         )
         .expect("threads");
-        router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, engine.inbox());
+        router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, engine.inbox());
         router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
         net.start(router);
         engine.view(&view);
         actix_rt::spawn(engine.clone().drive());
         nodes.push((engine, recorder, net));
     }
-    meddle(network.clone());
+    let hands = Rc::new(Hands {
+        network: network.clone(),
+        engines: view.members.keys().cloned().zip(nodes.iter().map(|n| n.0.clone())).collect(),
+        view: RefCell::new(view),
+    });
+    let script = actix_rt::spawn(script(hands));
     // The others are idle before the root starts, as on a grid that was granted in time.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (tell, told) = oneshot::channel();
@@ -151,10 +218,11 @@ async fn run_here<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet))
     nodes[0].0.run_job(entry, body, move |outcome| {
         let _ = tell.send((outcome, Instant::now()));
     });
-    let (outcome, ended) = tokio::time::timeout(Duration::from_secs(36_000), told)
+    let (outcome, ended) = tokio::time::timeout(Duration::from_secs(3600), told)
         .await
         .expect("the job ends within ten virtual hours")
         .expect("the root tells its end");
+    script.abort();
     let mut total = Statistics::default();
     let mut latencies = Histograms::default();
     for (engine, ..) in &nodes {

@@ -1,3 +1,4 @@
 //! What crosses crates, in one binary.
 
+mod faults;
 mod virtual_time;

@@ -7,7 +7,7 @@ use clap::{Args, Parser};
 use springtide_barnes_hut::BarnesHut;
 use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp};
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{Job, PoolConfig, Registry, encode_job, solo};
+use springtide_runtime::work::{Job, PoolConfig, RESULTS_BYTES, Registry, encode_job, solo};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Run, Shape, run};
 
@@ -19,6 +19,7 @@ fn two_by_two(seed: u64) -> Shape {
         policy: StealPolicy::ClusterAware,
         fork_time: Some(Duration::from_millis(1)),
         seed,
+        results_bytes: RESULTS_BYTES,
     }
 }
 
@@ -103,6 +104,7 @@ fn efficiency(clusters: &[u32], policy: StealPolicy, seed: u64) -> f64 {
         policy,
         fork_time: None,
         seed,
+        results_bytes: RESULTS_BYTES,
     };
     let job = Modelled { rounds: 3, leaves: 2048, leaf_us: 14_000 };
     let work = job.work();

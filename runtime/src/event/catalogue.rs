@@ -160,6 +160,16 @@ pub enum Event {
         /// The whole story.
         detail: String,
     },
+    /// A result was known at the path of a task that was another task's (other arguments, or other versions of shared
+    /// objects): the task was run.
+    ReuseMissed {
+        /// The job.
+        job: JobId,
+        /// The task.
+        path: TaskPath,
+        /// Its registered name.
+        task: String,
+    },
     /// A task went to another node.
     TaskStolen {
         /// The job.
@@ -340,6 +350,7 @@ impl Event {
             | Event::LinkDown { .. }
             | Event::LinkRefused { .. }
             | Event::TaskStolen { .. }
+            | Event::ReuseMissed { .. }
             | Event::LeaseReturned { .. }
             | Event::LeaseReclaimed { .. }
             | Event::DuplicateResult { .. }

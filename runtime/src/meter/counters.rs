@@ -76,8 +76,10 @@ counters! {
         returned: u64,
         /// Tasks whose result was no longer wanted.
         abandoned: u64,
-        /// Finished results used in place of running a task again.
+        /// Results of lost or returned work, finished or still being computed, used in place of running a task again.
         reused: u64,
+        /// Results known for a task's path that were another task's: the task was run.
+        reuse_misses: u64,
     }
 
     /// Steals by scope.

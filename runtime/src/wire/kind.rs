@@ -80,6 +80,12 @@ kinds! {
     TASK_RETURN = 36, "task-return", Compact, DATA_MAX;
     /// The owner no longer wants a leased task.
     TASK_ABANDON = 37, "task-abandon", Compact, KIB;
+    /// Where results are that recomputed tasks can use.
+    ORPHANS = 38, "orphans", Compact, 4 * MIB;
+    /// A recomputed parent takes over a result or a running task.
+    ADOPT = 39, "adopt", Compact, 64 * KIB;
+    /// Which leases an owner believes with the receiver, after their link was down.
+    AUDIT = 40, "audit", Compact, 4 * MIB;
     /// A new version of a shared object, whole or as a delta, on its way down the broadcast plan.
     OBJECT_UPDATE = 48, "object-update", Compact, DATA_MAX;
     /// A node asks a holder for an object.

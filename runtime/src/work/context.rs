@@ -95,6 +95,9 @@ impl<'w> Context<'w> {
     pub fn call<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
         self.check()?;
         self.worker().count_spawned(1);
+        if self.worker().may_recover(&self.frame) {
+            return self.worker().call_recovering(task, &self.frame, self.indices(1));
+        }
         self.worker().run_child(task, &self.frame, self.indices(1))
     }
 

@@ -15,7 +15,9 @@ use tokio::time::Instant;
 
 use super::core::LeaseId;
 use super::core::slot::Base;
-use super::pool::{Host, Note, Pool, PoolConfig, Seam};
+use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, Seam};
+use super::recover::messages::{Adopt, Audit, Orphans};
+use super::recover::{Finished, Identity, Place, Results, Whereabouts};
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
@@ -25,13 +27,27 @@ use super::steal::{
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
-use crate::membership::View;
+use crate::membership::{Member, View};
 use crate::meter::{Counters, Histograms, Statistics};
 use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered};
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
 use crate::wire::{self, Kind};
+
+/// Tasks named by one message about orphans, and leases by one audit: well under the kinds' caps.
+const ORPHANS_A_MESSAGE: usize = 1000;
+const LEASES_A_MESSAGE: usize = 1000;
+
+/// How often a recomputed parent asks after a running task that it took over, and how many times in a row the task may be
+/// found not to advance before the parent runs it itself. A wait for a task that started *earlier* can close a circle of
+/// waits, which stealing alone cannot: the task may wait for one that lies under the waiting parent. In a circle nothing
+/// advances, so it breaks here.
+const ASK_AFTER: Duration = Duration::from_secs(1);
+const STALLED_MAX: u32 = 3;
+
+/// How often a member whose link is down is tried.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// How often what the network had no room for is offered again.
 const RETRY: Duration = Duration::from_millis(5);
@@ -47,7 +63,13 @@ pub struct EngineConfig {
     pub policy: StealPolicy,
     /// The shared objects' settings.
     pub share: ShareConfig,
+    /// Bytes of finished results kept for the case that the node they were computed for is lost; 0 keeps none, and tasks
+    /// whose owner is lost are stopped.
+    pub results_bytes: usize,
 }
+
+/// Default of [`EngineConfig::results_bytes`].
+pub const RESULTS_BYTES: usize = 64 << 20;
 
 /// One node's part in one job. Cheap to clone.
 #[derive(Clone)]
@@ -81,10 +103,22 @@ struct Inner {
 struct State {
     thief: Thief,
     victim: Victim,
+    view: View,
     /// Tasks of other nodes that run or wait for a thread here.
     stolen: BTreeMap<(NodeId, LeaseId), Stolen>,
     /// Stolen tasks whose shared objects are on their way.
     waiting: BTreeMap<u64, (Peer, StolenTask)>,
+    /// Results finished here for others.
+    results: Results,
+    /// Where results are that tasks made from now on may use.
+    known: Whereabouts,
+    /// What was taken over and still runs elsewhere: when to ask after it, and whom.
+    adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
+    /// Members whose link went down since it was up last, and when they are tried again.
+    suspected: BTreeSet<NodeId>,
+    probe_at: Option<Instant>,
+    /// What a link that broke gave back and must reach its node if that lives, in order.
+    parked: BTreeMap<NodeId, Vec<(Kind, Bytes)>>,
     next_ticket: u64,
     /// What the network had no room for, in order.
     unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
@@ -96,12 +130,51 @@ struct State {
 
 struct Stolen {
     base: Arc<Base>,
+    task: Identity,
+    /// The node it was stolen from is lost.
+    orphan: bool,
+    /// Who took it over since.
+    adopters: Vec<Adopter>,
     /// Keeps the objects' versions that the task reads.
     _held: Option<Held>,
 }
 
+/// A recomputed parent that waits for a task which still runs here.
+#[derive(Clone)]
+struct Adopter {
+    peer: Peer,
+    /// Of its table.
+    lease: LeaseId,
+    /// How often in a row it asked and the task did not advance.
+    stalled: u32,
+}
+
+impl State {
+    /// The tasks here whose owner is lost: those to be stopped, and those (running or finished) that a recomputed parent can
+    /// use. Without reuse all are stopped.
+    fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Arc<Base>>, Vec<Identity>) {
+        let mut halted = Vec::new();
+        let mut orphans: Vec<Identity> = self.results.for_owner(owner).cloned().collect();
+        let keys: Vec<_> = self.stolen.keys().filter(|(node, _)| node == owner).cloned().collect();
+        for key in keys {
+            let Some(stolen) = self.stolen.get_mut(&key) else { continue };
+            stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
+            if self.results.is_off() {
+                halted.extend(self.stolen.remove(&key).map(|stolen| stolen.base));
+            } else {
+                stolen.orphan = true;
+                orphans.push(stolen.task.clone());
+            }
+        }
+        for stolen in self.stolen.values_mut() {
+            stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
+        }
+        (halted, orphans)
+    }
+}
+
 impl Engine {
-    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=TASK_ABANDON` and `OBJECT_UPDATE..=OBJECT_MERGE`
+    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=AUDIT` and `OBJECT_UPDATE..=OBJECT_MERGE`
     /// must be routed to [`Engine::inbox`], and [`Engine::drive`] must run on the endpoint's thread.
     ///
     /// # Errors
@@ -120,8 +193,15 @@ impl Engine {
         let state = State {
             thief,
             victim: Victim::default(),
+            view: View::default(),
             stolen: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            results: Results::new(config.results_bytes),
+            known: Whereabouts::default(),
+            adopted: BTreeMap::new(),
+            suspected: BTreeSet::new(),
+            probe_at: None,
+            parked: BTreeMap::new(),
             next_ticket: 0,
             unsent: VecDeque::new(),
             counters: Counters::default(),
@@ -192,7 +272,8 @@ impl Engine {
         }
     }
 
-    /// Who takes part from now on, and where they are reached.
+    /// Who takes part from now on, and where they are reached. Nodes that took part and do not any more (or begin a new
+    /// life) are lost: what they held is queued again, what they left behind is offered for reuse.
     pub fn view(&self, view: &View) {
         for (node, member) in view.members.iter().filter(|(node, _)| **node != self.0.me.node) {
             self.0.net.learn(Contact {
@@ -201,12 +282,20 @@ impl Engine {
                 address: member.address.clone(),
             });
         }
-        {
+        let gone: Vec<NodeId> = {
             let mut state = self.0.state();
+            let old = std::mem::replace(&mut state.view, view.clone());
             state.thief.view(view);
             state.victim.keep(|node| view.members.contains_key(node));
-        }
+            let stays = |node: &NodeId, member: &Member| {
+                view.members.get(node).is_some_and(|now| now.incarnation == member.incarnation)
+            };
+            old.members.iter().filter(|(n, m)| !stays(n, m)).map(|(n, _)| n.clone()).collect()
+        };
         self.0.objects_ref().view(view);
+        for node in gone {
+            self.0.lost(&node, "it is no member any more");
+        }
         self.0.poke.notify_one();
     }
 
@@ -218,11 +307,6 @@ impl Engine {
         done: impl FnOnce(Result<Outcome, Failure>) + Send + 'static,
     ) {
         self.0.pool_ref().run_job(job, body, move |outcome| done(outcome.map_err(into_failure)));
-    }
-
-    /// A node is gone: what it held of us is queued again, what we run for it stops. Returns how many tasks were taken back.
-    pub fn lost(&self, node: &NodeId, why: &str) -> usize {
-        self.0.lost(node, why)
     }
 
     /// What was counted and measured here since the start; with `latencies`, those since the last time.
@@ -314,6 +398,9 @@ impl Inner {
         if self.state().share_wake.is_some_and(|at| at <= now) {
             self.state().share_wake = None;
             self.objects_ref().tick();
+        }
+        for at in [self.probe(now), self.ask_after(now)].into_iter().flatten() {
+            wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
         self.hint_waiting(pool);
         // A victim that cannot be reached frees its lane for another: at most all of them in a row.
@@ -554,12 +641,19 @@ impl Inner {
     }
 
     fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
-        let StolenTask { lease, path, name, body, .. } = task;
+        let StolenTask { lease, path, name, body, needs } = task;
         let pool = self.pool_ref();
-        match pool.admit(&name, path) {
+        match pool.admit(&name, path.clone()) {
             Ok((base, run)) => {
+                let task = Identity::of(path, &name, &body, &needs);
                 // In the table before a thread can finish it.
-                let stolen = Stolen { base: base.clone(), _held: held };
+                let stolen = Stolen {
+                    base: base.clone(),
+                    task,
+                    orphan: false,
+                    adopters: Vec::new(),
+                    _held: held,
+                };
                 self.state().stolen.insert((from.node.clone(), lease), stolen);
                 pool.enter(base, run, from.clone(), lease, body);
             }
@@ -571,7 +665,12 @@ impl Inner {
     }
 
     fn report(&self, owner: &Peer, result: TaskResult) {
-        self.send(&owner.node, Kind::TASK_RESULT, &result);
+        if owner.node == self.me.node {
+            // A task that was stolen from a lost node, and whose parent is now computed here.
+            self.on_result(&self.me, result);
+        } else {
+            self.send(&owner.node, Kind::TASK_RESULT, &result);
+        }
     }
 
     fn on_abandon(&self, from: &Peer, abandon: Abandon) {
@@ -582,17 +681,21 @@ impl Inner {
         }
     }
 
-    fn lost(&self, node: &NodeId, why: &str) -> usize {
+    /// A member is gone for good, by the membership's word.
+    fn lost(&self, node: &NodeId, why: &str) {
         let pool = self.pool_ref();
-        let (halted, forgotten) = {
+        let unstarted = pool.take_all_incoming(|task| task.owner.node == *node);
+        let (halted, forgotten, orphans) = {
             let mut state = self.state();
             state.thief.unreachable(node);
             state.victim.served(node);
             state.unsent.retain(|(to, ..)| to != node);
-            let keys: Vec<_> =
-                state.stolen.keys().filter(|(owner, _)| owner == node).cloned().collect();
-            let halted: Vec<Stolen> =
-                keys.iter().filter_map(|key| state.stolen.remove(key)).collect();
+            state.parked.remove(node);
+            state.suspected.remove(node);
+            state.known.lost(node);
+            for task in &unstarted {
+                state.stolen.remove(&(node.clone(), task.lease));
+            }
             let tickets: Vec<u64> = state
                 .waiting
                 .iter()
@@ -600,23 +703,240 @@ impl Inner {
                 .map(|(ticket, _)| *ticket)
                 .collect();
             tickets.iter().for_each(|ticket| drop(state.waiting.remove(ticket)));
-            (halted, tickets)
+            let (halted, orphans) = state.orphaned_by(node);
+            (halted, tickets, orphans)
         };
         for ticket in forgotten {
             self.objects_ref().forget(Ticket(ticket));
         }
-        for stolen in halted {
-            pool.halt_tree(&stolen.base, Halt::OwnerLost);
+        for base in halted {
+            pool.halt_tree(&base, Halt::OwnerLost);
         }
-        drop(pool.take_all_incoming(|task| task.owner.node == *node));
+        drop(unstarted);
         self.objects_ref().down(node);
+        // Told before what it held is queued again, so that whoever takes that from here knows.
+        self.tell_of(orphans);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if reclaimed > 0 {
             self.state().counters.tasks.reclaimed += reclaimed as u64;
             tracing::info!(%node, why, reclaimed, "took back what a lost node held");
         }
         self.poke.notify_one();
-        reclaimed
+    }
+
+    // --- reuse: see `recover` ---
+
+    /// Tells all nodes, this one among them, what is here for recomputed tasks.
+    fn tell_of(&self, tasks: Vec<Identity>) {
+        if tasks.is_empty() {
+            return;
+        }
+        tracing::info!(tasks = tasks.len(), "results and running tasks of a lost node are here");
+        let epoch = self.state().view.epoch;
+        for some in tasks.chunks(ORPHANS_A_MESSAGE) {
+            let told =
+                Orphans { job: self.job, epoch, holder: self.me.clone(), tasks: some.to_vec() };
+            self.pass_on(&told, None);
+            self.learn_of(told);
+        }
+    }
+
+    /// Sends word of results on: inside the own cluster to everybody, to each other cluster once. What came from the own
+    /// cluster goes to the others by its coordinator's node, what came from another to the own.
+    fn pass_on(&self, told: &Orphans, from: Option<&Peer>) {
+        let to: Vec<NodeId> = {
+            let state = self.state();
+            let view = &state.view;
+            let mine = &self.me.cluster;
+            let coordinates = view.cluster_coordinators.get(mine) == Some(&self.me.node);
+            let others = || {
+                let others = view.cluster_coordinators.iter().filter(|(c, _)| *c != mine);
+                others.map(|(_, node)| node.clone())
+            };
+            let near = || view.in_cluster(mine).filter(|node| **node != self.me.node).cloned();
+            match from {
+                None if coordinates => near().chain(others()).collect(),
+                None => near().collect(),
+                Some(from) if from.cluster == *mine && coordinates => others().collect(),
+                Some(from) if from.cluster != *mine && coordinates => near().collect(),
+                Some(_) => Vec::new(),
+            }
+        };
+        for node in to {
+            self.send(&node, Kind::ORPHANS, told);
+        }
+    }
+
+    fn learn_of(&self, told: Orphans) {
+        let now = Instant::now();
+        let depth = {
+            let mut state = self.state();
+            let Orphans { holder, tasks, epoch, .. } = told;
+            let there = match state.view.members.get(&holder.node) {
+                Some(member) => member.incarnation == holder.incarnation,
+                None => false,
+            };
+            if !there || epoch < state.view.epoch {
+                return;
+            }
+            for identity in tasks {
+                state.known.learn(Place { identity, holder: holder.clone() }, now);
+            }
+            state.known.depth()
+        };
+        self.pool_ref().recover(depth);
+    }
+
+    fn on_orphans(&self, from: &Peer, told: Orphans) {
+        self.pass_on(&told, Some(from));
+        self.learn_of(told);
+    }
+
+    /// A recomputed parent takes over what is here.
+    fn on_adopt(&self, from: &Peer, adopt: Adopt) {
+        enum There {
+            Finished(Bytes),
+            Running,
+            Stuck(Arc<Base>),
+            No,
+        }
+        let pool = self.pool_ref();
+        let there = {
+            let mut state = self.state();
+            if let Some(output) = state.results.find(&adopt.task) {
+                There::Finished(output.clone())
+            } else if let Some(stolen) = state.stolen.values_mut().find(|s| s.task == adopt.task) {
+                let stalled = u32::from(!pool.advances(&stolen.base));
+                let is = |a: &Adopter| a.peer == *from && a.lease == adopt.lease;
+                let known = stolen.adopters.iter().position(is);
+                let stalled = match (stalled, known) {
+                    (0, _) => 0,
+                    (more, Some(at)) => stolen.adopters.remove(at).stalled + more,
+                    (more, None) => more,
+                };
+                stolen.adopters.retain(|a| !is(a));
+                if stalled >= STALLED_MAX {
+                    There::Stuck(stolen.base.clone())
+                } else {
+                    let (peer, lease) = (from.clone(), adopt.lease);
+                    stolen.adopters.push(Adopter { peer, lease, stalled });
+                    There::Running
+                }
+            } else {
+                There::No
+            }
+        };
+        match there {
+            There::Finished(output) => {
+                let outcome = TaskOutcome::Output(output);
+                self.report(from, TaskResult { job: self.job, lease: adopt.lease, outcome });
+            }
+            There::Running => {}
+            There::Stuck(base) => {
+                // Whoever waits for it runs it anew.
+                pool.halt_tree(&base, Halt::OwnerLost);
+                self.hand_back(from, adopt.lease);
+            }
+            There::No => self.hand_back(from, adopt.lease),
+        }
+    }
+
+    /// Asks again after what was adopted and has not come: see [`STALLED_MAX`]. When to come again.
+    fn ask_after(&self, now: Instant) -> Option<Instant> {
+        let (due, next) = {
+            let mut state = self.state();
+            if state.adopted.is_empty() {
+                return None;
+            }
+            let pool = self.pool_ref();
+            state.adopted.retain(|lease, _| pool.is_leased(*lease));
+            let mut due = Vec::new();
+            for (lease, (at, holder, task)) in &mut state.adopted {
+                if *at <= now {
+                    *at = now + ASK_AFTER;
+                    due.push((*lease, holder.clone(), task.clone()));
+                }
+            }
+            (due, state.adopted.values().map(|(at, ..)| *at).min())
+        };
+        for (lease, holder, task) in due {
+            self.send_adopt(&holder, lease, task);
+        }
+        next
+    }
+
+    fn send_adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+        let adopt = Adopt { job: self.job, lease, task };
+        if holder.node == self.me.node {
+            self.on_adopt(&self.me, adopt);
+        } else {
+            self.send(&holder.node, Kind::ADOPT, &adopt);
+        }
+    }
+
+    fn hand_back(&self, owner: &Peer, lease: LeaseId) {
+        if owner.node == self.me.node {
+            self.pool_ref().reclaim(lease);
+        } else {
+            self.send(&owner.node, Kind::TASK_RETURN, &TaskReturn { job: self.job, lease });
+        }
+    }
+
+    // --- links that break and come back ---
+
+    /// Tries the nodes whose links are down, for nobody else may: what is parked for them waits for the link. When to come
+    /// again.
+    fn probe(&self, now: Instant) -> Option<Instant> {
+        let due: Vec<NodeId> = {
+            let mut state = self.state();
+            if state.suspected.is_empty() {
+                return None;
+            }
+            if let Some(at) = state.probe_at.filter(|at| *at > now) {
+                return Some(at);
+            }
+            state.probe_at = Some(now + PROBE);
+            state.suspected.iter().cloned().collect()
+        };
+        let audit = Audit { job: self.job, leases: Vec::new() };
+        due.iter().for_each(|node| self.send(node, Kind::AUDIT, &audit));
+        Some(now + PROBE)
+    }
+
+    /// Asks what became of the leases that a node should hold: messages about them may have been lost with the link.
+    fn audit(&self, peer: &Peer) {
+        let leases = self.pool_ref().leased_to(peer);
+        for some in leases.chunks(LEASES_A_MESSAGE) {
+            let audit = Audit { job: self.job, leases: some.to_vec() };
+            self.send(&peer.node, Kind::AUDIT, &audit);
+        }
+    }
+
+    fn on_audit(&self, from: &Peer, audit: Audit) {
+        for (lease, path) in audit.leases {
+            let found = {
+                let state = self.state();
+                let key = (from.node.clone(), lease);
+                let is = |adopter: &Adopter| adopter.peer == *from && adopter.lease == lease;
+                let adopted = |stolen: &Stolen| stolen.adopters.iter().any(is);
+                let waits =
+                    |(owner, task): &(Peer, StolenTask)| owner == from && task.lease == lease;
+                if state.stolen.contains_key(&key)
+                    || state.waiting.values().any(waits)
+                    || state.stolen.values().any(adopted)
+                {
+                    continue;
+                }
+                state.results.at(&path).filter(|f| f.owner == from.node).map(|f| f.output.clone())
+            };
+            match found {
+                Some(output) => {
+                    let outcome = TaskOutcome::Output(output);
+                    self.report(from, TaskResult { job: self.job, lease, outcome });
+                }
+                None => self.hand_back(from, lease),
+            }
+        }
     }
 
     // --- shared objects ---
@@ -726,7 +1046,7 @@ impl Host for Inner {
     }
 
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
-        let known = self.state().stolen.remove(&(owner.node.clone(), lease)).is_some();
+        let stolen = self.state().stolen.remove(&(owner.node.clone(), lease));
         let outcome = match outcome {
             Ok(body) => TaskOutcome::Output(body),
             Err(stop) => match *stop.0 {
@@ -739,9 +1059,80 @@ impl Host for Inner {
                 Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => return,
             },
         };
-        if known {
+        let Some(Stolen { task, orphan, adopters, .. }) = stolen else { return };
+        if let TaskOutcome::Output(output) = &outcome {
+            let mut state = self.state();
+            let path = task.path.clone();
+            state.results.keep(Finished {
+                identity: task,
+                owner: owner.node.clone(),
+                output: output.clone(),
+            });
+            if !state.known.is_empty() {
+                // Its own pointer stays: others may have been told of it.
+                state.known.forget_inside(&path);
+                let depth = state.known.depth();
+                drop(state);
+                self.pool_ref().recover(depth);
+            }
+        }
+        for Adopter { peer, lease, .. } in adopters {
+            let outcome = outcome.clone();
+            self.report(&peer, TaskResult { job: self.job, lease, outcome });
+        }
+        if !orphan {
             self.report(&owner, TaskResult { job: self.job, lease, outcome });
         }
+    }
+
+    fn recall(
+        &self,
+        thread: u32,
+        path: &TaskPath,
+        name: &str,
+        encode: &dyn Fn() -> Option<Encoded>,
+    ) -> Recalled {
+        if self.state().known.at(path).is_none() {
+            return Recalled::No;
+        }
+        // The lock is not held while users' code serialises.
+        let Some(encoded) = encode() else { return Recalled::No };
+        let task = Identity::of(path.clone(), name, &encoded.body, &encoded.needs);
+        let (recalled, depth) = {
+            let mut state = self.state();
+            let Some(place) = state.known.take(path) else { return Recalled::No };
+            let recalled = if place.identity != task {
+                state.counters.tasks.reuse_misses += 1;
+                Recalled::No
+            } else if let Some(output) = state.results.find(&task) {
+                Recalled::Here(output.clone())
+            } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
+                // It lies further down the very stack that would wait for it.
+                Recalled::No
+            } else {
+                Recalled::At(place.holder, task)
+            };
+            if !matches!(recalled, Recalled::No) {
+                state.counters.tasks.reused += 1;
+            }
+            (recalled, state.known.depth())
+        };
+        self.pool_ref().recover(depth);
+        if let Recalled::No = recalled {
+            self.recorder.record(Event::ReuseMissed {
+                job: self.job,
+                path: path.clone(),
+                task: name.to_owned(),
+            });
+        }
+        recalled
+    }
+
+    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+        let again = Instant::now() + ASK_AFTER;
+        self.state().adopted.insert(lease, (again, holder.clone(), task.clone()));
+        self.send_adopt(holder, lease, task);
+        self.poke.notify_one();
     }
 
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
@@ -815,6 +1206,24 @@ impl Inner {
                     self.on_abandon(from, abandon);
                 }
             }
+            Kind::ORPHANS => {
+                let told: Orphans = wire::decode(kind, &body)?;
+                if told.job == self.job {
+                    self.on_orphans(from, told);
+                }
+            }
+            Kind::ADOPT => {
+                let adopt: Adopt = wire::decode(kind, &body)?;
+                if adopt.job == self.job {
+                    self.on_adopt(from, adopt);
+                }
+            }
+            Kind::AUDIT => {
+                let audit: Audit = wire::decode(kind, &body)?;
+                if audit.job == self.job {
+                    self.on_audit(from, audit);
+                }
+            }
             _ => self.objects_ref().frame(&from.node, kind, body),
         }
         Ok(())
@@ -832,8 +1241,33 @@ impl Inbox for Inner {
         }
     }
 
+    /// A link is no life: the node is not asked for work until it is heard again, and only the membership's word takes back
+    /// what it holds.
     fn down(&self, peer: &Peer, why: &str) {
-        self.lost(&peer.node, why);
+        let mut state = self.state();
+        if state.view.members.contains_key(&peer.node) {
+            tracing::debug!(%peer, why, "a member's link is down");
+            state.suspected.insert(peer.node.clone());
+        }
+        state.thief.suspect(&peer.node, true);
+        drop(state);
+        self.objects_ref().down(&peer.node);
+        self.poke.notify_one();
+    }
+
+    fn up(&self, peer: &Peer) {
+        let (was_down, parked) = {
+            let mut state = self.state();
+            state.thief.suspect(&peer.node, false);
+            (state.suspected.remove(&peer.node), state.parked.remove(&peer.node))
+        };
+        for (kind, body) in parked.into_iter().flatten() {
+            self.send_encoded(&peer.node, Class::Steal, kind, body);
+        }
+        if was_down {
+            self.audit(peer);
+        }
+        self.poke.notify_one();
     }
 
     fn undelivered(&self, (to, kind, body): Undelivered) {
@@ -849,6 +1283,14 @@ impl Inbox for Inner {
             Kind::STEAL_REQUEST => {
                 self.state().thief.unreachable(&to);
                 self.poke.notify_one();
+            }
+            // What must arrive if the node lives: kept until its link is up again, or it is lost.
+            Kind::TASK_RESULT | Kind::TASK_RETURN | Kind::TASK_ABANDON | Kind::ADOPT => {
+                let mut state = self.state();
+                if state.view.members.contains_key(&to) {
+                    state.parked.entry(to).or_default().push((kind, body));
+                    self.poke.notify_one();
+                }
             }
             kind if kind >= Kind::OBJECT_UPDATE && kind <= Kind::OBJECT_MERGE => {
                 self.objects_ref().unsent(to, kind, body);

@@ -9,8 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared};
+pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate, panic_text};
 use super::core::worker;
+use super::recover::Identity;
 use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
@@ -93,8 +95,35 @@ pub trait Host: Send + Sync {
     fn note(&self, note: Note);
     /// The job's shared objects on this node.
     fn objects(&self) -> &Objects;
+    /// A task is about to run on this thread, while [`Pool::recover`] is on: is its result there already? `encode` serialises it, for the
+    /// comparison.
+    fn recall(
+        &self,
+        thread: u32,
+        path: &TaskPath,
+        name: &str,
+        encode: &dyn Fn() -> Option<Encoded>,
+    ) -> Recalled {
+        let _ = (thread, path, name, encode);
+        Recalled::No
+    }
+    /// A task that [`Host::recall`] found elsewhere is leased to its holder under this lease.
+    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+        let _ = (holder, lease, task);
+    }
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
+}
+
+/// What [`Host::recall`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recalled {
+    /// Nothing.
+    No,
+    /// The encoded output.
+    Here(Bytes),
+    /// This node has the very task, finished or running.
+    At(Peer, Identity),
 }
 
 /// How a pool is made.
@@ -265,6 +294,23 @@ impl Pool {
 
     pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> usize {
         self.shared.reclaim_from(lost)
+    }
+
+    pub(crate) fn leased_to(&self, thief: &Peer) -> Vec<(LeaseId, TaskPath)> {
+        self.shared.leased_to(thief)
+    }
+
+    /// Results are known for tasks whose paths are at most `depth` long, 0 for none: joins ask [`Host::recall`].
+    pub(crate) fn recover(&self, depth: usize) {
+        self.shared.recover(depth);
+    }
+
+    pub(crate) fn is_leased(&self, lease: LeaseId) -> bool {
+        self.shared.is_leased(lease)
+    }
+
+    pub(crate) fn advances(&self, base: &Base) -> bool {
+        self.shared.advances(base)
     }
 
     pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {

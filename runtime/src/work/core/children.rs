@@ -13,9 +13,9 @@ struct Child {
     slot: NonNull<Header>,
     task: TypeId,
     /// Waits, frees the box and returns the outcome's error, if it is one.
-    finish: unsafe fn(&Worker, &Frame, NonNull<Header>) -> Result<(), Stop>,
+    finish: unsafe fn(&Worker, &Frame, isize, NonNull<Header>) -> Result<(), Stop>,
     /// Settles and frees the box.
-    dismiss: unsafe fn(&Worker, NonNull<Header>),
+    dismiss: unsafe fn(&Worker, isize, NonNull<Header>),
 }
 
 /// The children a task spawned and did not collect yet, oldest first. Most tasks spawn none: one word, then.
@@ -25,8 +25,11 @@ pub(crate) struct Children<'w> {
 }
 
 /// Boxed whole, so that it takes one word in every task's context.
-#[derive(Default)]
-struct List(Vec<Option<Child>>);
+struct List {
+    children: Vec<Option<Child>>,
+    /// Where the first child was put in the own deque: what lies below belongs to others.
+    floor: isize,
+}
 
 impl<'w> Children<'w> {
     #[inline(always)]
@@ -51,7 +54,9 @@ impl<'w> Children<'w> {
     pub(crate) fn spawn<T: Task>(&self, parent: &Frame, index: u32, task: T) -> usize {
         let slot = Box::new(Slot::new(task, parent, index, self.worker.index()));
         let slot: NonNull<Header> = NonNull::from(Box::leak(slot)).cast();
-        let list = &mut self.list().get_or_insert_default().0;
+        let floor = self.worker.floor();
+        let new = || Box::new(List { children: Vec::new(), floor });
+        let list = &mut self.list().get_or_insert_with(new).children;
         list.push(Some(Child {
             slot,
             task: TypeId::of::<T>(),
@@ -59,8 +64,12 @@ impl<'w> Children<'w> {
             dismiss: dismiss::<T>,
         }));
         let at = list.len() - 1;
-        self.worker.push(slot);
         self.worker.count_spawned(1);
+        // SAFETY: nobody else has the pointer yet.
+        if self.worker.may_recover(parent) && unsafe { self.worker.recall(slot) } {
+            return at;
+        }
+        self.worker.push(slot);
         if self.worker.signals_after_push() != 0 {
             // A halt is seen at the next join, sync or collect.
             // SAFETY: the parent is the calling task.
@@ -74,23 +83,28 @@ impl<'w> Children<'w> {
     /// # Panics
     /// If it was taken before, or is no `T`: handles rule both out.
     pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
-        let child = self.list().as_mut().and_then(|list| list.0.get_mut(at)?.take());
+        let child = self.list().as_mut().and_then(|list| list.children.get_mut(at)?.take());
         let child = child.expect("a handle is consumed when its child is collected");
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
         // SAFETY: the child was in the list until now, so it was not collected; it was spawned as a `T`, see above.
-        unsafe { collect::<T>(self.worker, parent, child.slot) }
+        unsafe { collect::<T>(self.worker, parent, self.floor(), child.slot) }
     }
 
     /// Waits for all children, newest first, without taking their outcomes.
     pub(crate) fn sync(&self) {
-        let mut at = self.list().as_ref().map_or(0, |list| list.0.len());
+        let mut at = self.list().as_ref().map_or(0, |list| list.children.len());
         while at > 0 {
             at -= 1;
-            let slot = self.list().as_ref().and_then(|list| Some(list.0.get(at)?.as_ref()?.slot));
+            let slot =
+                self.list().as_ref().and_then(|list| Some(list.children.get(at)?.as_ref()?.slot));
             if let Some(slot) = slot {
-                self.worker.wait(slot);
+                self.worker.wait(slot, self.floor());
             }
         }
+    }
+
+    fn floor(&self) -> isize {
+        self.list().as_ref().map_or(isize::MIN, |list| list.floor)
     }
 
     /// Whether any child was spawned.
@@ -103,10 +117,11 @@ impl<'w> Children<'w> {
     #[cold]
     pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
         let mut outcome = Ok(());
-        while let Some(child) = self.list().as_mut().and_then(|list| list.0.pop()) {
+        while let Some(child) = self.list().as_mut().and_then(|list| list.children.pop()) {
             if let Some(child) = child {
                 // SAFETY: the child was in the list until now, so it was not collected.
-                let finished = unsafe { (child.finish)(self.worker, frame, child.slot) };
+                let finished =
+                    unsafe { (child.finish)(self.worker, frame, self.floor(), child.slot) };
                 outcome = finished.and(outcome);
             }
         }
@@ -126,10 +141,11 @@ impl Drop for Children<'_> {
 /// The task stopped or unwinds: nobody wants its children any more.
 #[cold]
 fn dismiss_all(children: &mut Children<'_>) {
-    while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.0.pop()) {
+    let floor = children.floor();
+    while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.children.pop()) {
         if let Some(child) = child {
-            // SAFETY: as in `finish_all`.
-            unsafe { (child.dismiss)(children.worker, child.slot) };
+            // SAFETY: as in `finish`.
+            unsafe { (child.dismiss)(children.worker, floor, child.slot) };
         }
     }
 }
@@ -139,9 +155,10 @@ fn dismiss_all(children: &mut Children<'_>) {
 unsafe fn collect<T: Task>(
     worker: &Worker,
     frame: &Frame,
+    floor: isize,
     slot: NonNull<Header>,
 ) -> Result<T::Output, Stop> {
-    worker.wait(slot);
+    worker.wait(slot, floor);
     // SAFETY: spawned slots come from a leaked box of this type, and nobody else has the pointer once the state is final.
     let slot = unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) };
     match slot.header().state.load(Ordering::Acquire) {
@@ -163,16 +180,17 @@ unsafe fn collect<T: Task>(
 unsafe fn finish<T: Task>(
     worker: &Worker,
     frame: &Frame,
+    floor: isize,
     slot: NonNull<Header>,
 ) -> Result<(), Stop> {
     // SAFETY: by the contract.
-    unsafe { collect::<T>(worker, frame, slot) }.map(drop)
+    unsafe { collect::<T>(worker, frame, floor, slot) }.map(drop)
 }
 
 /// # Safety
 /// As [`collect`].
-unsafe fn dismiss<T: Task>(worker: &Worker, slot: NonNull<Header>) {
-    worker.settle(slot);
+unsafe fn dismiss<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
+    worker.settle(slot, floor);
     // SAFETY: as in `collect`; `settle` dropped what was inside, and the cells drop nothing by themselves.
     drop(unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) });
 }

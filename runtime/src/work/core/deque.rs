@@ -174,6 +174,25 @@ impl<T> Deque<T> {
         }
     }
 
+    /// Takes the newest element, if its place is not below `floor`.
+    ///
+    /// # Safety
+    /// Only the deque's owning thread calls this.
+    #[inline(always)]
+    pub(crate) unsafe fn pop_from(&self, floor: isize) -> Option<NonNull<T>> {
+        if self.bottom() <= floor {
+            return None;
+        }
+        // SAFETY: the caller is the owner.
+        unsafe { self.pop() }
+    }
+
+    /// The place after the newest element; exact for the owner.
+    #[inline(always)]
+    pub(crate) fn bottom(&self) -> isize {
+        self.bottom.0.load(Ordering::Relaxed)
+    }
+
     /// Takes the element that was pushed to this place, and says whether it was still there. No element of the deque is
     /// newer: all pushed after it were taken. The place comes from the caller, and not from `bottom`, so that a chain of
     /// joins is no chain of loads that wait for the store before.

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 use super::deque::{Deque, Steal};
 use super::fence::Fences;
-use super::slot::{Base, Delivery, Encoded, Header, VTable, halt_of, state};
+use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state};
 use crate::id::{Peer, TaskPath};
-use crate::meter::SharedAccount;
-use crate::work::pool::{Host, Seam};
-use crate::work::registry::Registry;
+use crate::meter::{SharedAccount, ThreadState};
+use crate::work::pool::{Host, Recalled, Seam};
+use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
 
 /// All work must stop.
@@ -28,6 +28,9 @@ const TREE_HALTED: u32 = 4;
 
 /// Forks take modelled time: see `PoolConfig::fork_time`.
 const MODELLED: u32 = 8;
+
+/// Results are known, here or elsewhere, that a task made now may use: see [`Shared::recover`].
+const RECOVER: u32 = 16;
 
 /// Names a leased slot: the index in the lease table and the generation of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -159,6 +162,8 @@ pub(crate) struct Shared {
     sleepers: Mutex<Sleepers>,
     leases: Mutex<Leases>,
     halt_reason: AtomicU32,
+    /// Results are known for tasks whose paths are at most so long; valid with `RECOVER`.
+    recover_depth: AtomicU32,
     closing: AtomicBool,
     pub(crate) seam: Arc<dyn Seam>,
     pub(crate) host: Arc<dyn Host>,
@@ -203,6 +208,7 @@ impl Shared {
             sleepers: Mutex::default(),
             leases: Mutex::default(),
             halt_reason: AtomicU32::new(0),
+            recover_depth: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             seam,
             host,
@@ -260,6 +266,58 @@ impl Shared {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    // --- using results of lost or returned work ---
+
+    /// Results are known for tasks whose paths are at most `depth` long; 0 for none. While some are, every join looks whether
+    /// its children are among them.
+    pub(crate) fn recover(&self, depth: usize) {
+        self.recover_depth.store(u32::try_from(depth).unwrap_or(u32::MAX), Ordering::Relaxed);
+        if depth > 0 {
+            self.signals.0.fetch_or(RECOVER, Ordering::SeqCst);
+        } else {
+            self.signals.0.fetch_and(!RECOVER, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a child of the task in this frame may have a result already.
+    ///
+    /// # Safety
+    /// The frame is the calling task's.
+    pub(crate) unsafe fn may_recover(&self, frame: &Frame) -> bool {
+        // SAFETY: by the contract.
+        self.signals() & RECOVER != 0
+            && unsafe { frame.is_above(self.recover_depth.load(Ordering::Relaxed) as usize) }
+    }
+
+    /// Looks for the result of a task that is about to run on this thread, here or elsewhere. True if there is one: then the slot is
+    /// delivered, or leased to whoever has it.
+    ///
+    /// # Safety
+    /// The slot is in the caller's hands, with its task in it, and the caller is its owner.
+    pub(crate) unsafe fn recall(&self, thread: u32, slot: NonNull<Header>) -> bool {
+        // SAFETY: by the contract.
+        let header = unsafe { slot.as_ref() };
+        let name = wire_name(header.vtable.name, header.vtable.batch);
+        // SAFETY: as above.
+        let path = unsafe { header.path() };
+        // A task that does not serialise is the business of whoever runs it.
+        // SAFETY: as above.
+        let encode = || unsafe { VTable::encode(slot) }.ok();
+        match self.host.recall(thread, &path, &name, &encode) {
+            Recalled::No => false,
+            Recalled::Here(output) => {
+                // SAFETY: as above; the caller, its owner, finds the final state.
+                unsafe { VTable::deliver(slot, Ok(output)) };
+                true
+            }
+            Recalled::At(holder, task) => {
+                let lease = self.lease(slot, path, holder.clone());
+                self.host.adopt(&holder, lease, task);
+                true
+            }
+        }
     }
 
     // --- sleeping and waking ---
@@ -477,7 +535,7 @@ impl Shared {
             match unsafe { VTable::encode(slot) } {
                 Ok(encoded) => {
                     let lease = self.lease(slot, path.clone(), thief.clone());
-                    let name = super::super::registry::wire_name(vtable.name, vtable.batch);
+                    let name = wire_name(vtable.name, vtable.batch);
                     return Some(Export { lease, path, name, encoded });
                 }
                 Err(failure) => {
@@ -581,6 +639,32 @@ impl Shared {
             self.host.abandoned(&lease.thief, id);
         }
         true
+    }
+
+    /// Whether this lease is still in the table.
+    pub(crate) fn is_leased(&self, id: LeaseId) -> bool {
+        let leases = lock(&self.leases);
+        let entry = leases.entries.get(id.index as usize);
+        entry.is_some_and(|(generation, lease)| *generation == id.generation && lease.is_some())
+    }
+
+    /// What is leased to a node: under which leases, and the tasks' paths.
+    pub(crate) fn leased_to(&self, thief: &Peer) -> Vec<(LeaseId, TaskPath)> {
+        let leases = lock(&self.leases);
+        let entries = leases.entries.iter().enumerate();
+        entries
+            .filter_map(|(index, (generation, lease))| {
+                let lease = lease.as_ref().filter(|lease| lease.thief == *thief)?;
+                let id = LeaseId { index: index as u32, generation: *generation };
+                Some((id, lease.path.clone()))
+            })
+            .collect()
+    }
+
+    /// Whether the thread that runs a tree's top task computes something: that task, or what it took on top of a wait.
+    pub(crate) fn advances(&self, base: &Base) -> bool {
+        let thread = base.thread().and_then(|thread| self.threads.get(thread as usize));
+        thread.is_some_and(|thread| thread.account.state() == ThreadState::Working)
     }
 
     /// The leased tasks that threads wait for, with their holders: where to leapfrog.

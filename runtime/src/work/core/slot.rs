@@ -65,11 +65,37 @@ pub(crate) struct Base {
     pub(crate) halted: AtomicBool,
     /// Why; valid once `halted`.
     pub(crate) reason: AtomicU32,
+    /// Which thread runs the top task; [`NOBODY`] before one has begun.
+    thread: AtomicU32,
 }
+
+/// No thread: see [`Base::thread`].
+const NOBODY: u32 = u32::MAX;
 
 impl Base {
     pub(crate) fn new(path: TaskPath, name: &'static str) -> Self {
-        Self { path, name, halted: AtomicBool::new(false), reason: AtomicU32::new(0) }
+        Self {
+            path,
+            name,
+            halted: AtomicBool::new(false),
+            reason: AtomicU32::new(0),
+            thread: AtomicU32::new(NOBODY),
+        }
+    }
+
+    /// This thread begins with the top task.
+    pub(crate) fn begin(&self, thread: u32) {
+        self.thread.store(thread, Ordering::Relaxed);
+    }
+
+    /// The thread that runs the top task.
+    pub(crate) fn thread(&self) -> Option<u32> {
+        Some(self.thread.load(Ordering::Relaxed)).filter(|thread| *thread != NOBODY)
+    }
+
+    /// Whether this thread runs the top task.
+    pub(crate) fn is_run_by(&self, thread: u32) -> bool {
+        self.thread() == Some(thread)
     }
 
     pub(crate) fn halt(&self, reason: Halt) {
@@ -152,6 +178,22 @@ impl Frame {
         }
     }
 
+    /// Whether the paths of this task's children are at most `depth` long.
+    ///
+    /// # Safety
+    /// As [`Frame::path`].
+    pub(crate) unsafe fn is_above(&self, depth: usize) -> bool {
+        let (mut frame, mut below) = (self, 1);
+        while below <= depth {
+            // SAFETY: by the contract.
+            match unsafe { frame.up() } {
+                Ok(parent) => (frame, below) = (parent, below + 1),
+                Err(base) => return base.path.0.len() + below <= depth,
+            }
+        }
+        false
+    }
+
     /// The path of the task in this frame.
     ///
     /// # Safety
@@ -194,7 +236,7 @@ pub(crate) struct VTable {
 
 /// A task as it travels.
 #[derive(Debug)]
-pub(crate) struct Encoded {
+pub struct Encoded {
     pub(crate) body: Bytes,
     pub(crate) needs: Vec<Need>,
 }

@@ -96,10 +96,18 @@ impl Worker {
         unsafe { self.me().deque.push(slot) }
     }
 
+    /// Takes the newest slot of the own deque, if it is not below `floor`. What lies there belongs to joins further down the
+    /// stack, which take it themselves, by its place. (Below a slot that was stolen there is nothing, for thieves take the
+    /// oldest first; but one whose result came from elsewhere leaves older ones behind.)
     #[inline(always)]
-    fn pop(&self) -> Option<NonNull<Header>> {
+    fn pop(&self, floor: isize) -> Option<NonNull<Header>> {
         // SAFETY: as in `push`.
-        unsafe { self.me().deque.pop() }
+        unsafe { self.me().deque.pop_from(floor) }
+    }
+
+    /// Where the next slot of the own deque will be.
+    pub(crate) fn floor(&self) -> isize {
+        self.me().deque.bottom()
     }
 
     fn next_random(&self) -> u64 {
@@ -126,10 +134,11 @@ impl Worker {
         let slot = Slot::new(b, parent, index + 1, self.index);
         let me = self.me();
         let place = self.push(slot.pointer());
-        let guard = FirstGuard::<A, B> { worker: self, slot: &slot, first: PhantomData };
+        let guard = FirstGuard::<A, B> { worker: self, slot: &slot, place, first: PhantomData };
         Counts::add(&me.counts.spawned, 2);
-        if self.signals_after_push() != 0 {
-            self.attend(parent)?;
+        if self.signals_after_push() != 0 && self.attend(parent)? {
+            std::mem::forget(guard);
+            return self.join_recovering(parent, index, a, &slot, place);
         }
         let mut context = Context::new(Frame::child(parent, index), self);
         let left = self.run_in(&context, a)?;
@@ -145,24 +154,118 @@ impl Worker {
             std::mem::forget(guard);
             Ok((left, right?))
         } else {
-            Ok((left, self.join_stolen(parent, &slot)?))
+            Ok((left, self.join_stolen(parent, &slot, place)?))
         }
     }
 
-    /// Answers the signals a join saw.
+    /// Answers the signals a join saw. Whether its children may have results already.
     #[cold]
     #[inline(never)]
-    fn attend(&self, parent: &Frame) -> Result<(), Stop> {
+    fn attend(&self, parent: &Frame) -> Result<bool, Stop> {
         // SAFETY: the parent is the calling task.
         let halt = self.shared.attend(self.index, || unsafe { parent.base() });
-        halt.map_or(Ok(()), |halt| Err(Stop::halt(halt)))
+        // SAFETY: as above.
+        halt.map_or_else(|| Ok(self.may_recover(parent)), |halt| Err(Stop::halt(halt)))
+    }
+
+    /// Whether a child of the calling task, whose frame this is, may have a result already.
+    #[inline]
+    pub(crate) fn may_recover(&self, parent: &Frame) -> bool {
+        // SAFETY: the frame is the calling task's.
+        unsafe { self.shared.may_recover(parent) }
+    }
+
+    /// Looks for the result of a task that is about to run here. True if there is one: then the slot is delivered, or leased.
+    ///
+    /// # Safety
+    /// The slot is in the caller's hands, with its task in it, and was made by this worker.
+    pub(crate) unsafe fn recall(&self, slot: NonNull<Header>) -> bool {
+        // SAFETY: by the contract.
+        unsafe { self.shared.recall(self.index, slot) }
+    }
+
+    /// A join of which either child may have a result already: from a parent that was computed before, on a node that is
+    /// lost or has left. `slot` was pushed at `place`.
+    #[cold]
+    #[inline(never)]
+    fn join_recovering<A: Task, B: Task>(
+        &self,
+        parent: &Frame,
+        index: u32,
+        a: A,
+        slot: &Slot<B>,
+        place: isize,
+    ) -> Result<(A::Output, B::Output), Stop> {
+        let guard = FirstGuard::<A, B> { worker: self, slot, place, first: PhantomData };
+        let mut place = place;
+        // SAFETY: this worker owns its deque, and nothing was pushed after the slot.
+        let mut mine = unsafe { self.me().deque.pop_at(place) };
+        // SAFETY: out of the deque, so in our hands.
+        if mine && !unsafe { self.recall(slot.pointer()) } {
+            place = self.push(slot.pointer());
+        } else {
+            mine = false;
+        }
+        let first = Slot::new(a, parent, index, self.index);
+        // SAFETY: nobody has its pointer yet.
+        let elsewhere = unsafe { self.recall(first.pointer()) };
+        let first_guard =
+            elsewhere.then(|| Settled { worker: self, slot: first.pointer(), floor: place });
+        let left = if elsewhere {
+            None
+        } else {
+            // SAFETY: it was not recalled, so nobody has the pointer and the task is in it.
+            Some(self.run_child(unsafe { first.take_task() }, parent, index)?)
+        };
+        std::mem::forget(guard);
+        // SAFETY: this worker owns its deque, and everything pushed above the slot was taken out before the call above
+        // returned.
+        let right = if mine && unsafe { self.me().deque.pop_at(place) } {
+            let guard = SecondGuard { slot };
+            // SAFETY: out of the deque, so ours, with its task.
+            let right = self.run_child(unsafe { slot.take_task() }, parent, index + 1);
+            std::mem::forget(guard);
+            right?
+        } else {
+            self.join_stolen(parent, slot, place)?
+        };
+        std::mem::forget(first_guard);
+        let left = match left {
+            Some(left) => left,
+            None => self.join_stolen(parent, &first, place)?,
+        };
+        Ok((left, right))
+    }
+
+    /// Runs one child here, unless it has a result already.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn call_recovering<T: Task>(
+        &self,
+        task: T,
+        parent: &Frame,
+        index: u32,
+    ) -> Result<T::Output, Stop> {
+        let slot = Slot::new(task, parent, index, self.index);
+        // SAFETY: nobody has its pointer yet.
+        if unsafe { self.recall(slot.pointer()) } {
+            self.join_stolen(parent, &slot, self.floor())
+        } else {
+            // SAFETY: it was not recalled, so nobody has the pointer and the task is in it.
+            self.run_child(unsafe { slot.take_task() }, parent, index)
+        }
     }
 
     /// Waits for a slot that another has, or had.
     #[cold]
     #[inline(never)]
-    fn join_stolen<B: Task>(&self, parent: &Frame, slot: &Slot<B>) -> Result<B::Output, Stop> {
-        self.wait(slot.pointer());
+    fn join_stolen<B: Task>(
+        &self,
+        parent: &Frame,
+        slot: &Slot<B>,
+        floor: isize,
+    ) -> Result<B::Output, Stop> {
+        self.wait(slot.pointer(), floor);
         match slot.header().state.load(Ordering::Acquire) {
             state::ABANDONED => {
                 // SAFETY: abandoned by us in `wait`; the task is still there.
@@ -222,9 +325,9 @@ impl Worker {
         }
     }
 
-    /// Makes sure that nobody but this thread has the slot, and drops what is in it.
+    /// Makes sure that nobody but this thread has the slot, and drops what is in it. `floor`: as for [`Worker::wait`].
     #[cold]
-    pub(crate) fn settle(&self, slot: NonNull<Header>) {
+    pub(crate) fn settle(&self, slot: NonNull<Header>, floor: isize) {
         loop {
             // SAFETY: the slot is in a frame (or box) of this thread's.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
@@ -238,7 +341,7 @@ impl Worker {
                 state::ABANDONED => return unsafe { VTable::discard(slot) },
                 _ => {}
             }
-            match self.pop() {
+            match self.pop(floor) {
                 Some(popped) if popped == slot => {
                     self.count_not_run();
                     // SAFETY: out of the deque before it was run: ours, with its task.
@@ -273,10 +376,11 @@ impl Worker {
 
     // --- waiting ---
 
-    /// Waits until the slot's state is final, and helps meanwhile. In a halted tree a leased slot is abandoned.
+    /// Waits until the slot's state is final, and helps meanwhile. In a halted tree a leased slot is abandoned. Slots of the
+    /// own deque below `floor` are left alone.
     #[cold]
     #[inline(never)]
-    pub(crate) fn wait(&self, slot: NonNull<Header>) {
+    pub(crate) fn wait(&self, slot: NonNull<Header>, floor: isize) {
         // SAFETY: the slot is in a frame (or box) of this thread's.
         let header = unsafe { slot.as_ref() };
         let is_final = || state::is_final(header.state.load(Ordering::Acquire));
@@ -300,7 +404,7 @@ impl Worker {
                 }
             }
             let unrelated = !halted && self.may_take_unrelated();
-            if let Some(found) = self.find(Some(slot), unrelated) {
+            if let Some(found) = self.find(Some(slot), floor, unrelated) {
                 if waiting {
                     self.label(ThreadState::Working);
                     waiting = false;
@@ -343,9 +447,13 @@ impl Worker {
     }
 
     /// Looks for something to run: own deque, below the awaited slot, then anything if `unrelated`.
-    fn find(&self, awaited: Option<NonNull<Header>>, unrelated: bool) -> Option<Found> {
-        // While a slot of this stack is awaited, what is in our own deque was spawned by the tasks on this stack.
-        if let Some(slot) = self.pop() {
+    fn find(
+        &self,
+        awaited: Option<NonNull<Header>>,
+        floor: isize,
+        unrelated: bool,
+    ) -> Option<Found> {
+        if let Some(slot) = self.pop(floor) {
             return Some(Found::Slot(slot));
         }
         if let Some(slot) = awaited {
@@ -416,6 +524,7 @@ impl Worker {
         }
         let started = tokio::time::Instant::now();
         let base = &*task.base;
+        base.begin(self.index);
         let frame = Frame::top(base);
         Counts::add(&self.me().counts.tops, 1);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -447,7 +556,7 @@ impl Worker {
         let mut looks = 0;
         let mut idle = true;
         loop {
-            if let Some(found) = self.find(None, true) {
+            if let Some(found) = self.find(None, isize::MIN, true) {
                 if idle {
                     idle = false;
                     me.hungry.store(false, Ordering::SeqCst);
@@ -490,6 +599,7 @@ impl Worker {
 struct FirstGuard<'a, A: Task, B: Task> {
     worker: &'a Worker,
     slot: &'a Slot<B>,
+    place: isize,
     first: PhantomData<A>,
 }
 
@@ -498,7 +608,20 @@ impl<A: Task, B: Task> Drop for FirstGuard<'_, A, B> {
     fn drop(&mut self) {
         let header = self.slot.header();
         note_unwinding(header.parent, header.index - 1, A::NAME);
-        self.worker.settle(self.slot.pointer());
+        self.worker.settle(self.slot.pointer(), self.place);
+    }
+}
+
+/// Settles a slot whose result was to come from elsewhere, when its sibling stops or unwinds.
+struct Settled<'a> {
+    worker: &'a Worker,
+    slot: NonNull<Header>,
+    floor: isize,
+}
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        self.worker.settle(self.slot, self.floor);
     }
 }
 

@@ -126,6 +126,7 @@ pub struct Thief {
     hungry: bool,
     waiting: Option<ThreadState>,
     timeouts: [u64; 2],
+    suspected: BTreeSet<NodeId>,
 }
 
 impl Thief {
@@ -143,11 +144,13 @@ impl Thief {
             hungry: false,
             waiting: None,
             timeouts: [0; 2],
+            suspected: BTreeSet::new(),
         }
     }
 
     /// Who can be asked from now on.
     pub fn view(&mut self, view: &View) {
+        self.suspected.retain(|node| view.members.contains_key(node));
         self.clusters =
             view.members.iter().map(|(node, m)| (node.clone(), m.cluster.clone())).collect();
         let of = |scope: Option<Scope>| -> Vec<NodeId> {
@@ -229,6 +232,18 @@ impl Thief {
                     lane.outstanding = None;
                 }
                 lane.tried.insert(pending.victim);
+            }
+        }
+    }
+
+    /// Asks a node for no work while it is suspected; what was asked of it is given up.
+    pub fn suspect(&mut self, node: &NodeId, suspected: bool) {
+        if suspected {
+            self.suspected.insert(node.clone());
+            self.unreachable(node);
+        } else if self.suspected.remove(node) {
+            for lane in &mut self.lanes {
+                lane.tried.remove(node);
             }
         }
     }
@@ -336,7 +351,8 @@ impl Thief {
         // Leapfrog first: the nodes that hold what threads of this node wait for.
         for (path, holder) in awaited {
             let lane = &mut self.lanes[lane];
-            if lane.victims.contains(holder) && !lane.tried.contains(holder) {
+            let asked = lane.tried.contains(holder) || self.suspected.contains(holder);
+            if lane.victims.contains(holder) && !asked {
                 lane.tried.insert(holder.clone());
                 return Choice::Ask(holder.clone(), Some(path.clone()));
             }
@@ -344,12 +360,16 @@ impl Thief {
         if !self.hungry {
             return self.rest(lane, awaited, now);
         }
+        let Self { lanes, suspected, .. } = self;
+        lanes[lane].hinted.retain(|victim| !suspected.contains(victim));
         if let Some(victim) = self.lanes[lane].hinted.pop() {
             return Choice::Ask(victim, None);
         }
         let untried: Vec<&NodeId> = {
             let lane = &self.lanes[lane];
-            lane.victims.iter().filter(|victim| !lane.tried.contains(*victim)).collect()
+            let out =
+                |victim: &NodeId| lane.tried.contains(victim) || self.suspected.contains(victim);
+            lane.victims.iter().filter(|victim| !out(victim)).collect()
         };
         if untried.is_empty() {
             return self.rest(lane, awaited, now);

@@ -1,0 +1,169 @@
+//! Results that this node has finished, or was handed by one that left, kept for whoever computes their parents again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::Identity;
+use crate::id::{NodeId, TaskPath};
+
+/// What an entry costs beside its result.
+const ENTRY_BYTES: usize = 200;
+
+/// A finished task's result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finished {
+    pub(crate) identity: Identity,
+    /// The node it was computed for; when that is lost, the others are told of the result.
+    pub(crate) owner: NodeId,
+    /// The encoded output.
+    pub(crate) output: Bytes,
+}
+
+/// A bounded cache: the oldest go first.
+#[derive(Debug)]
+pub(crate) struct Results {
+    by_path: BTreeMap<TaskPath, (u64, Finished)>,
+    order: VecDeque<(u64, TaskPath)>,
+    next: u64,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+fn cost(finished: &Finished) -> usize {
+    ENTRY_BYTES + 4 * finished.identity.path.0.len() + finished.output.len()
+}
+
+impl Results {
+    /// A cache of so many bytes; with 0 it keeps nothing.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self { by_path: BTreeMap::new(), order: VecDeque::new(), next: 0, bytes: 0, bytes_max }
+    }
+
+    /// Keeps a result. Those of tasks below it are wanted no more. A result that alone is over the bound is not kept.
+    pub(crate) fn keep(&mut self, finished: Finished) {
+        let cost = cost(&finished);
+        if cost > self.bytes_max {
+            return;
+        }
+        self.forget_below(&finished.identity.path);
+        while self.bytes + cost > self.bytes_max {
+            let Some((seq, path)) = self.order.pop_front() else { break };
+            if self.by_path.get(&path).is_some_and(|(at, _)| *at == seq) {
+                self.remove(&path);
+            }
+        }
+        let path = finished.identity.path.clone();
+        self.next += 1;
+        self.bytes += cost;
+        self.order.push_back((self.next, path.clone()));
+        self.by_path.insert(path, (self.next, finished));
+        // Places of removed entries, before they outnumber what is there.
+        if self.order.len() > 2 * self.by_path.len() + 64 {
+            self.order
+                .retain(|(seq, path)| self.by_path.get(path).is_some_and(|(at, _)| at == seq));
+        }
+    }
+
+    fn remove(&mut self, path: &TaskPath) {
+        if let Some((_, finished)) = self.by_path.remove(path) {
+            self.bytes -= cost(&finished);
+        }
+    }
+
+    fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a TaskPath> {
+        let from = self.by_path.range(path.clone()..).map(|(path, _)| path);
+        from.take_while(move |other| other.is_at_or_below(path))
+    }
+
+    /// Forgets the results of this task and of those below it: their ancestor is finished.
+    pub(crate) fn forget_below(&mut self, path: &TaskPath) {
+        let old: Vec<TaskPath> = self.below(path).cloned().collect();
+        old.iter().for_each(|path| self.remove(path));
+    }
+
+    /// The result of this very task, if it is kept.
+    pub(crate) fn find(&self, identity: &Identity) -> Option<&Bytes> {
+        let (_, finished) = self.by_path.get(&identity.path)?;
+        (finished.identity == *identity).then_some(&finished.output)
+    }
+
+    /// The result at this path, whatever its task's arguments were.
+    pub(crate) fn at(&self, path: &TaskPath) -> Option<&Finished> {
+        self.by_path.get(path).map(|(_, finished)| finished)
+    }
+
+    /// Whether nothing is ever kept.
+    pub(crate) fn is_off(&self) -> bool {
+        self.bytes_max == 0
+    }
+
+    /// What was computed for a node, outermost first.
+    pub(crate) fn for_owner<'a>(&'a self, owner: &'a NodeId) -> impl Iterator<Item = &'a Identity> {
+        self.all().filter(move |finished| finished.owner == *owner).map(|f| &f.identity)
+    }
+
+    /// All, in order of path: parents before children.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Finished> {
+        self.by_path.values().map(|(_, finished)| finished)
+    }
+
+    /// Bytes held, with the entries' own.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn finished(path: &[u32], len: usize) -> Finished {
+        let path = TaskPath(path.to_vec());
+        let identity = Identity::of(path, "t", &[len as u8], &[]);
+        Finished { identity, owner: "o".into(), output: vec![7; len].into() }
+    }
+
+    #[test]
+    fn a_parents_result_replaces_those_below_it_and_another_task_at_the_path_is_a_miss() {
+        let mut results = Results::new(10_000);
+        results.keep(finished(&[0, 1, 5], 10));
+        results.keep(finished(&[0, 1], 11));
+        results.keep(finished(&[0, 2], 12));
+        let paths: Vec<String> = results.all().map(|f| f.identity.path.to_string()).collect();
+        assert_eq!(paths, ["/0.1", "/0.2"]);
+        let mut other = finished(&[0, 1], 11).identity;
+        assert_eq!(results.find(&other).map(Bytes::len), Some(11));
+        other.hash ^= 1;
+        assert_eq!(results.find(&other), None);
+        assert_eq!(results.for_owner(&"o".into()).count(), 2);
+        assert_eq!(results.for_owner(&"p".into()).count(), 0);
+    }
+
+    proptest! {
+        /// The bound holds, the newest stays, and the count of bytes is that of what is there.
+        #[test]
+        fn it_is_bounded(
+            steps in prop::collection::vec((prop::collection::vec(0..3u32, 0..5), 0..900usize), 1..200),
+        ) {
+            let mut results = Results::new(3000);
+            for (path, len) in steps {
+                let new = finished(&path, len);
+                results.keep(new.clone());
+                prop_assert_eq!(results.find(&new.identity), Some(&new.output));
+                let sum: usize = results.all().map(cost).sum();
+                prop_assert_eq!(results.bytes(), sum);
+                prop_assert!(sum <= 3000);
+                prop_assert!(results.order.len() <= 2 * results.by_path.len() + 65);
+                for outer in results.all() {
+                    let inside = results.below(&outer.identity.path).count();
+                    // Only a younger result may lie below an older one.
+                    prop_assert!(inside == 1 || results.by_path[&outer.identity.path].0 < results.next);
+                }
+            }
+        }
+    }
+}

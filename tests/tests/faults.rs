@@ -1,0 +1,110 @@
+//! Grids in virtual time from which nodes vanish: the answer stays right, and what was finished is not computed again.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use springtide_runtime::work::steal::StealPolicy;
+use springtide_runtime::work::{Job, PoolConfig, RESULTS_BYTES, Registry, encode_job, solo};
+use springtide_tests::modelled::Modelled;
+use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
+use tokio::time::sleep;
+
+fn shape(clusters: &[u32], seed: u64, results_bytes: usize) -> Shape {
+    Shape {
+        clusters: clusters.to_vec(),
+        threads: 1,
+        round_trip: Duration::from_millis(20),
+        policy: StealPolicy::ClusterAware,
+        fork_time: None,
+        seed,
+        results_bytes,
+    }
+}
+
+fn alone<J: Job + Clone>(job: &J) -> u64 {
+    let mut registry = Registry::new();
+    registry.job::<J>();
+    let body = encode_job(job.clone()).expect("the job is right");
+    let config = PoolConfig::default();
+    let alone = solo::run(Arc::new(registry), J::NAME, body, &config, |_| {}).expect("runs");
+    alone.outcome.expect("no failure").checksum
+}
+
+/// Seconds of modelled work done, over those of the job.
+fn work_share(run: &Run, job: &Modelled) -> f64 {
+    run.total.times.working_ns as f64 * 1e-9 / job.work().as_secs_f64()
+}
+
+/// Time between a death and the membership's word of it.
+const VERDICT: Duration = Duration::from_millis(2700);
+
+async fn crash_and_tell(hands: Rc<Hands>, at: Duration, nodes: Vec<&'static str>) {
+    sleep(at).await;
+    nodes.iter().for_each(|node| hands.crash(node));
+    sleep(VERDICT).await;
+    hands.declare_lost(&nodes);
+}
+
+const JOB: Modelled = Modelled { rounds: 1, leaves: 4096, leaf_us: 20_000 };
+
+/// What the dead had computed is lost with them: each began at most this long before it died, and what it had handed back by
+/// then does not count. The rest is the slack of decision 16, and of circles of waits broken by running a task anew.
+const LOST_BEFORE: Duration = Duration::from_secs(4);
+
+#[test]
+fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is_reused() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    let losses: [Vec<&str>; 4] = [
+        vec!["c1-n01"],
+        vec!["c1-n00"],
+        vec!["c0-n01", "c1-n02", "c2-n03"],
+        vec!["c1-n00", "c1-n01", "c1-n02", "c1-n03"],
+    ];
+    for (at, lost) in losses.into_iter().enumerate() {
+        for seed in 1..=3 {
+            let run = |results_bytes| {
+                let nodes = lost.clone();
+                let run = run_scripted(&shape(&[4, 4, 4], seed, results_bytes), JOB, |hands| {
+                    crash_and_tell(hands, LOST_BEFORE, nodes)
+                });
+                assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer);
+                run
+            };
+            let (without, with) = (run(0), run(RESULTS_BYTES));
+            println!(
+                "loss {at}, seed {seed}: work {:.3} of the job's with reuse ({} results), {:.3} without",
+                work_share(&with, &JOB),
+                with.total.counters.tasks.reused,
+                work_share(&without, &JOB),
+            );
+            if lost.len() == 1 {
+                let of_the_dead = LOST_BEFORE.as_secs_f64() / JOB.work().as_secs_f64();
+                let share = work_share(&with, &JOB);
+                assert!(share <= 1.0 + of_the_dead + 0.05, "loss {at}, seed {seed}: {share:.3}");
+                assert!(with.total.counters.tasks.reused > 0, "loss {at}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.
+#[test]
+fn a_cut_between_clusters_that_heals_loses_nothing() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    for seed in 1..=3 {
+        for cut in [Duration::from_millis(200), Duration::from_secs(15), Duration::from_secs(60)] {
+            let run =
+                run_scripted(&shape(&[4, 4], seed, RESULTS_BYTES), JOB, move |hands| async move {
+                    sleep(Duration::from_millis(2300)).await;
+                    let (a, b) = ("c0".into(), "c1".into());
+                    hands.network.partition(&a, &b, true);
+                    sleep(cut).await;
+                    hands.network.partition(&a, &b, false);
+                });
+            assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+            let share = work_share(&run, &JOB);
+            assert!(share < 1.001, "nothing is run twice: {share:.4}, seed {seed}, cut {cut:?}");
+        }
+    }
+}
