@@ -146,7 +146,7 @@ impl Worker {
         let node = self.me();
         for contact in [&client, &scheduler] {
             if contact.node != node {
-                self.net.learn(contact.clone());
+                self.net.introduce(contact.clone());
             }
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);

@@ -220,7 +220,7 @@ impl Handler<Submit> for Scheduler {
             }
         };
         tracing::info!("{job} ({}) is submitted by {}", submit.name, submit.client.node);
-        self.net.learn(submit.client.clone());
+        self.net.introduce(submit.client.clone());
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(job, reply);
         self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });

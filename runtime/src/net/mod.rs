@@ -170,9 +170,25 @@ impl Net {
         Contact { node: me.node.clone(), cluster: me.cluster.clone(), address: self.address() }
     }
 
-    /// Notes where a node is reached. Opens nothing: links are opened by the first payload.
+    /// Notes where a node is reached. Opens nothing: links are opened by the first payload. A link to another address of
+    /// the node is closed, and what is queued goes to the new one.
     pub fn learn(&self, contact: Contact) {
-        self.0.transport.learn(contact);
+        self.0.transport.learn(contact, None);
+    }
+
+    /// The same, of a certain life of the node: old news are ignored, a link to an earlier life is closed, and one to this
+    /// very life stands, whatever the address.
+    pub fn learn_life(&self, contact: Contact, life: Incarnation) {
+        self.0.transport.learn(contact, Some(life));
+    }
+
+    /// Notes where a node is reached, unless a link to it is up: for contacts at second hand, which may name another of
+    /// the node's addresses than the one that works from here.
+    pub fn introduce(&self, contact: Contact) {
+        let up = |link: &LinkStats| link.peer.node == contact.node && link.state == LinkState::Up;
+        if !self.links().iter().any(up) {
+            self.learn(contact);
+        }
     }
 
     /// Forgets a node and closes its link; what is queued to it is given back.
@@ -214,6 +230,11 @@ impl Net {
             Class::Bulk => self.0.bulk.room(to),
             _ => self.0.transport.room(to, class),
         }
+    }
+
+    /// What is expected of the link to a node, where the settings name its cluster. None otherwise, and in memory.
+    pub fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
+        self.0.transport.expected(node)
     }
 
     /// The links there are or were, in order of node.

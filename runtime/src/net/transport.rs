@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Address, Class, Contact, SendError};
-use crate::id::{NodeId, Peer};
+use super::{Address, Class, Contact, LinkPolicy, SendError};
+use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
 /// A network below [`Net`](super::Net). Every method may be called from every thread and none blocks.
@@ -24,8 +24,10 @@ pub(crate) trait Transport: Send + Sync {
     /// Begins to take links and to tell [`Events`]. Called once, on the endpoint's thread, when the receiver is ready.
     fn start(&self);
 
-    /// Notes where a node is reached; replaces what was known. Opens nothing.
-    fn learn(&self, contact: Contact);
+    /// Notes where a node is reached, and in which life if that is known; replaces what was known, but for an earlier
+    /// life's. A link to another address, or to an earlier life, is closed; what is queued is kept (but bulk transfers,
+    /// which are given back) and the node dialled anew. Else opens nothing.
+    fn learn(&self, contact: Contact, life: Option<Incarnation>);
 
     /// Forgets a node's address and closes its link; what is queued to it is given back.
     fn forget(&self, node: &NodeId);
@@ -38,6 +40,11 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Bytes that may still be queued to a peer in a class: headers count. 0 for an unknown peer.
     fn room(&self, to: &NodeId, class: Class) -> usize;
+
+    /// What is expected of the link to a node, where the settings name its cluster.
+    fn expected(&self, _node: &NodeId) -> Option<LinkPolicy> {
+        None
+    }
 
     /// The links there are or were, in order of node.
     fn links(&self) -> Vec<LinkStats>;

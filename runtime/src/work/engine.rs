@@ -195,14 +195,19 @@ impl Engine {
     /// Who takes part from now on, and where they are reached.
     pub fn view(&self, view: &View) {
         for (node, member) in view.members.iter().filter(|(node, _)| **node != self.0.me.node) {
-            self.0.net.learn(Contact {
+            let contact = Contact {
                 node: node.clone(),
                 cluster: member.cluster.clone(),
                 address: member.address.clone(),
-            });
+            };
+            self.0.net.learn_life(contact, member.incarnation);
         }
+        let of = |node: &NodeId| self.0.net.expected(node).map(|policy| policy.steal_timeout());
+        let timeouts = view.members.keys().filter_map(|node| Some((node.clone(), of(node)?)));
+        let timeouts = timeouts.collect();
         {
             let mut state = self.0.state();
+            state.thief.expect(timeouts);
             state.thief.view(view);
             state.victim.keep(|node| view.members.contains_key(node));
         }

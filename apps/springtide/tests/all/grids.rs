@@ -139,7 +139,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let config = file.to_str().unwrap();
     std::fs::write(
         &file,
-        "[[cluster]]\nname = \"ams\"\nnodes = 1\n[[cluster]]\nname = \"del\"\nnodes = 1\n",
+        "[[cluster]]\nname = \"ams\"\nnodes = 1\n[[cluster]]\nname = \"del\"\nnodes = 1\n\
+         [[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"7ms\"\n",
     )
     .unwrap();
     let on_it = |more: &[&str]| {
@@ -156,6 +157,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let state = temp.path().join(".springtide/local");
     let before = nodes(&state);
     assert_eq!(before.len(), 2);
+    let of_node = text(&state.join("node/del-1/node.toml"));
+    assert!(of_node.contains("[[link]]") && of_node.contains("rtt = \"7ms\""), "{of_node}");
     for _ in 0..3 {
         let ended = on_it(&["--json"]);
         assert_eq!(ended.code, Some(0), "{}", ended.err);

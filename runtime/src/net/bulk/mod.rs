@@ -204,7 +204,10 @@ impl Layer {
         }
         let mut send = |class, frame| transport.send(to, class, frame);
         let now = self.now();
-        self.lock().sender.offer(&self.config, to, (kind, body), now, &mut send)?;
+        let mut sides = self.lock();
+        let first = || transport.expected(to).map_or(0, |policy| policy.bulk_start());
+        sides.sender.expect(&self.config, to, first);
+        sides.sender.offer(&self.config, to, (kind, body), now, &mut send)?;
         Ok(())
     }
 

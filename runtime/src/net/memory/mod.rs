@@ -35,7 +35,7 @@ use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, RefusedCounts, SendError,
     Transport,
 };
-use crate::id::{ClusterId, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
 /// What holds for every node of an in-memory network.
@@ -277,8 +277,8 @@ impl Transport for Node {
         });
     }
 
-    fn learn(&self, contact: Contact) {
-        self.core.with(|state, _| state.learn(&self.me, &contact));
+    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
+        self.core.with(|state, now| state.learn(&self.me, &contact, life, now));
     }
 
     fn forget(&self, node: &NodeId) {

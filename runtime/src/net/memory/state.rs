@@ -227,7 +227,13 @@ impl State {
         (node.peer.incarnation == me.incarnation && node.life != Life::Over).then_some(ix)
     }
 
-    pub(super) fn learn(&mut self, me: &Peer, contact: &Contact) {
+    pub(super) fn learn(
+        &mut self,
+        me: &Peer,
+        contact: &Contact,
+        life: Option<Incarnation>,
+        now: Duration,
+    ) {
         let Some(ix) = self.living(me) else { return };
         // The name alone suffices to reach it, and it may not have joined yet: a place is kept for it.
         let peer = match self.by_name(&contact.node) {
@@ -249,6 +255,44 @@ impl State {
             }
         };
         self.nodes[ix].contacts.insert(contact.node.clone(), peer);
+        let end = self.nodes[ix].ends.get(&peer);
+        let known = end.and_then(|end| end.peer.as_ref()).map(|peer| peer.incarnation);
+        let up = end.is_some_and(|end| end.state == LinkState::Up);
+        if up && life.zip(known).is_some_and(|(life, known)| known < life) {
+            self.moved(ix, peer, now);
+        }
+    }
+
+    /// Ends a link to an earlier life of a peer. What has not left goes to the later one, but for bulk transfers, which
+    /// are given back: half of one is of no use there.
+    fn moved(&mut self, node: Ix, peer: Ix, now: Duration) {
+        let unsent = self.withdraw(|parcel| {
+            let frame = matches!(parcel.load, Load::Frame(_));
+            parcel.from == node && parcel.to == peer && frame
+        });
+        let mut calls = Vec::new();
+        self.down(node, peer, "the node is now elsewhere", &mut calls);
+        let name = self.nodes[peer].peer.node.clone();
+        let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
+        let mut back = Vec::new();
+        for (class, parcel) in unsent {
+            let Load::Frame(frame) = parcel.load else { continue };
+            if class == Class::Bulk {
+                end.out(class).dropped += 1;
+                back.push(News::Undelivered(name.clone(), class, frame));
+            } else {
+                end.out(class).take(frame.body.len() + HEADER_LEN, &self.config);
+                end.held.push((class, frame));
+            }
+        }
+        let wanted = !end.held.is_empty();
+        back.into_iter().for_each(|news| self.tell(node, news, &mut calls));
+        if wanted {
+            self.dial(node, peer, now);
+        }
+        for call in calls {
+            self.schedule(now.max(self.fine), Event::Tell(call));
+        }
     }
 
     /// A node vanishes without a word.

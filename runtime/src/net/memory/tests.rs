@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use bytes::Bytes;
 
 use super::*;
-use crate::id::Incarnation;
 use crate::net::{Inbox, SendError, Undelivered};
 use crate::wire::Kind;
 
@@ -177,7 +176,7 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     let me = peer("x", "a", 1);
     let a = Node { core: Arc::clone(&net.0), me, events: events.clone() };
     a.start();
-    a.learn(b.contact());
+    a.learn(b.contact(), None);
     let to = NodeId::from("b");
     let frame = || Frame::new(Kind::TELL, vec![0; 1000]);
     let taken = (0..20).filter(|_| a.send(&to, Class::Steal, frame()).is_ok()).count();
@@ -254,6 +253,35 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
     let tail: Vec<&str> = lines[lines.len() - 3..].iter().map(String::as_str).collect();
     assert_eq!(tail, ["down b 2: replaced by a new link", "up b 3", "tell 5 1 from b"]);
     assert_eq!(tell(&b2, &a, Class::Steal, 6, 1), Err(SendError::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_began_a_later_life_gets_what_was_queued_for_it() {
+    let net = MemoryNet::new(1);
+    let profile = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(2_000);
+    net.set_link(&"x".into(), &"y".into(), profile);
+    let ((a, a_log), (b, _)) = pair(&net);
+    tell(&a, &b, Class::Steal, 1, 1).unwrap();
+    sleep(SECOND).await;
+    net.kill(&"b".into());
+    let (b2, b2_log) = node(&net, peer("y", "b", 2));
+    // The line takes two of them before it is told that the other side is dead.
+    for head in 2..8 {
+        tell(&a, &b, Class::Steal, head, 1000).unwrap();
+    }
+    a.learn_life(b2.contact(), Incarnation(2));
+    tell(&a, &b, Class::Steal, 8, 1000).unwrap();
+    sleep(SECOND).await;
+    let ups = ["up b 1", "down b 1: the node is now elsewhere", "up b 2"];
+    assert_eq!(a_log.lines(), ups);
+    let lines = b2_log.lines();
+    let heads: Vec<&str> = lines[1..].iter().map(|line| &line[5..6]).collect();
+    assert!(["3", "4"].contains(&heads[0]) && heads.last() == Some(&"8"), "{lines:?}");
+    assert!(heads.windows(2).all(|pair| pair[0] < pair[1]), "{lines:?}");
+    a.learn_life(b2.contact(), Incarnation(1));
+    a.learn_life(b2.contact(), Incarnation(2));
+    sleep(SECOND).await;
+    assert_eq!(a_log.lines(), ups, "nothing new");
 }
 
 #[tokio::test(start_paused = true)]

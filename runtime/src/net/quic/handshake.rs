@@ -96,7 +96,7 @@ impl Shared {
     async fn accept(self: Arc<Self>, incoming: Incoming) {
         let remote = incoming.remote_address();
         let limit = self.config.connect_timeout();
-        let config = self.configs.accept(self.cluster_at(remote.ip()).as_ref());
+        let config = self.configs.accept(self.cluster_at(remote).as_ref());
         let connecting = match incoming.accept_with(config) {
             Ok(connecting) => connecting,
             Err(error) => return self.not_connected(&error, remote),
@@ -164,7 +164,11 @@ impl Shared {
         {
             let mut link = entry.lock();
             link.cluster = hello.cluster;
-            if let (None, Some(Address::Socket(address))) = (link.address, hello.address) {
+            // Of a later life nobody knows better than itself where it is.
+            let later = link.machine.incarnation().is_some_and(|known| known < hello.incarnation);
+            if let Some(Address::Socket(address)) = hello.address
+                && (later || link.address.is_none())
+            {
                 link.address = Some(address);
             }
             link.conns.insert(id, Slot::Greeted(greeted));

@@ -50,9 +50,14 @@ impl Live {
         self.alive.load(Ordering::Acquire)
     }
 
+    /// Nothing more is taken for it or handed out from it; that it is closed follows.
+    pub fn retire(&self) {
+        self.alive.store(false, Ordering::Release);
+    }
+
     /// Ends it at once: nothing more is taken for it or handed out from it.
     pub fn abandon(&self, code: Code, why: &str) {
-        self.alive.store(false, Ordering::Release);
+        self.retire();
         self.conn.close(code.into(), why.as_bytes());
     }
 

@@ -7,6 +7,7 @@
 //!   cannot replace a link that was made after it.
 //! - A valid hello while a link is up says that the peer lost that link: the new one replaces it.
 //! - A higher incarnation ends all that concerned the former life; a lower one is refused.
+//! - A peer that is known to have moved is dialled anew, and what waits goes to whoever answers under its name there.
 
 use std::time::Duration;
 
@@ -38,6 +39,9 @@ pub(super) enum Event {
     Retry { serial: u64, wanted: bool },
     /// The user wants no link to this peer.
     Forget,
+    /// The user was told that the peer lives elsewhere, or (`life`) that it began a later life. `up`: the link that stood
+    /// when that was told. `wanted`: something waits to be sent.
+    Moved { up: Option<Conn>, life: Option<Incarnation>, wanted: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +96,8 @@ pub(super) struct Machine {
     /// Tells one wait from the next.
     serial: u64,
     was_up: bool,
+    /// The peer is known to have moved: what waits is for whoever answers there, a later life too.
+    moved: bool,
 }
 
 impl Machine {
@@ -109,6 +115,7 @@ impl Machine {
             failed: 0,
             serial: 0,
             was_up: false,
+            moved: false,
         }
     }
 
@@ -177,10 +184,48 @@ impl Machine {
                 }
                 self.phase = Phase::Idle;
                 self.failed = 0;
+                self.moved = false;
                 out.push(Action::DropQueue);
             }
+            Event::Moved { up, life, wanted } => self.peer_moved(up, life, wanted, &mut out),
         }
         out
+    }
+
+    /// Ends what stands with the place, or the life, that the peer has left; what waits is kept and goes to the new one.
+    fn peer_moved(
+        &mut self,
+        up: Option<Conn>,
+        life: Option<Incarnation>,
+        wanted: bool,
+        out: &mut Vec<Action>,
+    ) {
+        let newer = life.is_some_and(|life| self.incarnation.is_some_and(|known| known < life));
+        match self.phase {
+            // A link that came up since is not of the past, unless its life is.
+            Phase::Up(conn) if newer || up == Some(conn) => {
+                out.push(Action::Abandon(conn));
+                self.phase = Phase::Idle;
+                self.down("the node is now elsewhere".into(), out);
+            }
+            Phase::Up(_) => return,
+            Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Ours(dial))),
+            Phase::Idle | Phase::Backoff(_) => {}
+        }
+        self.phase = Phase::Idle;
+        self.failed = 0;
+        if newer {
+            self.drop_parked(out);
+            self.incarnation = life;
+            self.void = 0;
+        }
+        if let Some((conn, dial)) = self.parked.take() {
+            return self.welcome(conn, dial, out);
+        }
+        self.moved = true;
+        if wanted {
+            self.dial(out);
+        }
     }
 
     fn hello(&mut self, conn: Conn, life: Incarnation, dial: u64, out: &mut Vec<Action>) {
@@ -236,7 +281,7 @@ impl Machine {
             self.phase = Phase::Idle;
             self.down("the node began a new life".into(), out);
         }
-        if self.incarnation.is_some() {
+        if self.incarnation.is_some() && !self.moved {
             out.push(Action::DropQueue);
         }
         self.incarnation = Some(life);
@@ -252,6 +297,7 @@ impl Machine {
     fn up(&mut self, conn: Conn, out: &mut Vec<Action>) {
         self.phase = Phase::Up(conn);
         self.failed = 0;
+        self.moved = false;
         let again = std::mem::replace(&mut self.was_up, true);
         let incarnation = self.incarnation.unwrap_or_default();
         out.push(Action::Up { conn, incarnation, again });
@@ -271,6 +317,7 @@ impl Machine {
         self.failed += 1;
         if fatal || self.failed >= self.attempts_max {
             self.failed = 0;
+            self.moved = false;
             self.down(why, out);
             out.push(Action::DropQueue);
         } else {

@@ -14,7 +14,7 @@ mod settings;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -31,8 +31,8 @@ use self::queue::Queue;
 use self::settings::Configs;
 use super::tls::{NodeIdentity, TlsError};
 use super::{
-    Address, Class, Contact, Events, LinkState, LinkStats, NetConfig, RefuseReason, RefusedCounts,
-    SendError, Transport,
+    Address, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig, RefuseReason,
+    RefusedCounts, SendError, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -221,14 +221,18 @@ impl Transport for Quic {
         self.0.runtime.spawn(self.0.clone().accept_all());
     }
 
-    fn learn(&self, contact: Contact) {
+    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
         if contact.node == self.0.me.node {
             return;
         }
         let entry = self.0.entry(&contact.node, &contact.cluster);
         let mut link = entry.lock();
+        let known = link.machine.incarnation();
+        if life.is_some_and(|life| known.is_some_and(|known| life < known)) {
+            return tracing::debug!(node = %contact.node, "old news of where it is");
+        }
         link.cluster = contact.cluster;
-        link.address = match contact.address {
+        let address = match contact.address {
             Address::Socket(address) => Some(address),
             Address::Memory | Address::Via(_) => {
                 tracing::warn!(node = %contact.node, address = ?contact.address,
@@ -236,6 +240,28 @@ impl Transport for Quic {
                 None
             }
         };
+        let up = match link.machine.phase() {
+            Phase::Up(conn) => Some(conn),
+            _ => None,
+        };
+        let newer = life.is_some() && known.is_some() && life != known;
+        // A link to the very life that is told of stands, by whatever way it was made.
+        let stands = up.is_some() && life.is_some() && life == known;
+        let elsewhere = link.address.is_some() && address.is_some() && link.address != address;
+        link.address = address;
+        if !newer && (stands || !elsewhere) {
+            return;
+        }
+        if let Some(Slot::Live(live)) = up.and_then(|conn| link.conns.get(&conn)) {
+            live.retire(); // what is sent from now on waits for the new link
+        }
+        drop(link);
+        let shared = self.0.clone();
+        // On the endpoint's thread, where events are told.
+        self.0.runtime.spawn(async move {
+            let wanted = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
+            shared.feed(&entry, Event::Moved { up, life, wanted });
+        });
     }
 
     fn forget(&self, node: &NodeId) {
@@ -268,6 +294,11 @@ impl Transport for Quic {
 
     fn room(&self, to: &NodeId, class: Class) -> usize {
         self.0.find(to).map_or(0, |entry| entry.queue(class).room())
+    }
+
+    fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
+        let cluster = self.0.find(node)?.lock().cluster.clone();
+        self.0.config.links.get(&cluster).copied()
     }
 
     fn links(&self) -> Vec<LinkStats> {
@@ -387,15 +418,27 @@ impl Shared {
     }
 
     /// The cluster that a node at this address was said to be in: its policy is used before the node has said its name.
-    fn cluster_at(&self, ip: IpAddr) -> Option<ClusterId> {
+    /// A node dials from where it listens; behind a translation of addresses the host alone says something, if all nodes
+    /// known there are of one cluster.
+    fn cluster_at(&self, remote: SocketAddr) -> Option<ClusterId> {
         if self.config.links.is_empty() {
             return None;
         }
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
-        peers.values().find_map(|entry| {
+        let mut of_host = None;
+        let mut several = false;
+        for entry in peers.values() {
             let link = entry.lock();
-            (link.address?.ip() == ip).then(|| link.cluster.clone())
-        })
+            let Some(address) = link.address.filter(|known| known.ip() == remote.ip()) else {
+                continue;
+            };
+            if address == remote {
+                return Some(link.cluster.clone());
+            }
+            several |= of_host.as_ref().is_some_and(|other| *other != link.cluster);
+            of_host = Some(link.cluster.clone());
+        }
+        of_host.filter(|_| !several)
     }
 
     /// Lets a link's machine handle an event and does what it says. `Wanted` may come from any thread (it only ever
@@ -408,10 +451,15 @@ impl Shared {
         let actions = link.machine.handle(event);
         let idle = link.machine.phase() == Phase::Idle;
         // What is to be given back is taken out first: the user may send anew while it is told.
-        let dropped = match actions.contains(&Action::DropQueue) {
-            true => CLASSES.map(|class| (class, entry.queue(class).give_back())).into(),
-            false => Vec::new(),
+        // A link that goes down takes with it what waits of bulk transfers, for half a transfer is of no use to the next.
+        let ended = actions.iter().any(|action| matches!(action, Action::Down { .. }));
+        let classes = match actions.contains(&Action::DropQueue) {
+            true => &CLASSES[..],
+            false if ended => &[Class::Bulk],
+            false => &[],
         };
+        let dropped: Vec<_> =
+            classes.iter().map(|class| (*class, entry.queue(*class).give_back())).collect();
         entry.idle.store(idle, Ordering::SeqCst);
         for action in &actions {
             if let Action::Dial(dial) = *action {
