@@ -72,7 +72,7 @@ pub enum NodeError {
         /// Where it was looked for.
         address: SocketAddr,
         /// The last attempt's error.
-        why: String,
+        why: RemoteError,
     },
 }
 
@@ -149,7 +149,7 @@ async fn stay_registered(
             Ok(Err(refused)) => return refused.into(),
             Err(error @ RemoteError::Version { .. }) => return NodeError::Version(error),
             Err(error) if alone_since.elapsed() >= HEAD_GONE => {
-                return NodeError::HeadGone { address, why: error.to_string() };
+                return NodeError::HeadGone { address, why: error };
             }
             Err(error) => {
                 tracing::debug!("not registered yet: {error}");

@@ -135,7 +135,7 @@ impl Worker {
         }
         if !assign.view.members.contains_key(&node) {
             let reason = "the job's view does not name this node".to_owned();
-            return Err(AssignError::Failed { node, reason });
+            return Err(AssignError::failed(&node, reason));
         }
         Ok(())
     }
@@ -151,9 +151,9 @@ impl Worker {
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);
         let (tell, reports) = mpsc::unbounded_channel();
-        let engine = self.start_engine(&spec, tell.clone()).map_err(|error| {
-            AssignError::Failed { node: node.clone(), reason: error.to_string() }
-        })?;
+        let engine = self
+            .start_engine(&spec, tell.clone())
+            .map_err(|error| AssignError::failed(&node, error.to_string()))?;
         let inbox = engine.inbox();
         self.router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());

@@ -25,7 +25,7 @@ fn congestion(choice: Congestion) -> net::Congestion {
 pub fn policy(link: &LinkSection, section: &NetSection) -> LinkPolicy {
     LinkPolicy {
         rtt_ms: link.rtt.get().as_secs_f64() * 1e3,
-        bandwidth: link.bandwidth.bytes_per_second() as f64,
+        bandwidth: link.bandwidth.bytes_per_second(),
         congestion: congestion(link.congestion.unwrap_or(section.congestion)),
     }
 }

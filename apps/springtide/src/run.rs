@@ -21,14 +21,14 @@ use springtide_runtime::config::{GridConfig, Loaded, Sources, Steal, load};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
-use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::net::{Address, Contact, Why};
 use springtide_runtime::remote::Remote;
 use springtide_runtime::work::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use crate::args::{GlobalArgs, RunArgs};
-use crate::exit::{Exit, Failed, of_link};
+use crate::exit::{Exit, Failed, of_refusal};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
 use crate::outdir::{OutDir, manifest};
@@ -457,7 +457,7 @@ async fn drive(
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_WITHIN));
     let mut granted: Option<Granted> = None;
-    let mut lost: Option<(Instant, String)> = None;
+    let mut lost: Option<(Instant, Why)> = None;
     let mut ticks = interval(TICK);
     watch.talk.wait_for("waiting for nodes");
     loop {
@@ -494,13 +494,15 @@ async fn drive(
                 for (node, link) in changes {
                     let concerns = node == head || Some(&node) == coordinator;
                     if let Link::Down(why) = link && concerns {
-                        lost = Some((Instant::now(), format!("the link to {node} is down: {why}")));
+                        let text = format!("the link to {node} is down: {why}");
+                        lost = Some((Instant::now(), Why { text, ..why }));
                     }
                 }
             }
             () = give_up => {
-                let why = lost.map(|(_, why)| why).unwrap_or_default();
-                return Err(Failed::new(of_link(&why), why));
+                let refused = lost.as_ref().and_then(|(_, why)| why.refused);
+                let text = lost.map(|(_, why)| why.text).unwrap_or_default();
+                return Err(Failed::new(of_refusal(refused), text));
             }
             _ = ticks.tick() => watch.talk.tick(),
         }

@@ -23,7 +23,7 @@ pub use self::link::{Link, LinkProfile};
 pub use self::memory::{MemoryConfig, MemoryNet};
 pub use self::quic::NetError;
 pub use self::router::Router;
-pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
+pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, Why};
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, INLINE_MAX, Kind};
@@ -69,7 +69,7 @@ pub trait Inbox: Send + Sync {
     fn up(&self, _peer: &Peer) {}
     /// A link went down: what was sent over it and not answered may be lost. Also told when a node could not be reached
     /// at all; its incarnation is then the last known, or 0.
-    fn down(&self, _peer: &Peer, _why: &str) {}
+    fn down(&self, _peer: &Peer, _why: &Why) {}
     /// A payload that was taken for sending surely was not delivered. Follows [`Inbox::down`].
     fn undelivered(&self, _payload: Undelivered) {}
 }
@@ -296,7 +296,7 @@ impl Events for Upward {
         inbox.up(peer);
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         let Some(inner) = self.inner() else { return };
         let Some(inbox) = inner.inbox() else { return };
         let back = inner.bulk.down(&peer.node);

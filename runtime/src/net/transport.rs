@@ -70,13 +70,42 @@ pub(crate) trait Events: Send + Sync {
 
     /// A link went down: frames written to it may be lost. After every frame of that link. Also told when a node could
     /// not be reached at all; its incarnation is then the last known, or 0.
-    fn down(&self, peer: &Peer, why: &str);
+    fn down(&self, peer: &Peer, why: &Why);
 
     /// A queue that had refused is under half again.
     fn drained(&self, to: &NodeId, class: Class);
 
     /// A frame that was queued will not be sent, and surely was not delivered. Follows `down`.
     fn undelivered(&self, to: &NodeId, class: Class, frame: Frame);
+}
+
+/// Why a link went down, or could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// One side refused it, for this reason; none: it was lost, ended in order, or nobody answered.
+    pub refused: Option<RefuseReason>,
+    /// For people.
+    pub text: String,
+}
+
+impl Why {
+    /// A refusal.
+    pub fn refused(reason: RefuseReason, text: impl Into<String>) -> Self {
+        Self { refused: Some(reason), text: text.into() }
+    }
+}
+
+impl<T: Into<String>> From<T> for Why {
+    /// No refusal.
+    fn from(text: T) -> Self {
+        Self { refused: None, text: text.into() }
+    }
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// What state a link is in.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::id::NodeId;
-use crate::net::SendError;
+use crate::net::{RefuseReason, SendError, Why};
 
 /// Why a message to a remote actor was not taken, or a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum RemoteError {
         /// The callee's node.
         node: NodeId,
         /// What the network said.
-        why: String,
+        why: Why,
     },
     /// No actor is published under that name on that node. The message was not handled.
     #[error("no actor `{actor}` is published on {node}")]
@@ -97,6 +97,15 @@ pub enum Refusal {
 }
 
 impl RemoteError {
+    /// Why one side refuses to speak with the other, if it does: to try again is in vain.
+    pub fn refused(&self) -> Option<RefuseReason> {
+        match self {
+            RemoteError::Version { .. } => Some(RefuseReason::Protocol),
+            RemoteError::Gone { why, .. } => why.refused,
+            _ => None,
+        }
+    }
+
     /// Maps a refusal of the network to send a message.
     pub(crate) fn from_send(error: SendError, message: &'static str) -> Self {
         match error {

@@ -16,7 +16,7 @@ use super::caller::Calls;
 use super::published::{Directory, Published};
 use super::request::Remote;
 use crate::id::{NodeId, Peer};
-use crate::net::{Inbox, Net, Undelivered};
+use crate::net::{Inbox, Net, Undelivered, Why};
 use crate::wire::Kind;
 
 macro_rules! stats {
@@ -151,7 +151,7 @@ impl Inbox for Hub {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         self.callers.down(&peer.node);
         self.calls.down(&peer.node, why);
     }

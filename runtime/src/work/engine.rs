@@ -27,7 +27,7 @@ use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{Counters, Histograms, Statistics};
-use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered};
+use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
@@ -837,8 +837,8 @@ impl Inbox for Inner {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
-        self.lost(&peer.node, why);
+    fn down(&self, peer: &Peer, why: &Why) {
+        self.lost(&peer.node, &why.text);
     }
 
     fn undelivered(&self, (to, kind, body): Undelivered) {

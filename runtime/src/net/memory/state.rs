@@ -11,7 +11,7 @@ use super::MemoryConfig;
 use super::end::End;
 use super::pipe::{Item, Links, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
-use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError};
+use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, Why};
 use crate::wire::{Frame, HEADER_LEN};
 
 /// A node's place in [`State::nodes`]: one a name, whatever its life.
@@ -29,7 +29,7 @@ pub(super) struct Call {
 pub(super) enum News {
     Frame(Peer, Class, Frame),
     Up(Peer),
-    Down(Peer, String),
+    Down(Peer, Why),
     Drained(NodeId, Class),
     Undelivered(NodeId, Class, Frame),
 }
@@ -482,12 +482,17 @@ impl State {
             Load::Refuse(reason) => {
                 let end = self.nodes[to].ends.get(&from);
                 if end.is_some_and(|end| end.link == link && end.state == LinkState::Connecting) {
-                    self.down(to, from, &format!("refused: {reason:?}"), calls);
+                    self.down_as(
+                        to,
+                        from,
+                        Why::refused(reason, format!("refused: {reason:?}")),
+                        calls,
+                    );
                 }
             }
             Load::Goodbye(why) => {
                 if self.nodes[to].ends.get(&from).is_some_and(|end| end.link == link) {
-                    self.down(to, from, &why, calls);
+                    self.down(to, from, why, calls);
                 }
             }
             Load::Frame(frame) => {
@@ -604,12 +609,22 @@ impl State {
     // --- ends --------------------------------------------------------------------------------------------------
 
     /// A node's side of a link ends; what it had queued is given back.
-    pub(super) fn down(&mut self, node: Ix, peer: Ix, why: &str, calls: &mut Vec<Call>) {
+    pub(super) fn down(
+        &mut self,
+        node: Ix,
+        peer: Ix,
+        why: impl Into<String>,
+        calls: &mut Vec<Call>,
+    ) {
+        self.down_as(node, peer, Why::from(why), calls);
+    }
+
+    fn down_as(&mut self, node: Ix, peer: Ix, why: Why, calls: &mut Vec<Call>) {
         let other = self.nodes[peer].peer.clone();
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
         let told = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
         let held = end.reset();
-        self.tell(node, News::Down(told.clone(), why.to_owned()), calls);
+        self.tell(node, News::Down(told.clone(), why), calls);
         let unsent = self.withdraw(|parcel| parcel.from == node && parcel.to == peer);
         let unsent = unsent.into_iter().filter_map(|(class, parcel)| match parcel.load {
             Load::Frame(frame) => Some((class, frame)),

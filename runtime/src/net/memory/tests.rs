@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 
 use super::*;
-use crate::net::{Inbox, SendError, Undelivered};
+use crate::net::{Inbox, SendError, Undelivered, Why};
 use crate::wire::Kind;
 
 const MS: Duration = Duration::from_millis(1);
@@ -42,7 +42,7 @@ impl Inbox for Log {
     fn up(&self, peer: &Peer) {
         self.push(format!("up {} {}", peer.node, peer.incarnation.0));
     }
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         self.push(format!("down {} {}: {why}", peer.node, peer.incarnation.0));
     }
     fn undelivered(&self, (node, kind, body): Undelivered) {
@@ -162,7 +162,7 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     impl Events for Drained {
         fn frame(&self, _: &Peer, _: Class, _: Frame) {}
         fn up(&self, _: &Peer) {}
-        fn down(&self, _: &Peer, _: &str) {}
+        fn down(&self, _: &Peer, _: &Why) {}
         fn drained(&self, _: &NodeId, class: Class) {
             self.0.lock().unwrap().push(class);
         }

@@ -16,7 +16,7 @@ use super::machine::{Conn, Event};
 use super::{Code, Entry, Greeted, Shared, Slot};
 use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
 use crate::net::tls::{NodeName, SERVER_NAME};
-use crate::net::{Address, RefuseReason};
+use crate::net::{Address, RefuseReason, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
 /// Time for the peer to take in a refusal before the connection goes.
@@ -24,18 +24,22 @@ const REFUSAL_GRACE: Duration = Duration::from_secs(1);
 
 /// Why a dial led to no link.
 struct Failure {
-    why: String,
+    why: Why,
     /// To try again would fail again.
     fatal: bool,
 }
 
 impl Failure {
     fn passing(why: impl ToString) -> Self {
-        Self { why: why.to_string(), fatal: false }
+        Self { why: why.to_string().into(), fatal: false }
     }
 
     fn fatal(why: impl ToString) -> Self {
-        Self { why: why.to_string(), fatal: true }
+        Self { why: why.to_string().into(), fatal: true }
+    }
+
+    fn refused(reason: RefuseReason, why: String) -> Self {
+        Self { why: Why::refused(reason, why), fatal: true }
     }
 
     fn of_connection(error: &ConnectionError) -> Self {
@@ -43,10 +47,13 @@ impl Failure {
         let (code, what) = match error {
             ConnectionError::TransportError(error) => (error.code, error.to_string()),
             ConnectionError::ConnectionClosed(close) => (close.error_code, error.to_string()),
+            ConnectionError::VersionMismatch => {
+                return Self::refused(RefuseReason::Protocol, error.to_string());
+            }
             _ => return Self::passing(error),
         };
         match alert(code) {
-            Some(_) => Self::fatal(what),
+            Some(alert) => Self::refused(reason_of(alert), what),
             None => Self::passing(what),
         }
     }
@@ -186,7 +193,7 @@ impl Shared {
         if matches!(entry.lock().conns.get(&id), Some(Slot::Greeted(_))) {
             let (shared, entry) = (self.clone(), entry.clone());
             self.runtime.spawn(async move {
-                let why = conn.closed().await.to_string();
+                let why = conn.closed().await.to_string().into();
                 let mut link = entry.lock();
                 if matches!(link.conns.get(&id), Some(Slot::Greeted(_))) {
                     link.conns.remove(&id);
@@ -309,7 +316,7 @@ impl Shared {
                 RefuseReason::Crossed | RefuseReason::Closing | RefuseReason::BadHello
             );
             let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
-            return Err(if passing { Failure::passing(why) } else { Failure::fatal(why) });
+            return Err(Failure { why: Why::refused(refuse.reason, why), fatal: !passing });
         }
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
             .map_err(|why| self.hang_up(&conn, RefuseReason::BadHello, why))?;
@@ -323,7 +330,7 @@ impl Shared {
     fn hang_up(&self, conn: &Connection, reason: RefuseReason, detail: String) -> Failure {
         self.count_refused(reason, conn.remote_address(), &detail);
         conn.close(Code::Refused.into(), detail.as_bytes());
-        Failure::fatal(detail)
+        Failure::refused(reason, detail)
     }
 }
 

@@ -112,6 +112,7 @@ pub(super) async fn run(
     let orderly = said || goodbye.is_some() || matches!(error, ConnectionError::LocallyClosed);
     let why =
         goodbye.map_or_else(|| error.to_string(), |why| format!("the peer says goodbye: {why}"));
+    let why = why.into();
     entry.lock().conns.remove(&key);
     let wanted = !entry.is_empty();
     shared.feed(&entry, Event::Lost { conn: key, why, orderly, wanted });

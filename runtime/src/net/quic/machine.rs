@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use crate::id::Incarnation;
-use crate::net::RefuseReason;
+use crate::net::{RefuseReason, Why};
 
 /// A connection, from this peer's link's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,9 +32,9 @@ pub(super) enum Event {
     /// This side's dial was welcomed.
     Welcomed { dial: u64, incarnation: Incarnation, dials: u64 },
     /// This side's dial failed. `fatal`: to try again would fail again.
-    Failed { dial: u64, why: String, fatal: bool },
+    Failed { dial: u64, why: Why, fatal: bool },
     /// A connection is gone. `orderly`: the peer said goodbye. `wanted`: something waits to be sent.
-    Lost { conn: Conn, why: String, orderly: bool, wanted: bool },
+    Lost { conn: Conn, why: Why, orderly: bool, wanted: bool },
     /// The wait that `Action::Retry` asked for is over.
     Retry { serial: u64, wanted: bool },
     /// The user wants no link to this peer.
@@ -59,7 +59,7 @@ pub(super) enum Action {
     /// Tell the user; frames may flow over `conn` both ways.
     Up { conn: Conn, incarnation: Incarnation, again: bool },
     /// Tell the user.
-    Down { incarnation: Incarnation, why: String },
+    Down { incarnation: Incarnation, why: Why },
     /// Give back what waits to be sent.
     DropQueue,
 }
@@ -303,7 +303,7 @@ impl Machine {
         out.push(Action::Up { conn, incarnation, again });
     }
 
-    fn down(&mut self, why: String, out: &mut Vec<Action>) {
+    fn down(&mut self, why: Why, out: &mut Vec<Action>) {
         out.push(Action::Down { incarnation: self.incarnation.unwrap_or_default(), why });
     }
 
@@ -313,7 +313,7 @@ impl Machine {
         out.push(Action::Dial(self.dials));
     }
 
-    fn attempt_failed(&mut self, why: String, fatal: bool, out: &mut Vec<Action>) {
+    fn attempt_failed(&mut self, why: Why, fatal: bool, out: &mut Vec<Action>) {
         self.failed += 1;
         if fatal || self.failed >= self.attempts_max {
             self.failed = 0;

@@ -329,7 +329,7 @@ fn a_later_life_replaces_a_link_and_an_earlier_one_is_refused() {
     assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
     let actions = machine.handle(hello(3, 6, 1));
     let conn = Conn::Theirs(3);
-    let why = "the node began a new life".to_owned();
+    let why = "the node began a new life".into();
     assert_eq!(
         actions,
         [
@@ -394,7 +394,7 @@ fn waits_double_up_to_a_bound_and_differ() {
     let mut waits = Vec::new();
     for _ in 0..12 {
         let Some(Action::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
-        let failed = Event::Failed { dial, why: String::new(), fatal: false };
+        let failed = Event::Failed { dial, why: "".into(), fatal: false };
         let [Action::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
         waits.push(after);
         actions = machine.handle(Event::Retry { serial, wanted: true });
