@@ -24,6 +24,7 @@ use springtide_runtime::work::{Engine, EngineConfig, Notes, PoolConfig, RealSeam
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::admit;
 use crate::cluster::{ClusterCoordinator, Joined, Period};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
 use crate::job::{
@@ -105,11 +106,11 @@ impl Worker {
         let hub = self.hub.clone();
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
-            .accepts::<Assign>()
-            .accepts::<NewView>()
-            .accepts::<Finish>()
-            .accepts::<Release>()
-            .accepts::<Shutdown>();
+            .accepts_from::<Assign>(admit::head)
+            .accepts_from::<NewView>(admit::worker)
+            .accepts_from::<Finish>(admit::worker)
+            .accepts_from::<Release>(admit::worker)
+            .accepts_from::<Shutdown>(admit::head);
         addr
     }
 

@@ -151,6 +151,7 @@ impl From<NodeError> for Failed {
         match error {
             NodeError::Net(error) => error.into(),
             NodeError::Version(error) => Self::new(Exit::Version, error),
+            NodeError::Denied(_) => Self::new(Exit::Auth, error),
             NodeError::HeadGone { ref why, .. } => Self::new(of_refusal(why.refused()), error),
             error => Self::failure(error),
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
+use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
@@ -262,7 +263,11 @@ struct Session {
 /// Publishes the client of a process on its endpoint, before that starts.
 fn listen(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
     let (client, news) = Client::new();
-    endpoint.hub.publish(CLIENT, client.start()).accepts::<JobNote>().accepts::<JobEnded>();
+    endpoint
+        .hub
+        .publish(CLIENT, client.start())
+        .accepts_from::<JobNote>(admit::worker)
+        .accepts_from::<JobEnded>(admit::worker);
     (Links::listen(&endpoint.router, Door::Client), news)
 }
 
@@ -366,7 +371,7 @@ async fn attached(
     run: &str,
     watch: &mut Watch<'_>,
 ) -> Result<(Ended, Exit), Failed> {
-    let Attachment { endpoint, links, news, head } = attach(file, &config.value).await?;
+    let Attachment { endpoint, links, news, head, .. } = attach(file, &config.value).await?;
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
         version: order.version.to_owned(),
@@ -392,6 +397,8 @@ pub struct Attachment {
     pub endpoint: Endpoint,
     /// The head's node.
     pub head: NodeId,
+    /// Where it was reached.
+    pub address: std::net::SocketAddr,
     links: Arc<Links>,
     news: mpsc::Receiver<(JobId, News)>,
 }
@@ -444,7 +451,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             _ => refused,
         });
     }
-    Ok(Attachment { endpoint, head, links, news })
+    Ok(Attachment { endpoint, head, address, links, news })
 }
 
 /// Submits, and follows the job to its end.

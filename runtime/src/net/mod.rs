@@ -12,7 +12,9 @@ mod router;
 pub mod tls;
 mod transport;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -23,7 +25,9 @@ pub use self::link::{Link, LinkProfile};
 pub use self::memory::{MemoryConfig, MemoryNet};
 pub use self::quic::NetError;
 pub use self::router::Router;
-pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, Why};
+pub use self::transport::{
+    Buffers, ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, Why,
+};
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, INLINE_MAX, Kind};
@@ -110,7 +114,12 @@ struct Inner {
     transport: Arc<dyn Transport>,
     bulk: bulk::Layer,
     inbox: OnceLock<Arc<dyn Inbox>>,
+    /// No more payloads are taken.
+    closing: AtomicBool,
 }
+
+/// How long [`Net::close`] waits for bulk transfers that are under way.
+pub const BULK_GRACE: Duration = Duration::from_secs(2);
 
 impl Net {
     /// A node on a QUIC network. To be called on the endpoint's thread, inside its current-thread runtime; nothing comes or
@@ -140,7 +149,8 @@ impl Net {
         let transport = build(upward.clone())?;
         // Transfers of two lives of a node must not be taken for each other's.
         let bulk = bulk::Layer::new(bulk, transport.me().incarnation.0);
-        let inner = Arc::new(Inner { transport, bulk, inbox: OnceLock::new() });
+        let closing = AtomicBool::new(false);
+        let inner = Arc::new(Inner { transport, bulk, inbox: OnceLock::new(), closing });
         let _ = upward.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
@@ -215,7 +225,7 @@ impl Net {
         if len > cap {
             return Err(SendError::TooLong { kind, len, cap });
         }
-        if self.0.inbox.get().is_none() {
+        if self.0.inbox.get().is_none() || self.0.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
         if class == Class::Bulk || len > INLINE_MAX {
@@ -230,6 +240,17 @@ impl Net {
             Class::Bulk => self.0.bulk.room(to),
             _ => self.0.transport.room(to, class),
         }
+    }
+
+    /// What the certificate of a node whose link is up lets it do. None without a link, and in memory, where there are no
+    /// certificates.
+    pub fn role(&self, node: &NodeId) -> Option<tls::Role> {
+        self.0.transport.role(node)
+    }
+
+    /// The socket's buffers, where there is one and the system tells.
+    pub fn buffers(&self) -> Option<Buffers> {
+        self.0.transport.buffers()
     }
 
     /// What is expected of the link to a node, where the settings name its cluster. None otherwise, and in memory.
@@ -252,8 +273,19 @@ impl Net {
         &*self.0.transport
     }
 
-    /// Takes no more payloads, sends what is queued for a short time, says goodbye and closes every link.
+    /// Takes no more payloads, sends what is queued for a short time ([`BULK_GRACE`] for bulk transfers, then the
+    /// transport's own for the rest), says goodbye and closes every link.
     pub async fn close(&self, reason: &str) {
+        self.0.closing.store(true, Ordering::Release);
+        // Chunks go as credits come, so the links must stay open for both.
+        let bulk = async {
+            while self.0.bulk.is_busy() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(BULK_GRACE, bulk).await.is_err() {
+            tracing::warn!("closed before all bulk transfers were through");
+        }
         self.0.transport.close(reason);
         self.0.transport.closed().await;
     }

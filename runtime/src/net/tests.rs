@@ -1,7 +1,6 @@
 //! The handle over real QUIC endpoints on loopback: what the transport's and the bulk layer's own tests do not show.
 
 use std::sync::Mutex;
-use std::time::Duration;
 
 use super::tls::{Ca, EPHEMERAL_VALIDITY};
 use super::*;
@@ -88,4 +87,19 @@ async fn a_large_payload_arrives_whole_beside_small_ones() {
     a.close("done").await;
     b.close("done").await;
     assert_eq!(a.send(&to, Class::Control, Kind::TELL, "late"), Err(SendError::Closed));
+}
+
+#[tokio::test]
+async fn a_transfer_under_way_is_through_before_the_end() {
+    let ca = Ca::ephemeral("test").unwrap();
+    let ((a, at_a), (b, at_b)) = (node(&ca, "a"), node(&ca, "b"));
+    a.learn(b.contact());
+    a.start(at_a);
+    b.start(at_b.clone());
+    let large = Bytes::from(vec![9; 4 << 20]);
+    a.send(&b.me().node, Class::Bulk, Kind::TASK_RESULT, large.clone()).unwrap();
+    a.close("done").await;
+    until("it is there", || at_b.all().len() == 1).await;
+    assert!(at_b.all()[0].1 == large, "it has changed");
+    b.close("done").await;
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::tls::Role;
 use super::{Address, Class, Contact, LinkPolicy, SendError};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -40,6 +41,17 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Bytes that may still be queued to a peer in a class: headers count. 0 for an unknown peer.
     fn room(&self, to: &NodeId, class: Class) -> usize;
+
+    /// What the certificate of a node whose link is up lets it do; none without a link, and where there are no
+    /// certificates.
+    fn role(&self, _node: &NodeId) -> Option<Role> {
+        None
+    }
+
+    /// The socket's buffers, where there is one and the system tells.
+    fn buffers(&self) -> Option<Buffers> {
+        None
+    }
 
     /// What is expected of the link to a node, where the settings name its cluster.
     fn expected(&self, _node: &NodeId) -> Option<LinkPolicy> {
@@ -123,6 +135,17 @@ pub enum LinkState {
     Up,
 }
 
+/// Buffers of a socket, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffers {
+    /// Asked for each direction.
+    pub asked: u64,
+    /// Granted for receiving.
+    pub receive: u64,
+    /// Granted for sending.
+    pub send: u64,
+}
+
 /// Traffic of one class over a link, in both directions. Bytes are payload; headers are 8 bytes a frame on top.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassStats {
@@ -153,6 +176,10 @@ pub struct LinkStats {
     pub state: LinkState,
     /// Smoothed round trip of the current connection, once one was measured on it.
     pub rtt: Option<Duration>,
+    /// Largest packet that the path of the current connection was seen to carry, in bytes of UDP payload; it grows while
+    /// larger ones are tried. None without a connection, and in memory.
+    #[serde(default)]
+    pub mtu: Option<u16>,
     /// Traffic by class.
     pub classes: BTreeMap<Class, ClassStats>,
     /// Times the link came up after the first.

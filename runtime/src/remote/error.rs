@@ -91,6 +91,14 @@ pub enum Refusal {
     /// The actor is published without this message: see `Published::accepts`.
     #[error("the message is not among those it accepts")]
     NotAccepted,
+    /// The sender's certificate has not the role that the message takes.
+    #[error(
+        "the role in this node's certificate does not allow it: issue one of the right role with `springtide ca issue`"
+    )]
+    Role,
+    /// The message claims to be from another node, cluster or life than the certificate and hello of its link name.
+    #[error("the message names another sender than the certificate and hello of its link")]
+    Identity,
     /// A reason this version does not know.
     #[error("for a reason unknown to this version (code {0})")]
     Other(u16),
@@ -102,6 +110,9 @@ impl RemoteError {
         match self {
             RemoteError::Version { .. } => Some(RefuseReason::Protocol),
             RemoteError::Gone { why, .. } => why.refused,
+            RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. } => {
+                Some(RefuseReason::Identity)
+            }
             _ => None,
         }
     }

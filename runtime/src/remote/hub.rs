@@ -53,6 +53,8 @@ stats! {
     tells_in,
     /// Calls of other nodes that were answered with a refusal.
     refused_in,
+    /// Messages of other nodes whose sender has not the role for them, or claims to be another.
+    denied_in,
     /// Tells of other nodes that were dropped: no such actor, not accepted, stopped, too many in flight.
     tells_dropped,
     /// Calls of this node that had no answer in time.

@@ -28,10 +28,12 @@ fn help_and_version_are_data() {
 
 #[test]
 fn slips_of_the_finger_are_told_with_what_was_meant() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[], "Usage:"),
         (&["runn"], "'run'"),
         (&["run", "fibb"], "'fib'"),
+        (&["run", "fbi"], "'fib'"),
+        (&["pu", "grid.toml"], "'up'"),
         (&["run", "fib", "--cluster", "3x2"], "'--clusters'"),
         (&["run", "fib", "--clusters", "3"], "clusters x nodes such as 3x2"),
         (&["run", "fib", "--timeout", "10"], "10"),

@@ -265,6 +265,11 @@ impl Layer {
         }
     }
 
+    /// Whether anything is on its way out and not yet taken in at the other side.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.lock().sender.is_busy()
+    }
+
     /// Bytes of payloads that may still be queued for a peer.
     pub(crate) fn room(&self, to: &NodeId) -> usize {
         self.config.queue_bytes.saturating_sub(self.lock().sender.held(to))

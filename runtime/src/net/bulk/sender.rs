@@ -176,6 +176,11 @@ impl Sender {
         Some(self.limbo.swap_remove(at))
     }
 
+    /// Whether any transfer is not yet credited whole.
+    pub(super) fn is_busy(&self) -> bool {
+        self.peers.values().any(|peer| !peer.transfers.is_empty())
+    }
+
     /// Bytes of payloads held for a peer.
     pub(super) fn held(&self, to: &NodeId) -> usize {
         self.peers.get(to).map_or(0, |peer| peer.held)

@@ -146,6 +146,7 @@ impl End {
             peer: self.peer.clone().unwrap_or_else(unknown),
             state: self.state,
             rtt: self.rtt,
+            mtu: None,
             classes,
             reconnects: self.ups.saturating_sub(1),
             unknown_kinds: 0,

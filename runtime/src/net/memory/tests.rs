@@ -300,6 +300,22 @@ async fn closing_sends_what_is_queued_and_says_goodbye() {
     assert_eq!(a_log.lines(), ["up b 1"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_bulk_transfers_but_not_for_ever() {
+    for (rate, through) in [(1_000_000, true), (10_000, false)] {
+        let net = MemoryNet::new(1);
+        net.set_link(&"x".into(), &"y".into(), LinkProfile::default().delay(10 * MS).rate(rate));
+        let ((a, _), (b, b_log)) = pair(&net);
+        a.send(&b.me().node, Class::Bulk, Kind::TASK_RESULT, vec![7; 500_000]).unwrap();
+        let start = Instant::now();
+        a.close("done").await;
+        assert!(start.elapsed() <= crate::net::BULK_GRACE + 2 * SECOND, "{:?}", start.elapsed());
+        assert_eq!(tell(&a, &b, Class::Steal, 9, 1), Err(SendError::Closed));
+        sleep(SECOND).await;
+        assert_eq!(b_log.count("task-result"), usize::from(through));
+    }
+}
+
 /// Round trips of steals over 10 ms each way at 1 MB/s, sorted, while `len` bytes go the same way in bulk.
 async fn steals(len: usize, count: usize) -> Vec<Duration> {
     struct Victim(Net);

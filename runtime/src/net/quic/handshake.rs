@@ -156,7 +156,8 @@ impl Shared {
             conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
         let frame = read_frame(&mut recv).await.map_err(|why| bad(format!("no hello: {why}")))?;
         let hello: Hello = decode(Kind::HELLO, &frame).map_err(bad)?;
-        let greeted = Greeted { conn: conn.clone(), send, recv, first: None };
+        let role = certificate.may();
+        let greeted = Greeted { conn: conn.clone(), send, recv, role, first: None };
         let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
         match hello.check(&expected) {
             Ok(_protocol) => Ok((hello, greeted)),
@@ -323,7 +324,7 @@ impl Shared {
         welcome
             .check(&entry.node, &certificate)
             .map_err(|refuse| self.hang_up(&conn, refuse.reason, refuse.detail))?;
-        Ok((welcome, Greeted { conn, send, recv, first: None }))
+        Ok((welcome, Greeted { conn, send, recv, role: certificate.may(), first: None }))
     }
 
     /// This side called and does not like who answers.

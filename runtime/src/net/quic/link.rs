@@ -20,6 +20,7 @@ use super::{Code, Entry, Greeted, Shared};
 use crate::id::Peer;
 use crate::net::Class;
 use crate::net::hello::Goodbye;
+use crate::net::tls::Role;
 use crate::wire::{self, Frame, Kind};
 
 /// Bodies from this length on go to quinn as they are; shorter ones are copied together with their headers, for a copy
@@ -32,6 +33,7 @@ const READ_CHUNKS: usize = 32;
 pub(super) struct Live {
     pub conn: Connection,
     pub peer: Peer,
+    pub role: Role,
     /// Whether frames may still be taken from the queues for it, and handed out from it.
     alive: AtomicBool,
     /// The peer's goodbye.
@@ -41,9 +43,9 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub fn new(conn: Connection, peer: Peer) -> Self {
+    pub fn new(conn: Connection, peer: Peer, role: Role) -> Self {
         let (alive, goodbye) = (AtomicBool::new(true), Mutex::default());
-        Self { conn, peer, alive, goodbye, seen: Default::default() }
+        Self { conn, peer, role, alive, goodbye, seen: Default::default() }
     }
 
     fn is_alive(&self) -> bool {
@@ -74,7 +76,7 @@ pub(super) async fn run(
     live: Arc<Live>,
     greeted: Greeted,
 ) {
-    let Greeted { conn, send, recv, first } = greeted;
+    let Greeted { conn, send, recv, first, .. } = greeted;
     let mut writers = JoinSet::new();
     let mut readers = JoinSet::new();
     let ends = || End { shared: shared.clone(), entry: entry.clone(), live: live.clone() };

@@ -29,10 +29,10 @@ use self::link::Live;
 use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
 use self::settings::Configs;
-use super::tls::{NodeIdentity, TlsError};
+use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
-    Address, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig, RefuseReason,
-    RefusedCounts, SendError, Transport,
+    Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
+    RefuseReason, RefusedCounts, SendError, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -102,6 +102,7 @@ struct Shared {
     config: NetConfig,
     configs: Configs,
     address: SocketAddr,
+    buffers: Option<Buffers>,
     endpoint: Endpoint,
     runtime: Handle,
     events: Arc<dyn Events>,
@@ -145,6 +146,8 @@ struct Greeted {
     conn: Connection,
     send: SendStream,
     recv: RecvStream,
+    /// What its certificate lets it do.
+    role: Role,
     /// What must be written before anything else.
     first: Option<Frame>,
 }
@@ -166,7 +169,7 @@ impl Quic {
         }
         let configs = Configs::new(&config, identity)?;
         let bind_error = |source| NetError::Bind { what: config.bind.to_string(), source };
-        let socket = settings::socket(&config)?;
+        let (socket, buffers) = settings::socket(&config)?;
         let bound = socket.local_addr().map_err(bind_error)?;
         let address = match config.advertise {
             Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), bound.port()),
@@ -189,6 +192,7 @@ impl Quic {
             config,
             configs,
             address,
+            buffers,
             endpoint,
             runtime,
             events,
@@ -296,6 +300,19 @@ impl Transport for Quic {
         self.0.find(to).map_or(0, |entry| entry.queue(class).room())
     }
 
+    fn buffers(&self) -> Option<Buffers> {
+        self.0.buffers
+    }
+
+    fn role(&self, node: &NodeId) -> Option<Role> {
+        let entry = self.0.find(node)?;
+        let link = entry.lock();
+        link.conns.values().find_map(|slot| match slot {
+            Slot::Live(live) => Some(live.role),
+            _ => None,
+        })
+    }
+
     fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
         let cluster = self.0.find(node)?.lock().cluster.clone();
         self.0.config.links.get(&cluster).copied()
@@ -348,17 +365,16 @@ impl Entry {
             Phase::Backoff(_) => LinkState::Backoff,
             Phase::Up(_) => LinkState::Up,
         };
-        let rtt = link.conns.values().find_map(|slot| match slot {
-            Slot::Live(live) => {
-                let path = live.conn.stats().path;
-                (path.sent_packets >= RTT_PACKETS).then_some(path.rtt)
-            }
+        let path = link.conns.values().find_map(|slot| match slot {
+            Slot::Live(live) => Some(live.conn.stats().path),
             _ => None,
         });
+        let rtt = path.filter(|path| path.sent_packets >= RTT_PACKETS).map(|path| path.rtt);
         LinkStats {
             peer: self.peer(&link),
             state,
             rtt,
+            mtu: path.map(|path| path.current_mtu),
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
@@ -518,7 +534,7 @@ impl Shared {
                 let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live = Arc::new(Live::new(greeted.conn.clone(), peer));
+                let live = Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role));
                 link.conns.insert(conn, Slot::Live(live.clone()));
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
