@@ -53,7 +53,7 @@ Exit codes:
   2    wrong options, configuration or input files
   3    the grid cannot give the nodes asked for
   4    took longer than --timeout
-  5    a certificate is missing, foreign or expired
+  5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too";
 
@@ -104,6 +104,7 @@ pub fn of_refusal(refused: Option<RefuseReason>) -> Exit {
             RefuseReason::StaleIncarnation
             | RefuseReason::BadHello
             | RefuseReason::Crossed
+            | RefuseReason::Banned
             | RefuseReason::Closing
             | RefuseReason::Other,
         )

@@ -9,6 +9,7 @@ pub mod link;
 pub mod memory;
 mod quic;
 mod router;
+mod strikes;
 pub mod tls;
 mod transport;
 
@@ -25,6 +26,8 @@ pub use self::link::{Link, LinkProfile};
 pub use self::memory::{MemoryConfig, MemoryNet};
 pub use self::quic::NetError;
 pub use self::router::Router;
+pub(crate) use self::strikes::Strikes;
+pub use self::strikes::{BAN, STRIKES, STRIKES_WITHIN};
 pub use self::transport::{
     Buffers, ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, Why,
 };
@@ -74,6 +77,9 @@ pub trait Inbox: Send + Sync {
     /// A link went down: what was sent over it and not answered may be lost. Also told when a node could not be reached
     /// at all; its incarnation is then the last known, or 0.
     fn down(&self, _peer: &Peer, _why: &Why) {}
+    /// A peer broke the protocol and lost its link for it. `banned`: it did [`STRIKES`] times within [`STRIKES_WITHIN`],
+    /// and its links are refused for [`BAN`].
+    fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
     /// A payload that was taken for sending surely was not delivered. Follows [`Inbox::down`].
     fn undelivered(&self, _payload: Undelivered) {}
 }
@@ -273,6 +279,13 @@ impl Net {
         &*self.0.transport
     }
 
+    /// To be told by whoever decodes payloads: this one of `peer` is malformed. Its link is closed with that reason; after
+    /// [`STRIKES`] within [`STRIKES_WITHIN`] it gets none for [`BAN`]. To be called on the endpoint's thread, from within
+    /// [`Inbox::frame`].
+    pub fn breach(&self, peer: &Peer, why: &str) {
+        self.0.transport.breach(peer, why);
+    }
+
     /// Takes no more payloads, sends what is queued for a short time ([`BULK_GRACE`] for bulk transfers, then the
     /// transport's own for the rest), says goodbye and closes every link.
     pub async fn close(&self, reason: &str) {
@@ -318,7 +331,10 @@ impl Events for Upward {
             Ok(None) => {}
             Ok(Some(bulk::Told::Payload(kind, body))) => inbox.frame(from, kind, body),
             Ok(Some(bulk::Told::Undelivered(payload))) => inbox.undelivered(payload),
-            Err(error) => tracing::warn!(peer = %from, %error, "bad bulk transfer"),
+            Err(error) if error.is_breach() => inner.transport.breach(from, &error.to_string()),
+            Err(error) => {
+                tracing::info!(peer = %from, %error, "a part of a bulk transfer is dropped")
+            }
         }
     }
 
@@ -334,6 +350,12 @@ impl Events for Upward {
         let back = inner.bulk.down(&peer.node);
         inbox.down(peer, why);
         back.into_iter().for_each(|payload| inbox.undelivered(payload));
+    }
+
+    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+        let Some(inner) = self.inner() else { return };
+        let Some(inbox) = inner.inbox() else { return };
+        inbox.struck(peer, why, banned);
     }
 
     fn drained(&self, to: &NodeId, class: Class) {

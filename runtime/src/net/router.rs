@@ -98,6 +98,10 @@ impl Inbox for Router {
         self.each(|inbox| inbox.down(peer, why));
     }
 
+    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+        self.each(|inbox| inbox.struck(peer, why, banned));
+    }
+
     fn undelivered(&self, payload: Undelivered) {
         if let Some(inbox) = self.find(payload.1) {
             inbox.undelivered(payload);

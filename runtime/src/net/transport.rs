@@ -64,6 +64,10 @@ pub(crate) trait Transport: Send + Sync {
     /// Links refused by this side, by reason.
     fn refused(&self) -> RefusedCounts;
 
+    /// A peer broke the protocol inside its frames: closes the link that they came over with this reason, and notes a
+    /// strike, as for broken frames themselves. [`Events::struck`] follows. On the endpoint's thread.
+    fn breach(&self, peer: &Peer, why: &str);
+
     /// Refuses new frames, sends what is queued (for a short, stated time), says goodbye and closes every link.
     fn close(&self, reason: &str);
 
@@ -86,6 +90,10 @@ pub(crate) trait Events: Send + Sync {
 
     /// A queue that had refused is under half again.
     fn drained(&self, to: &NodeId, class: Class);
+
+    /// A peer broke the protocol and lost its link for it; `banned`: once too often, and its links are refused for
+    /// [`BAN`](super::BAN).
+    fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
 
     /// A frame that was queued will not be sent, and surely was not delivered. Follows `down`.
     fn undelivered(&self, to: &NodeId, class: Class, frame: Frame);
@@ -186,6 +194,9 @@ pub struct LinkStats {
     pub reconnects: u64,
     /// Frames of unknown kinds that were skipped.
     pub unknown_kinds: u64,
+    /// Times the peer broke the protocol and lost its link for it.
+    #[serde(default)]
+    pub strikes: u64,
 }
 
 /// Why a link is refused. The names are on the wire and in counters.
@@ -212,6 +223,8 @@ pub enum RefuseReason {
     BadHello,
     /// Both sides opened a connection at once, and the other one stays; or it is a connection given up since.
     Crossed,
+    /// The peer broke the protocol several times of late: see [`BAN`](super::BAN).
+    Banned,
     /// The endpoint is closing.
     Closing,
     /// A reason that a newer version gave and this one does not know.

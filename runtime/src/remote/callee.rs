@@ -265,8 +265,7 @@ impl Hub {
             Ok(envelope) => envelope,
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                tracing::warn!(peer = %from, %error, "a message to an actor does not decode");
-                return;
+                return self.net.breach(from, &format!("a message to an actor: {error}"));
             }
         };
         self.count(|counters| match envelope.deadline_ms {

@@ -124,8 +124,7 @@ impl Hub {
             Ok(reply) => (reply.id, reply.code, frame.slice_ref(reply.body)),
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                tracing::warn!(peer = %from, %error, "an answer does not decode");
-                return;
+                return self.net.breach(from, &format!("an answer: {error}"));
             }
         };
         if !self.calls.reply(from, id, Outcome::Reply { code, body }) {

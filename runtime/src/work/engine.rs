@@ -833,7 +833,7 @@ impl Inbox for Inner {
         }
         if let Err(error) = self.dispatch(from, kind, body) {
             self.state().counters.frames_refused += 1;
-            tracing::warn!(%error, from = %from, ?kind, "a frame was refused");
+            self.net.breach(from, &format!("a {kind:?} frame: {error}"));
         }
     }
 

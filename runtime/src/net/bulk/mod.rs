@@ -132,6 +132,24 @@ pub enum BulkError {
 }
 
 impl BulkError {
+    /// Whether no peer that keeps to the protocol makes it. Parts of transfers that are not under way can be what a link
+    /// that went down has left, and a newer version may send kinds that this one does not know.
+    pub(crate) fn is_breach(&self) -> bool {
+        match self {
+            BulkError::Stray
+            | BulkError::Unknown { .. }
+            | BulkError::Kind { .. }
+            | BulkError::NoMemory { .. } => false,
+            BulkError::Wire(_)
+            | BulkError::Foreign(_)
+            | BulkError::Id { .. }
+            | BulkError::TooLong { .. }
+            | BulkError::TooMany { .. }
+            | BulkError::Overrun { .. }
+            | BulkError::Credit { .. } => true,
+        }
+    }
+
     /// A word for the other side's log.
     fn reason(&self) -> &'static str {
         match self {
@@ -214,7 +232,7 @@ impl Layer {
     /// Takes in a frame for which [`is_bulk`] holds.
     ///
     /// # Errors
-    /// What the peer did wrong; its link should be closed when that goes on.
+    /// What the peer did wrong; its link is to be closed where that is a breach.
     pub(crate) fn frame(
         &self,
         transport: &dyn Transport,

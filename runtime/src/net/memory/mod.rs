@@ -301,6 +301,14 @@ impl Transport for Node {
         self.core.lock().refused(&self.me)
     }
 
+    fn breach(&self, peer: &Peer, why: &str) {
+        let banned = self.core.with(|state, now| state.breach(&self.me, peer, why, now));
+        if let Some(banned) = banned {
+            tracing::warn!(%peer, why, banned, "the peer broke the protocol; the link is closed");
+            self.events.struck(peer, why, banned);
+        }
+    }
+
     fn close(&self, reason: &str) {
         self.core.with(|state, now| state.close(&self.me, reason, now));
     }

@@ -525,8 +525,10 @@ impl State {
     ) {
         let node = &mut self.nodes[to];
         let known = node.ends.get(&from).and_then(|end| end.peer.clone());
+        let banned = node.ends.get(&from).is_some_and(|end| end.strikes.is_banned(now));
         let refuse = match &known {
             _ if node.life != Life::Running => Some(RefuseReason::Closing),
+            _ if banned => Some(RefuseReason::Banned),
             Some(known) if known.incarnation > peer.incarnation => {
                 Some(RefuseReason::StaleIncarnation)
             }
@@ -636,6 +638,30 @@ impl State {
             }
             self.tell(node, News::Undelivered(told.node.clone(), class, frame), calls);
         }
+    }
+
+    /// A peer broke the protocol: its link is closed. Returns whether it is banned now; none if there was no link.
+    pub(super) fn breach(
+        &mut self,
+        me: &Peer,
+        peer: &Peer,
+        why: &str,
+        now: Duration,
+    ) -> Option<bool> {
+        let (ix, other) = (self.living(me)?, self.by_name(&peer.node)?);
+        let end = self.nodes[ix].ends.get_mut(&other)?;
+        if end.state != LinkState::Up || end.peer.as_ref() != Some(peer) {
+            return None;
+        }
+        let (link, banned) = (end.link, end.strikes.strike(now.max(self.fine)));
+        let mut calls = Vec::new();
+        self.down(ix, other, why, &mut calls);
+        let load = Load::Goodbye(why.to_owned());
+        self.post(Parcel { from: ix, to: other, link, load }, Class::Bulk, GREETING, now);
+        for call in calls {
+            self.schedule(now.max(self.fine), Event::Tell(call));
+        }
+        Some(banned)
     }
 
     pub(super) fn forget(&mut self, me: &Peer, node: &NodeId, now: Duration) {

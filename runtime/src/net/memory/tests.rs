@@ -316,6 +316,27 @@ async fn closing_waits_for_bulk_transfers_but_not_for_ever() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_breaks_the_protocol_too_often_is_shut_out_for_a_while() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    for strike in 1..=3 {
+        let nonsense = Frame::new(Kind::BULK_CREDIT, &[0xc1; 9][..]);
+        b.transport().send(&a.me().node, Class::Control, nonsense).unwrap();
+        sleep(SECOND).await;
+        assert_eq!((a_log.count("down b"), b_log.count("down a")), (strike, strike));
+    }
+    assert_eq!(a.links()[0].strikes, 3);
+    tell(&b, &a, Class::Steal, 1, 1).unwrap();
+    sleep(SECOND).await;
+    assert_eq!(b_log.lines()[b_log.lines().len() - 2], "down a 1: refused: Banned");
+    assert_eq!(a.refused()[&crate::net::RefuseReason::Banned], 1);
+    sleep(crate::net::BAN).await;
+    tell(&b, &a, Class::Steal, 2, 1).unwrap();
+    sleep(SECOND).await;
+    assert_eq!(a_log.count("tell 2"), 1);
+}
+
 /// Round trips of steals over 10 ms each way at 1 MB/s, sorted, while `len` bytes go the same way in bulk.
 async fn steals(len: usize, count: usize) -> Vec<Duration> {
     struct Victim(Net);

@@ -14,9 +14,10 @@ use tokio::time::timeout;
 
 use super::machine::{Conn, Event};
 use super::{Code, Entry, Greeted, Shared, Slot};
+use crate::id::NodeId;
 use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
 use crate::net::tls::{NodeName, SERVER_NAME};
-use crate::net::{Address, RefuseReason, Why};
+use crate::net::{Address, BAN, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
 /// Time for the peer to take in a refusal before the connection goes.
@@ -167,6 +168,12 @@ impl Shared {
 
     fn hello(self: &Arc<Self>, hello: Hello, greeted: Greeted) {
         let entry = self.entry(&hello.node, &hello.cluster);
+        if self.is_banned(&entry) {
+            let detail = banned(&hello.node);
+            self.count_refused(RefuseReason::Banned, greeted.conn.remote_address(), &detail);
+            self.runtime.spawn(self.clone().refuse(greeted, RefuseReason::Banned, detail));
+            return;
+        }
         let id = Conn::Theirs(self.next_conn.fetch_add(1, Ordering::Relaxed));
         let conn = greeted.conn.clone();
         {
@@ -269,6 +276,9 @@ impl Shared {
     }
 
     async fn call(&self, entry: &Entry, dial: u64) -> Result<(Welcome, Greeted), Failure> {
+        if self.is_banned(entry) {
+            return Err(Failure::refused(RefuseReason::Banned, banned(&entry.node)));
+        }
         let (address, cluster) = {
             let link = entry.lock();
             let address = link.address.ok_or_else(|| Failure::passing("no address is known"))?;
@@ -314,7 +324,10 @@ impl Shared {
             conn.close(Code::Refused.into(), b"as you say");
             let passing = matches!(
                 refuse.reason,
-                RefuseReason::Crossed | RefuseReason::Closing | RefuseReason::BadHello
+                RefuseReason::Crossed
+                    | RefuseReason::Closing
+                    | RefuseReason::BadHello
+                    | RefuseReason::Banned
             );
             let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
             return Err(Failure { why: Why::refused(refuse.reason, why), fatal: !passing });
@@ -333,6 +346,13 @@ impl Shared {
         conn.close(Code::Refused.into(), detail.as_bytes());
         Failure::refused(reason, detail)
     }
+}
+
+fn banned(node: &NodeId) -> String {
+    format!(
+        "{node} broke the protocol {STRIKES} times of late: no link for {} s; do both run the same version?",
+        BAN.as_secs()
+    )
 }
 
 /// Whom the peer's certificate names. TLS has checked its chain by now.

@@ -57,10 +57,11 @@ impl Live {
         self.alive.store(false, Ordering::Release);
     }
 
-    /// Ends it at once: nothing more is taken for it or handed out from it.
-    pub fn abandon(&self, code: Code, why: &str) {
-        self.retire();
+    /// Ends it at once: nothing more is taken for it or handed out from it. Whether it was in use until now.
+    pub fn abandon(&self, code: Code, why: &str) -> bool {
+        let was_alive = self.alive.swap(false, Ordering::AcqRel);
         self.conn.close(code.into(), why.as_bytes());
+        was_alive
     }
 
     fn goodbye(&self) -> Option<String> {
@@ -272,10 +273,8 @@ impl End {
         }
     }
 
-    /// The peer broke the protocol: the stream cannot go on, so the link does not either.
     fn broken(&self, why: &str) {
-        tracing::warn!(peer = %self.live.peer, why, "the peer broke the protocol; the link is closed");
-        self.live.abandon(Code::Protocol, why);
+        self.shared.broken(&self.entry, &self.live, why);
     }
 }
 

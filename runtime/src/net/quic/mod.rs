@@ -24,6 +24,7 @@ use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use self::link::Live;
 use self::machine::{Action, Conn, Event, Machine, Phase};
@@ -32,7 +33,7 @@ use self::settings::Configs;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
-    RefuseReason, RefusedCounts, SendError, Transport,
+    RefuseReason, RefusedCounts, SendError, Strikes, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -101,6 +102,7 @@ struct Shared {
     grid: String,
     config: NetConfig,
     configs: Configs,
+    start: Instant,
     address: SocketAddr,
     buffers: Option<Buffers>,
     endpoint: Endpoint,
@@ -124,6 +126,7 @@ struct Entry {
     idle: AtomicBool,
     reconnects: AtomicU64,
     unknown_kinds: AtomicU64,
+    strikes: Mutex<Strikes>,
 }
 
 struct Link {
@@ -191,6 +194,7 @@ impl Quic {
             grid: identity.grid().to_owned(),
             config,
             configs,
+            start: Instant::now(),
             address,
             buffers,
             endpoint,
@@ -327,6 +331,17 @@ impl Transport for Quic {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn breach(&self, peer: &Peer, why: &str) {
+        let Some(entry) = self.0.find(&peer.node) else { return };
+        let live = entry.lock().conns.values().find_map(|slot| match slot {
+            Slot::Live(live) if live.peer == *peer => Some(live.clone()),
+            _ => None,
+        });
+        if let Some(live) = live {
+            self.0.broken(&entry, &live, why);
+        }
+    }
+
     fn close(&self, reason: &str) {
         let shared = &self.0;
         if shared.closing.swap(true, Ordering::AcqRel) {
@@ -347,6 +362,10 @@ impl Transport for Quic {
 impl Entry {
     fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn strikes(&self) -> MutexGuard<'_, Strikes> {
+        self.strikes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn queue(&self, class: Class) -> &Queue {
@@ -378,6 +397,7 @@ impl Entry {
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
+            strikes: self.strikes().count(),
         }
     }
 
@@ -428,6 +448,7 @@ impl Shared {
                 idle: AtomicBool::new(true),
                 reconnects: AtomicU64::new(0),
                 unknown_kinds: AtomicU64::new(0),
+                strikes: Mutex::default(),
             })
         };
         peers.entry(node.clone()).or_insert_with(new).clone()
@@ -455,6 +476,20 @@ impl Shared {
             of_host = Some(link.cluster.clone());
         }
         of_host.filter(|_| !several)
+    }
+
+    /// The peer broke the protocol: the stream cannot go on, so the link does not either.
+    fn broken(&self, entry: &Entry, live: &Live, why: &str) {
+        if !live.abandon(Code::Protocol, why) {
+            return; // one strike a link is enough
+        }
+        let banned = entry.strikes().strike(self.start.elapsed());
+        tracing::warn!(peer = %live.peer, why, banned, "the peer broke the protocol; the link is closed");
+        self.events.struck(&live.peer, why, banned);
+    }
+
+    fn is_banned(&self, entry: &Entry) -> bool {
+        entry.strikes().is_banned(self.start.elapsed())
     }
 
     /// Lets a link's machine handle an event and does what it says. `Wanted` may come from any thread (it only ever
@@ -514,7 +549,9 @@ impl Shared {
                 Some(Slot::Greeted(greeted)) => {
                     greeted.conn.close(Code::Crossed.into(), b"crossed")
                 }
-                Some(Slot::Live(live)) => live.abandon(Code::Crossed, "replaced or forgotten"),
+                Some(Slot::Live(live)) => {
+                    let _ = live.abandon(Code::Crossed, "replaced or forgotten"); // it may have been retired
+                }
                 None => {}
             },
             Action::Retry { after, serial } => {
