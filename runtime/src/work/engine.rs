@@ -29,7 +29,7 @@ use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::{Member, View};
 use crate::meter::{Counters, Histograms, Statistics};
-use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered};
+use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
@@ -276,15 +276,20 @@ impl Engine {
     /// life) are lost: what they held is queued again, what they left behind is offered for reuse.
     pub fn view(&self, view: &View) {
         for (node, member) in view.members.iter().filter(|(node, _)| **node != self.0.me.node) {
-            self.0.net.learn(Contact {
+            let contact = Contact {
                 node: node.clone(),
                 cluster: member.cluster.clone(),
                 address: member.address.clone(),
-            });
+            };
+            self.0.net.learn_life(contact, member.incarnation);
         }
+        let of = |node: &NodeId| self.0.net.expected(node).map(|policy| policy.steal_timeout());
+        let timeouts = view.members.keys().filter_map(|node| Some((node.clone(), of(node)?)));
+        let timeouts = timeouts.collect();
         let gone: Vec<NodeId> = {
             let mut state = self.0.state();
             let old = std::mem::replace(&mut state.view, view.clone());
+            state.thief.expect(timeouts);
             state.thief.view(view);
             state.victim.keep(|node| view.members.contains_key(node));
             let stays = |node: &NodeId, member: &Member| {
@@ -1237,16 +1242,16 @@ impl Inbox for Inner {
         }
         if let Err(error) = self.dispatch(from, kind, body) {
             self.state().counters.frames_refused += 1;
-            tracing::warn!(%error, from = %from, ?kind, "a frame was refused");
+            self.net.breach(from, &format!("a {kind:?} frame: {error}"));
         }
     }
 
     /// A link is no life: the node is not asked for work until it is heard again, and only the membership's word takes back
     /// what it holds.
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         let mut state = self.state();
         if state.view.members.contains_key(&peer.node) {
-            tracing::debug!(%peer, why, "a member's link is down");
+            tracing::debug!(%peer, %why, "a member's link is down");
             state.suspected.insert(peer.node.clone());
         }
         state.thief.suspect(&peer.node, true);
