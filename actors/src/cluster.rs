@@ -8,7 +8,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Record;
-use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::View;
 use springtide_runtime::meter::{NodeReport, Statistics, Tally};
 use springtide_runtime::remote::{Hub, RemoteError, RemoteMessage};
@@ -17,8 +17,10 @@ use springtide_runtime::remote_message;
 use crate::admit;
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, WORKER, cluster_coordinator_name, coordinator_name};
-use crate::worker::{Finish, Worker};
+use crate::worker::{Finish, NewView, Worker};
 
+/// How long a worker may take to take in a view.
+const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a worker may take to stop its threads at the end of a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -29,7 +31,8 @@ pub struct ClusterCoordinator {
     cluster: ClusterId,
     hub: Arc<Hub>,
     joined: BTreeSet<NodeId>,
-    told_joined: bool,
+    /// Under which number of workers the coordinator was told that all have joined.
+    told_joined: Option<u32>,
     tally: Tally<NodeId>,
     periods: u64,
 }
@@ -43,10 +46,20 @@ impl ClusterCoordinator {
             cluster,
             hub,
             joined: BTreeSet::new(),
-            told_joined: false,
+            told_joined: None,
             tally: Tally::new(),
             periods: 0,
         }
+    }
+
+    /// The coordinator that takes over from one that was lost: the members have joined before, and their next reports hold all
+    /// that they told it.
+    pub fn succeeding(spec: JobSpec, view: View, cluster: ClusterId, hub: Arc<Hub>) -> Self {
+        let mut next = Self::new(spec, view, cluster, hub);
+        next.joined = next.members();
+        // Its aggregates come after all of those before it: views make newer ones, and no coordinator sends 2^32 aggregates.
+        next.periods = next.view.version << 32;
+        next
     }
 
     /// Starts the actor on this arbiter and publishes it.
@@ -92,6 +105,15 @@ impl ClusterCoordinator {
         ctx.spawn(told.into_actor(self));
     }
 
+    fn tell_if_all_joined(&mut self, ctx: &mut Context<Self>) {
+        let workers = u32::try_from(self.joined.len()).unwrap_or(u32::MAX);
+        if self.joined == self.members() && self.told_joined != Some(workers) {
+            self.told_joined = Some(workers);
+            let (job, cluster) = (self.spec.id, self.cluster.clone());
+            self.tell_coordinator(ClusterJoined { job, cluster, workers }, ctx);
+        }
+    }
+
     fn push_period(&mut self, ctx: &mut Context<Self>) {
         self.periods += 1;
         let mut statistics = self.tally.total();
@@ -99,6 +121,7 @@ impl ClusterCoordinator {
         let message = ClusterPeriod {
             job: self.spec.id,
             cluster: self.cluster.clone(),
+            view: (self.view.epoch, self.view.version),
             seq: self.periods,
             workers: self.joined.len() as u32,
             statistics,
@@ -125,6 +148,8 @@ pub struct Joined {
 pub struct Period {
     /// Which job.
     pub job: JobId,
+    /// The sender's view, by epoch and version.
+    pub view: (Epoch, u64),
     /// The sums since the job's start.
     pub report: NodeReport,
 }
@@ -147,7 +172,9 @@ pub struct ClusterPeriod {
     pub job: JobId,
     /// Which cluster.
     pub cluster: ClusterId,
-    /// Counts the aggregates of this cluster's coordinator, from 1.
+    /// The sender's view, by epoch and version: under an older one than the coordinator's, it is told the new one.
+    pub view: (Epoch, u64),
+    /// Grows with each aggregate, also from one coordinator of the cluster to the next.
     pub seq: u64,
     /// Workers that take part.
     pub workers: u32,
@@ -203,14 +230,27 @@ impl Handler<Joined> for ClusterCoordinator {
             return;
         }
         self.joined.insert(message.node);
-        if !self.told_joined && self.joined == self.members() {
-            self.told_joined = true;
-            let message = ClusterJoined {
-                job: self.spec.id,
-                cluster: self.cluster.clone(),
-                workers: self.joined.len() as u32,
-            };
-            self.tell_coordinator(message, ctx);
+        self.tell_if_all_joined(ctx);
+    }
+}
+
+/// The members have changed; by the worker of the same node, which passes the view on to the others. Local only.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct ViewChanged(pub View);
+
+impl Handler<ViewChanged> for ClusterCoordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: ViewChanged, ctx: &mut Self::Context) {
+        if self.view.advance(message.0) {
+            let members = self.members();
+            let gone: Vec<NodeId> = self.joined.difference(&members).cloned().collect();
+            for node in gone {
+                self.joined.remove(&node);
+                self.tally.remove(&node);
+            }
+            self.tell_if_all_joined(ctx);
         }
     }
 }
@@ -218,7 +258,13 @@ impl Handler<Joined> for ClusterCoordinator {
 impl Handler<Period> for ClusterCoordinator {
     type Result = ();
 
-    fn handle(&mut self, message: Period, _ctx: &mut Self::Context) {
+    fn handle(&mut self, message: Period, ctx: &mut Self::Context) {
+        if message.view < (self.view.epoch, self.view.version) {
+            let remote = self.hub.remote::<Worker>(&message.report.node, WORKER);
+            let view = NewView { job: self.spec.id, view: self.view.clone() };
+            let request = remote.send(view).deadline(VIEW_DEADLINE).start();
+            ctx.spawn(async move { drop(request.await) }.into_actor(self));
+        }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
         if let Err(error) = self.tally.put(node.clone(), incarnation.0, seq, statistics) {
             tracing::warn!(%node, %error, "a worker's report is malformed; its last one counts");

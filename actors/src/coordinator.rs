@@ -24,11 +24,11 @@ use crate::cluster::{
     ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster,
 };
 use crate::job::{
-    CLIENT, Cancel, ClusterReport, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
+    CLIENT, Cancel, ClusterReport, JobEnded, MemberLost, WORKER, JobError, JobNote, JobOver, JobReport, JobSpec,
     NoteKind, SCHEDULER, cluster_coordinator_name, coordinator_name,
 };
 use crate::scheduler::Scheduler;
-use crate::worker::workers_by_cluster;
+use crate::worker::{NewView, Worker, workers_by_cluster};
 
 /// How long all workers may take to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
@@ -36,6 +36,8 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 const FINISH_DEADLINE: Duration = Duration::from_secs(45);
 /// How long the client may take to take in a note (an artefact crosses the network).
 const NOTE_DEADLINE: Duration = Duration::from_secs(120);
+/// How long a node may take to take in a view.
+const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 /// Progress notes are sent at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -141,6 +143,7 @@ impl Coordinator {
         hub.publish(&name, addr.clone())
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
+            .accepts_from::<MemberLost>(admit::head)
             .accepts_from::<Cancel>(admit::client);
         addr
     }
@@ -148,6 +151,41 @@ impl Coordinator {
     fn tell(&self, note: NoteKind) {
         // The forwarding task lives as long as this actor.
         let _ = self.out.send(Outgoing::Note(note));
+    }
+
+    /// A new view: the clusters' coordinators pass it on to their workers.
+    fn change(&mut self, view: View, ctx: &mut Context<Self>) {
+        self.view = view;
+        self.recorder.record(Event::ViewChanged {
+            job: self.spec.id,
+            epoch: self.view.epoch,
+            version: self.view.version,
+            members: u32::try_from(self.view.members.len()).unwrap_or(u32::MAX),
+            coordinator: self.view.coordinator.clone(),
+        });
+        let clusters: Vec<ClusterId> = self.view.cluster_coordinators.keys().cloned().collect();
+        clusters.iter().for_each(|cluster| self.send_view(cluster, ctx));
+    }
+
+    /// Sends the view to a cluster. One that does not arrive is sent again when the cluster reports under an older one.
+    fn send_view(&self, cluster: &ClusterId, ctx: &mut Context<Self>) {
+        let Some(node) = self.view.cluster_coordinators.get(cluster) else { return };
+        let remote = self.hub.remote::<Worker>(node, WORKER);
+        let message = NewView { job: self.spec.id, view: self.view.clone() };
+        let request = remote.send(message).deadline(VIEW_DEADLINE).start();
+        let cluster = cluster.clone();
+        let told = async move {
+            if let Err(error) = request.await {
+                tracing::info!(%cluster, %error, "a cluster did not take the new view yet");
+            }
+        };
+        ctx.spawn(told.into_actor(self));
+    }
+
+    fn start_if_all_joined(&mut self, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Joining && self.joined == workers_by_cluster(&self.view) {
+            self.start_root(ctx);
+        }
     }
 
     fn start_root(&mut self, ctx: &mut Context<Self>) {
@@ -232,6 +270,16 @@ impl Coordinator {
             }
             let report = ClusterReport { workers: last.workers, statistics: last.statistics };
             clusters.insert(last.cluster, report);
+        }
+        // Of clusters that are gone, what they last said.
+        for (cluster, statistics) in self.tally.iter() {
+            if !clusters.contains_key(cluster) {
+                if let Err(error) = total.merge(statistics) {
+                    tracing::warn!(%cluster, %error, "a lost cluster's last report is malformed");
+                }
+                let report = ClusterReport { workers: 0, statistics: statistics.clone() };
+                clusters.insert(cluster.clone(), report);
+            }
         }
         if let Err(error) = total.latencies.merge(&self.latencies) {
             tracing::warn!(%error, "the periods' latencies are malformed");
@@ -397,16 +445,17 @@ impl Handler<ClusterJoined> for Coordinator {
 
     fn handle(&mut self, message: ClusterJoined, ctx: &mut Self::Context) {
         self.joined.insert(message.cluster, message.workers);
-        if self.phase == Phase::Joining && self.joined == workers_by_cluster(&self.view) {
-            self.start_root(ctx);
-        }
+        self.start_if_all_joined(ctx);
     }
 }
 
 impl Handler<ClusterPeriod> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: ClusterPeriod, _ctx: &mut Self::Context) {
+    fn handle(&mut self, message: ClusterPeriod, ctx: &mut Self::Context) {
+        if message.view < (self.view.epoch, self.view.version) {
+            self.send_view(&message.cluster, ctx);
+        }
         let epoch = u64::from(self.spec.epoch.0);
         match self.tally.put(message.cluster.clone(), epoch, message.seq, message.statistics) {
             Ok(true) => {
@@ -419,6 +468,36 @@ impl Handler<ClusterPeriod> for Coordinator {
             Err(error) => {
                 tracing::warn!(cluster = %message.cluster, %error, "an aggregate is malformed");
             }
+        }
+    }
+}
+
+impl Handler<MemberLost> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
+        let MemberLost { node, reason, .. } = message;
+        let Some(member) = self.view.members.get(&node).cloned() else { return };
+        self.recorder.record(Event::NodeLost {
+            node: node.clone(),
+            cluster: member.cluster.clone(),
+            incarnation: member.incarnation,
+            why: reason.clone(),
+            // Its process was seen to end; the reason holds its last lines.
+            silent_us: 0,
+            last_lines: Vec::new(),
+        });
+        if self.phase == Phase::Ending {
+            return;
+        }
+        let view = self.view.without([&node]);
+        let left = view.members.len();
+        let text = format!("node {node} was lost ({reason}): going on with {left} nodes");
+        self.tell(NoteKind::Say { text });
+        self.change(view, ctx);
+        if self.phase == Phase::Joining {
+            self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
+            self.start_if_all_joined(ctx);
         }
     }
 }

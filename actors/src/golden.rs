@@ -15,7 +15,7 @@ use springtide_runtime::work::Outcome;
 use crate::cluster::{ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period};
 use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
-    NoteKind, Release, Shutdown,
+    MemberLost, NoteKind, Release, Shutdown,
 };
 use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
@@ -207,11 +207,14 @@ fn messages_of_the_coordinator_tree() {
     answer("finish", &Some(FinalReport { report: report(), records: Vec::new() }));
     let (node, incarnation) = ("ams-1".into(), Incarnation(5));
     message(&Joined { job, node, incarnation, threads: 1 });
-    message(&Period { job, report: report() });
+    let view = (Epoch(1), 3);
+    message(&Period { job, view, report: report() });
     message(&ClusterJoined { job, cluster: "ams".into(), workers: 2 });
     let statistics = Statistics { threads: 2, ..Statistics::default() };
     let cluster = "ams".into();
-    message(&ClusterPeriod { job, cluster, seq: 1, workers: 2, statistics: statistics.clone() });
+    let statistics_now = statistics.clone();
+    message(&ClusterPeriod { job, cluster, view, seq: 1, workers: 2, statistics: statistics_now });
+    message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
     message(&FinishCluster { job });
     answer(
         "finish-cluster",

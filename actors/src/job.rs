@@ -223,7 +223,7 @@ pub enum JobError {
         /// Why.
         reason: String,
     },
-    /// Nodes were lost whose work this version cannot recover.
+    /// The node of the job's root was lost, which this version cannot recover; or the last one.
     #[error("node {node} was lost: {reason}")]
     NodeLost {
         /// Which node.
@@ -295,6 +295,17 @@ pub struct JobOver {
     pub ok: bool,
 }
 
+/// To the coordinator, by the scheduler: this member is dead, by its site's word. The job goes on without it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberLost {
+    /// Which job.
+    pub job: JobId,
+    /// Who.
+    pub node: NodeId,
+    /// How it ended, with its last lines where there are any.
+    pub reason: String,
+}
+
 /// To the coordinator (published as [`coordinator_name`]), by the client or the scheduler: end the job without an outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cancel {
@@ -312,6 +323,7 @@ remote_message! {
     "job-ended" => JobEnded;
     "job-over" => JobOver;
     "cancel" => Cancel;
+    "member-lost" => MemberLost;
 }
 
 /// The worker's published name on every node.

@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admit;
-use crate::cluster::{ClusterCoordinator, Joined, Period};
+use crate::cluster::{ClusterCoordinator, Joined, Period, ViewChanged};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
 use crate::job::{
     Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
@@ -36,6 +36,9 @@ use crate::job::{
 
 /// Histograms travel with every so many reports (and with the last).
 const LATENCIES_EVERY: u64 = 10;
+
+/// How long a worker may take to take in a view.
+const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long a worker tries to join its cluster's coordinator.
 const JOIN_DEADLINE: Duration = Duration::from_secs(20);
@@ -290,10 +293,11 @@ impl Worker {
         let job = running.spec.id;
         let remote = self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(job));
         let period = Duration::from_millis(running.spec.params.period_ms.max(100));
+        let view = (running.view.epoch, running.view.version);
         let engine = running.engine.clone();
         let sent = async move {
             let start = Instant::now();
-            match remote.send(Period { job, report }).deadline(period).await {
+            match remote.send(Period { job, view, report }).deadline(period).await {
                 Ok(()) => engine.round_trip(start.elapsed()),
                 Err(error) => {
                     tracing::debug!(%error, "a report did not arrive; the next holds the same sums");
@@ -387,12 +391,42 @@ impl Handler<Assign> for Worker {
 impl Handler<NewView> for Worker {
     type Result = ();
 
-    fn handle(&mut self, message: NewView, _ctx: &mut Context<Self>) {
+    fn handle(&mut self, message: NewView, ctx: &mut Context<Self>) {
+        let me = self.net.me().clone();
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
             return;
         };
-        if running.view.advance(message.view) {
-            running.engine.view(&running.view);
+        if !running.view.advance(message.view) {
+            return;
+        }
+        let view = running.view.clone();
+        running.engine.view(&view);
+        if view.cluster_coordinators.get(&me.cluster) != Some(&me.node) {
+            return;
+        }
+        match &running.cluster {
+            Some(coordinator) => coordinator.do_send(ViewChanged(view.clone())),
+            None => {
+                let (spec, hub) = (running.spec.clone(), self.hub.clone());
+                let cluster = me.cluster.clone();
+                let next = ClusterCoordinator::succeeding(spec, view.clone(), cluster, hub);
+                tracing::info!("this node coordinates its cluster from now on");
+                running.cluster = Some(next.publish());
+            }
+        }
+        let others = view.in_cluster(&me.cluster).filter(|node| **node != me.node);
+        for node in others {
+            let remote = self.hub.remote::<Worker>(node, WORKER);
+            let message = NewView { job: message.job, view: view.clone() };
+            let request = remote.send(message).deadline(VIEW_DEADLINE).start();
+            let node = node.clone();
+            let told = async move {
+                if let Err(error) = request.await {
+                    // Its next report is under the old view, and is answered with the new one.
+                    tracing::info!(%node, %error, "a worker did not take the new view yet");
+                }
+            };
+            ctx.spawn(told.into_actor(self));
         }
     }
 }

@@ -48,6 +48,41 @@ impl View {
         self.members.iter().filter(move |(_, m)| m.cluster == *cluster).map(|(node, _)| node)
     }
 
+    /// The next view without these nodes. A cluster whose coordinator's node is gone gets its first living member in order of
+    /// name in that role; a cluster without members gets none. The job's coordinator is not replaced here: that takes a new
+    /// epoch.
+    #[must_use]
+    pub fn without<'a>(&self, gone: impl IntoIterator<Item = &'a NodeId>) -> View {
+        let mut next = self.clone();
+        next.version += 1;
+        for node in gone {
+            next.members.remove(node);
+        }
+        next.fill_roles();
+        next
+    }
+
+    /// The next view with these members too. A cluster that is new gets a coordinator.
+    #[must_use]
+    pub fn with(&self, joining: impl IntoIterator<Item = (NodeId, Member)>) -> View {
+        let mut next = self.clone();
+        next.version += 1;
+        next.members.extend(joining);
+        next.fill_roles();
+        next
+    }
+
+    fn fill_roles(&mut self) {
+        let members = &self.members;
+        self.cluster_coordinators.retain(|cluster, node| {
+            members.get(node).is_some_and(|member| member.cluster == *cluster)
+        });
+        for (node, member) in members {
+            let coordinator = self.cluster_coordinators.entry(member.cluster.clone());
+            coordinator.or_insert_with(|| node.clone());
+        }
+    }
+
     /// Whether this view replaces `old`.
     pub fn is_newer_than(&self, old: &View) -> bool {
         (self.epoch, self.version) > (old.epoch, old.version)
@@ -66,6 +101,28 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn member(cluster: &str) -> Member {
+        let incarnation = Incarnation(1);
+        Member { incarnation, cluster: cluster.into(), address: Address::Memory, threads: 1 }
+    }
+
+    #[test]
+    fn each_cluster_with_members_has_one_of_them_as_coordinator() {
+        let joining = [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("b-2", "b")];
+        let joining = joining.map(|(node, cluster)| (NodeId::from(node), member(cluster)));
+        let view = View::default().with(joining);
+        assert_eq!(view.cluster_coordinators[&"a".into()], "a-1".into());
+        let next = view.without([&"a-1".into(), &"b-2".into()]);
+        assert_eq!(next.cluster_coordinators[&"a".into()], "a-2".into());
+        assert_eq!(next.cluster_coordinators[&"b".into()], "b-1".into());
+        assert!(next.is_newer_than(&view));
+        let next = next.without([&"a-2".into()]);
+        assert!(!next.cluster_coordinators.contains_key(&"a".into()));
+        // One that comes back does not take its role back.
+        let again = view.without([&"a-1".into()]).with([("a-1".into(), member("a"))]);
+        assert_eq!(again.cluster_coordinators[&"a".into()], "a-2".into());
+    }
 
     #[test]
     fn an_old_view_never_replaces_a_new_one() {

@@ -85,19 +85,9 @@ impl Hands {
 
     /// The membership's word: these nodes are members no more.
     pub fn declare_lost(&self, nodes: &[&str]) {
+        let gone: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
         let mut view = self.view.borrow_mut();
-        view.version += 1;
-        for node in nodes {
-            let node = NodeId::from(*node);
-            let Some(member) = view.members.remove(&node) else { continue };
-            if view.cluster_coordinators.get(&member.cluster) == Some(&node) {
-                let next = view.in_cluster(&member.cluster).next().cloned();
-                match next {
-                    Some(next) => view.cluster_coordinators.insert(member.cluster, next),
-                    None => view.cluster_coordinators.remove(&member.cluster),
-                };
-            }
-        }
+        *view = view.without(&gone);
         for (node, engine) in &self.engines {
             if view.members.contains_key(node) {
                 engine.view(&view);

@@ -131,6 +131,17 @@ pub enum Action {
         /// Why.
         reason: String,
     },
+    /// Tell the job's coordinator that a member is dead.
+    MemberLost {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Who is dead.
+        node: NodeId,
+        /// How it ended.
+        reason: String,
+    },
     /// Tell the client that the job ended without an outcome, before anything else is told to anyone.
     Ended {
         /// Which job.
@@ -347,6 +358,13 @@ impl Core {
         let Some(held) = self.jobs.get_mut(&job) else { return };
         held.members.remove(id);
         held.unanswered.remove(id);
+        if let (JobState::Running, Some(coordinator)) = (held.state, &held.view.coordinator)
+            && coordinator != id
+        {
+            let (coordinator, node) = (coordinator.clone(), id.clone());
+            out.push(Action::MemberLost { job, coordinator, node, reason: reason.to_owned() });
+            return;
+        }
         let error = JobError::NodeLost { node: id.clone(), reason: reason.to_owned() };
         self.fail(job, error, Some(id), out);
     }

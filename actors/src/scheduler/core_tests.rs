@@ -105,6 +105,9 @@ fn text(action: &Action) -> String {
         Action::Refuse { job, error } => format!("refuse {job}: {error}"),
         Action::Release { node, job } => format!("release {job} {node}"),
         Action::Cancel { job, coordinator, .. } => format!("cancel {job} {coordinator}"),
+        Action::MemberLost { job, coordinator, node, .. } => {
+            format!("lost {job} {coordinator} {node}")
+        }
         Action::Ended { job, error, .. } => format!("ended {job}: {error}"),
         Action::Replace { cluster, nodes, program, .. } => {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
@@ -194,7 +197,7 @@ fn a_refusal_releases_the_others_and_names_the_refuser() {
 }
 
 #[test]
-fn a_lost_node_ends_its_job_with_the_reason_and_frees_the_others() {
+fn a_job_goes_on_without_a_lost_node_and_ends_with_the_one_of_its_root() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
@@ -203,26 +206,28 @@ fn a_lost_node_ends_its_job_with_the_reason_and_frees_the_others() {
         reason: "killed by signal 9".into(),
         returns: true,
     };
-    let told = grid.put(lost("del-2"));
+    assert_eq!(grid.put(lost("del-2")), ["lost job-1 ams-1 del-2"]);
+    // Its next life is free, and no member.
+    assert_eq!(grid.register("del-2", 2, OURS), [""; 0]);
+    assert_eq!(grid.state("del-2"), NodeState::Idle);
+    let told = grid.put(lost("ams-1"));
     assert_eq!(
         told,
         [
-            "ended job-1: node del-2 was lost: killed by signal 9",
-            "cancel job-1 ams-1",
-            "release job-1 ams-1",
+            "ended job-1: node ams-1 was lost: killed by signal 9",
             "release job-1 ams-2",
             "release job-1 del-1",
         ]
     );
     // The coordinator's late word frees nobody: the releases do.
     assert_eq!(grid.over(1), [""; 0]);
-    assert_eq!(grid.state("ams-1"), NodeState::Busy);
-    for node in ["ams-1", "ams-2", "del-1"] {
+    assert_eq!(grid.state("ams-2"), NodeState::Busy);
+    for node in ["ams-2", "del-1"] {
         grid.released(1, node, true);
     }
     assert_eq!(grid.core.status().count(NodeState::Idle), 3);
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
-    assert_eq!(grid.register("del-2", 2, OURS).len(), 4);
+    assert_eq!(grid.register("ams-1", 2, OURS).len(), 4);
 }
 
 #[test]
@@ -408,6 +413,9 @@ proptest! {
                     Action::Ended { job, .. } => { running.remove(&job); }
                     Action::Replace { nodes, .. } => {
                         prop_assert!(nodes.iter().all(|node| !holds.contains_key(node)));
+                    }
+                    Action::MemberLost { job, node, .. } => {
+                        prop_assert!(running.contains(&job) && !holds.contains_key(&node));
                     }
                     Action::Cancel { .. } => {}
                 }

@@ -21,7 +21,7 @@ pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
 use crate::job::{
-    AssignError, CLIENT, Cancel, JobEnded, JobOver, JobReport, Release, WORKER, coordinator_name,
+    AssignError, CLIENT, Cancel, JobEnded, JobOver, JobReport, MemberLost, Release, WORKER, coordinator_name,
     site_name,
 };
 use crate::links::{Link, Links};
@@ -103,6 +103,19 @@ impl Scheduler {
                         if let Err(error) = answer {
                             let reason = format!("its coordinator did not answer: {error}");
                             act.feed(ctx, Event::CancelFailed { job, reason });
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::MemberLost { job, coordinator, node, reason } => {
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let call = remote.send(MemberLost { job, node, reason });
+                    let call = call.deadline(TELL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
+                        if let Err(error) = answer {
+                            // If the coordinator's node is dead too, its own loss ends the job.
+                            tracing::warn!("{job}'s coordinator was not told of a loss: {error}");
                         }
                     };
                     ctx.spawn(call.into_actor(self).map(then));

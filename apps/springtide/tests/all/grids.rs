@@ -89,11 +89,36 @@ fn a_killed_launcher_takes_its_nodes_along() {
     until("the nodes end", || nodes(&temp.path().join("out")).is_empty());
 }
 
+/// Nodes of all roles but the root's die one after another, a whole cluster among them: the answer is that of a run alone.
 #[test]
-fn the_death_of_a_node_ends_the_job_and_names_it() {
+fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
+    let temp = tempfile::tempdir().unwrap();
+    let job = ["run", "queens", "--size", "13"];
+    let alone = finish(program(&[&job[..], &["--sequential", "--json"]].concat()[..]));
+    let out = temp.path().join("out");
+    let mut command = program(&job);
+    command.args(["-v", "--clusters", "3x2", "--json", "--out"]).arg(&out);
+    let mut running = Running::start(command, temp.path());
+    let told = || text(&temp.path().join("stderr.log"));
+    until("the job runs", || told().contains("the root runs on"));
+    let started = nodes(&out);
+    // The first has the root; then a cluster's coordinator, and all of another cluster.
+    for (_, pid) in [&started[2], &started[4], &started[5]] {
+        kill(*pid, "KILL");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    assert_eq!(running.wait().code(), Some(0), "{}", told());
+    assert_eq!(told().matches("going on with").count(), 3, "{}", told());
+    let ours = json(&text(&temp.path().join("stdout.log")));
+    assert_eq!(ours["checksum"], json(&alone.out)["checksum"]);
+    assert_eq!(nodes(&out), []);
+}
+
+#[test]
+fn the_death_of_the_roots_node_ends_the_job_and_names_it() {
     let temp = tempfile::tempdir().unwrap();
     let (mut running, started) = endless(temp.path(), "2x1");
-    let (name, pid) = started.last().unwrap();
+    let (name, pid) = started.first().unwrap();
     kill(*pid, "KILL");
     assert_eq!(running.wait().code(), Some(1));
     let told = text(&temp.path().join("stderr.log"));

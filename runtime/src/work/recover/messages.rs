@@ -1,6 +1,5 @@
 //! What nodes say to each other after a loss or about a leave. Compact encoding; golden bytes in `runtime/golden`.
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
@@ -42,20 +41,40 @@ pub struct Audit {
     pub leases: Vec<(LeaseId, TaskPath)>,
 }
 
-/// A result that comes with a returned task, or word of where one is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
-    /// Of which task.
-    pub task: Identity,
-    /// What.
-    pub what: KeptWhat,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Incarnation;
+    use crate::share::{Need, ObjectKey, Version};
+    use crate::wire::{Kind, decode, fuzz, golden};
 
-/// See [`Kept`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KeptWhat {
-    /// The encoded output.
-    Output(Bytes),
-    /// It is there, finished or running.
-    At(Peer),
+    #[test]
+    fn mutated_frames_are_values_or_typed_errors() {
+        let decoders: [fuzz::Decoder; 3] = [
+            (Kind::ORPHANS, |b| decode::<Orphans>(Kind::ORPHANS, b).is_ok()),
+            (Kind::ADOPT, |b| decode::<Adopt>(Kind::ADOPT, b).is_ok()),
+            (Kind::AUDIT, |b| decode::<Audit>(Kind::AUDIT, b).is_ok()),
+        ];
+        let tally = fuzz::run(&golden::corpus(env!("CARGO_MANIFEST_DIR")), &decoders, 5);
+        assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
+    }
+
+    /// One of each, as in the golden files.
+    #[test]
+    fn the_wire_form_is_the_golden_one() {
+        let job = JobId(7);
+        let lease = LeaseId { index: 3, generation: 2 };
+        let path = TaskPath(vec![0, 1, 300]);
+        let key = ObjectKey { name: "bodies".to_owned(), part: 1 };
+        let needs = vec![Need { key, version: Version { epoch: Epoch(1), n: 9 } }];
+        let task = Identity::of(path.clone(), "forces", b"\x01\x02\x03", &needs);
+        let (node, incarnation) = ("ams-1".into(), Incarnation(5));
+        let holder = Peer { node, incarnation, cluster: "ams".into() };
+        let tasks = vec![task.clone()];
+        let orphans = Orphans { job, epoch: Epoch(2), holder, tasks };
+        let home = env!("CARGO_MANIFEST_DIR");
+        golden::check(home, Kind::ORPHANS, "orphans", &orphans);
+        golden::check(home, Kind::ADOPT, "adopt", &Adopt { job, lease, task });
+        golden::check(home, Kind::AUDIT, "audit", &Audit { job, leases: vec![(lease, path)] });
+    }
 }
