@@ -12,7 +12,7 @@
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::{Refusal, Sender};
 
-use crate::cluster::{ClusterJoined, ClusterPeriod, Joined, Period};
+use crate::cluster::{Alive, ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
 use crate::scheduler::Submit;
 use crate::site::Register;
 
@@ -56,6 +56,16 @@ pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {
 pub(crate) fn period(from: &Sender<'_>, message: &Period) -> Verdict {
     worker(from, message)?;
     from.holds(|peer| message.report.node == peer.node)
+}
+
+pub(crate) fn alive(from: &Sender<'_>, message: &Alive) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
+}
+
+pub(crate) fn cluster_alive(from: &Sender<'_>, message: &ClusterAlive) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
 pub(crate) fn cluster_joined(from: &Sender<'_>, message: &ClusterJoined) -> Verdict {

@@ -9,10 +9,11 @@ use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::View;
+use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{NodeReport, Statistics, Tally};
 use springtide_runtime::remote::{Hub, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
+use tokio::time::Instant;
 
 use crate::admit;
 use crate::coordinator::Coordinator;
@@ -35,6 +36,8 @@ pub struct ClusterCoordinator {
     told_joined: Option<u32>,
     tally: Tally<NodeId>,
     periods: u64,
+    /// Watches the workers.
+    detector: Detector,
 }
 
 impl ClusterCoordinator {
@@ -49,6 +52,32 @@ impl ClusterCoordinator {
             told_joined: None,
             tally: Tally::new(),
             periods: 0,
+            detector: Detector::new(Patience::CLUSTER, Instant::now()),
+        }
+    }
+
+    /// Watches the members from now on, save this node itself.
+    fn watch_members(&mut self) {
+        let mine = self.view.cluster_coordinators.get(&self.cluster).cloned();
+        let members = self.view.members.iter();
+        let others =
+            members.filter(|(n, m)| m.cluster == self.cluster && Some(*n) != mine.as_ref());
+        let others: Vec<_> = others.map(|(node, m)| (node.clone(), m.incarnation)).collect();
+        self.detector.watch(others, Instant::now());
+    }
+
+    fn look_after_members(&mut self, ctx: &mut Context<Self>) {
+        for finding in self.detector.look(Instant::now()) {
+            match finding {
+                Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
+                Finding::Back(node) => tracing::info!(%node, "heard again"),
+                Finding::Dead(node, silent) => {
+                    tracing::warn!(%node, ?silent, "silent: taken for dead");
+                    let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+                    let job = self.spec.id;
+                    self.tell_coordinator(Silent { job, node, silent_ms }, ctx);
+                }
+            }
         }
     }
 
@@ -69,6 +98,7 @@ impl ClusterCoordinator {
         hub.publish(&name, addr.clone())
             .accepts_from::<Joined>(admit::joined)
             .accepts_from::<Period>(admit::period)
+            .accepts_from::<Alive>(admit::alive)
             .accepts_from::<FinishCluster>(admit::worker);
         addr
     }
@@ -114,6 +144,27 @@ impl ClusterCoordinator {
         }
     }
 
+    /// Sends the view to a worker that has an older one.
+    fn send_view(&self, node: &NodeId, ctx: &mut Context<Self>) {
+        let remote = self.hub.remote::<Worker>(node, WORKER);
+        let view = NewView { job: self.spec.id, view: self.view.clone() };
+        let request = remote.send(view).deadline(VIEW_DEADLINE).start();
+        ctx.spawn(async move { drop(request.await) }.into_actor(self));
+    }
+
+    fn tell_alive(&self, ctx: &mut Context<Self>) {
+        let me = self.hub.net().me();
+        let Some(node) = self.view.coordinator.as_ref().filter(|node| **node != me.node) else {
+            return;
+        };
+        let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
+        let alive =
+            ClusterAlive { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
+        let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
+        // Silence is what the other side acts on.
+        ctx.spawn(async move { drop(request.await) }.into_actor(self));
+    }
+
     fn push_period(&mut self, ctx: &mut Context<Self>) {
         self.periods += 1;
         let mut statistics = self.tally.total();
@@ -152,6 +203,42 @@ pub struct Period {
     pub view: (Epoch, u64),
     /// The sums since the job's start.
     pub report: NodeReport,
+}
+
+/// To the cluster's coordinator, by a worker: it lives. Answered by whether it is a member; one that is not was declared dead.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Alive {
+    /// Which job.
+    pub job: JobId,
+    /// Who.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// Its view, by epoch and version.
+    pub view: (Epoch, u64),
+}
+
+/// To the coordinator: a node has been silent for too long. By its cluster's coordinator; of a cluster's coordinator, by one of
+/// its workers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Silent {
+    /// Which job.
+    pub job: JobId,
+    /// Who.
+    pub node: NodeId,
+    /// For so long, in milliseconds.
+    pub silent_ms: u64,
+}
+
+/// To the coordinator, by a cluster's coordinator: it lives.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterAlive {
+    /// Which job.
+    pub job: JobId,
+    /// Who.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
 }
 
 /// To the coordinator: all workers of a cluster have joined.
@@ -207,6 +294,9 @@ pub struct ClusterFinal {
 remote_message! {
     "joined" => Joined;
     "period" => Period;
+    "alive" => Alive -> bool;
+    "silent" => Silent;
+    "cluster-alive" => ClusterAlive;
     "cluster-joined" => ClusterJoined;
     "cluster-period" => ClusterPeriod;
     "finish-cluster" => FinishCluster -> ClusterFinal;
@@ -218,6 +308,11 @@ impl Actor for ClusterCoordinator {
     fn started(&mut self, ctx: &mut Self::Context) {
         let period = Duration::from_millis(self.spec.params.period_ms.max(100));
         ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
+        self.watch_members();
+        ctx.run_interval(Patience::CLUSTER.every, |coordinator, ctx| {
+            coordinator.look_after_members(ctx);
+        });
+        ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| coordinator.tell_alive(ctx));
     }
 }
 
@@ -250,8 +345,26 @@ impl Handler<ViewChanged> for ClusterCoordinator {
                 self.joined.remove(&node);
                 self.tally.remove(&node);
             }
+            self.watch_members();
             self.tell_if_all_joined(ctx);
         }
+    }
+}
+
+impl Handler<Alive> for ClusterCoordinator {
+    type Result = bool;
+
+    fn handle(&mut self, message: Alive, ctx: &mut Self::Context) -> bool {
+        let Alive { node, incarnation, view, .. } = message;
+        if let Some(back) = self.detector.heard(&node, incarnation, Instant::now()) {
+            tracing::info!(?back, "a suspected worker");
+        }
+        if view < (self.view.epoch, self.view.version) {
+            self.send_view(&node, ctx);
+        }
+        // One with a newer view may be a member that this node has not heard of yet.
+        view > (self.view.epoch, self.view.version)
+            || self.view.members.get(&node).is_some_and(|m| m.incarnation == incarnation)
     }
 }
 
@@ -260,10 +373,7 @@ impl Handler<Period> for ClusterCoordinator {
 
     fn handle(&mut self, message: Period, ctx: &mut Self::Context) {
         if message.view < (self.view.epoch, self.view.version) {
-            let remote = self.hub.remote::<Worker>(&message.report.node, WORKER);
-            let view = NewView { job: self.spec.id, view: self.view.clone() };
-            let request = remote.send(view).deadline(VIEW_DEADLINE).start();
-            ctx.spawn(async move { drop(request.await) }.into_actor(self));
+            self.send_view(&message.report.node, ctx);
         }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
         if let Err(error) = self.tally.put(node.clone(), incarnation.0, seq, statistics) {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
-use springtide_runtime::id::{ClusterId, JobId};
-use springtide_runtime::membership::View;
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, Remote};
@@ -21,13 +21,14 @@ use tokio::time::Instant;
 use crate::admit;
 use crate::client::Client;
 use crate::cluster::{
-    ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster,
+    ClusterAlive, ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster,
+    Silent,
 };
 use crate::job::{
-    CLIENT, Cancel, ClusterReport, JobEnded, MemberLost, WORKER, JobError, JobNote, JobOver, JobReport, JobSpec,
-    NoteKind, SCHEDULER, cluster_coordinator_name, coordinator_name,
+    CLIENT, Cancel, ClusterReport, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
+    MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
 };
-use crate::scheduler::Scheduler;
+use crate::scheduler::{MemberSilent, Scheduler};
 use crate::worker::{NewView, Worker, workers_by_cluster};
 
 /// How long all workers may take to join.
@@ -102,6 +103,8 @@ pub struct Coordinator {
     joined: BTreeMap<ClusterId, u32>,
     tally: Tally<ClusterId>,
     latencies: Deltas,
+    /// Watches the clusters' coordinators.
+    detector: Detector,
     started: Instant,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
@@ -130,6 +133,7 @@ impl Coordinator {
             joined: BTreeMap::new(),
             tally: Tally::new(),
             latencies: Deltas::default(),
+            detector: Detector::new(Patience::WIDE, Instant::now()),
             started: Instant::now(),
             out,
             outgoing: Some(outgoing),
@@ -144,6 +148,8 @@ impl Coordinator {
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
             .accepts_from::<MemberLost>(admit::head)
+            .accepts_from::<ClusterAlive>(admit::cluster_alive)
+            .accepts_from::<Silent>(admit::worker)
             .accepts_from::<Cancel>(admit::client);
         addr
     }
@@ -153,9 +159,102 @@ impl Coordinator {
         let _ = self.out.send(Outgoing::Note(note));
     }
 
+    /// Members are dead. The job goes on without them.
+    fn go_on_without(
+        &mut self,
+        nodes: &[NodeId],
+        reason: &str,
+        silent: Duration,
+        ctx: &mut Context<Self>,
+    ) {
+        let mut gone = Vec::new();
+        for node in nodes {
+            let Some(member) = self.view.members.get(node) else { continue };
+            if self.view.coordinator.as_ref() == Some(node) {
+                continue; // this very node: whoever says so does not hear it
+            }
+            self.recorder.record(Event::NodeLost {
+                node: node.clone(),
+                cluster: member.cluster.clone(),
+                incarnation: member.incarnation,
+                why: reason.to_owned(),
+                silent_us: u64::try_from(silent.as_micros()).unwrap_or(u64::MAX),
+                // Where its site saw it end, the reason holds them.
+                last_lines: Vec::new(),
+            });
+            gone.push(node);
+        }
+        if gone.is_empty() || self.phase == Phase::Ending {
+            return;
+        }
+        let view = self.view.without(gone.iter().copied());
+        let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
+        let (names, left) = (names.join(", "), view.members.len());
+        let text = format!("node {names} was lost ({reason}): going on with {left} nodes");
+        self.tell(NoteKind::Say { text });
+        self.change(view, ctx);
+        if self.phase == Phase::Joining {
+            self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
+            self.start_if_all_joined(ctx);
+        }
+    }
+
+    /// Members were silent too long: the job goes on without them, and their sites start them anew.
+    fn silent(
+        &mut self,
+        nodes: &[NodeId],
+        reason: &str,
+        silent: Duration,
+        ctx: &mut Context<Self>,
+    ) {
+        let known = nodes.iter().filter(|node| self.view.members.contains_key(*node));
+        let nodes: Vec<NodeId> = known.cloned().collect();
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        for node in &nodes {
+            let Some(member) = self.view.members.get(node) else { continue };
+            let dead = MemberSilent {
+                job: self.spec.id,
+                epoch: self.spec.epoch,
+                node: node.clone(),
+                incarnation: member.incarnation,
+                reason: reason.to_owned(),
+            };
+            let request = remote.send(dead).start();
+            let told = async move {
+                if let Err(error) = request.await {
+                    tracing::warn!(%error, "the scheduler was not told of a silent node");
+                }
+            };
+            ctx.spawn(told.into_actor(self));
+        }
+        self.go_on_without(&nodes, reason, silent, ctx);
+    }
+
+    /// Watches the clusters' coordinators, save that of this node's own.
+    fn watch_clusters(&mut self) {
+        let view = &self.view;
+        let hosts = view.cluster_coordinators.values().filter_map(|node| {
+            let member = view.members.get(node)?;
+            (view.coordinator.as_ref() != Some(node)).then(|| (node.clone(), member.incarnation))
+        });
+        self.detector.watch(hosts.collect::<Vec<_>>(), Instant::now());
+    }
+
+    /// A cluster whose coordinator is silent for so long, and of which no worker speaks either, is cut off or gone.
+    fn look_after_clusters(&mut self, ctx: &mut Context<Self>) {
+        for finding in self.detector.look(Instant::now()) {
+            let Finding::Dead(node, silent) = finding else { continue };
+            let Some(cluster) = self.view.cluster_of(&node).cloned() else { continue };
+            let members: Vec<NodeId> = self.view.in_cluster(&cluster).cloned().collect();
+            let reason = format!("cluster {cluster} silent for {:.1} s", silent.as_secs_f64());
+            self.silent(&members, &reason, silent, ctx);
+        }
+    }
+
     /// A new view: the clusters' coordinators pass it on to their workers.
     fn change(&mut self, view: View, ctx: &mut Context<Self>) {
         self.view = view;
+        self.watch_clusters();
         self.recorder.record(Event::ViewChanged {
             job: self.spec.id,
             epoch: self.view.epoch,
@@ -421,6 +520,10 @@ impl Actor for Coordinator {
             let forwarding = forward(outgoing, client, scheduler, ctx.address(), job);
             ctx.spawn(forwarding.into_actor(self).map(|(), _, ctx| ctx.stop()));
         }
+        self.watch_clusters();
+        ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
+            coordinator.look_after_clusters(ctx);
+        });
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
             if coordinator.phase == Phase::Joining {
                 let wanted = workers_by_cluster(&coordinator.view);
@@ -477,28 +580,34 @@ impl Handler<MemberLost> for Coordinator {
 
     fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
         let MemberLost { node, reason, .. } = message;
-        let Some(member) = self.view.members.get(&node).cloned() else { return };
-        self.recorder.record(Event::NodeLost {
-            node: node.clone(),
-            cluster: member.cluster.clone(),
-            incarnation: member.incarnation,
-            why: reason.clone(),
-            // Its process was seen to end; the reason holds its last lines.
-            silent_us: 0,
-            last_lines: Vec::new(),
-        });
-        if self.phase == Phase::Ending {
+        self.go_on_without(&[node], &reason, Duration::ZERO, ctx);
+    }
+}
+
+impl Handler<ClusterAlive> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: ClusterAlive, _ctx: &mut Self::Context) {
+        self.detector.heard(&message.node, message.incarnation, Instant::now());
+    }
+}
+
+impl Handler<Silent> for Coordinator {
+    type Result = ();
+
+    /// Its cluster's coordinator is believed. Of a cluster's coordinator its workers speak, and they are believed if it has
+    /// not been heard here either since they last heard it.
+    fn handle(&mut self, message: Silent, ctx: &mut Self::Context) {
+        let Silent { node, silent_ms, .. } = message;
+        let silent = Duration::from_millis(silent_ms);
+        let now = Instant::now();
+        let here = self.detector.silence(&node, now);
+        if here.is_some_and(|here| here + Patience::WIDE.every < silent) {
+            tracing::info!(%node, ?here, "its workers do not hear it, but it is heard here");
             return;
         }
-        let view = self.view.without([&node]);
-        let left = view.members.len();
-        let text = format!("node {node} was lost ({reason}): going on with {left} nodes");
-        self.tell(NoteKind::Say { text });
-        self.change(view, ctx);
-        if self.phase == Phase::Joining {
-            self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
-            self.start_if_all_joined(ctx);
-        }
+        let reason = format!("silent for {:.1} s", silent.as_secs_f64());
+        self.silent(&[node], &reason, silent, ctx);
     }
 }
 

@@ -12,15 +12,18 @@ use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
 use springtide_runtime::work::Outcome;
 
-use crate::cluster::{ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period};
+use crate::cluster::{
+    Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period,
+    Silent,
+};
 use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
     MemberLost, NoteKind, Release, Shutdown,
 };
 use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
-    CancelJob, GetStatus, Granted, GridStatus, JobState, JobStatus, NodeLost, NodeState,
-    NodeStatus, Registered, SiteStatus, SiteUp, Submit, SubmitError,
+    CancelJob, GetStatus, Granted, GridStatus, JobState, JobStatus, MemberSilent, NodeLost,
+    NodeState, NodeStatus, Registered, SiteStatus, SiteUp, Submit, SubmitError,
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{FinalReport, Finish, NewView};
@@ -214,6 +217,12 @@ fn messages_of_the_coordinator_tree() {
     let cluster = "ams".into();
     let statistics_now = statistics.clone();
     message(&ClusterPeriod { job, cluster, view, seq: 1, workers: 2, statistics: statistics_now });
+    let (node, incarnation): (springtide_runtime::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
+    message(&Alive { job, node: node.clone(), incarnation, view });
+    message(&Silent { job, node: node.clone(), silent_ms: 2900 });
+    message(&ClusterAlive { job, node: node.clone(), incarnation });
+    let reason = "silent for 2.9 s".into();
+    message(&MemberSilent { job, epoch: Epoch(1), node, incarnation, reason });
     message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
     message(&FinishCluster { job });
     answer(

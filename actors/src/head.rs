@@ -18,7 +18,8 @@ use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::{
-    CancelJob, GetStatus, GridStatus, NodeLost, NodeState, Registered, Scheduler, SiteUp, Submit,
+    CancelJob, GetStatus, GridStatus, MemberSilent, NodeLost, NodeState, Registered, Scheduler,
+    SiteUp, Submit,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::{Store, StoreError};
@@ -71,6 +72,7 @@ impl Head {
             .accepts_from::<SiteUp>(admit::head)
             .accepts_from::<Registered>(admit::head)
             .accepts_from::<NodeLost>(admit::head)
+            .accepts_from::<MemberSilent>(admit::worker)
             .accepts_from::<JobOver>(admit::worker);
         Prober::publish(&endpoint.hub);
         endpoint.start();

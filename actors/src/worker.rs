@@ -12,7 +12,7 @@ use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::membership::View;
+use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::NodeReport;
 use springtide_runtime::net::{Inbox, Net, Router};
 use springtide_runtime::remote::{Hub, RemoteError};
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admit;
-use crate::cluster::{ClusterCoordinator, Joined, Period, ViewChanged};
+use crate::cluster::{Alive, ClusterCoordinator, Joined, Period, Silent, ViewChanged};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
 use crate::job::{
     Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
@@ -88,7 +88,10 @@ struct Running {
     engine: Engine,
     inbox: Arc<dyn Inbox>,
     reports: u64,
-    period: Option<SpawnHandle>,
+    /// Periodic work of this job.
+    timers: Vec<SpawnHandle>,
+    /// Watches the cluster's coordinator.
+    detector: Detector,
     coordinator: Option<Addr<Coordinator>>,
     cluster: Option<Addr<ClusterCoordinator>>,
 }
@@ -186,6 +189,7 @@ impl Worker {
         });
         let period = Duration::from_millis(spec.params.period_ms.max(100));
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
+        let alive = ctx.run_interval(Patience::CLUSTER.every, |worker, ctx| worker.tell_alive(ctx));
         self.join_cluster(&spec, &view, ctx);
         self.running = Some(Running {
             spec,
@@ -193,7 +197,8 @@ impl Worker {
             engine,
             inbox,
             reports: 0,
-            period: Some(period),
+            timers: vec![period, alive],
+            detector: Detector::new(Patience::CLUSTER, Instant::now()),
             coordinator,
             cluster: cluster_coordinator,
         });
@@ -307,12 +312,78 @@ impl Worker {
         ctx.spawn(sent.into_actor(self));
     }
 
+    /// Tells the cluster's coordinator that this node lives, and looks whether it does.
+    fn tell_alive(&mut self, ctx: &mut Context<Self>) {
+        let me = self.net.me().clone();
+        let Some(running) = &mut self.running else { return };
+        let Some(host) = running.view.cluster_coordinators.get(&me.cluster).cloned() else {
+            return;
+        };
+        if host == me.node {
+            return;
+        }
+        let Some(life) = running.view.members.get(&host).map(|member| member.incarnation) else {
+            return;
+        };
+        let (job, now) = (running.spec.id, Instant::now());
+        running.detector.watch([(host.clone(), life)], now);
+        for finding in running.detector.look(now) {
+            let Finding::Dead(node, silent) = finding else { continue };
+            tracing::warn!(%node, ?silent, "the cluster's coordinator is silent: the job's is told");
+            let Some(coordinator) = &running.view.coordinator else { continue };
+            let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
+            let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+            let request = remote.send(Silent { job, node, silent_ms }).start();
+            ctx.spawn(async move { drop(request.await) }.into_actor(self));
+            return;
+        }
+        let remote = self.hub.remote::<ClusterCoordinator>(&host, &cluster_coordinator_name(job));
+        let view = (running.view.epoch, running.view.version);
+        let alive = Alive { job, node: me.node, incarnation: me.incarnation, view };
+        let request = remote.send(alive).deadline(Patience::CLUSTER.dead).start();
+        let heard = async move { request.await };
+        ctx.spawn(heard.into_actor(self).map(move |answer, worker, ctx| {
+            let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
+                return;
+            };
+            // Any answer is a sign of life, also that the role has not started there yet.
+            let lives = matches!(answer, Ok(_) | Err(RemoteError::NoActor { .. }));
+            if lives {
+                running.detector.heard(&host, life, Instant::now());
+            }
+            // Under an older view of its own the coordinator knows a new member not yet.
+            if let Ok(false) = answer
+                && running.view.cluster_coordinators.get(&worker.net.me().cluster) == Some(&host)
+            {
+                worker.declared_dead(ctx);
+            }
+        }));
+    }
+
+    /// The others go on without this node: whatever it holds is run elsewhere. It ends, and its site starts a new life of it.
+    fn declared_dead(&mut self, ctx: &mut Context<Self>) {
+        let Some(running) = &self.running else { return };
+        let reason =
+            format!("{} goes on without this node: it was silent too long", running.spec.id);
+        tracing::error!("{reason}");
+        let left = self.leave(ctx);
+        let tell = self.config.on_shutdown.clone();
+        let ends = async move {
+            left.await;
+            if let Some(tell) = tell {
+                // The process that reads this may be ending already.
+                let _ = tell.send(reason);
+            }
+        };
+        ctx.spawn(ends.into_actor(self));
+    }
+
     /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
     fn leave(&mut self, ctx: &mut Context<Self>) -> impl Future<Output = ()> + 'static + use<> {
         let running = self.running.take();
         if let Some(running) = &running {
-            if let Some(period) = running.period {
-                ctx.cancel_future(period);
+            for timer in &running.timers {
+                ctx.cancel_future(*timer);
             }
             running.engine.close();
             self.router.off(&running.inbox);

@@ -13,8 +13,8 @@ use springtide_runtime::membership::{Member, View};
 use springtide_runtime::net::Contact;
 
 use super::messages::{
-    Granted, GridStatus, JobState, JobStatus, NodeState, NodeStatus, Registered, SiteStatus,
-    Submit, SubmitError,
+    Granted, GridStatus, JobState, JobStatus, MemberSilent, NodeState, NodeStatus, Registered,
+    SiteStatus, Submit, SubmitError,
 };
 use crate::job::{Assign, AssignError, JobError, JobSpec};
 
@@ -41,6 +41,8 @@ pub enum Event {
         /// Whether its site starts it again.
         returns: bool,
     },
+    /// A job's coordinator goes on without a member that was silent too long.
+    MemberSilent(MemberSilent),
     /// A job is submitted under a number and epoch that are on disk.
     Submit {
         /// Its number.
@@ -267,6 +269,7 @@ impl Core {
             Event::CancelFailed { job, reason } => {
                 self.fail(job, JobError::Cancelled { reason }, None, &mut out)
             }
+            Event::MemberSilent(silent) => self.silent(silent, &mut out),
             Event::ClientLost { client } => self.client_lost(&client, &mut out),
         }
         self.serve_queue(&mut out);
@@ -367,6 +370,23 @@ impl Core {
         }
         let error = JobError::NodeLost { node: id.clone(), reason: reason.to_owned() };
         self.fail(job, error, Some(id), out);
+    }
+
+    /// The job has a new view without the node already; what is left is to have it started anew.
+    fn silent(&mut self, silent: MemberSilent, out: &mut Vec<Action>) {
+        let MemberSilent { job, epoch, node: id, incarnation, reason } = silent;
+        let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch <= epoch) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
+        if node.state != State::Busy(job) || !this_life {
+            return;
+        }
+        held.members.remove(&id);
+        held.unanswered.remove(&id);
+        node.state = State::Starting;
+        node.reason = Some(reason.clone());
+        let (cluster, nodes) = (node.cluster.clone(), vec![id]);
+        out.push(Action::Replace { cluster, nodes, program: None, reason });
     }
 
     /// Ends a job from here: its client is told, and what members are left are released. `gone` is the member whose loss is

@@ -226,6 +226,22 @@ pub struct NodeLost {
     pub returns: bool,
 }
 
+/// To the scheduler, by a job's coordinator: a member was silent too long and the job goes on without it. Its site is to start
+/// it anew.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MemberSilent {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// Who.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// For how long.
+    pub reason: String,
+}
+
 remote_message! {
     "submit" => Submit -> Result<Granted, SubmitError>;
     "cancel-job" => CancelJob;
@@ -233,4 +249,5 @@ remote_message! {
     "site-up" => SiteUp;
     "registered" => Registered;
     "node-lost" => NodeLost;
+    "member-silent" => MemberSilent;
 }

@@ -21,8 +21,8 @@ pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
 use crate::job::{
-    AssignError, CLIENT, Cancel, JobEnded, JobOver, JobReport, MemberLost, Release, WORKER, coordinator_name,
-    site_name,
+    AssignError, CLIENT, Cancel, JobEnded, JobOver, JobReport, MemberLost, Release, WORKER,
+    coordinator_name, site_name,
 };
 use crate::links::{Link, Links};
 use crate::site::{Site, StartAnew};
@@ -291,6 +291,16 @@ impl Handler<Registered> for Scheduler {
             threads: life.threads,
         });
         self.feed(ctx, Event::Registered(life));
+    }
+}
+
+impl Handler<MemberSilent> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: MemberSilent, ctx: &mut Self::Context) {
+        let part = message.node.to_string();
+        self.recorder.record(Told::Fault { part, what: message.reason.clone() });
+        self.feed(ctx, Event::MemberSilent(message));
     }
 }
 

@@ -114,6 +114,24 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     assert_eq!(nodes(&out), []);
 }
 
+/// A node that does not end but is silent: the job goes on without it, and its site starts it anew.
+#[test]
+fn a_stopped_node_is_found_silent_and_started_anew() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut running, started) = endless(temp.path(), "2x2");
+    let (name, pid) = &started[3];
+    kill(*pid, "STOP");
+    let told = || text(&temp.path().join("stderr.log"));
+    until("the job goes on", || told().contains(&format!("node {name} was lost (silent for")));
+    let out = temp.path().join("out");
+    until("it is started anew", || {
+        nodes(&out).iter().any(|(node, now)| node == name && now != pid)
+    });
+    running.signal("TERM");
+    assert_eq!(running.wait().code(), Some(143), "{}", told());
+    assert_eq!(nodes(&out), []);
+}
+
 #[test]
 fn the_death_of_the_roots_node_ends_the_job_and_names_it() {
     let temp = tempfile::tempdir().unwrap();

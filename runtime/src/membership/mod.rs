@@ -2,12 +2,16 @@
 //!
 //! No I/O. The coordinator makes views, everybody else follows the newest by (epoch, version).
 
+mod detector;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::net::Address;
+
+pub use detector::{Detector, Finding, Patience};
 
 /// A member of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
