@@ -6,9 +6,14 @@
 mod account;
 mod counters;
 mod histogram;
+mod load;
 mod report;
 
 pub use account::{Account, SharedAccount, ThreadState, Times};
 pub use counters::{Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts};
 pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, LatencySummary, SparseDelta};
+pub use load::{
+    CpuTicks, Load, LoadChange, LoadPart, LoadThresholds, Probe, Quota, Sample, Throttled,
+    USUAL_QUOTA_PERIOD,
+};
 pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};
