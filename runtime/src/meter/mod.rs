@@ -7,6 +7,7 @@ mod account;
 mod benchmark;
 mod counters;
 mod histogram;
+mod link_estimate;
 mod load;
 mod report;
 mod speed;
@@ -19,6 +20,9 @@ pub use benchmark::{
 };
 pub use counters::{Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts};
 pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, LatencySummary, SparseDelta};
+pub use link_estimate::{
+    LinkEstimate, LinkEstimator, LinkReport, LinkSettings, LinkSummary, Weights,
+};
 pub use load::{
     CpuTicks, Load, LoadChange, LoadPart, LoadThresholds, Probe, Quota, Sample, Throttled,
     USUAL_QUOTA_PERIOD,
