@@ -73,8 +73,8 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     }
 
     /// A small problem of the same kind, to measure by it how fast a node is for this job: some 5 to 50 ms on one thread, the
-    /// same on every node, with the options on which speed depends (precision, model) but without artefacts. Where a job has
-    /// none, a sample of its own tasks is used.
+    /// same on every node, with the options on which speed depends (precision, model). What it reports goes nowhere. Where a
+    /// job has none, a sample of its own tasks is used.
     ///
     /// Called on a job that [`Job::prepare`] has seen; `prepare` is not called on what it returns.
     fn benchmark(&self) -> Option<Self> {

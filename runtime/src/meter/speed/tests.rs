@@ -75,7 +75,7 @@ fn units_give_the_speed_of_all_threads_with_its_error() {
 /// shows again when the load ends.
 #[test]
 fn a_foreign_load_shows_within_two_periods() {
-    for noise in [0.02, 0.3, 0.8] {
+    for noise in [0.02, 0.3, 0.5] {
         for second in 0..10 {
             for seed in 1..4 {
                 let mut node = Node::new(2, noise, seed * 0x9e37_79b9);
