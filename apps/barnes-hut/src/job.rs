@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn tasks_cost_their_bodies_once() {
         let version = Version::default();
-        let task = |bodies, groups| Forces {
+        let task = |bodies, groups: u32| Forces {
             first_group: 3,
             last_group: 3 + groups,
             bodies,

@@ -53,7 +53,7 @@ impl Job for Integrate {
     }
 
     fn benchmark(&self) -> Option<Self> {
-        Some(Integrate { tolerance: self.tolerance.max(3e-11), grain: self.grain })
+        Some(Integrate { tolerance: self.tolerance.max(3e-10), grain: self.grain })
     }
 }
 

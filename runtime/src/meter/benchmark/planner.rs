@@ -191,6 +191,8 @@ pub struct Planner {
     settings: BenchmarkSettings,
     quota_period: Duration,
     spec: Option<SpecId>,
+    /// The specification whose work failed here.
+    failed: Option<SpecId>,
     need: Option<Need>,
     running: Option<Running>,
     busy: bool,
@@ -211,6 +213,7 @@ impl Planner {
             settings,
             quota_period: USUAL_QUOTA_PERIOD,
             spec: None,
+            failed: None,
             need: None,
             running: None,
             busy: false,
@@ -252,8 +255,10 @@ impl Planner {
             BenchmarkEvent::Finished { whole } => self.finished(whole, now),
             BenchmarkEvent::Failed => {
                 self.finished(true, now);
-                self.need = None;
-                self.measured_under = None;
+                // If another specification came up meanwhile, it is that one's turn.
+                if !matches!(self.need, Some(Need { why: BenchmarkReason::OtherSpec, .. })) {
+                    self.failed = self.spec;
+                }
             }
             BenchmarkEvent::Leaving => {
                 self.leaving = true;
@@ -346,7 +351,7 @@ impl Planner {
 
     fn start(&mut self, now: Instant, out: &mut Vec<BenchmarkAction>) {
         let (Some(spec), Some(need)) = (self.spec, self.need) else { return };
-        if self.leaving {
+        if self.leaving || self.failed == Some(spec) {
             return;
         }
         let whole = self.whole();

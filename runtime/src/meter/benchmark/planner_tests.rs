@@ -229,7 +229,9 @@ fn other_benchmarks_leaving_and_failures() {
     // It does not work here: silence until there is another.
     bench.hear(BenchmarkEvent::Failed);
     bench.now += 100 * SECOND;
-    assert_eq!(bench.reason(BenchmarkEvent::Load(quiet())), None);
+    assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
+    assert_eq!(bench.hear(BenchmarkEvent::Idle), []);
+    assert_eq!(bench.hear(BenchmarkEvent::Load(quiet())), []);
     assert_eq!(bench.reason(BenchmarkEvent::Spec(SpecId(10))), Some(BenchmarkReason::OtherSpec));
     assert_eq!(bench.hear(BenchmarkEvent::Leaving), [BenchmarkAction::Stop]);
     bench.hear(BenchmarkEvent::Finished { whole: false });
