@@ -2,6 +2,8 @@
 //!
 //! The one module that knows the runtime. It never writes a file: snapshots and pictures are handed over as artefacts.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use springtide_runtime::share::{Need, Version, Versioned};
@@ -38,6 +40,8 @@ impl Versioned for Positions {
 pub struct Forces {
     first_group: u32,
     last_group: u32,
+    /// Bodies in these groups.
+    bodies: u32,
     grain: u32,
     setup: Version,
     positions: Version,
@@ -66,16 +70,28 @@ impl Task for Forces {
         if groups.len() < 2 || tree.bodies(groups.clone()).len() <= self.grain as usize {
             return Ok(Pieces(vec![ByteBuf::from(forces::compute(tree, groups))]));
         }
-        // An index of a group fits: it came from one.
-        let middle = tree.middle(groups) as u32;
-        let (mut left, right) =
-            cx.join(Forces { last_group: middle, ..self }, Forces { first_group: middle, ..self })?;
+        // Indices of groups and numbers of bodies fit: they come from such.
+        let middle = tree.middle(groups.clone());
+        let half = |groups: Range<usize>| Forces {
+            first_group: groups.start as u32,
+            last_group: groups.end as u32,
+            bodies: tree.bodies(groups).len() as u32,
+            ..self
+        };
+        let (mut left, right) = cx.join(half(groups.start..middle), half(middle..groups.end))?;
         left.0.extend(right.0);
         Ok(left)
     }
 
     fn needs(&self) -> Vec<Need> {
         vec![Need::of::<Setup>(0, self.setup), Need::of::<Positions>(0, self.positions)]
+    }
+
+    /// The bodies, where it does not split: what one costs depends on how crowded it is around it, but on the mean of many
+    /// tasks little.
+    fn cost(&self) -> Option<f64> {
+        let groups = self.last_group.saturating_sub(self.first_group);
+        (groups < 2 || self.bodies <= self.grain).then(|| self.bodies.into())
     }
 }
 
@@ -127,7 +143,39 @@ impl Job for BarnesHut {
         }
         Ok(outcome(simulation.bodies(), &reports))
     }
+
+    /// The forces on fewer bodies, once: with the options that make them dear or cheap. Bodies of a file stay where they are;
+    /// a Plummer sphere, in its own units, stands for them.
+    fn benchmark(&self) -> Option<Self> {
+        let (from_file, bodies) = match &self.loaded {
+            Some(loaded) => (true, loaded.len()),
+            None => (false, self.bodies),
+        };
+        let Self { seed, theta, order, leaf, group, grain, .. } = *self;
+        Some(Self {
+            model: if from_file { Model::Plummer } else { self.model },
+            bodies: bodies.clamp(1, BENCHMARK_BODIES),
+            softening: self.softening.filter(|_| !from_file),
+            steps: 0,
+            snapshot_every: 0,
+            picture_every: 0,
+            loaded: None,
+            input: None,
+            dt: None,
+            snapshot_format: self.snapshot_format,
+            picture_size: self.picture_size,
+            seed,
+            theta,
+            order,
+            leaf,
+            group,
+            grain,
+        })
+    }
 }
+
+/// Most bodies of the benchmark.
+const BENCHMARK_BODIES: usize = 8000;
 
 impl BarnesHut {
     fn forces(
@@ -140,7 +188,9 @@ impl BarnesHut {
         let shared = cx.get::<Positions>(0, positions)?;
         let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
         let last_group = u32::try_from(tree.groups())?;
-        let task = Forces { first_group: 0, last_group, grain: self.grain, setup, positions };
+        let bodies = u32::try_from(tree.bodies(0..tree.groups()).len())?;
+        let grain = self.grain;
+        let task = Forces { first_group: 0, last_group, bodies, grain, setup, positions };
         let pieces = cx.call(task)?.0;
         let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
         Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
@@ -324,6 +374,45 @@ mod tests {
             sums.push(outcome.checksum);
         }
         assert_eq!(sums, [bodies.checksum(); 2]);
+    }
+
+    #[test]
+    fn the_benchmark_is_small_ready_to_run_and_the_same_for_all() {
+        let job = BarnesHut {
+            bodies: 1 << 30,
+            theta: 1.1,
+            order: Order::Mono,
+            picture_every: 1,
+            softening: Some(3.0),
+            ..BarnesHut::default()
+        };
+        let small = job.benchmark().unwrap();
+        assert_eq!(small.check(), Ok(()));
+        let expected =
+            BarnesHut { bodies: BENCHMARK_BODIES, steps: 0, picture_every: 0, ..job.clone() };
+        assert_eq!(small, expected);
+        // Bodies from a file are in units of their own.
+        let loaded = BarnesHut { loaded: Some(generate::plummer(50, 1)), ..job };
+        let small = loaded.benchmark().unwrap();
+        assert_eq!((small.bodies, small.model, small.softening), (50, Model::Plummer, None));
+        let (outcome, notes) = run(small, 2);
+        assert_eq!((outcome.result["bodies"].as_u64(), notes.len()), (Some(50), 1));
+    }
+
+    #[test]
+    fn tasks_cost_their_bodies_once() {
+        let version = Version::default();
+        let task = |bodies, groups: u32| Forces {
+            first_group: 3,
+            last_group: 3 + groups,
+            bodies,
+            grain: 100,
+            setup: version,
+            positions: version,
+        };
+        assert_eq!(task(100, 9).cost(), Some(100.0));
+        assert_eq!(task(101, 9).cost(), None);
+        assert_eq!(task(500, 1).cost(), Some(500.0));
     }
 
     #[test]

@@ -39,6 +39,10 @@ impl Job for Fib {
         let fib = cx.call(Number { n: self.n, grain: self.grain })?;
         Ok(Outcome { checksum: fib, result: serde_json::json!({ "n": self.n, "fib": fib }) })
     }
+
+    fn benchmark(&self) -> Option<Self> {
+        Some(Fib { n: self.n.min(32), grain: self.grain })
+    }
 }
 
 /// The task: the `n`-th Fibonacci number.
@@ -63,6 +67,20 @@ impl Task for Number {
         )?;
         Ok(a + b)
     }
+
+    /// The calls of the plain recursion: so a node's speed is in calls a second, and needs no benchmark while it works.
+    fn cost(&self) -> Option<f64> {
+        (self.n <= self.grain).then(|| {
+            // fib(n + 1), by the short way.
+            let (leaves, _) = (0..self.n).fold((1.0, 0.0), |(a, b): (f64, f64), _| (a + b, a));
+            2.0 * leaves - 1.0
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn calls_declared(n: u32, grain: u32) -> Option<f64> {
+    Number { n, grain }.cost()
 }
 
 fn sequential(n: u32) -> u64 {

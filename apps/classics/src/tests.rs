@@ -242,3 +242,40 @@ fn checksums_are_the_recorded_ones() {
     ];
     assert_eq!(sums.map(|sum| format!("{sum:016x}")), ["3fd34342a945af66", "cf6f2fca430c9e4e"]);
 }
+
+/// Of the job with these options: its benchmark has the options `small`, and it is ready to run and ends.
+fn benchmark<J: Job + Args>(options: &str, small: &str) {
+    let mut job = parse::<J>(options);
+    job.prepare().unwrap();
+    let mut bench = job.benchmark().unwrap();
+    let body = springtide_runtime::wire::encode_payload(&bench).unwrap();
+    let expected = springtide_runtime::wire::encode_payload(&parse::<J>(small)).unwrap();
+    assert_eq!(body, expected, "{} {options}", J::NAME);
+    bench.prepare().unwrap();
+    run::<J>(small, 1);
+}
+
+#[test]
+fn benchmarks_are_small_problems_of_the_same_kind() {
+    benchmark::<Fib>("--n 60 --grain 22", "--n 32 --grain 22");
+    benchmark::<Fib>("--n 9", "--n 9");
+    benchmark::<Queens>("--size 17 --grain 13", "--size 12 --grain 8");
+    benchmark::<Queens>("--size 20 --grain 3", "--size 12 --grain 0");
+    benchmark::<Queens>("--size 6 --grain 4", "--size 6 --grain 4");
+    benchmark::<Integrate>("--grain 500", "--tolerance 3e-10 --grain 500");
+    benchmark::<Tsp>("--cities 30 --seed 4", "--cities 14 --seed 4");
+    benchmark::<Raytracer>("--samples 2", "--samples 2 --width 192 --height 108");
+    benchmark::<Raytracer>("--samples 16 --width 8", "--samples 16 --width 8 --height 13");
+}
+
+proptest! {
+    /// The calls that a task of the Fibonacci job declares are those of its recursion.
+    #[test]
+    fn fib_declares_its_calls(n in 0u32..22, grain in 1u32..22) {
+        fn calls(n: u32) -> u64 {
+            if n < 2 { 1 } else { 1 + calls(n - 1) + calls(n - 2) }
+        }
+        let declared = fib::calls_declared(n, grain);
+        prop_assert_eq!(declared, (n <= grain).then(|| calls(n) as f64));
+    }
+}

@@ -1,14 +1,34 @@
 //! What is measured: where each compute thread's time goes, latencies, counts; and how they add up exactly over nodes.
 //!
-//! Pure data and arithmetic: no network, no actors, no policy, no clock of its own (callers hand `now` in). What crosses
-//! the wire here is written with field names and tolerates fields it does not know.
+//! Pure data and arithmetic: no network, no actors, no policy, no clock of its own (callers hand `now` in); only [`Probe`]
+//! reads files, the kernel's. What crosses the wire here is written with field names and tolerates fields it does not know.
 
 mod account;
+mod benchmark;
 mod counters;
 mod histogram;
+mod link_estimate;
+mod load;
 mod report;
+mod speed;
 
 pub use account::{Account, SharedAccount, ThreadState, Times};
+pub use benchmark::{
+    BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkReason, BenchmarkRun,
+    BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec, BenchmarkWork, EncodedTask, Offer,
+    Planner, Sampler, SamplerSettings,
+};
 pub use counters::{Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts};
 pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, LatencySummary, SparseDelta};
+pub use link_estimate::{
+    LinkEstimate, LinkEstimator, LinkReport, LinkSettings, LinkSummary, Weights,
+};
+pub use load::{
+    CpuTicks, Load, LoadChange, LoadPart, LoadThresholds, Probe, Quota, Sample, Throttled,
+    USUAL_QUOTA_PERIOD,
+};
 pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};
+pub use speed::{
+    Comparable, Measurement, Nonsense, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,
+    SpeedSettings, SpeedSource, UnitCounter,
+};

@@ -10,6 +10,7 @@ use super::core::children::Children;
 use super::core::slot::Frame;
 use super::core::worker::Worker;
 use super::pool::Note;
+use super::registry::Registry;
 use super::task::{Stop, Task};
 use crate::share::{Merged, Version, Versioned};
 
@@ -61,6 +62,11 @@ impl<'w> Context<'w> {
             self.children.finish(&self.frame)?;
         }
         Ok(output)
+    }
+
+    /// The program's tasks and jobs.
+    pub(crate) fn registry(&self) -> &'w Registry {
+        &self.worker().shared().registry
     }
 
     /// Waits for the root's remaining children.

@@ -1,7 +1,8 @@
 //! Tasks and the threads that run them: divide-and-conquer with work stealing inside the node and between nodes.
 //!
 //! `core` is the unsafe heart; `pool` a node's threads for one job; `steal` the protocol between nodes, without I/O;
-//! `engine` one node's part in a job. Must not know roles or the network's make.
+//! `engine` one node's part in a job; `solo` and `bench` run jobs and benchmarks in this process alone. Must not know roles
+//! or the network's make.
 //!
 //! # What the compiler refuses
 //!
@@ -48,6 +49,7 @@
 //! ```
 
 mod batch;
+pub mod bench;
 mod context;
 pub(crate) mod core;
 mod engine;

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use super::batch::Batch;
 use super::context::Context;
 use super::task::{InputError, Job, Outcome, Stop, Task};
+use crate::meter::BenchmarkSpec;
 use crate::share::{Merged, ObjectTypes, Versioned};
-use crate::wire;
+use crate::wire::{self, WireError};
 
 /// Runs a task that came as bytes and gives its output as bytes.
 pub(crate) type RunEncoded = fn(&Bytes, &Context) -> Result<Bytes, Stop>;
@@ -27,6 +28,18 @@ pub struct JobEntry {
     /// One line on it.
     pub about: &'static str,
     pub(crate) run: fn(&[u8], &Context) -> Result<Outcome, Stop>,
+    pub(crate) benchmark: fn(&[u8]) -> Result<Option<Bytes>, WireError>,
+}
+
+impl JobEntry {
+    /// The benchmark that a job, encoded by [`encode_job`], brings along: [`Job::benchmark`].
+    ///
+    /// # Errors
+    /// If the job is not one of this entry's, or its benchmark does not serialise.
+    pub fn benchmark(&self, job: &[u8]) -> Result<Option<BenchmarkSpec>, WireError> {
+        let body = (self.benchmark)(job)?;
+        Ok(body.map(|body| BenchmarkSpec::of_job(self.name, body)))
+    }
 }
 
 /// The tasks, shared objects and jobs of a program. Nodes of one job must have equal registries: see
@@ -94,6 +107,10 @@ impl Registry {
             run: |body, cx| {
                 let job = wire::decode_payload::<J>(body)?;
                 job.run(cx)
+            },
+            benchmark: |body| {
+                let small = wire::decode_payload::<J>(body)?.benchmark();
+                small.map(|small| wire::encode_payload(&small)).transpose()
             },
         };
         let old = self.jobs.insert(J::NAME, entry);

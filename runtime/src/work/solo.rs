@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::core::LeaseId;
 use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam};
-use super::registry::Registry;
+use super::registry::{JobEntry, Registry};
 use super::task::{Cause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
 use crate::meter::Times;
@@ -51,11 +51,22 @@ pub fn run(
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> Result<SoloReport, SoloError> {
     let entry = *registry.find_job(job).ok_or_else(|| SoloError::UnknownJob(job.to_owned()))?;
+    Ok(run_entry(registry, &entry, body, config, note)?)
+}
+
+/// As [`run`], with a job that need not be registered.
+pub(crate) fn run_entry(
+    registry: Arc<Registry>,
+    entry: &JobEntry,
+    body: Bytes,
+    config: &PoolConfig,
+    note: impl Fn(Note) + Send + Sync + 'static,
+) -> std::io::Result<SoloReport> {
     let host = Arc::new(Alone { registry: registry.clone(), objects: OnceLock::new(), note });
     let pool = Pool::start(config, registry, RealSeam::new(), host)?;
     let (tell, told) = mpsc::channel();
     let started = tokio::time::Instant::now();
-    pool.run_job(&entry, body, move |outcome| {
+    pool.run_job(entry, body, move |outcome| {
         // The receiver waits below.
         drop(tell.send(outcome));
     });

@@ -38,6 +38,17 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
         Vec::new()
     }
 
+    /// How much work its own [`Task::run`] is, in units of the program's choice, without that of the children it makes; so a
+    /// task that only splits has none. Where tasks declare it, a node's speed is measured in units a second while it works,
+    /// at no cost; where they do not, by benchmarks.
+    ///
+    /// It need be right on average only, but by the same measure all over the job: units should be proportional to running
+    /// time, and either all tasks that do much of the work declare them or none. Asked once before the task runs, so it should
+    /// take no more than a few nanoseconds. Negative and infinite costs and those that are no number are not counted.
+    fn cost(&self) -> Option<f64> {
+        None
+    }
+
     /// Whether this is a run of equal tasks made by [`Context::join_all`].
     #[doc(hidden)]
     const BATCH: bool = false;
@@ -59,6 +70,15 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// A message that names the option or the file, line and column, and how to mend it.
     fn prepare(&mut self) -> Result<(), InputError> {
         Ok(())
+    }
+
+    /// A small problem of the same kind, to measure by it how fast a node is for this job: some 5 to 50 ms on one thread, the
+    /// same on every node, with the options on which speed depends (precision, model). What it reports goes nowhere. Where a
+    /// job has none, a sample of its own tasks is used.
+    ///
+    /// Called on a job that [`Job::prepare`] has seen; `prepare` is not called on what it returns.
+    fn benchmark(&self) -> Option<Self> {
+        None
     }
 
     /// Runs the job's root.

@@ -1,0 +1,180 @@
+//! One run of a benchmark: repeats on all threads at once until they suffice, and the speed that comes out.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::meter::{Measurement, Ratio};
+
+/// How long a run takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BenchmarkGoal {
+    /// It ends when it has lasted so long and every thread has done a few repeats.
+    pub at_least: Duration,
+    /// But no repeat begins after this.
+    pub at_most: Duration,
+    /// Repeats are added up to stretches of this length, whose scatter gives the error: the quota's period, for within it a
+    /// node under a quota is at full speed first and stopped then.
+    pub stretch: Duration,
+}
+
+/// Every thread repeats so often, if the time allows.
+const REPEATS: u32 = 3;
+
+/// A run under way: all compute threads of a node repeat the same work, each for itself.
+#[derive(Clone, Debug)]
+pub struct BenchmarkRun {
+    goal: BenchmarkGoal,
+    units: f64,
+    began: Instant,
+    threads: Vec<Thread>,
+    ratio: Ratio,
+    repeats: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    repeats: u32,
+    /// Repeats and time of the stretch that is not over.
+    open: (u32, Duration),
+}
+
+impl BenchmarkRun {
+    /// A run on so many threads that begins at `now`; a repeat is `units` of work
+    /// ([`BenchmarkSpec::units`](super::BenchmarkSpec::units)).
+    pub fn new(goal: BenchmarkGoal, units: f64, threads: u32, now: Instant) -> Self {
+        let threads = vec![Thread::default(); threads.max(1) as usize];
+        Self { goal, units, began: now, threads, ratio: Ratio::default(), repeats: 0 }
+    }
+
+    /// A thread has done a repeat that took so long on the wall clock. Returns whether it is to do another. A thread number
+    /// that there is not ends.
+    pub fn repeated(&mut self, thread: usize, took: Duration, now: Instant) -> bool {
+        let Some(state) = self.threads.get_mut(thread) else { return false };
+        state.repeats = state.repeats.saturating_add(1);
+        self.repeats = self.repeats.saturating_add(1);
+        state.open.0 += 1;
+        state.open.1 = state.open.1.saturating_add(took);
+        if state.open.1 >= self.goal.stretch {
+            let (repeats, time) = std::mem::take(&mut state.open);
+            self.ratio.push(f64::from(repeats) * self.units, time);
+        }
+        let lasted = now.saturating_duration_since(self.began);
+        lasted < self.goal.at_most && (lasted < self.goal.at_least || state.repeats < REPEATS)
+    }
+
+    /// Repeats done so far, all threads together.
+    pub fn repeats(&self) -> u32 {
+        self.repeats
+    }
+
+    /// Whether it has lasted as long at `now` as it should; if not, it was cut short and its error is larger.
+    pub fn is_whole(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.began) >= self.goal.at_least && self.repeats > 0
+    }
+
+    /// The speed of the node; absent if nothing was repeated. Its error is not known where the run was too short to tell.
+    pub fn measurement(&self) -> Option<Measurement> {
+        let mut ratio = self.ratio;
+        for thread in &self.threads {
+            // What is left counts as it is: long or short, the estimate weighs it by its time.
+            let (repeats, time) = thread.open;
+            ratio.push(f64::from(repeats) * self.units, time);
+        }
+        // Threads that were never heard of (they had other work) are not counted.
+        let threads = self.threads.iter().filter(|thread| thread.repeats > 0).count();
+        Some(Measurement {
+            speed: ratio.rate()? * threads as f64,
+            relative_error: ratio.relative_error(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const GOAL: BenchmarkGoal = BenchmarkGoal {
+        at_least: Duration::from_millis(500),
+        at_most: Duration::from_secs(2),
+        stretch: Duration::from_millis(100),
+    };
+
+    #[test]
+    fn equal_repeats_give_their_speed_and_no_error() {
+        let start = Instant::now();
+        let mut run = BenchmarkRun::new(GOAL, 0.02, 2, start);
+        assert_eq!(run.measurement(), None);
+        let mut repeats = 0;
+        for i in 1..=100 {
+            let now = start + 10 * i * MS;
+            let more = [run.repeated(0, 10 * MS, now), run.repeated(1, 10 * MS, now)];
+            repeats += 2;
+            assert_eq!(more, [i < 50; 2]);
+            if !more[0] {
+                break;
+            }
+        }
+        assert_eq!(run.repeats(), repeats);
+        assert!(run.is_whole(start + 500 * MS) && !run.is_whole(start + 499 * MS));
+        // Twice the reference on each of two threads.
+        let measured = run.measurement().unwrap();
+        assert!((measured.speed - 4.0).abs() < 1e-9, "{measured:?}");
+        assert!(measured.relative_error.unwrap() < 1e-6, "{measured:?}");
+        assert!(!run.repeated(2, MS, start), "there is no such thread");
+    }
+
+    #[test]
+    fn long_repeats_are_done_a_few_times_but_not_past_the_limit() {
+        let start = Instant::now();
+        let mut run = BenchmarkRun::new(GOAL, 1.0, 1, start);
+        assert!(run.repeated(0, 600 * MS, start + 600 * MS));
+        assert!(run.measurement().unwrap().relative_error.is_none(), "one repeat tells no error");
+        assert!(run.repeated(0, 600 * MS, start + 1200 * MS));
+        assert!(!run.repeated(0, 600 * MS, start + 1800 * MS));
+        let mut run = BenchmarkRun::new(GOAL, 1.0, 1, start);
+        assert!(!run.repeated(0, 2100 * MS, start + 2100 * MS));
+    }
+
+    /// Under a quota of half a processor a thread runs 50 ms and stands 50 ms: repeats of 10 ms take 10 or 60 ms.
+    #[test]
+    fn a_quota_shows_whole_and_with_a_small_error() {
+        let start = Instant::now();
+        let mut run = BenchmarkRun::new(GOAL, 0.01, 1, start);
+        let (mut now, mut ran) = (start, 0);
+        loop {
+            let took = if ran % 5 == 4 { 60 * MS } else { 10 * MS };
+            (now, ran) = (now + took, ran + 1);
+            if !run.repeated(0, took, now) {
+                break;
+            }
+        }
+        let measured = run.measurement().unwrap();
+        assert!((measured.speed - 0.5).abs() < 1e-9, "{measured:?}");
+        assert!(measured.relative_error.unwrap() < 0.01, "{measured:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_ends_and_tells_numbers(
+            steps in prop::collection::vec((0usize..4, 0u64..400), 0..80), threads in 0u32..4, units in any::<f64>(),
+        ) {
+            let start = Instant::now();
+            let mut run = BenchmarkRun::new(GOAL, units, threads, start);
+            let mut now = start;
+            for (thread, millis) in steps {
+                let took = Duration::from_millis(millis);
+                now += took;
+                let more = run.repeated(thread, took, now);
+                prop_assert!(!more || now < start + GOAL.at_most);
+            }
+            if let Some(measured) = run.measurement() {
+                prop_assert!(measured.speed > 0.0, "{:?}", measured);
+                prop_assert!(measured.relative_error.is_none_or(|error| error >= 0.0 && error.is_finite()));
+            }
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! Bandwidth and latency between clusters, from transfers that happen anyway.
+//!
+//! A node notes the transfers that it receives from other clusters, and the round trips that its transport measures. What it
+//! tells is small, and adds up exactly: the sum over nodes, in any order and over any tree, is what one estimator would tell
+//! that had seen all. The estimate is a median of recent values, so that a stalled transfer or a lucky one changes little.
+//!
+//! - Small transfers measure latency, not bandwidth: below a floor they are not counted.
+//! - A transfer that took few round trips was limited by latency: it tells that the link carries *at least* so much.
+//! - Transfers over one link at one time share it: they count as one, so the estimate is what the link gives a node.
+//!
+//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.3 (bandwidth between clusters by measuring data
+//! transfer times). Must not know how anything is transferred, and has no clock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::id::ClusterId;
+
+/// How transfers are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// Transfers (or what overlaps in time, together) of fewer bytes are not counted. 64 KiB.
+    pub floor_bytes: u64,
+    /// Nor is the bandwidth of those that took fewer round trips. 4: latency is then at most an eighth of the time.
+    pub round_trips: u32,
+    /// After so long a value counts half. 30 s.
+    pub half_life: Duration,
+    /// So many values a link are kept, the newest. 64.
+    pub keep: usize,
+}
+
+impl Default for LinkSettings {
+    fn default() -> Self {
+        Self { floor_bytes: 64 << 10, round_trips: 4, half_life: Duration::from_secs(30), keep: 64 }
+    }
+}
+
+/// Weight of a value at the time it was measured. Weights are whole numbers, so that sums of them are exact.
+const FRESH: f64 = 1024.0;
+/// Values are told apart by eighths of an octave, 9 %.
+const STEPS: f64 = 8.0;
+/// Bucket of the largest value that there may be: 2^63.
+const LAST_BUCKET: u16 = 63 * 8;
+/// A burst of transfers that has been over for so long is complete.
+const SETTLED: Duration = Duration::from_secs(1);
+
+fn bucket(value: f64) -> u16 {
+    // Clamped first: the cast is exact. A value that is no number becomes the least.
+    let steps = (value.max(1.0).log2() * STEPS).round();
+    steps.min(f64::from(LAST_BUCKET)) as u16
+}
+
+fn value(bucket: u16) -> f64 {
+    (f64::from(bucket) / STEPS).exp2()
+}
+
+/// Weights of values, in ascending buckets of an eighth of an octave.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Weights(Vec<(u16, u32)>);
+
+impl Weights {
+    fn from_values(values: &VecDeque<(Instant, u16)>, now: Instant, half_life: Duration) -> Self {
+        let mut sums: BTreeMap<u16, u32> = BTreeMap::new();
+        for &(at, bucket) in values {
+            let age = now.saturating_duration_since(at).as_secs_f64();
+            let weight = (FRESH * (-age / half_life.as_secs_f64().max(1e-3)).exp2()).round() as u32;
+            if weight > 0 {
+                let sum = sums.entry(bucket).or_default();
+                *sum = sum.saturating_add(weight);
+            }
+        }
+        Self(sums.into_iter().collect())
+    }
+
+    fn merge(&mut self, other: &Weights) {
+        let mut sums: BTreeMap<u16, u32> = BTreeMap::new();
+        for &(bucket, weight) in self.0.iter().chain(&other.0) {
+            // What came over the network need not be in order or in range.
+            if bucket <= LAST_BUCKET && weight > 0 {
+                let sum = sums.entry(bucket).or_default();
+                *sum = sum.saturating_add(weight);
+            }
+        }
+        self.0 = sums.into_iter().collect();
+    }
+
+    fn total(&self) -> u64 {
+        self.0.iter().map(|&(_, weight)| u64::from(weight)).sum()
+    }
+
+    /// The value below which this share of the weight lies.
+    fn quantile(&self, share: f64) -> Option<f64> {
+        let wanted = self.total() as f64 * share;
+        let mut sum = 0.0;
+        let mut reached = self.0.iter().filter(|(_, weight)| {
+            sum += f64::from(*weight);
+            sum >= wanted
+        });
+        reached.next().map(|&(bucket, _)| value(bucket))
+    }
+}
+
+/// What is known of the link from one cluster to another, in a form that adds up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSummary {
+    /// Where bytes come from.
+    pub from: ClusterId,
+    /// Where they go.
+    pub to: ClusterId,
+    /// Bytes a second.
+    #[serde(default)]
+    pub bandwidth: Weights,
+    /// Microseconds.
+    #[serde(default)]
+    pub round_trip: Weights,
+    /// Bytes a second that the link carried at least lately, limited by latency; 0: none such.
+    #[serde(default)]
+    pub at_least: u64,
+}
+
+/// What is known of links, in the order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct LinkReport(pub Vec<LinkSummary>);
+
+/// A link as it is believed to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkEstimate {
+    /// Where bytes come from.
+    pub from: ClusterId,
+    /// Where they go.
+    pub to: ClusterId,
+    /// Bytes a second that a node gets over it: the median of recent transfers, exact to 5 %.
+    pub bandwidth: Option<f64>,
+    /// Upper quartile of that over the lower one: 1 where all transfers agree.
+    pub spread: Option<f64>,
+    /// Bytes a second that it carries at least; absent where nothing tells.
+    pub at_least: Option<f64>,
+    /// Median round trip in microseconds, exact to 5 %.
+    pub round_trip_us: Option<f64>,
+    /// How many fresh transfers the bandwidth is worth: it is well known from some 5 on.
+    pub transfers: f64,
+}
+
+impl LinkReport {
+    /// Adds what others know.
+    pub fn merge(&mut self, other: &LinkReport) {
+        let mut links: BTreeMap<(ClusterId, ClusterId), LinkSummary> = BTreeMap::new();
+        for link in std::mem::take(&mut self.0).into_iter().chain(other.0.iter().cloned()) {
+            let known = links.entry((link.from.clone(), link.to.clone())).or_insert_with(|| {
+                let LinkSummary { from, to, .. } = link.clone();
+                let (bandwidth, round_trip) = (Weights::default(), Weights::default());
+                LinkSummary { from, to, bandwidth, round_trip, at_least: 0 }
+            });
+            known.bandwidth.merge(&link.bandwidth);
+            known.round_trip.merge(&link.round_trip);
+            known.at_least = known.at_least.max(link.at_least);
+        }
+        self.0 = links.into_values().collect();
+    }
+
+    /// The links of which anything is known. The round trip is that of either direction, for it is the same.
+    pub fn estimates(&self) -> Vec<LinkEstimate> {
+        let mut sum = self.clone();
+        sum.merge(&LinkReport::default());
+        let links: BTreeMap<_, _> =
+            sum.0.iter().map(|link| ((&link.from, &link.to), link)).collect();
+        let estimate = |link: &&LinkSummary| {
+            let mut round_trip = link.round_trip.clone();
+            if let Some(back) = links.get(&(&link.to, &link.from)).filter(|_| link.from != link.to)
+            {
+                round_trip.merge(&back.round_trip);
+            }
+            let bandwidth = link.bandwidth.quantile(0.5);
+            let quartiles = link.bandwidth.quantile(0.25).zip(link.bandwidth.quantile(0.75));
+            let at_least = (link.at_least > 0).then_some(link.at_least as f64);
+            LinkEstimate {
+                from: link.from.clone(),
+                to: link.to.clone(),
+                bandwidth,
+                spread: quartiles.map(|(lower, upper)| upper / lower),
+                at_least: at_least.into_iter().chain(bandwidth).reduce(f64::max),
+                round_trip_us: round_trip.quantile(0.5),
+                transfers: link.bandwidth.total() as f64 / FRESH,
+            }
+        };
+        links.values().map(estimate).collect()
+    }
+}
+
+/// Transfers that overlap in time.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    began: Instant,
+    ended: Instant,
+    bytes: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Link {
+    open: Option<Burst>,
+    /// Buckets of bytes a second.
+    bandwidth: VecDeque<(Instant, u16)>,
+    /// Buckets of microseconds.
+    round_trip: VecDeque<(Instant, u16)>,
+    /// Bytes a second.
+    at_least: VecDeque<(Instant, u64)>,
+}
+
+/// What one node sees of the links that it receives over. Memory is bounded by the number of clusters.
+#[derive(Clone, Debug)]
+pub struct LinkEstimator {
+    settings: LinkSettings,
+    links: BTreeMap<(ClusterId, ClusterId), Link>,
+}
+
+impl LinkEstimator {
+    /// An estimator that has seen nothing.
+    pub fn new(settings: LinkSettings) -> Self {
+        Self { settings, links: BTreeMap::new() }
+    }
+
+    /// A transfer of so many bytes is over. To be told in the order in which transfers end.
+    pub fn transfer(
+        &mut self,
+        from: &ClusterId,
+        to: &ClusterId,
+        bytes: u64,
+        began: Instant,
+        ended: Instant,
+    ) {
+        let settings = self.settings;
+        let link = self.links.entry((from.clone(), to.clone())).or_default();
+        match &mut link.open {
+            Some(burst) if began <= burst.ended => {
+                burst.began = burst.began.min(began);
+                burst.ended = burst.ended.max(ended);
+                burst.bytes = burst.bytes.saturating_add(bytes);
+            }
+            open => {
+                let over = open.replace(Burst { began, ended: ended.max(began), bytes });
+                if let Some(burst) = over {
+                    link.take(burst, &settings);
+                }
+            }
+        }
+    }
+
+    /// The transport measured a round trip to a node of cluster `to`.
+    pub fn round_trip(&mut self, from: &ClusterId, to: &ClusterId, time: Duration, now: Instant) {
+        let keep = self.settings.keep;
+        let link = self.links.entry((from.clone(), to.clone())).or_default();
+        push(&mut link.round_trip, keep, (now, bucket(time.as_secs_f64() * 1e6)));
+        // The way back is as long.
+        let link = self.links.entry((to.clone(), from.clone())).or_default();
+        if from != to {
+            push(&mut link.round_trip, keep, (now, bucket(time.as_secs_f64() * 1e6)));
+        }
+    }
+
+    /// What is known at `now`, to be sent and added up. Replaces what this node told before.
+    pub fn report(&mut self, now: Instant) -> LinkReport {
+        let LinkSettings { half_life, .. } = self.settings;
+        let mut report = Vec::new();
+        for ((from, to), link) in &mut self.links {
+            let over = |burst: &Burst| now.saturating_duration_since(burst.ended) >= SETTLED;
+            if let Some(burst) = link.open.take_if(|burst| over(burst)) {
+                link.take(burst, &self.settings);
+            }
+            // A bound is of use as long as values of its time still count something.
+            let recent = |(at, _): &&(Instant, u64)| {
+                now.saturating_duration_since(*at) < half_life.saturating_mul(4)
+            };
+            let summary = LinkSummary {
+                from: from.clone(),
+                to: to.clone(),
+                bandwidth: Weights::from_values(&link.bandwidth, now, half_life),
+                round_trip: Weights::from_values(&link.round_trip, now, half_life),
+                at_least: link
+                    .at_least
+                    .iter()
+                    .filter(recent)
+                    .map(|(_, least)| *least)
+                    .max()
+                    .unwrap_or(0),
+            };
+            if summary.bandwidth.total() + summary.round_trip.total() + summary.at_least > 0 {
+                report.push(summary);
+            }
+        }
+        LinkReport(report)
+    }
+}
+
+impl Link {
+    fn take(&mut self, burst: Burst, settings: &LinkSettings) {
+        let time = burst.ended.saturating_duration_since(burst.began);
+        if burst.bytes < settings.floor_bytes || time.is_zero() {
+            return;
+        }
+        let rate = burst.bytes as f64 / time.as_secs_f64();
+        let half_life = settings.half_life;
+        let round_trip =
+            Weights::from_values(&self.round_trip, burst.ended, half_life).quantile(0.5);
+        let shortest = round_trip.unwrap_or(0.0) / 1e6 * f64::from(settings.round_trips);
+        let median = Weights::from_values(&self.bandwidth, burst.ended, half_life).quantile(0.5);
+        // Limited by latency, it is a bound; one above what was thought is a measurement too.
+        if time.as_secs_f64() < shortest {
+            push(&mut self.at_least, settings.keep, (burst.ended, rate as u64));
+            if median.is_none_or(|median| rate <= median) {
+                return;
+            }
+        }
+        push(&mut self.bandwidth, settings.keep, (burst.ended, bucket(rate)));
+    }
+}
+
+fn push<T>(values: &mut VecDeque<T>, keep: usize, value: T) {
+    while values.len() >= keep.max(1) {
+        values.pop_front();
+    }
+    values.push_back(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn pair() -> (ClusterId, ClusterId) {
+        ("ams".into(), "del".into())
+    }
+
+    /// Transfers over one link, one after the other: bytes, milliseconds; and what is told of it a second after.
+    fn told(rtt: Option<Duration>, transfers: &[(u64, u32)]) -> Option<LinkEstimate> {
+        let (from, to) = pair();
+        let mut estimator = LinkEstimator::new(LinkSettings::default());
+        let mut now = Instant::now();
+        if let Some(rtt) = rtt {
+            estimator.round_trip(&to, &from, rtt, now);
+        }
+        for &(bytes, millis) in transfers {
+            estimator.transfer(&from, &to, bytes, now, now + millis * MS);
+            now += (millis + 1) * MS;
+        }
+        let estimates = estimator.report(now + SETTLED).estimates();
+        estimates.into_iter().find(|link| (&link.from, &link.to) == (&from, &to))
+    }
+
+    fn close(value: Option<f64>, expected: f64) -> bool {
+        value.is_some_and(|value| (value / expected).ln().abs() <= 0.06)
+    }
+
+    #[test]
+    fn bandwidth_is_a_median_of_what_is_large_enough() {
+        let link = told(None, &[(1_000_000, 100); 5]).unwrap();
+        assert!(close(link.bandwidth, 1e7) && close(link.at_least, 1e7), "{link:?}");
+        assert!(link.spread == Some(1.0) && link.transfers > 4.8, "{link:?}");
+        assert_eq!(link.round_trip_us, None);
+        // A stalled one and a lucky one change nothing.
+        let odd = [&[(1_000_000, 100); 5][..], &[(1_000_000, 60_000), (1_000_000, 1)]].concat();
+        assert!(close(told(None, &odd).unwrap().bandwidth, 1e7));
+        // Small ones say nothing, nor does one that took no time.
+        assert_eq!(told(None, &[(65_535, 10); 20]), None);
+        assert_eq!(told(None, &[(1_000_000, 0)]), None);
+        assert_eq!(told(None, &[]), None);
+    }
+
+    #[test]
+    fn a_transfer_of_few_round_trips_is_a_bound() {
+        let rtt = Some(50 * MS);
+        let link = told(rtt, &[(1_000_000, 100); 5]).unwrap();
+        assert!(link.bandwidth.is_none() && close(link.at_least, 1e7), "{link:?}");
+        assert!(close(link.round_trip_us, 50_000.0), "{link:?}");
+        // Long ones tell; a short one that was faster than thought tells as well.
+        let link = told(rtt, &[(1_000_000, 1000), (1_000_000, 100), (1_000_000, 100)]).unwrap();
+        assert!(close(link.bandwidth, 1e7), "{link:?}");
+        let link = told(rtt, &[(10_000_000, 1000), (500_000, 100)]).unwrap();
+        assert!(close(link.bandwidth, 1e7), "{link:?}");
+    }
+
+    #[test]
+    fn transfers_that_overlap_share_the_link() {
+        let (from, to) = pair();
+        let mut estimator = LinkEstimator::new(LinkSettings::default());
+        let start = Instant::now();
+        // Ten at once, small each, end in turn: a megabyte in a second.
+        for i in 1..=10 {
+            estimator.transfer(&from, &to, 100_000, start, start + 100 * i * MS);
+        }
+        assert_eq!(estimator.report(start + 1000 * MS), LinkReport::default(), "more may come");
+        // One that had begun before and ends after.
+        estimator.transfer(&from, &to, 500_000, start - 500 * MS, start + 1500 * MS);
+        let link = &estimator.report(start + 3000 * MS).estimates()[0];
+        assert!(close(link.bandwidth, 750_000.0), "{link:?}");
+        assert!(link.transfers < 1.0, "{link:?}");
+    }
+
+    #[test]
+    fn what_is_old_counts_less_and_less() {
+        let (from, to) = pair();
+        let mut estimator = LinkEstimator::new(LinkSettings::default());
+        let mut now = Instant::now();
+        let mut feed = |estimator: &mut LinkEstimator, seconds: u32, bytes: u64| {
+            for _ in 0..seconds {
+                estimator.transfer(&from, &to, bytes, now, now + 500 * MS);
+                now += 1000 * MS;
+            }
+            now
+        };
+        let now = feed(&mut estimator, 600, 5_000_000);
+        assert!(close(estimator.report(now).estimates()[0].bandwidth, 1e7));
+        // Its uplink is shaped to a hundredth: within a half-life that is what is told.
+        let now = feed(&mut estimator, 31, 70_000);
+        let link = &estimator.report(now).estimates()[0];
+        assert!(close(link.bandwidth, 1.4e5), "{link:?}");
+        // After long silence nothing is known.
+        assert_eq!(estimator.report(now + 600_000 * MS), LinkReport::default());
+    }
+
+    #[test]
+    fn round_trips_are_those_of_both_directions() {
+        let (a, b) = pair();
+        let mut estimator = LinkEstimator::new(LinkSettings::default());
+        let now = Instant::now();
+        for millis in [20, 21, 900] {
+            estimator.round_trip(&a, &b, millis * MS, now);
+        }
+        estimator.round_trip(&a, &a, MS, now);
+        let estimates = estimator.report(now).estimates();
+        assert_eq!(estimates.len(), 3);
+        assert!(close(estimates[0].round_trip_us, 1000.0), "{estimates:?}");
+        assert!(close(estimates[1].round_trip_us, 21_000.0), "{estimates:?}");
+        assert!(close(estimates[2].round_trip_us, 21_000.0), "{estimates:?}");
+    }
+
+    #[test]
+    fn nonsense_from_the_network_is_left_out() {
+        let (from, to) = pair();
+        let bad = LinkSummary {
+            from,
+            to,
+            bandwidth: Weights(vec![
+                (u16::MAX, 5),
+                (80, 0),
+                (80, u32::MAX),
+                (8, 1),
+                (80, u32::MAX),
+            ]),
+            round_trip: Weights::default(),
+            at_least: u64::MAX,
+        };
+        let mut report = LinkReport(vec![bad.clone(), bad]);
+        report.merge(&LinkReport::default());
+        assert_eq!(report.0.len(), 1);
+        assert_eq!(report.0[0].bandwidth, Weights(vec![(8, 2), (80, u32::MAX)]));
+        assert!(report.estimates()[0].bandwidth.is_some_and(f64::is_finite));
+    }
+
+    proptest! {
+        /// Whoever adds up what nodes tell, in whatever order: the sum is the same, and what one had told who saw all.
+        #[test]
+        fn sums_are_exact(
+            seen in prop::collection::vec((0usize..4, 0u8..3, 0u8..3, 0u64..3_000_000, 1u64..900), 0..80),
+            cut in 0usize..4,
+        ) {
+            let names = |n: u8| ClusterId::from(["ams", "del", "utr"][n as usize]);
+            let start = Instant::now();
+            let mut nodes = vec![LinkEstimator::new(LinkSettings::default()); 4];
+            // Links of each node to itself, so that no transfers of two nodes overlap in one estimator.
+            let mut all = LinkEstimator::new(LinkSettings { keep: 1000, ..LinkSettings::default() });
+            let mut now = start;
+            for (node, from, to, bytes, millis) in seen {
+                let (from, to) = (names(from), names(to));
+                let ended = now + Duration::from_millis(millis);
+                for estimator in [&mut nodes[node], &mut all] {
+                    estimator.transfer(&from, &to, bytes, now, ended);
+                }
+                now = ended + MS;
+            }
+            now += SETTLED;
+            let reports: Vec<LinkReport> = nodes.iter_mut().map(|node| node.report(now)).collect();
+            let sum = |reports: &[LinkReport]| reports.iter().fold(LinkReport::default(), |mut sum, one| {
+                sum.merge(one);
+                sum
+            });
+            let flat = sum(&reports);
+            let tree = sum(&[sum(&reports[cut..]), sum(&reports[..cut])]);
+            prop_assert_eq!(&flat, &tree);
+            prop_assert_eq!(&flat, &all.report(now));
+            let bytes = rmp_serde::to_vec_named(&flat).unwrap();
+            prop_assert_eq!(rmp_serde::from_slice::<LinkReport>(&bytes).unwrap(), flat);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! How much of this node others use, as the kernel tells it.
+//!
+//! [`Probe`] reads a [`Sample`] of the kernel's counters; two samples make a [`Load`]; [`Load::changed_from`] says whether a
+//! speed measured under one load still holds under another. Only the probe reads files, below a root handed in. What a
+//! system does not tell (anything but Linux tells nothing) is absent, never an error.
+//!
+//! Must not know what is done about a load.
+
+mod kernel;
+mod probe;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+pub use kernel::{CpuTicks, Quota, Throttled};
+pub use probe::Probe;
+
+/// The kernel's counters at one moment. They only grow; two samples make a [`Load`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When it was taken.
+    pub at: Instant,
+    /// Processors that this process may use, and their times.
+    pub cpus: Option<(u32, CpuTicks)>,
+    /// Processor time of this process in clock ticks.
+    pub own_ticks: Option<u64>,
+    /// Clock ticks a second.
+    pub ticks_per_second: u64,
+    /// How long threads have waited for these processors, summed, in nanoseconds.
+    pub waited_ns: Option<u64>,
+    /// Threads that run or are ready to at this instant, on the whole machine.
+    pub runnable: Option<u32>,
+    /// How long some thread waited for a processor, in microseconds.
+    pub pressure_us: Option<u64>,
+    /// What the quotas of this process's control groups have done, summed over the groups.
+    pub throttled: Option<Throttled>,
+    /// The tightest of these quotas.
+    pub quota: Option<Quota>,
+}
+
+impl Sample {
+    /// A sample that tells nothing.
+    pub fn unknown(at: Instant) -> Self {
+        Self {
+            at,
+            cpus: None,
+            own_ticks: None,
+            ticks_per_second: 100,
+            waited_ns: None,
+            runnable: None,
+            pressure_us: None,
+            throttled: None,
+            quota: None,
+        }
+    }
+}
+
+/// How a node's processors were used over a stretch of time. Shares are of all processors that the process may use, from 0 to
+/// 1. What the system does not tell is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Processor time used by others on this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub foreign_cpu_share: Option<f64>,
+    /// Processor time used by this process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_cpu_share: Option<f64>,
+    /// Processor time that the hypervisor gave to other machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steal_share: Option<f64>,
+    /// Of the processor time that this process wanted, the part that its quota denied: denied / (denied + own).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttled_share: Option<f64>,
+    /// The quota in processors, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota_cpus: Option<f64>,
+    /// Threads that run or wait, a processor; this process's own are among them. May be above 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runnable_per_cpu: Option<f64>,
+    /// Share of the time in which some thread waited for a processor; this process's own are among them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<f64>,
+}
+
+impl Load {
+    /// The load between two samples of one machine. Counters that ran backwards (some hypervisors' do) count as unmoved.
+    pub fn between(earlier: &Sample, later: &Sample) -> Self {
+        let elapsed = later.at.saturating_duration_since(earlier.at);
+        if elapsed.is_zero() {
+            return Self::default();
+        }
+        let mut load =
+            Self { quota_cpus: later.quota.map(|quota| quota.cpus()), ..Self::default() };
+        let own = both(earlier.own_ticks, later.own_ticks, u64::saturating_sub);
+        let own_seconds = own.map(|ticks| ticks as f64 / later.ticks_per_second.max(1) as f64);
+        let mut running = None;
+        let cpus = later.cpus.map(|(cpus, _)| f64::from(cpus.max(1)));
+        if let (Some((before, a)), Some((after, b))) = (earlier.cpus, later.cpus)
+            && before == after
+        {
+            let busy = b.busy.saturating_sub(a.busy) as f64;
+            let steal = b.steal.saturating_sub(a.steal) as f64;
+            let total = busy + steal + b.idle.saturating_sub(a.idle) as f64;
+            if total > 0.0 {
+                running = Some(busy / total);
+                load.steal_share = share(steal / total);
+                load.own_cpu_share = own.and_then(|own| share(own as f64 / total));
+                load.foreign_cpu_share = own.and_then(|own| share((busy - own as f64) / total));
+            }
+        } else if let (Some(own), Some(cpus)) = (own_seconds, cpus) {
+            load.own_cpu_share = share(own / (elapsed.as_secs_f64() * cpus));
+        }
+        let waited = both(earlier.waited_ns, later.waited_ns, u64::saturating_sub);
+        load.runnable_per_cpu = match (running, waited, cpus) {
+            // The mean over the time: those that ran and those that waited.
+            (Some(running), Some(waited), Some(cpus)) => {
+                Some(running + waited as f64 / (elapsed.as_nanos() as f64 * cpus))
+            }
+            // Two instants, of the whole machine: better than nothing.
+            (_, None, Some(cpus)) => both(earlier.runnable, later.runnable, |later, earlier| {
+                (f64::from(later) + f64::from(earlier)) / 2.0 / cpus
+            }),
+            _ => None,
+        };
+        let pressure = both(earlier.pressure_us, later.pressure_us, u64::saturating_sub);
+        load.pressure = pressure.and_then(|us| share(us as f64 / elapsed.as_micros() as f64));
+        if let (Some(a), Some(b), Some(own)) = (earlier.throttled, later.throttled, own_seconds) {
+            let denied = b.microseconds.saturating_sub(a.microseconds) as f64 / 1e6;
+            let wanted = denied + own;
+            load.throttled_share = if wanted > 0.0 { share(denied / wanted) } else { Some(0.0) };
+        }
+        load
+    }
+
+    /// Whether it says anything of what others use. Where it does not, a change of load cannot be seen.
+    pub fn is_known(&self) -> bool {
+        self.foreign_cpu_share.is_some()
+            || self.pressure.is_some()
+            || self.runnable_per_cpu.is_some()
+    }
+
+    /// The same with what is out of range clamped and what is no number absent: for loads from the network.
+    pub fn checked(&self) -> Self {
+        let positive =
+            |value: Option<f64>| value.filter(|value| value.is_finite() && *value >= 0.0);
+        Self {
+            foreign_cpu_share: self.foreign_cpu_share.and_then(share),
+            own_cpu_share: self.own_cpu_share.and_then(share),
+            steal_share: self.steal_share.and_then(share),
+            throttled_share: self.throttled_share.and_then(share),
+            quota_cpus: positive(self.quota_cpus),
+            runnable_per_cpu: positive(self.runnable_per_cpu),
+            pressure: self.pressure.and_then(share),
+        }
+    }
+
+    /// The first thing by which this load differs from `other` so much that a speed measured under it need not hold. What
+    /// only one of the two tells is no difference.
+    ///
+    /// Foreign time, steal, throttling and the quota are always compared. Run queue and pressure contain this process's own
+    /// waiting, so they count only while it used about as much itself; and the run queue, the noisier, only where there is no
+    /// pressure.
+    pub fn changed_from(&self, other: &Load, thresholds: &LoadThresholds) -> Option<LoadChange> {
+        let change = |part, before: Option<f64>, after: Option<f64>, threshold: f64| {
+            let (before, after) = (before?, after?);
+            // Written so that a difference that is no number is none.
+            ((after - before).abs() > threshold).then_some(LoadChange { part, before, after })
+        };
+        let t = thresholds;
+        let foreign =
+            change(LoadPart::Foreign, other.foreign_cpu_share, self.foreign_cpu_share, t.share);
+        let steal = || change(LoadPart::Steal, other.steal_share, self.steal_share, t.steal);
+        let throttled = || {
+            change(LoadPart::Throttled, other.throttled_share, self.throttled_share, t.throttled)
+        };
+        let quota = || {
+            let least = other.quota_cpus.unwrap_or(0.0) * t.quota;
+            change(LoadPart::Quota, other.quota_cpus, self.quota_cpus, least)
+        };
+        let own = change(LoadPart::Foreign, other.own_cpu_share, self.own_cpu_share, t.share);
+        let waiting = || match (own, self.pressure.and(other.pressure)) {
+            (Some(_), _) => None,
+            (None, Some(_)) => {
+                change(LoadPart::Pressure, other.pressure, self.pressure, t.pressure)
+            }
+            (None, None) => change(
+                LoadPart::Runnable,
+                other.runnable_per_cpu,
+                self.runnable_per_cpu,
+                t.runnable,
+            ),
+        };
+        foreign.or_else(steal).or_else(throttled).or_else(quota).or_else(waiting)
+    }
+}
+
+/// By how much two loads must differ. The defaults are what changes a speed by about as much as a benchmark's own error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadThresholds {
+    /// Difference of the shares used by others. 0.1: on two processors a fifth of one.
+    pub share: f64,
+    /// Difference of the stolen shares. 0.05.
+    pub steal: f64,
+    /// Difference of the throttled shares. 0.05.
+    pub throttled: f64,
+    /// Difference of the quotas as a share of the one before. 0.1.
+    pub quota: f64,
+    /// Difference of the pressures. 0.25: it rises fast as soon as there is one thread more than processors.
+    pub pressure: f64,
+    /// Difference of the threads a processor. 0.5.
+    pub runnable: f64,
+}
+
+impl Default for LoadThresholds {
+    fn default() -> Self {
+        Self { share: 0.1, steal: 0.05, throttled: 0.05, quota: 0.1, pressure: 0.25, runnable: 0.5 }
+    }
+}
+
+/// In which way a load has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadPart {
+    /// Processor time of others.
+    Foreign,
+    /// Processor time of other machines.
+    Steal,
+    /// Processor time that the quota denied.
+    Throttled,
+    /// The quota itself.
+    Quota,
+    /// Time with somebody waiting.
+    Pressure,
+    /// Threads a processor.
+    Runnable,
+}
+
+/// A change of load that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadChange {
+    /// In which way.
+    pub part: LoadPart,
+    /// From.
+    pub before: f64,
+    /// To.
+    pub after: f64,
+}
+
+impl fmt::Display for LoadChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, after) = (self.before, self.after);
+        let (what, share) = match self.part {
+            LoadPart::Foreign => ("the share of processor time that others use", true),
+            LoadPart::Steal => ("the share of processor time stolen by the hypervisor", true),
+            LoadPart::Throttled => ("the share of processor time denied by the quota", true),
+            LoadPart::Quota => ("the quota in processors", false),
+            LoadPart::Pressure => ("the share of time with a thread waiting", true),
+            LoadPart::Runnable => ("the number of threads a processor", false),
+        };
+        if share {
+            write!(f, "{what} went from {:.0} % to {:.0} %", before * 100.0, after * 100.0)
+        } else {
+            write!(f, "{what} went from {before:.2} to {after:.2}")
+        }
+    }
+}
+
+fn both<T, U>(earlier: Option<T>, later: Option<T>, op: impl Fn(T, T) -> U) -> Option<U> {
+    Some(op(later?, earlier?))
+}
+
+/// A share within 0 and 1; absent where it is no number.
+fn share(value: f64) -> Option<f64> {
+    (!value.is_nan()).then(|| value.clamp(0.0, 1.0))
+}
+
+/// The period of the kernel's quotas where no other is known: what nearly every system uses.
+pub const USUAL_QUOTA_PERIOD: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests;
