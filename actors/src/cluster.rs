@@ -200,6 +200,7 @@ pub struct Period {
     /// Which job.
     pub job: JobId,
     /// The sender's view, by epoch and version.
+    #[serde(default)]
     pub view: (Epoch, u64),
     /// The sums since the job's start.
     pub report: NodeReport,
@@ -260,6 +261,7 @@ pub struct ClusterPeriod {
     /// Which cluster.
     pub cluster: ClusterId,
     /// The sender's view, by epoch and version: under an older one than the coordinator's, it is told the new one.
+    #[serde(default)]
     pub view: (Epoch, u64),
     /// Grows with each aggregate, also from one coordinator of the cluster to the next.
     pub seq: u64,
