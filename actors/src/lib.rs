@@ -10,6 +10,7 @@ pub mod head;
 pub mod job;
 pub mod links;
 pub mod node;
+pub mod policy;
 pub mod provider;
 pub mod scheduler;
 pub mod site;
