@@ -120,7 +120,7 @@ pub(super) fn asked(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option
 
 /// Withdraws a request that stayed unmet for too long: it is made anew next time, from what is then known. Returns whether it
 /// did.
-fn renew(turn: &mut Turn<'_>) -> bool {
+pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
     let patience = u64::from(turn.settings.request_patience);
     let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
     if late {

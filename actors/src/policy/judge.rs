@@ -68,7 +68,7 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
         }
     };
     turn.say(Reason::Judged { aim, before, predicted, observed, helped });
-    if let (Aim::Cure, Some(which)) = (aim, trial.term) {
+    if let Some(which) = trial.term {
         learn_weight(turn, which, helped);
     }
     if helped {

@@ -289,8 +289,7 @@ impl Memory {
         }
         if self.parole.len() > MOST_PAROLE {
             let ends = |(_, entry): &(usize, &Parole)| entry.until_s;
-            let least =
-                self.parole.iter().enumerate().min_by(|a, b| ends(a).total_cmp(&ends(b)));
+            let least = self.parole.iter().enumerate().min_by(|a, b| ends(a).total_cmp(&ends(b)));
             if let Some(i) = least.map(|(i, _)| i) {
                 self.parole.remove(i);
             }

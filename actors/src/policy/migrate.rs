@@ -19,6 +19,7 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
     let arriving = turn.snapshot.requested > 0 && age < u64::from(turn.settings.request_patience);
     let warming = turn.all.joining > 0 && age < u64::from(turn.settings.check_patience);
     if arriving || warming {
+        turn.say(Reason::MoveUnderWay { victims: migration.victims.len() as u32 });
         return true;
     }
     turn.memory.migration = None;
@@ -76,7 +77,8 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
 /// Begins one if it is worth it.
 pub(super) fn consider(turn: &mut Turn<'_>) {
     let settings = turn.settings;
-    let busy_with_last = turn.memory.trial.is_some() || turn.all.joining > 0 || turn.all.leaving > 0;
+    let busy_with_last =
+        turn.memory.trial.is_some() || turn.all.joining > 0 || turn.all.leaving > 0;
     let early = turn.memory.clock_s < turn.memory.migrate_after_s;
     if !settings.migrate || busy_with_last || early || turn.snapshot.requested > 0 {
         return;

@@ -164,6 +164,9 @@ fn choose(turn: &mut Turn<'_>) {
     if turn.expected < turn.least() {
         return grow::up_to_minimum(turn);
     }
+    if turn.staying < turn.least() && grow::renew(turn) {
+        return;
+    }
     if turn.staying > turn.most() {
         return shrink::down_to_maximum(turn);
     }
@@ -180,12 +183,12 @@ fn choose(turn: &mut Turn<'_>) {
         return turn.say(Reason::NearEnd { remaining_s });
     }
     let (e_min, e_max) = (turn.settings.e_min, turn.settings.e_max);
-    if efficiency < e_min {
-        turn.memory.migration = None;
-        return shrink::below(turn, efficiency);
-    }
+    // Before the band: the nodes that are to go are still there, so that efficiency may be low for a while.
     if migrate::proceed(turn) {
         return;
+    }
+    if efficiency < e_min {
+        return shrink::below(turn, efficiency);
     }
     if efficiency > e_max {
         return grow::above(turn, efficiency);

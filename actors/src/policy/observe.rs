@@ -21,11 +21,8 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     memory.requested_since =
         (turn.snapshot.requested > 0).then(|| memory.requested_since.unwrap_or(memory.tick));
     let Some(efficiency) = turn.all.efficiency() else { return };
-    turn.memory.below = if efficiency < turn.settings.e_min {
-        turn.memory.below.saturating_add(1)
-    } else {
-        0
-    };
+    turn.memory.below =
+        if efficiency < turn.settings.e_min { turn.memory.below.saturating_add(1) } else { 0 };
     let all = &turn.all;
     let said = Reason::Efficiency {
         efficiency,

@@ -406,6 +406,11 @@ pub enum Reason {
         /// Cost, in seconds.
         cost_s: f64,
     },
+    /// Better nodes are on their way, or in their grace period.
+    MoveUnderWay {
+        /// Nodes to be replaced.
+        victims: u32,
+    },
     /// Better nodes were asked for and have not come.
     NoneCame,
     /// Nothing was done, for the run is only monitored.
@@ -634,7 +639,11 @@ impl fmt::Display for Reason {
                 if *given_up {
                     write!(f, "lost capacity is not replaced any further: it did not help")
                 } else {
-                    write!(f, "lost capacity is replaced: {} are there or under way", nodes(*expected))
+                    write!(
+                        f,
+                        "lost capacity is replaced: {} are there or under way",
+                        nodes(*expected)
+                    )
                 }
             }
             Judged { aim, before, predicted, observed, helped } => write!(
@@ -684,12 +693,9 @@ impl fmt::Display for Reason {
                     None => f.write_str(": the removal it came from did not help"),
                 }
             }
-            Speed { from, to } => write!(
-                f,
-                "the least speed of a node went from {} to {}",
-                Maybe(*from),
-                Maybe(*to)
-            ),
+            Speed { from, to } => {
+                write!(f, "the least speed of a node went from {} to {}", Maybe(*from), Maybe(*to))
+            }
             Paroled { who, cause, for_s, times } => {
                 write!(f, "{who} is on the parole list for {for_s:.0} s ({cause}, time {times})")
             }
@@ -714,6 +720,11 @@ impl fmt::Display for Reason {
                 f,
                 "{} could be replaced by better free ones and were not: it saves {gain_s:.1} s and costs {cost_s:.1} s",
                 nodes(*count)
+            ),
+            MoveUnderWay { victims } => write!(
+                f,
+                "{} are being replaced by better ones: the size stays until those are there and known",
+                nodes(*victims)
             ),
             NoneCame => f.write_str("no better node came: the move is given up for a while"),
             Monitored { actions } => write!(

@@ -165,7 +165,9 @@ pub enum Contradiction {
         e_max: f64,
     },
     /// A benchmark does not fit into a period.
-    #[error("the period ({period_s} s) is not longer than a benchmark ({benchmark_s} s): lengthen it")]
+    #[error(
+        "the period ({period_s} s) is not longer than a benchmark ({benchmark_s} s): lengthen it"
+    )]
     Benchmark {
         /// The period.
         period_s: f64,

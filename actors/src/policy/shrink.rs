@@ -105,7 +105,9 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
             None
         };
         match evidence {
-            Some(evidence) => suspects.push(((*id).clone(), *cluster, inter, others, evidence, has)),
+            Some(evidence) => {
+                suspects.push(((*id).clone(), *cluster, inter, others, evidence, has))
+            }
             None => cleared.push(Reason::LinkNotBlamed { cluster: (*id).clone(), inter, others }),
         }
     }
@@ -141,9 +143,8 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
 /// Mean inter-cluster overhead of the workers of all other clusters.
 fn others_inter(turn: &Turn<'_>, cluster: &ClusterId) -> f64 {
     let others = turn.clusters.iter().filter(|(id, _)| **id != cluster);
-    let (sum, n) = others.fold((0.0, 0u32), |(sum, n), (_, c)| {
-        (sum + c.inter.value(), n.saturating_add(c.counted))
-    });
+    let (sum, n) = others
+        .fold((0.0, 0u32), |(sum, n), (_, c)| (sum + c.inter.value(), n.saturating_add(c.counted)));
     if n == 0 { 0.0 } else { sum / f64::from(n) }
 }
 
@@ -297,9 +298,7 @@ fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     let mut trial: Trial = turn.trial(aim, prediction);
     trial.lost = chosen.iter().map(|c| c.named.useful()).sum();
     trial.removed = removed;
-    if aim == Aim::Cure {
-        trial.term = Some(heaviest(chosen));
-    }
+    trial.term = chosen_by(chosen, aim);
     for c in chosen {
         turn.say(Reason::Goes {
             node: c.named.node.clone(),
@@ -350,16 +349,16 @@ fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
     }
 }
 
-/// The term that weighs most in the sum over the chosen.
-fn heaviest(chosen: &[Candidate]) -> Term {
-    let sum = |term: fn(&Candidate) -> f64| chosen.iter().map(term).sum::<f64>();
-    let terms = [
-        (sum(|c| c.speed_term), Term::Speed),
-        (sum(|c| c.link_term), Term::Link),
-        (sum(|c| c.cluster_term), Term::Cluster),
-    ];
-    let most = terms.iter().fold(terms[0], |most, term| if term.0 > most.0 { *term } else { most });
-    most.1
+/// The term that the choice hung on: what is wrong with most of the bad; of healthy ones, that they are of the worst cluster.
+fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
+    let most =
+        |is: fn(&Candidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
+    match aim {
+        Aim::Cure if most(|c| c.cause == Cause::Slow) => Some(Term::Speed),
+        Aim::Cure => Some(Term::Link),
+        _ if most(|c| c.cluster_term > 0.0) => Some(Term::Cluster),
+        _ => None,
+    }
 }
 
 /// Everybody who is named and may go, bad ones before healthy ones, each worst first.
@@ -394,7 +393,10 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     found.sort_by(|a, b| {
         let healthy = |c: &Candidate| c.cause == Cause::Surplus;
         let by_badness = b.badness().total_cmp(&a.badness());
-        healthy(a).cmp(&healthy(b)).then(by_badness).then_with(|| a.named.node.cmp(&b.named.node))
+        // Of equals, rather not those beside the root.
+        let by_root = turn.has_root(&a.cluster).cmp(&turn.has_root(&b.cluster));
+        let by_kind = healthy(a).cmp(&healthy(b));
+        by_kind.then(by_badness).then(by_root).then_with(|| a.named.node.cmp(&b.named.node))
     });
     found
 }

@@ -127,6 +127,8 @@ pub struct Snapshot {
     pub mode: Mode,
     /// The clusters that take part.
     pub clusters: BTreeMap<ClusterId, ClusterAggregate>,
+    /// How many members each has by the membership's word, where known: a cluster that counts far more is not believed.
+    pub members: BTreeMap<ClusterId, u32>,
     /// Where the root is.
     pub root: Option<Root>,
     /// Fewest nodes the job may have; 0 counts as 1.
@@ -155,7 +157,9 @@ impl Snapshot {
         let links = self.links.iter().filter(|link| link.a == *cluster || link.b == *cluster);
         let offered = self.offers.get(cluster).and_then(|offer| offer.bandwidth);
         own.filter(|&b| is_rate(b))
-            .or_else(|| links.filter_map(|link| link.bandwidth).filter(|&b| is_rate(b)).reduce(f64::max))
+            .or_else(|| {
+                links.filter_map(|link| link.bandwidth).filter(|&b| is_rate(b)).reduce(f64::max)
+            })
             .or_else(|| offered.filter(|&b| is_rate(b)))
     }
 
@@ -164,9 +168,8 @@ impl Snapshot {
         if from == to {
             return Some(0.0);
         }
-        let between = |l: &&LinkEstimate| {
-            (l.a == *from && l.b == *to) || (l.a == *to && l.b == *from)
-        };
+        let between =
+            |l: &&LinkEstimate| (l.a == *from && l.b == *to) || (l.a == *to && l.b == *from);
         let known = |rtt: &f64| rtt.is_finite() && *rtt >= 0.0;
         self.links.iter().find(between).and_then(|link| link.rtt_s).filter(known)
     }

@@ -449,7 +449,8 @@ impl ClusterAggregate {
     pub fn is_sound(&self) -> bool {
         let n = f64::from(self.counted);
         let sums = [&self.useful, &self.speed, &self.overhead, &self.intra, &self.inter];
-        let at_most = |sum: &ExactSum, most: f64| (0.0..=most * (1.0 + 1e-9)).contains(&sum.value());
+        let at_most =
+            |sum: &ExactSum, most: f64| (0.0..=most * (1.0 + 1e-9)).contains(&sum.value());
         let link = [self.uplink.bandwidth, self.uplink.used];
         sums.iter().all(|sum| sum.is_sound())
             && self.max_speed >= 0.0
@@ -526,18 +527,24 @@ impl Overall {
 ///
 /// A cluster counts unless its numbers contradict each other, or its fastest node is said to be `factor` times as fast as any
 /// that was known before while others are not: if all are, the application's unit has changed, and they are believed.
-pub(super) fn believed(
-    clusters: &BTreeMap<ClusterId, ClusterAggregate>,
+pub(super) fn believed<'a>(
+    clusters: &'a BTreeMap<ClusterId, ClusterAggregate>,
+    members: &BTreeMap<ClusterId, u32>,
     known_max: Option<f64>,
     factor: f64,
-) -> (BTreeMap<&ClusterId, &ClusterAggregate>, Vec<(ClusterId, &'static str)>) {
+) -> (BTreeMap<&'a ClusterId, &'a ClusterAggregate>, Vec<(ClusterId, &'static str)>) {
     let mut aside = Vec::new();
     let mut good = BTreeMap::new();
     for (id, cluster) in clusters {
-        if cluster.is_sound() {
-            good.insert(id, cluster);
-        } else {
+        // Members may have gone since it counted; but not most of them and more.
+        let told = u64::from(cluster.staying()) + u64::from(cluster.leaving);
+        let known = members.get(id).map_or(u64::MAX, |&n| 2 * u64::from(n) + 4);
+        if !cluster.is_sound() {
             aside.push((id.clone(), "its numbers contradict each other"));
+        } else if told > known {
+            aside.push((id.clone(), "it counts far more workers than are members"));
+        } else {
+            good.insert(id, cluster);
         }
     }
     let jumps = |c: &ClusterAggregate| known_max.is_some_and(|max| c.max_speed >= factor * max);

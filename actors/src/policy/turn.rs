@@ -45,14 +45,20 @@ impl<'a> Turn<'a> {
     /// Begins.
     pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a Settings) -> Self {
         let known = memory.max_speed.filter(|&speed| is_rate(speed));
-        let (clusters, aside) = believed(&snapshot.clusters, known, settings.nonsense_factor);
+        let factor = settings.nonsense_factor;
+        let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
         let all = Overall::of(clusters.values().copied());
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
         let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
         // Those whose own report does not say so yet.
         let unflagged = (snapshot.leaving.len() as u32).saturating_sub(flagged);
         let staying = sum(&mut clusters.values().map(|c| c.staying()));
-        let present = sum(&mut snapshot.clusters.values().map(ClusterAggregate::staying));
+        // A cluster set aside takes part all the same: as the membership says, else as it does.
+        let takes_part = |(id, c): (&ClusterId, &ClusterAggregate)| {
+            let aside = !clusters.contains_key(id);
+            snapshot.members.get(id).copied().filter(|_| aside).unwrap_or(c.staying())
+        };
+        let present = sum(&mut snapshot.clusters.iter().map(takes_part));
         let mut turn = Self {
             snapshot,
             settings,
@@ -70,7 +76,8 @@ impl<'a> Turn<'a> {
             turn.flags.insert(Flag::Nonsense);
             turn.say(Reason::SetAside { cluster, why: why.to_owned() });
         }
-        let odd: Vec<_> = snapshot.clusters.values().flat_map(|c| &c.odd).take(32).cloned().collect();
+        let odd: Vec<_> =
+            snapshot.clusters.values().flat_map(|c| &c.odd).take(32).cloned().collect();
         for oddity in odd {
             turn.flags.insert(Flag::Nonsense);
             turn.say(Reason::Odd { oddity });
@@ -198,7 +205,8 @@ impl<'a> Turn<'a> {
             Subject::Node(node) => offers.values().find_map(|offer| offer.nodes.get(node)).copied(),
             Subject::Cluster(cluster) => offers.get(cluster).and_then(|offer| offer.bandwidth),
         };
-        let better = |now: f64, then: f64| is_rate(now) && now >= self.settings.better_factor * then;
+        let better =
+            |now: f64, then: f64| is_rate(now) && now >= self.settings.better_factor * then;
         now.zip(entry.measured).is_some_and(|(now, then)| better(now, then))
     }
 
