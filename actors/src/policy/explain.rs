@@ -10,7 +10,7 @@ use super::memory::{Memory, Subject};
 use super::reason::Reason;
 use super::settings::Settings;
 use super::snapshot::Snapshot;
-use super::stats::Oddity;
+use super::worker::Oddity;
 
 /// All that a decision was taken from: what an event of it carries as its inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,8 +69,8 @@ pub fn replay<'a>(log: impl IntoIterator<Item = &'a Logged>) -> Result<u64, Dive
     Ok(count)
 }
 
-/// Tells a log: a headline for each decision that did something, and its reasons below. `at`: only the last decision not
-/// after so many seconds of the run, with all its reasons, whatever it did.
+/// Tells a log: a headline for each decision that did something, and its reasons below. `at`: only the last decision
+/// not after so many seconds of the run, with all its reasons, whatever it did.
 pub fn tell(log: &[Logged], at: Option<f64>) -> Vec<String> {
     let mut lines = Vec::new();
     match at {
@@ -106,8 +106,8 @@ fn told(logged: &Logged, lines: &mut Vec<String>) {
     lines.extend(decision.why.iter().map(|reason| format!("  {reason}")));
 }
 
-/// All that was said of a node: why it was added, removed, or not removed. `cluster` is its cluster, where known: what is
-/// said of that is told too.
+/// All that was said of a node: why it was added, removed, or not removed. `cluster` is its cluster, where known:
+/// what is said of that is told too.
 pub fn tell_node(log: &[Logged], node: &NodeId, cluster: Option<&ClusterId>) -> Vec<String> {
     let mut lines = Vec::new();
     for logged in log {

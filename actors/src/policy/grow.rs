@@ -1,4 +1,5 @@
-//! How many nodes to ask for: growth above the band, replacement of lost capacity within it, the job's minimum below it.
+//! How many nodes to ask for: growth above the band, replacement of lost capacity within it, the job's minimum below
+//! it.
 
 use super::decision::{Action, Prediction};
 use super::memory::{Aim, Memory, Trial};
@@ -118,8 +119,8 @@ pub(super) fn asked(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option
     turn.actions.push(Action::Request(request));
 }
 
-/// Withdraws a request that stayed unmet for too long: it is made anew next time, from what is then known. Returns whether it
-/// did.
+/// Withdraws a request that stayed unmet for too long: it is made anew next time, from what is then known. Returns
+/// whether it did.
 pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
     let patience = u64::from(turn.settings.request_patience);
     let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
@@ -140,8 +141,8 @@ pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
 }
 
 /// What so many more nodes of mean speed will bring, by the bound of Eager, Zahorjan and Lazowska (*Speedup versus
-/// efficiency in parallel systems*) read as an equality: `e(n) = A / (n + A - 1)`, where the average parallelism `A` follows
-/// from the present `e` and `n`. Never better than the present efficiency, never less useful than now.
+/// efficiency in parallel systems*) read as an equality: `e(n) = A / (n + A - 1)`, where the average parallelism `A`
+/// follows from the present `e` and `n`. Never better than the present efficiency, never less useful than now.
 fn predict(turn: &Turn<'_>, count: u32) -> Prediction {
     let all = &turn.all;
     let (n, speed) = (f64::from(all.counted), all.speed);

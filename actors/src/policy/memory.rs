@@ -1,7 +1,8 @@
 //! What the policy remembers between periods: small, versioned, and all that a successor of a lost coordinator needs.
 //!
-//! It is logged with each decision and sent to every cluster coordinator with each period's answer; a successor goes on from
-//! the newest copy. Time in it is the policy's own: the sum of the periods decided, so that no clock need agree.
+//! It is logged with each decision and sent to every cluster coordinator with each period's answer; a successor goes
+//! on from the newest copy. Time in it is the policy's own: the sum of the periods decided, so that no clock need
+//! agree.
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};

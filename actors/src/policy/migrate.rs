@@ -1,6 +1,6 @@
-//! Opportunistic migration: within the band too the job moves to better nodes when they are free and worth it (the paper's
-//! section 3.3 and future work). In two steps, so that capacity never falls: better nodes are asked for, and when they are
-//! there and past their grace, as many of the worst ones go.
+//! Opportunistic migration: within the band too the job moves to better nodes when they are free and worth it (the
+//! paper's section 3.3 and future work). In two steps, so that capacity never falls: better nodes are asked for, and
+//! when they are there and past their grace, as many of the worst ones go.
 
 use springtide_runtime::id::NodeId;
 

@@ -1,9 +1,10 @@
-//! A toy grid for the policy's tests, in closed loop: nodes with speeds, clusters with uplinks, an iterative application whose
-//! parallelism is limited, a scheduler with a free pool. The decision is the real one; only the world is a toy.
+//! A toy grid for the policy's tests, in closed loop: nodes with speeds, clusters with uplinks, an iterative
+//! application whose parallelism is limited, a scheduler with a free pool. The decision is the real one; only the
+//! world is a toy.
 //!
-//! One iteration takes `work / capacity + serial * mean(1 / speed) + slowest exchange over an uplink`: the second term is
-//! what makes efficiency fall with more nodes (with it, `e(n) = A / (n + A)`, A = work / serial) and what makes a slow node
-//! hold up the others; the third is what a thin uplink costs.
+//! One iteration takes `work / capacity + serial * mean(1 / speed) + slowest exchange over an uplink`: the second
+//! term is what makes efficiency fall with more nodes (with it, `e(n) = A / (n + A)`, A = work / serial) and what
+//! makes a slow node hold up the others; the third is what a thin uplink costs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -67,8 +68,8 @@ pub struct World {
 }
 
 impl World {
-    /// Clusters of so many nodes, of which the first so many work: the application runs 100 s an iteration with efficiency one half
-    /// on 36 nodes, periods are the paper's 180 s.
+    /// Clusters of so many nodes, of which the first so many work: the application runs 100 s an iteration with
+    /// efficiency one half on 36 nodes, periods are the paper's 180 s.
     pub fn of(clusters: &[(&str, u32, u32)]) -> Self {
         let mut nodes = BTreeMap::new();
         let mut uplinks = BTreeMap::new();

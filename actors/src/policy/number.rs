@@ -69,12 +69,12 @@ pub mod maybe_float {
     }
 }
 
-/// A sum of floats without rounding, until it is read: the same for any order and any grouping of its terms, so that a sum
-/// over clusters' sums *is* the sum over all workers (spec B6, "hierarchy that stays exact").
+/// A sum of floats without rounding, until it is read: the same for any order and any grouping of its terms, so that
+/// a sum over clusters' sums *is* the sum over all workers (spec B6, "hierarchy that stays exact").
 ///
-/// Kept as floats that do not overlap (Shewchuk, *Adaptive precision floating-point arithmetic*, 1997): one to three of
-/// them for terms of similar size, 39 at most. Terms that are no numbers must be kept out by the caller; they are left out
-/// here, so that one of them cannot spoil a whole cluster.
+/// Kept as floats that do not overlap (Shewchuk, *Adaptive precision floating-point arithmetic*, 1997): one to three
+/// of them for terms of similar size, 39 at most. Terms that are no numbers must be kept out by the caller; they are
+/// left out here, so that one of them cannot spoil a whole cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ExactSum(Vec<f64>);

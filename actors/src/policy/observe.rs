@@ -1,5 +1,5 @@
-//! What is remembered of a period before anything is decided: crashes, terms that end, the root's way, capacity that ran
-//! well. Must not choose actions: a run that is only monitored keeps all of this.
+//! What is remembered of a period before anything is decided: crashes, terms that end, the root's way, capacity that
+//! ran well. Must not choose actions: a run that is only monitored keeps all of this.
 
 use super::decision::Cause;
 use super::memory::{Capacity, Memory, Refill, Subject};
@@ -62,8 +62,8 @@ fn crashes(turn: &mut Turn<'_>) {
     }
 }
 
-/// Remembers that lost capacity is to be replaced: up to what ran well last, else to `first` (a job that never ran well was
-/// given its first nodes by somebody who meant it).
+/// Remembers that lost capacity is to be replaced: up to what ran well last, else to `first` (a job that never ran
+/// well was given its first nodes by somebody who meant it).
 pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: Cause, first: Option<Capacity>) {
     if !turn.settings.refill || turn.memory.refill.is_some() {
         return;

@@ -61,8 +61,8 @@ pub struct Settings {
     pub near_end: u32,
     /// Workers that a cluster names as its worst.
     pub named: u32,
-    /// Whether capacity lost to a removal for cause or a crash is replaced while efficiency is above `e_min`. The paper's
-    /// text does not; its scenarios 2, 3 and 5 do.
+    /// Whether capacity lost to a removal for cause or a crash is replaced while efficiency is above `e_min`. The
+    /// paper's text does not; its scenarios 2, 3 and 5 do.
     pub refill: bool,
     /// Whether the job moves to better nodes while efficiency is within the band.
     pub migrate: bool,

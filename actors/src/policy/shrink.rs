@@ -1,16 +1,16 @@
-//! Who goes: a cluster with a bad link, bad nodes, nodes that are too many. And who does not: the root's node, joiners, the
-//! last cluster, anybody below the job's minimum.
+//! Who goes: a cluster with a bad link, bad nodes, nodes that are too many. And who does not: the root's node,
+//! joiners, the last cluster, anybody below the job's minimum.
 
 use std::collections::BTreeSet;
 
 use springtide_runtime::id::{ClusterId, NodeId};
 
+use super::aggregate::{ClusterAggregate, Named};
 use super::decision::{Action, Cause, Prediction};
 use super::grow;
 use super::memory::{Aim, Capacity, Memory, Subject, Term, Trial};
 use super::observe::begin_refill;
 use super::reason::{Evidence, Kept, Reason, RootWhy};
-use super::stats::{ClusterAggregate, Named};
 use super::turn::Turn;
 
 /// By which a learned minimum exceeds what was found too little.
@@ -80,9 +80,10 @@ pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
 
 /// The cluster whose link is to blame, if one is.
 ///
-/// The paper blames every cluster with a mean inter-cluster overhead above a threshold. With too little work all nodes wait
-/// with only a steal between clusters outstanding, and all clusters are above it: so it must stand out among the others, or
-/// its link must be measured to be the bottleneck. One at a time: a bad link makes the clusters at its other end wait too.
+/// The paper blames every cluster with a mean inter-cluster overhead above a threshold. With too little work all
+/// nodes wait with only a steal between clusters outstanding, and all clusters are above it: so it must stand out
+/// among the others, or its link must be measured to be the bottleneck. One at a time: a bad link makes the clusters
+/// at its other end wait too.
 fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
     let settings = turn.settings;
     let mut suspects = Vec::new();
@@ -114,8 +115,8 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
     cleared.into_iter().for_each(|reason| turn.say(reason));
     let highest = suspects.iter().map(|suspect| suspect.2).reduce(f64::max)?;
     suspects.retain(|suspect| suspect.2 >= ALIKE * highest);
-    // Of equals the one with the thinnest link, if that is known of all; else the one that does least, and rather not the
-    // root's.
+    // Of equals the one with the thinnest link, if that is known of all; else the one that does least, and rather not
+    // the root's.
     let known: Option<Vec<f64>> = suspects.iter().map(|suspect| suspect.5).collect();
     let thinnest = known.filter(|all| {
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
@@ -189,7 +190,8 @@ fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
     turn.act(trial);
 }
 
-/// The least bandwidth is above what a cluster removed for its link had; but never above what suffices for one that stays.
+/// The least bandwidth is above what a cluster removed for its link had; but never above what suffices for one that
+/// stays.
 fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
     let Some(had) = turn.snapshot.uplink(removed) else { return };
     let stays = turn.clusters.iter().filter(|(id, c)| {
@@ -218,8 +220,8 @@ fn put_on_parole(turn: &mut Turn<'_>, who: Subject, cause: Cause, measured: Opti
     turn.say(Reason::Paroled { who: entry.who, cause, for_s, times: entry.times });
 }
 
-/// Removes `count` nodes, bad ones first. `force`: the job may not have them, whoever they are; else healthy ones are spared
-/// while there are bad ones, and a size that was tried and did harm is not tried again.
+/// Removes `count` nodes, bad ones first. `force`: the job may not have them, whoever they are; else healthy ones are
+/// spared while there are bad ones, and a size that was tried and did harm is not tried again.
 fn remove(turn: &mut Turn<'_>, count: u32, force: bool) {
     let allowed = turn.staying.saturating_sub(turn.least());
     if allowed < count {
@@ -349,7 +351,8 @@ fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
     }
 }
 
-/// The term that the choice hung on: what is wrong with most of the bad; of healthy ones, that they are of the worst cluster.
+/// The term that the choice hung on: what is wrong with most of the bad; of healthy ones, that they are of the worst
+/// cluster.
 fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
     let most =
         |is: fn(&Candidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
@@ -403,9 +406,9 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
 
 /// The worst cluster, by alpha / speed + beta * inter-cluster overhead; none if there is only one.
 ///
-/// The paper takes the sum of a cluster's speeds, by which a small healthy cluster is always the worst. Here it is their mean.
-/// Among those about as bad the smallest goes first, as the sum would have it: emptying one spares a link. The root's
-/// cluster is the last of equals.
+/// The paper takes the sum of a cluster's speeds, by which a small healthy cluster is always the worst. Here it is
+/// their mean. Among those about as bad the smallest goes first, as the sum would have it: emptying one spares a
+/// link. The root's cluster is the last of equals.
 fn worst_cluster<'a>(turn: &Turn<'a>) -> Option<&'a ClusterId> {
     let rated = turn.clusters.iter().filter_map(|(id, c)| Some((*id, *c, c.mean_speed()?)));
     let rated: Vec<(&ClusterId, &ClusterAggregate, f64)> = rated.filter(|r| r.2 > 0.0).collect();
@@ -439,7 +442,7 @@ pub(super) fn fastest_without(turn: &Turn<'_>, gone: &BTreeSet<&NodeId>) -> f64 
         let stay = c.best.iter().chain(&c.worst).filter(|w| !gone.contains(&w.node));
         stay.map(|w| w.speed).fold(0.0, f64::max)
     };
-    turn.clusters.values().map(|c| of(c)).fold(0.0, f64::max)
+    turn.clusters.values().map(of).fold(0.0, f64::max)
 }
 
 /// What the removal of so many nodes will bring: the others take over all that they did.

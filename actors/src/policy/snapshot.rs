@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 
+use super::aggregate::ClusterAggregate;
 use super::number::{float, maybe_float};
-use super::stats::ClusterAggregate;
 
 /// How far the coordinator may go. The paper's runtimes 1, 3 and 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,7 +30,8 @@ pub struct Root {
     pub cluster: ClusterId,
 }
 
-/// A node that was declared dead while it took part. One that was leaving is none of these: a planned leave is no failure.
+/// A node that was declared dead while it took part. One that was leaving is none of these: a planned leave is no
+/// failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Crash {
     /// Which.
@@ -135,7 +136,8 @@ pub struct Snapshot {
     pub min_nodes: u32,
     /// Most; absent: no limit.
     pub max_nodes: Option<u32>,
-    /// Nodes asked for and not arrived, as the *scheduler* last said: what it does not know of was lost and is asked anew.
+    /// Nodes asked for and not arrived, as the *scheduler* last said: what it does not know of was lost and is asked
+    /// anew.
     pub requested: u32,
     /// Nodes that were asked to leave, by whomever, and are not gone.
     pub leaving: BTreeSet<NodeId>,

@@ -75,8 +75,8 @@ fn agreed(named: u32, max_speed: Option<f64>) -> Agreed {
 }
 
 proptest! {
-    /// The sum over clusters is the flat formula, to the bit, whoever is in which cluster; and the formula as it is written
-    /// up to rounding.
+    /// The sum over clusters is the flat formula, to the bit, whoever is in which cluster; and the formula as it is
+    /// written up to rounding.
     #[test]
     fn the_hierarchy_is_the_flat_formula(workers in sound()) {
         let agreed = agreed(16, None);
@@ -200,14 +200,12 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
     let mut clusters: BTreeMap<_, _> =
         lists.iter().map(|(id, list)| (id.clone(), ClusterAggregate::of(list, &agreed))).collect();
     let members = lists.iter().map(|(id, list)| (id.clone(), list.len() as u32)).collect();
-    if let Some(how) = step.spoil {
-        if let Some(c) = clusters.values_mut().next() {
-            match how % 4 {
-                0 => c.max_speed = f64::NAN,
-                1 => c.counted = u32::MAX,
-                2 => c.worst.reverse(),
-                _ => c.uplink.bandwidth = Some(-5.0),
-            }
+    if let Some((how, c)) = step.spoil.zip(clusters.values_mut().next()) {
+        match how % 4 {
+            0 => c.max_speed = f64::NAN,
+            1 => c.counted = u32::MAX,
+            2 => c.worst.reverse(),
+            _ => c.uplink.bandwidth = Some(-5.0),
         }
     }
     let offer = |&(c, free, speed, bandwidth): &(u8, u32, Option<f64>, Option<f64>)| {
@@ -250,9 +248,10 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Over random histories, nonsense included: no decision grows and shrinks at once, removes the root's node or cluster, a
-    /// leaving or unknown node, the last cluster, or goes beyond the job's bounds; no number in it is none; the same inputs
-    /// give the same decision, from a log too; what is learned stays within its bounds and small.
+    /// Over random histories, nonsense included: no decision grows and shrinks at once, removes the root's node or
+    /// cluster, a leaving or unknown node, the last cluster, or goes beyond the job's bounds; no number in it is
+    /// none; the same inputs give the same decision, from a log too; what is learned stays within its bounds and
+    /// small.
     #[test]
     fn every_decision_is_sane(
         steps in prop::collection::vec(step(), 1..24), monitor in prop::bool::weighted(0.1),

@@ -1,5 +1,5 @@
-//! The paper's scenarios 0 to 5, what the issue adds to them, and histories that must not flap, in the toy grid's closed
-//! loop. They end where the paper ends; the numbers in comments are the paper's.
+//! The paper's scenarios 0 to 5, what the issue adds to them, and histories that must not flap, in the toy grid's
+//! closed loop. They end where the paper ends; the numbers in comments are the paper's.
 
 use super::model::{State, World};
 use super::*;

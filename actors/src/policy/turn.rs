@@ -1,16 +1,16 @@
-//! One decision in the making: the snapshot, what is remembered, and what the rules share. Must hold no rule of its own on
-//! what to do; those are in `observe`, `judge`, `grow`, `shrink` and `migrate`.
+//! One decision in the making: the snapshot, what is remembered, and what the rules share. Must hold no rule of its
+//! own on what to do; those are in `observe`, `judge`, `grow`, `shrink` and `migrate`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_runtime::id::{ClusterId, NodeId};
 
+use super::aggregate::{ClusterAggregate, Named, Overall, believed};
 use super::decision::{Action, Flag, Prediction, Request};
 use super::memory::{Aim, Measured, Memory, Parole, Subject, Term, Trial};
 use super::reason::{Reason, RootWhy};
 use super::settings::Settings;
 use super::snapshot::{Snapshot, is_rate};
-use super::stats::{ClusterAggregate, Named, Overall, believed};
 
 /// More reasons than this are not told: a decision is a page, not a book.
 const MOST_REASONS: usize = 200;
@@ -163,8 +163,8 @@ impl<'a> Turn<'a> {
             let node = &named.node;
             *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains(node)
         };
-        // Another cluster first: what is wrong with a node is often wrong with its cluster. The most capable one has the
-        // most to do with the root.
+        // Another cluster first: what is wrong with a node is often wrong with its cluster. The most capable one has
+        // the most to do with the root.
         let candidates = self.clusters.iter().filter(|(id, _)| Some(**id) != gone);
         let best = candidates
             .filter_map(|(id, c)| Some((*id, c.useful.value(), c.best.iter().find(fit)?)))
