@@ -14,7 +14,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use super::memory::Memory;
 use super::number::{ExactSum, float, maybe_float};
 use super::settings::{Settings, Weights};
-use super::worker::{FASTEST, Field, Oddity, WorkerStats};
+use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
 
 /// What all cluster coordinators must agree on for their worst workers to be comparable: it follows from the memory
 /// that comes with each period's answer.
@@ -95,8 +95,7 @@ impl Named {
 
     fn is_sound(&self) -> bool {
         let share = |x: f64| (0.0..=1.0).contains(&x);
-        self.speed > 0.0
-            && self.speed <= FASTEST
+        SPEEDS.contains(&self.speed)
             && share(self.speed_error)
             && share(self.overhead)
             && share(self.inter)
@@ -240,9 +239,11 @@ impl ClusterAggregate {
             |sum: &ExactSum, most: f64| (0.0..=most * (1.0 + 1e-9)).contains(&sum.value());
         let link = [self.uplink.bandwidth, self.uplink.used];
         sums.iter().all(|sum| sum.is_sound())
-            && self.max_speed >= 0.0
-            && self.max_speed <= FASTEST
-            && (self.counted == 0) == (self.max_speed == 0.0)
+            && if self.counted == 0 {
+                self.max_speed == 0.0
+            } else {
+                SPEEDS.contains(&self.max_speed)
+            }
             && at_most(&self.speed, n * self.max_speed)
             && at_most(&self.useful, self.speed.value())
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))

@@ -75,7 +75,12 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
         return;
     }
     match aim {
-        Aim::Grow => limit(turn, true, &before),
+        Aim::Grow => {
+            limit(turn, true, &before);
+            if observed.useful < (1.0 - NOISE) * before.useful {
+                turn.memory.excess = observed.nodes - before.nodes;
+            }
+        }
         Aim::Refill => {
             turn.memory.refill = None;
             turn.say(Reason::RefillOver { expected: turn.expected, given_up: true });
@@ -152,6 +157,7 @@ fn undo(turn: &mut Turn<'_>, before: &Measured) {
     let speed = f64::from(before.nodes) * turn.all.mean_speed();
     let to = Capacity { nodes: before.nodes, speed };
     let cause = super::decision::Cause::Surplus;
-    turn.memory.refill = Some(Refill { to, cause, undo: true });
+    let tick = turn.memory.tick;
+    turn.memory.refill = Some(Refill { to, cause, undo: true, tick });
     turn.say(Reason::Undone { nodes });
 }

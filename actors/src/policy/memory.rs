@@ -66,9 +66,12 @@ pub struct Refill {
     pub to: Capacity,
     /// What took it away.
     pub cause: Cause,
-    /// Whether it undoes a removal that did harm: then it goes on below the band too.
+    /// Whether it undoes a removal that did harm: then it goes on below the band too, for a while.
     #[serde(default)]
     pub undo: bool,
+    /// Begun in the decision of this tick.
+    #[serde(default)]
+    pub tick: u64,
 }
 
 /// The job's state in few numbers.
@@ -172,6 +175,9 @@ pub struct RootMove {
     pub to: NodeId,
     /// Asked for in the decision of this tick.
     pub tick: u64,
+    /// Whether the node it leaves goes after it.
+    #[serde(default)]
+    pub then_goes: bool,
 }
 
 /// Better nodes were asked for; when they are there, these go.
@@ -225,6 +231,10 @@ pub struct Memory {
     pub floor: Option<Limit>,
     /// The root's move.
     pub root_move: Option<RootMove>,
+    /// Nodes by which growth did harm: so many of the worst go again.
+    pub excess: u32,
+    /// A bad node that stayed only because it held the root, which it does no more.
+    pub owed: Option<NodeId>,
     /// The migration under way.
     pub migration: Option<Migration>,
     /// No migration before this, on the policy's own clock.
@@ -259,6 +269,8 @@ impl Memory {
             ceiling: None,
             floor: None,
             root_move: None,
+            excess: 0,
+            owed: None,
             migration: None,
             migrate_after_s: 0.0,
             requested_since: None,

@@ -1,6 +1,7 @@
 //! Opportunistic migration: within the band too the job moves to better nodes when they are free and worth it (the
 //! paper's section 3.3 and future work). In two steps, so that capacity never falls: better nodes are asked for, and
 //! when they are there and past their grace, as many of the worst ones go.
+//! A job that has all the nodes it may have does not migrate: it would have to let nodes go first.
 
 use springtide_runtime::id::NodeId;
 

@@ -2,59 +2,59 @@
 //! randomness; the same inputs give the same decision to the bit, here, in a simulation and from a log.
 //!
 //! Source: Wrzesinska, Maassen, Bal, *Self-adaptive applications on the grid*, PPoPP 2007 (below: the paper). What it
-//! leaves open, contradicts itself in, or names as future work is decided here; numbers in brackets are the open
-//! points of the specification (B6), those with a C its traps.
+//! leaves open, contradicts itself in, or names as future work is decided here; B6.n are the open points of
+//! the specification, Cn its traps.
 //!
 //! # The rules
 //!
 //! **What counts**
 //! 1. Weighted average efficiency is `1/n * sum speed_i * (1 - overhead_i)`, `n` terms (the paper's sum from 0 to n
-//!    is a slip [3]), speeds relative to the fastest *that is there*. Sums are exact, so the sum over clusters is the
-//!    flat formula.
-//! 2. Workers in their grace period [7], leaving ones [7] and those silent for too long do not count. A missing
+//!    is a slip (B6.3)), speeds relative to the fastest *that is there*. Sums are exact, so the sum over clusters is
+//!    the flat formula.
+//! 2. Workers in their grace period (B6.7), leaving ones (B6.7) and those silent for too long do not count. A missing
 //!    report is made up for by the last one while it is young (the paper, 3.2).
 //! 3. A report of nonsense counts as a missing one and is flagged; a cluster whose numbers contradict each other is
 //!    set aside.
 //! 4. Overhead between clusters is what the meter charges to it: idle with only a steal between clusters outstanding
-//!    too [6]. Because that is also what too little work looks like, rule 12 wants more than the paper's threshold.
-//! 5. Bandwidths are those of transfers above the meter's size floor [8]; unknown is unknown, and nothing is learned
+//!    too (B6.6). Because that is also what too little work looks like, rule 12 wants more than the paper's threshold.
+//! 5. Bandwidths are those of transfers above the meter's size floor (B6.8); unknown is unknown, and nothing is learned
 //!    from it.
 //!
-//! **How many** [1]
+//! **How many** (B6.1)
 //! 6. Above Emax: so many as bring efficiency to the band's middle if the useful capacity stayed as it is, rounded
 //!    down, at most doubling. All under way count: joining, asked for as the *scheduler* says (what was lost is asked
 //!    anew, C23, C29). If one more would already leave the band, none (small jobs would flap).
 //! 7. Below Emin: the same downwards, at most halving; only after some bad periods in a row (C21, C22), and what was
 //!    asked for is withdrawn first: up and down are never decided together (C21).
 //! 8. After a removal for cause or a crash, while efficiency is above Emin: up to the last good capacity, else the
-//!    first [2]. The paper's text adds nodes above Emax = 0.5 only, yet its scenarios 2, 3 (35 %) and 5 (30 %) add
+//!    first (B6.2). The paper's text adds nodes above Emax = 0.5 only, yet its scenarios 2, 3 (35 %) and 5 (30 %) add
 //!    nodes, and 4 (40 %) does not: no rule reproduces all of them. With this one 2, 3 and 5 end as the paper's do
 //!    and 4 ends better; [`Settings::refill`] off is the paper's text, by which 4 ends as it does.
-//! 9. Never below the job's minimum (one node at least), above its maximum, or without a last cluster [9]. Crossing a
-//!    bound (a crash, a changed bound) is mended at once, cool-down or not.
-//! 10. After an action a cool-down [5]; none about the job's end (C27: a tail must not lose the holders of its
+//! 9. Never below the job's minimum (one node at least), above its maximum, or without a last cluster (B6.9).
+//!    Crossing a bound (a crash, a changed bound) is mended at once, cool-down or not.
+//! 10. After an action a cool-down (B6.5); none about the job's end (C27: a tail must not lose the holders of its
 //!     results). Durations of tasks play no part (C30).
 //!
-//! **Who goes** [4]
+//! **Who goes** (B6.4)
 //! 11. By badness `alpha / speed + beta * inter + gamma * in worst cluster`. Bad nodes (slow against the *mean* speed
 //!     beyond their error, or with a link that stands out) go alone first; healthy ones only when there is no bad
-//!     one, for then the job has too much of everything [5]. Only bad ones go on the parole list. A cluster's badness
-//!     takes its mean speed, not the sum, by which a small healthy cluster would always be bad; of clusters about
-//!     equally bad the smallest goes first.
+//!     one, for then the job has too much of everything (B6.5). Only bad ones go on the parole list. A cluster's
+//!     badness takes its mean speed, not the sum, by which a small healthy cluster would always be bad; of clusters
+//!     about equally bad the smallest goes first.
 //! 12. A whole cluster goes, after one bad period, if its mean inter-cluster overhead is above the threshold and
 //!     stands out or its link is measured to be the bottleneck; one at a time, for it makes others wait too (C34). As
 //!     in the paper only below Emin.
-//! 13. The root's node is never simply removed [9]: the root moves to a node of another cluster first. If nothing is
+//! 13. The root's node is never simply removed (B6.9): the root moves to a node of another cluster first. If nothing is
 //!     wrong with it, another node goes. So too if somebody else asked it to leave.
 //! 14. Every removal is a leave with notice (C31), none names joiners or leaving nodes, and no leaving node is a
 //!     target of anything (C25, C26). A planned leave is no crash (C28).
 //!
 //! **What is learned**
 //! 15. Each action predicts efficiency and useful speed; settled periods after it are compared, by *useful speed*,
-//!     for efficiency jumps when the fastest node comes or goes [3]. Removal that took away work nobody took over is
-//!     undone, its parole and requirements are taken back, the term that chose loses weight [4]. Growth without gain
-//!     is not repeated. Both are tried again after a while (doubling, capped) or when efficiency shows that
-//!     conditions have changed.
+//!     for efficiency jumps when the fastest node comes or goes (B6.3). Removal that took away work nobody took over is
+//!     undone, its parole and requirements are taken back, the term that chose loses weight (B6.4). Growth without gain
+//!     is not repeated, growth that did harm is undone. Both are tried again after a while (doubling, capped) or when
+//!     efficiency shows that conditions have changed.
 //! 16. The least bandwidth rises above that of a cluster removed for its link, never above what suffices elsewhere,
 //!     and falls when such a cluster is back and does well. The least speed likewise.
 //! 17. Parole, not a blacklist: terms double up to a cap, and end early when a node or link is measured better.
@@ -62,7 +62,7 @@
 //!     moving.
 //! 19. A successor goes on from the newest memory; a coordinator of an older epoch decides nothing (C24).
 //!
-//! The cost of benchmarks [10] is the meter's to bound; here only their error counts.
+//! The cost of benchmarks (B6.10) is the meter's to bound; here only their error counts.
 
 mod aggregate;
 mod decision;
@@ -188,6 +188,9 @@ fn choose(turn: &mut Turn<'_>) {
         let (joining, silent) = (turn.all.joining, turn.all.silent);
         return turn.say(Reason::NothingMeasured { joining, silent });
     };
+    if shrink::owed(turn) {
+        return;
+    }
     if turn.memory.tick <= turn.memory.cool_until {
         let periods = turn.memory.cool_until - turn.memory.tick + 1;
         return turn.say(Reason::CoolDown { periods });
@@ -197,6 +200,9 @@ fn choose(turn: &mut Turn<'_>) {
         return turn.say(Reason::NearEnd { remaining_s });
     }
     let (e_min, e_max) = (turn.settings.e_min, turn.settings.e_max);
+    if shrink::undo_growth(turn) {
+        return;
+    }
     // Before the band: the nodes that are to go are still there, so that efficiency may be low for a while.
     if migrate::proceed(turn) {
         return;

@@ -69,7 +69,8 @@ pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: Cause, first: Option<Capa
         return;
     }
     if let Some(to) = turn.memory.last_good.or(first) {
-        turn.memory.refill = Some(Refill { to, cause, undo: false });
+        let tick = turn.memory.tick;
+        turn.memory.refill = Some(Refill { to, cause, undo: false, tick });
     }
 }
 
@@ -122,6 +123,7 @@ fn root(turn: &mut Turn<'_>) {
     let there = turn.snapshot.root.as_ref().is_none_or(|root| root.node != moving.from);
     if late || there {
         turn.memory.root_move = None;
+        turn.memory.owed = (there && moving.then_goes).then_some(moving.from);
     } else {
         turn.say(Reason::RootUnderWay { from: moving.from, to: moving.to });
     }

@@ -330,6 +330,11 @@ pub enum Reason {
         /// Nodes to bring back.
         nodes: u32,
     },
+    /// Growth that did harm is undone.
+    GrowthUndone {
+        /// Nodes by which it grew.
+        nodes: u32,
+    },
     /// What did not help is not repeated for a while.
     NotRepeated {
         /// Whether it is growth; else shrinking.

@@ -239,6 +239,13 @@ impl fmt::Display for Reason {
                 if *overtaken { "something else came between" } else { "it never settled" }
             ),
             Undone { nodes: n } => write!(f, "the removal is undone: {} wanted back", nodes(*n)),
+            GrowthUndone { nodes: n } => {
+                write!(
+                    f,
+                    "with {} more the job did less: as many of the worst are to go",
+                    nodes(*n)
+                )
+            }
             NotRepeated { growth, nodes, for_s } => write!(
                 f,
                 "no {} {nodes} nodes for {for_s:.0} s: it was tried and did not help",
@@ -284,7 +291,7 @@ impl fmt::Display for Reason {
             ),
             Migrates { count, gain_s, cost_s, remaining_s, known } => write!(
                 f,
-                "{} are to be replaced by better free ones: over the remaining {remaining_s:.0} s ({}) that saves \
+                "{} to be replaced by better free ones: over the remaining {remaining_s:.0} s ({}) that saves \
                  {gain_s:.1} s and costs {cost_s:.1} s",
                 nodes(*count),
                 if *known { "by the job's progress" } else { "taken to be as long as the past" }

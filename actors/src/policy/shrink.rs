@@ -46,7 +46,14 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
     // Never both: what was asked for is not wanted any more, unless it undoes a harm.
-    let undoing = turn.memory.refill.as_ref().is_some_and(|refill| refill.undo);
+    let patience = u64::from(settings.check_patience);
+    let (tick, undo) = (turn.memory.tick, turn.memory.refill.as_ref().filter(|r| r.undo));
+    let undoing = undo.is_some_and(|refill| tick <= refill.tick + patience);
+    if undo.is_some() && !undoing {
+        // Nobody came, or not enough: by now things may be different.
+        turn.memory.refill = None;
+        turn.say(Reason::RefillOver { expected: turn.expected, given_up: true });
+    }
     let least = (f64::from(n) * settings.most_shrink).ceil() as u32;
     let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
     let wanted = ideal.max(least).max(1).min(n);
@@ -68,6 +75,39 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
         return turn.say(Reason::BestSize { nodes: n });
     }
     remove(turn, n - wanted, false);
+}
+
+/// The bad node that stayed only because it held the root goes now: it belongs to the action before, whose cool-down
+/// does not hold for it. Returns whether it does.
+pub(super) fn owed(turn: &mut Turn<'_>) -> bool {
+    let Some(node) = turn.memory.owed.take() else { return false };
+    let found = candidates(turn).into_iter().find(|c| c.named.node == node);
+    let Some(still) = found.filter(|c| c.cause != Cause::Surplus) else { return false };
+    if turn.holds_root(&node) || turn.staying <= turn.least() {
+        return false;
+    }
+    let trial = turn.memory.trial.take();
+    go(turn, std::slice::from_ref(&still), Aim::Cure);
+    // Judged together.
+    if let (Some(mut trial), Some(new)) = (trial, turn.memory.trial.take()) {
+        trial.lost += still.named.useful();
+        trial.removed += 1;
+        trial.prediction = Prediction { useful: trial.prediction.useful, ..new.prediction };
+        turn.memory.trial = Some(trial);
+    }
+    true
+}
+
+/// Growth did harm: as many of the worst go, bad ones alone if there are any. Returns whether anybody does.
+pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
+    let nodes = std::mem::take(&mut turn.memory.excess);
+    if nodes == 0 {
+        return false;
+    }
+    turn.say(Reason::GrowthUndone { nodes });
+    grow::withdraw(turn, false);
+    remove(turn, nodes, false);
+    turn.actions.iter().any(|action| matches!(action, Action::Remove { .. }))
 }
 
 /// There are more nodes than the job may have.

@@ -44,7 +44,7 @@ fn open_point_1_how_many() {
 #[test]
 fn open_point_2_refill_after_a_loss() {
     let good = Capacity { nodes: 36, speed: 36.0 };
-    let lost = Refill { to: good, cause: Cause::Link, undo: false };
+    let lost = Refill { to: good, cause: Cause::Link, undo: false, tick: 0 };
     let table = [
         // nodes, efficiency, lost capacity, asked for
         (24, 0.35, Some(lost.clone()), 12),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 
-use super::model::check;
+use super::model::{World, check};
 use super::*;
 
 fn worker() -> impl Strategy<Value = WorkerStats> {
@@ -285,5 +285,66 @@ proptest! {
             prop_assert_eq!(next.tick, i as u64 + 1);
             memory = next;
         }
+    }
+}
+
+/// What befalls the toy grid.
+#[derive(Clone, Debug)]
+enum Blow {
+    Load(u8, f64),
+    Link(u8, f64),
+    Serial(f64),
+    Crash(u8),
+}
+
+fn blow() -> impl Strategy<Value = Blow> {
+    prop_oneof![
+        (0u8..4, prop_oneof![Just(1.0), 1.0f64..20.0]).prop_map(|(c, x)| Blow::Load(c, x)),
+        (0u8..4, prop_oneof![Just(1e7), 5e4f64..1e7]).prop_map(|(c, x)| Blow::Link(c, x)),
+        (5.0f64..400.0).prop_map(Blow::Serial),
+        (1u8..4).prop_map(Blow::Crash),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// In closed loop, whatever befalls the grid and however noisy its measurements: once it is left alone the job comes
+    /// to rest, but for what did not help and is tried again ever more rarely.
+    #[test]
+    fn the_job_comes_to_rest(
+        sizes in prop::array::uniform4(2u32..16),
+        blows in prop::collection::vec((0u32..12, blow()), 0..6),
+        max in prop::option::of(8u32..60),
+        noise in prop_oneof![Just(0.0), 0.0f64..0.15],
+        seed in any::<u64>(),
+    ) {
+        let names = ["c0", "c1", "c2", "c3"];
+        let clusters: Vec<_> =
+            names.iter().zip(sizes).map(|(name, n)| (*name, 16, if *name == "c0" { n } else { n / 2 })).collect();
+        let mut world = World::of(&clusters);
+        (world.max_nodes, world.noise, world.seed) = (max, noise, seed);
+        for (pause, blow) in &blows {
+            match blow {
+                Blow::Load(c, load) => world.load(names[usize::from(*c)], *load),
+                Blow::Link(c, rate) => {
+                    world.uplinks.insert(names[usize::from(*c)].into(), *rate);
+                }
+                Blow::Serial(serial) => world.serial = *serial,
+                Blow::Crash(c) => {
+                    let name = names[usize::from(*c)];
+                    if world.members_of(name) < world.members() {
+                        world.crash(name); // with nobody left there is nothing to adapt
+                    }
+                }
+            }
+            world.run(*pause);
+        }
+        world.run(120); // what does not help is tried again ever more rarely
+        let before = world.turns();
+        world.run(60);
+        let story = world.story();
+        prop_assert!(world.turns() - before <= 3, "it flaps\n{}", story);
+        prop_assert!(world.members() >= 1 && world.members() <= max.unwrap_or(64), "{}", story);
     }
 }

@@ -160,6 +160,21 @@ fn growth_that_did_not_help_is_not_repeated_until_conditions_change() {
 }
 
 #[test]
+fn growth_that_did_harm_is_undone() {
+    // efficiency with 13 nodes where 10 had 0.55 -> removed
+    for (efficiency, gone) in [(0.35, 3), (0.41, 0), (0.48, 0)] {
+        let mut case = Case::even(10, 0.55);
+        let decision = case.decide();
+        assert_eq!(asked(&decision), 3);
+        case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - efficiency);
+        (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
+        let decision = case.decide();
+        assert_eq!(removed(&decision).len(), gone, "{efficiency}\n{}", text(&decision));
+        assert_eq!(says(&decision, "with 3 nodes more the job did less"), gone > 0);
+    }
+}
+
+#[test]
 fn migration_is_worth_it_or_not() {
     // free, their speed, elapsed, progress, maximum -> asked for
     type Row = (u32, Option<f64>, f64, Option<Progress>, Option<u32>, u32);
@@ -342,4 +357,17 @@ fn a_static_run_decides_nothing() {
     let decision = case.decide();
     assert_eq!(decision.why, [Reason::Static]);
     assert!(decision.actions.is_empty() && decision.withheld.is_empty());
+}
+
+/// 12 workers in 3 clusters with a period of 1 s may cost 2 KB/s across a wide-area link: an aggregate one way, the
+/// memory the other.
+#[test]
+fn what_crosses_a_link_in_a_period_is_small() {
+    let groups = ["cluster-a", "cluster-b", "cluster-c"].map(|c| Group(c, 4, 0.123, 0.456, 0.0789));
+    let mut case = Case::of(&groups);
+    case.each(|w| w.speed = w.speed.map(|s| s * f64::from(w.joined)));
+    case.decide();
+    let aggregate = rmp_serde::to_vec_named(&case.snapshot.clusters[&"cluster-b".into()]).unwrap();
+    let memory = rmp_serde::to_vec_named(&case.memory).unwrap();
+    assert!(aggregate.len() + memory.len() < 1600, "{} and {}", aggregate.len(), memory.len());
 }

@@ -182,6 +182,7 @@ impl<'a> Turn<'a> {
             from: root.node.clone(),
             to: to.clone(),
             tick: self.memory.tick,
+            then_goes: why == RootWhy::BadNode,
         });
         self.say(Reason::RootMoves {
             from: root.node.clone(),

@@ -2,6 +2,7 @@
 //! Must not know of other workers.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId};
@@ -11,8 +12,8 @@ use super::settings::Settings;
 
 /// What rounding of clocks may add to a fraction.
 const SLACK: f64 = 0.01;
-/// Faster than anything (work units per second): keeps sums finite.
-pub(super) const FASTEST: f64 = 1e18;
+/// What a speed can be, in work units per second: keeps sums and ratios finite.
+pub(super) const SPEEDS: RangeInclusive<f64> = 1e-18..=1e18;
 
 /// One worker's period. A node with several threads reports the speed of all of them together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -138,7 +139,7 @@ impl WorkerStats {
         self.speed_error = self.speed_error.min(1.0);
         let speed = self.speed?;
         let jump = best_speed.is_some_and(|best| speed >= factor * best);
-        (!(speed > 0.0 && speed <= FASTEST) || jump).then_some((Field::Speed, speed))
+        (!SPEEDS.contains(&speed) || jump).then_some((Field::Speed, speed))
     }
 
     fn get(&self, field: Field) -> Option<f64> {
