@@ -56,7 +56,8 @@
 //!     is not repeated, growth that did harm is undone. Both are tried again after a while (doubling, capped) or when
 //!     efficiency shows that conditions have changed.
 //! 16. The least bandwidth rises above that of a cluster removed for its link, never above what suffices elsewhere,
-//!     and falls when such a cluster is back and does well. The least speed likewise.
+//!     and falls when such a cluster is back and does well. The least speed rises likewise, never above what makes a
+//!     node slow. Both are taken back with a removal that did harm.
 //! 17. Parole, not a blacklist: terms double up to a cap, and end early when a node or link is measured better.
 //! 18. The job moves to better free nodes within the band if the gain over the remaining run beats the cost of
 //!     moving.

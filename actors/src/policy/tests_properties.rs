@@ -309,8 +309,8 @@ fn blow() -> impl Strategy<Value = Blow> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// In closed loop, whatever befalls the grid and however noisy its measurements: once it is left alone the job comes
-    /// to rest, but for what did not help and is tried again ever more rarely.
+    /// In closed loop, whatever befalls the grid and however noisy its measurements: once it is left alone the job
+    /// comes to rest, but for what did not help and is tried again ever more rarely.
     #[test]
     fn the_job_comes_to_rest(
         sizes in prop::array::uniform4(2u32..16),
