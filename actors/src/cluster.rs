@@ -14,6 +14,7 @@ use springtide_runtime::meter::{NodeReport, Statistics, Tally};
 use springtide_runtime::remote::{Hub, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
 
+use crate::admit;
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::worker::{Finish, Worker};
@@ -53,9 +54,9 @@ impl ClusterCoordinator {
         let (hub, name) = (self.hub.clone(), cluster_coordinator_name(self.spec.id));
         let addr = self.start();
         hub.publish(&name, addr.clone())
-            .accepts::<Joined>()
-            .accepts::<Period>()
-            .accepts::<FinishCluster>();
+            .accepts_from::<Joined>(admit::joined)
+            .accepts_from::<Period>(admit::period)
+            .accepts_from::<FinishCluster>(admit::worker);
         addr
     }
 

@@ -18,6 +18,7 @@ use springtide_runtime::work::{Engine, Failure, Note, Outcome, Registry};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::admit;
 use crate::client::Client;
 use crate::cluster::{
     ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster,
@@ -138,9 +139,9 @@ impl Coordinator {
         let (hub, name) = (self.hub.clone(), coordinator_name(self.spec.id));
         let addr = self.start();
         hub.publish(&name, addr.clone())
-            .accepts::<ClusterJoined>()
-            .accepts::<ClusterPeriod>()
-            .accepts::<Cancel>();
+            .accepts_from::<ClusterJoined>(admit::cluster_joined)
+            .accepts_from::<ClusterPeriod>(admit::cluster_period)
+            .accepts_from::<Cancel>(admit::client);
         addr
     }
 

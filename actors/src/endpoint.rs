@@ -4,15 +4,36 @@
 
 use std::sync::Arc;
 
-use springtide_runtime::event::Recorder;
-use springtide_runtime::id::Incarnation;
+use bytes::Bytes;
+use springtide_runtime::event::{Event, Recorder};
+use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::NodeIdentity;
-use springtide_runtime::net::{Net, NetConfig, NetError, Router};
+use springtide_runtime::net::{BAN, Inbox, Net, NetConfig, NetError, Router};
 use springtide_runtime::remote::Hub;
+use springtide_runtime::wire::Kind;
 use tokio::time::Instant;
 
 /// Facts that wait in a process to be shipped.
 const FACTS_MAX: usize = 4096;
+
+/// A router tells of links whoever has a range of kinds; this number is no kind's, nor one of `links::Door`.
+const INCIDENTS: Kind = Kind(u16::MAX - 100);
+
+/// Records what peers do that they should not.
+struct Incidents(Recorder);
+
+impl Inbox for Incidents {
+    fn frame(&self, _from: &Peer, _kind: Kind, _body: Bytes) {}
+
+    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+        let then = match banned {
+            true => format!("its links are refused for {} s", BAN.as_secs()),
+            false => "its link is closed".to_owned(),
+        };
+        let what = format!("{peer} broke the protocol ({why}): {then}");
+        self.0.record(Event::Fault { part: "net".to_owned(), what });
+    }
+}
 
 /// A process's door to the grid. Belongs to the arbiter that made it.
 #[derive(Clone)]
@@ -47,6 +68,8 @@ impl Endpoint {
         router.on(Hub::KINDS, hub.clone());
         let me = net.me();
         let recorder = Recorder::new(me.node.clone(), me.incarnation, Instant::now(), FACTS_MAX);
+        let incidents = Arc::new(Incidents(recorder.clone()));
+        router.on(INCIDENTS..=INCIDENTS, incidents);
         Self { net, hub, router, recorder }
     }
 

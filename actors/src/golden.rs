@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use springtide_runtime::id::{Epoch, Incarnation, JobId};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::{NodeReport, Statistics};
-use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
 use springtide_runtime::work::Outcome;
@@ -17,6 +17,7 @@ use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
     NoteKind, Release, Shutdown,
 };
+use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
     CancelJob, GetStatus, Granted, GridStatus, JobState, JobStatus, NodeLost, NodeState,
     NodeStatus, Registered, SiteStatus, SiteUp, Submit, SubmitError,
@@ -76,6 +77,17 @@ fn messages_of_scheduler_and_site() {
     });
     let program = Some(PathBuf::from("/bin/own"));
     message(&StartAnew { nodes, program, reason: "another program".into() });
+}
+
+#[test]
+fn messages_of_the_prober() {
+    message(&Ping {});
+    message(&CheckPaths { contacts: vec![contact("ams-1")] });
+    let reached = Path { round_trip_us: Some(70), mtu: Some(1452), error: None };
+    let lost = Path { error: Some("no answer".into()), ..Path::default() };
+    let buffers = Some(Buffers { asked: 4_194_304, receive: 425_984, send: 425_984 });
+    let paths = BTreeMap::from([("ams-2".into(), reached), ("del-1".into(), lost)]);
+    answer("check-paths", &Paths { buffers, paths });
 }
 
 #[test]

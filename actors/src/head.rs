@@ -11,9 +11,11 @@ use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{Contact, NetError};
 
+use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::job::{JobOver, SCHEDULER, site_name};
 use crate::links::{Door, Links};
+use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::{
     CancelJob, GetStatus, GridStatus, NodeLost, NodeState, Registered, Scheduler, SiteUp, Submit,
@@ -63,13 +65,14 @@ impl Head {
         endpoint
             .hub
             .publish(SCHEDULER, scheduler.clone())
-            .accepts::<Submit>()
-            .accepts::<CancelJob>()
+            .accepts_from::<Submit>(admit::submit)
+            .accepts_from::<CancelJob>(admit::client)
             .accepts::<GetStatus>()
-            .accepts::<SiteUp>()
-            .accepts::<Registered>()
-            .accepts::<NodeLost>()
-            .accepts::<JobOver>();
+            .accepts_from::<SiteUp>(admit::head)
+            .accepts_from::<Registered>(admit::head)
+            .accepts_from::<NodeLost>(admit::head)
+            .accepts_from::<JobOver>(admit::worker);
+        Prober::publish(&endpoint.hub);
         endpoint.start();
         Ok(Self { endpoint, scheduler, sites: BTreeMap::new(), nodes: 0 })
     }
@@ -93,8 +96,8 @@ impl Head {
         self.endpoint
             .hub
             .publish(&site_name(&cluster), site.clone())
-            .accepts::<Register>()
-            .accepts::<StartAnew>();
+            .accepts_from::<Register>(admit::register)
+            .accepts_from::<StartAnew>(admit::head);
         self.sites.insert(cluster, site);
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use springtide_runtime::membership::View;
 use springtide_runtime::meter::{Histograms, Statistics};
-use springtide_runtime::net::Contact;
+use springtide_runtime::net::{Contact, RefuseReason};
 use springtide_runtime::remote_message;
 use springtide_runtime::work::{Failure, Outcome};
 
@@ -122,7 +122,17 @@ pub enum AssignError {
         node: NodeId,
         /// Why.
         reason: String,
+        /// Its link was refused, for this reason.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        refused: Option<RefuseReason>,
     },
+}
+
+impl AssignError {
+    /// The node could not start the job.
+    pub fn failed(node: &NodeId, reason: impl Into<String>) -> Self {
+        AssignError::Failed { node: node.clone(), reason: reason.into(), refused: None }
+    }
 }
 
 /// To a worker: the job is over, or wanted no more. Answered when its threads have stopped.

@@ -1,5 +1,6 @@
 //! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 
+pub mod admit;
 pub mod client;
 pub mod cluster;
 pub mod coordinator;
@@ -11,6 +12,7 @@ pub mod job;
 pub mod links;
 pub mod node;
 pub mod policy;
+pub mod probe;
 pub mod provider;
 pub mod scheduler;
 pub mod site;

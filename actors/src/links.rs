@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use springtide_runtime::id::{NodeId, Peer};
-use springtide_runtime::net::{Inbox, Router};
+use springtide_runtime::net::{Inbox, Router, Why};
 use springtide_runtime::wire::Kind;
 use tokio::sync::Notify;
 
@@ -18,7 +18,7 @@ pub enum Link {
     /// It is up.
     Up,
     /// It is down, for this reason.
-    Down(String),
+    Down(Why),
 }
 
 /// News of the links of a node, for one listener.
@@ -80,8 +80,8 @@ impl Inbox for Links {
         self.put(peer, Link::Up);
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
-        self.put(peer, Link::Down(why.to_owned()));
+    fn down(&self, peer: &Peer, why: &Why) {
+        self.put(peer, Link::Down(why.clone()));
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
             cluster: "ams".into(),
         };
         router.up(&peer("b"));
-        router.down(&peer("b"), "reset");
+        router.down(&peer("b"), &"reset".into());
         router.up(&peer("a"));
         let expected =
             BTreeMap::from([("a".into(), Link::Up), ("b".into(), Link::Down("reset".into()))]);

@@ -10,7 +10,7 @@ use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{Address, Contact, NetConfig, NetError};
-use springtide_runtime::remote::{Hub, Remote, RemoteError};
+use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError};
 use springtide_runtime::work::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
@@ -19,6 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::head::HEAD_CLUSTER;
 use crate::job::Shutdown;
 use crate::links::{Door, Links};
+use crate::probe::Prober;
 use crate::site::{Register, RegisterError, Site};
 use crate::worker::{Worker, WorkerConfig};
 
@@ -66,13 +67,16 @@ pub enum NodeError {
     /// Its head speaks another version.
     #[error("the head cannot be spoken with: {0}")]
     Version(RemoteError),
+    /// Its certificate does not let it register.
+    #[error("the head does not let this node register: {0}")]
+    Denied(RemoteError),
     /// Its head is gone, or never was there.
     #[error("the head at {address} could not be reached for {} s: {why}", HEAD_GONE.as_secs())]
     HeadGone {
         /// Where it was looked for.
         address: SocketAddr,
         /// The last attempt's error.
-        why: String,
+        why: RemoteError,
     },
 }
 
@@ -93,6 +97,7 @@ pub async fn serve(
         WorkerConfig { on_shutdown: Some(shutdown), ..WorkerConfig::real(options.threads) };
     let Endpoint { net, hub, router, recorder } = endpoint.clone();
     let fingerprint = registry.fingerprint();
+    Prober::publish(&hub);
     let worker = Worker::new(config, registry, net, hub, router, recorder).publish();
     if let Some(actors) = options.actors.clone() {
         // Apart from the runtime's own, so that a handler that blocks cannot stop them.
@@ -148,8 +153,11 @@ async fn stay_registered(
             }
             Ok(Err(refused)) => return refused.into(),
             Err(error @ RemoteError::Version { .. }) => return NodeError::Version(error),
+            Err(error @ RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. }) => {
+                return NodeError::Denied(error);
+            }
             Err(error) if alone_since.elapsed() >= HEAD_GONE => {
-                return NodeError::HeadGone { address, why: error.to_string() };
+                return NodeError::HeadGone { address, why: error };
             }
             Err(error) => {
                 tracing::debug!("not registered yet: {error}");

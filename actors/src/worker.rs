@@ -24,6 +24,7 @@ use springtide_runtime::work::{Engine, EngineConfig, Notes, PoolConfig, RealSeam
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::admit;
 use crate::cluster::{ClusterCoordinator, Joined, Period};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
 use crate::job::{
@@ -105,11 +106,11 @@ impl Worker {
         let hub = self.hub.clone();
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
-            .accepts::<Assign>()
-            .accepts::<NewView>()
-            .accepts::<Finish>()
-            .accepts::<Release>()
-            .accepts::<Shutdown>();
+            .accepts_from::<Assign>(admit::head)
+            .accepts_from::<NewView>(admit::worker)
+            .accepts_from::<Finish>(admit::worker)
+            .accepts_from::<Release>(admit::worker)
+            .accepts_from::<Shutdown>(admit::head);
         addr
     }
 
@@ -135,7 +136,7 @@ impl Worker {
         }
         if !assign.view.members.contains_key(&node) {
             let reason = "the job's view does not name this node".to_owned();
-            return Err(AssignError::Failed { node, reason });
+            return Err(AssignError::failed(&node, reason));
         }
         Ok(())
     }
@@ -146,14 +147,14 @@ impl Worker {
         let node = self.me();
         for contact in [&client, &scheduler] {
             if contact.node != node {
-                self.net.learn(contact.clone());
+                self.net.introduce(contact.clone());
             }
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);
         let (tell, reports) = mpsc::unbounded_channel();
-        let engine = self.start_engine(&spec, tell.clone()).map_err(|error| {
-            AssignError::Failed { node: node.clone(), reason: error.to_string() }
-        })?;
+        let engine = self
+            .start_engine(&spec, tell.clone())
+            .map_err(|error| AssignError::failed(&node, error.to_string()))?;
         let inbox = engine.inbox();
         self.router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());

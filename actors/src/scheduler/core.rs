@@ -360,10 +360,7 @@ impl Core {
             JobState::Assigning => {
                 let failed = match &error {
                     JobError::NodeLost { node, reason } => {
-                        SubmitError::Refused(AssignError::Failed {
-                            node: node.clone(),
-                            reason: reason.clone(),
-                        })
+                        SubmitError::Refused(AssignError::failed(node, reason.clone()))
                     }
                     other => SubmitError::Cancelled { reason: other.to_string() },
                 };

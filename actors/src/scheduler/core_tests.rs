@@ -365,7 +365,7 @@ proptest! {
                     let (assign, job, node) = open.remove(n % open.len());
                     if assign {
                         let reason = "test".to_owned();
-                        let failed = AssignError::Failed { node: node.clone(), reason };
+                        let failed = AssignError::failed(&node, reason);
                         let answer = if ok { Ok(()) } else { Err(failed) };
                         Event::Assigned { job, node, answer }
                     } else {

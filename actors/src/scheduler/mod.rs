@@ -13,7 +13,7 @@ use actix::prelude::*;
 use springtide_runtime::event::{Event as Told, Recorder};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Net;
-use springtide_runtime::remote::{Hub, Remote};
+use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use tokio::sync::oneshot;
 
 use self::core::{Action, Core, Event};
@@ -168,8 +168,9 @@ impl Scheduler {
     }
 }
 
-fn no_answer(node: &NodeId, error: &dyn std::error::Error) -> AssignError {
-    AssignError::Failed { node: node.clone(), reason: error.to_string() }
+fn no_answer(node: &NodeId, error: &RemoteError) -> AssignError {
+    let (node, reason, refused) = (node.clone(), error.to_string(), error.refused());
+    AssignError::Failed { node, reason, refused }
 }
 
 impl Actor for Scheduler {
@@ -220,7 +221,7 @@ impl Handler<Submit> for Scheduler {
             }
         };
         tracing::info!("{job} ({}) is submitted by {}", submit.name, submit.client.node);
-        self.net.learn(submit.client.clone());
+        self.net.introduce(submit.client.clone());
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(job, reply);
         self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });

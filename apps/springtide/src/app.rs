@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use springtide_runtime::config::Level;
+use springtide_runtime::config::{Level, nearest};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
 use tracing_subscriber::EnvFilter;
@@ -77,9 +78,11 @@ impl App {
         self,
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> ExitCode {
-        let matches = match self.command().try_get_matches_from(line) {
+        let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+        let matches = match self.command().try_get_matches_from(&line) {
             Ok(matches) => matches,
-            Err(error) => {
+            Err(mut error) => {
+                self.suggest(&line, &mut error);
                 // Help and version are data and no failure.
                 let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
                 let _ = error.print();
@@ -93,6 +96,28 @@ impl App {
                 talk::error(name, &failed.message);
                 failed.exit.into()
             }
+        }
+    }
+
+    /// clap's measure of likeness finds nothing for a short word with two letters swapped: `fbi` for `fib`.
+    fn suggest(&self, line: &[OsString], error: &mut clap::Error) {
+        let known = error.get(ContextKind::SuggestedSubcommand).is_some();
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+            return;
+        };
+        if known {
+            return;
+        }
+        let of_run = line.iter().take_while(|said| *said != word.as_str()).any(|w| w == "run");
+        let command = self.command();
+        let commands = command.get_subcommands().map(Command::get_name);
+        let meant = match of_run {
+            true => nearest(word, self.jobs.iter().map(|job| job.name)),
+            false => nearest(word, commands),
+        };
+        if let Some(meant) = meant {
+            let meant = ContextValue::Strings(vec![meant.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, meant);
         }
     }
 
@@ -131,9 +156,9 @@ impl App {
             }
             Other::Config(command) => files::config(&command),
             Other::Ca(command) => files::ca(&command),
-            Other::Net(NetCommand::Check { config, json }) => {
+            Other::Net(NetCommand::Check { config, all_pairs, json }) => {
                 log_to_stderr(own_level(&global), false);
-                on_arbiter(netcheck::check(&config, json))
+                on_arbiter(netcheck::check(&config, all_pairs, json))
             }
             Other::Completions { shell } => {
                 let mut out = Vec::new();

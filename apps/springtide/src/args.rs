@@ -194,11 +194,18 @@ pub enum CaCommand {
 /// `net ...`
 #[derive(Subcommand, Clone, Debug)]
 pub enum NetCommand {
-    /// Reach the head and every node of a running grid; print round trips
+    /// Reach the head and every node of a running grid by QUIC; print round trips, packet sizes, buffers, certificate dates
+    #[command(
+        after_help = "Exit codes: 0 all are reached; 1 some are not; 2 the config is wrong; 5 a certificate is refused \
+        or past its date. A certificate that ends within 14 days is told and is no failure."
+    )]
     Check {
         /// The grid's config
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
+        /// Ask each node to reach every other, too
+        #[arg(long)]
+        all_pairs: bool,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use actix::prelude::*;
+use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, Head};
@@ -138,7 +139,9 @@ impl App {
             let (client, news) = Client::new();
             let client = client.start();
             let hub = &head.endpoint.hub;
-            hub.publish(CLIENT, client).accepts::<JobNote>().accepts::<JobEnded>();
+            hub.publish(CLIENT, client)
+                .accepts_from::<JobNote>(admit::worker)
+                .accepts_from::<JobEnded>(admit::worker);
             let status = head.settled(|_, _| {}).await;
             let mut grid = Grid { head, config, registry, news };
             let ended = match grid::check_whole(&status) {

@@ -6,13 +6,13 @@ use std::fmt;
 use std::process::ExitCode;
 
 use springtide_actors::head::HeadError;
-use springtide_actors::job::JobError;
+use springtide_actors::job::{AssignError, JobError};
 use springtide_actors::node::NodeError;
 use springtide_actors::scheduler::SubmitError;
 use springtide_runtime::config::ConfigError;
 use springtide_runtime::event::{LogError, RunDirError};
-use springtide_runtime::net::NetError;
 use springtide_runtime::net::tls::TlsError;
+use springtide_runtime::net::{NetError, RefuseReason};
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::InputError;
 
@@ -53,7 +53,7 @@ Exit codes:
   2    wrong options, configuration or input files
   3    the grid cannot give the nodes asked for
   4    took longer than --timeout
-  5    a certificate is missing, foreign or expired
+  5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too";
 
@@ -89,22 +89,26 @@ impl fmt::Display for Failed {
     }
 }
 
-/// The exit of a failure of the network, told by the words of its reason: the network hands it on as text.
-pub fn of_link(why: &str) -> Exit {
-    let has = |words: &[&str]| words.iter().any(|word| why.contains(word));
-    if has(&["(Protocol)", "(Alpn)", "no_application_protocol", "application protocol"]) {
-        Exit::Version
-    } else if has(&[
-        "ertificate",
-        "UnknownIssuer",
-        "UnknownCA",
-        "(ForeignCa)",
-        "(Identity)",
-        "(Grid)",
-    ]) {
-        Exit::Auth
-    } else {
-        Exit::Failure
+/// The exit of a failure whose link was refused for this reason, or not refused at all.
+pub fn of_refusal(refused: Option<RefuseReason>) -> Exit {
+    match refused {
+        Some(RefuseReason::Protocol | RefuseReason::Alpn) => Exit::Version,
+        Some(
+            RefuseReason::NoCertificate
+            | RefuseReason::ForeignCa
+            | RefuseReason::BadCertificate
+            | RefuseReason::Identity
+            | RefuseReason::Grid,
+        ) => Exit::Auth,
+        Some(
+            RefuseReason::StaleIncarnation
+            | RefuseReason::BadHello
+            | RefuseReason::Crossed
+            | RefuseReason::Banned
+            | RefuseReason::Closing
+            | RefuseReason::Other,
+        )
+        | None => Exit::Failure,
     }
 }
 
@@ -148,7 +152,8 @@ impl From<NodeError> for Failed {
         match error {
             NodeError::Net(error) => error.into(),
             NodeError::Version(error) => Self::new(Exit::Version, error),
-            NodeError::HeadGone { ref why, .. } => Self::new(of_link(why), error),
+            NodeError::Denied(_) => Self::new(Exit::Auth, error),
+            NodeError::HeadGone { ref why, .. } => Self::new(of_refusal(why.refused()), error),
             error => Self::failure(error),
         }
     }
@@ -158,6 +163,7 @@ impl From<SubmitError> for Failed {
     fn from(error: SubmitError) -> Self {
         let exit = match error {
             SubmitError::NotPlaced { .. } | SubmitError::Program { .. } => Exit::NotPlaced,
+            SubmitError::Refused(AssignError::Failed { refused, .. }) => of_refusal(refused),
             _ => Exit::Failure,
         };
         Self::new(exit, error)
@@ -166,11 +172,7 @@ impl From<SubmitError> for Failed {
 
 impl From<RemoteError> for Failed {
     fn from(error: RemoteError) -> Self {
-        let exit = match &error {
-            RemoteError::Version { .. } => Exit::Version,
-            RemoteError::Gone { why, .. } => of_link(why),
-            _ => Exit::Failure,
-        };
+        let exit = of_refusal(error.refused());
         Self::new(exit, error)
     }
 }
@@ -198,10 +200,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_link_tells_auth_from_version() {
-        assert_eq!(of_link("refused (Protocol): this side speaks 1 to 1"), Exit::Version);
-        assert_eq!(of_link("refused (Grid): this is grid a"), Exit::Auth);
-        assert_eq!(of_link("aborted by peer: certificate unknown"), Exit::Auth);
-        assert_eq!(of_link("no answer within 5000 ms"), Exit::Failure);
+    fn a_refused_link_tells_auth_from_version_whatever_its_words() {
+        use springtide_runtime::net::Why;
+        let gone = |why| Failed::from(RemoteError::Gone { node: "head".into(), why }).exit;
+        let refused = |reason| gone(Why::refused(reason, "no"));
+        assert_eq!(refused(RefuseReason::Protocol), Exit::Version);
+        assert_eq!(refused(RefuseReason::Alpn), Exit::Version);
+        assert_eq!(refused(RefuseReason::Grid), Exit::Auth);
+        assert_eq!(refused(RefuseReason::ForeignCa), Exit::Auth);
+        assert_eq!(refused(RefuseReason::Closing), Exit::Failure);
+        assert_eq!(gone("the certificate (Protocol) of grid".into()), Exit::Failure);
+        let why = RemoteError::Gone {
+            node: "head".into(),
+            why: Why::refused(RefuseReason::NoCertificate, "no"),
+        };
+        let address = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(Failed::from(NodeError::HeadGone { address, why }).exit, Exit::Auth);
+        let (node, reason) = ("ams-1".into(), String::new());
+        let refused = Some(RefuseReason::Protocol);
+        let failed = AssignError::Failed { node, reason, refused };
+        assert_eq!(Failed::from(SubmitError::Refused(failed)).exit, Exit::Version);
     }
 }

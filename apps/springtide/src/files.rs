@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use springtide_runtime::config::{Config, GridConfig, NodeConfig, Sources, load};
+use springtide_runtime::config::{
+    Config, GridConfig, LinkSection, NetSection, NodeConfig, Sources, load,
+};
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::Ca;
@@ -13,6 +15,7 @@ use springtide_runtime::net::tls::Ca;
 use crate::args::{CaCommand, ConfigCommand};
 use crate::exit::Failed;
 use crate::grid::{cannot, make_private_dir};
+use crate::netconf;
 use crate::run::print;
 
 /// `config ...`
@@ -37,8 +40,16 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
             eprintln!("wrote {shown}; check it with `springtide config check {shown}`");
             Ok(())
         }
-        ConfigCommand::Check { file, node: true } => check::<NodeConfig>(file),
-        ConfigCommand::Check { file, node: false } => check::<GridConfig>(file),
+        ConfigCommand::Check { file, node: true } => {
+            let config = check::<NodeConfig>(file)?;
+            tell_links(&config.link, &config.net);
+            Ok(())
+        }
+        ConfigCommand::Check { file, node: false } => {
+            let config = check::<GridConfig>(file)?;
+            tell_links(&config.link, &config.net);
+            Ok(())
+        }
         ConfigCommand::Show { file, origin, node: true } => {
             show::<NodeConfig>(file.as_deref(), *origin)
         }
@@ -52,10 +63,17 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
     }
 }
 
-fn check<T: Config>(file: &Path) -> Result<(), Failed> {
-    load::<T>(&Sources::of_process(Some(file)))?;
+fn check<T: Config>(file: &Path) -> Result<T, Failed> {
+    let loaded = load::<T>(&Sources::of_process(Some(file)))?;
     eprintln!("{}: no mistakes", file.display());
-    Ok(())
+    Ok(loaded.value)
+}
+
+/// What is expected of links is not seen at work before a job runs over them: what follows from it is told here.
+fn tell_links(links: &[LinkSection], net: &NetSection) {
+    for link in links {
+        eprintln!("{}", netconf::describe(link, net));
+    }
 }
 
 fn show<T: Config>(file: Option<&Path>, origin: bool) -> Result<(), Failed> {

@@ -300,6 +300,12 @@ fn node_config(
     set(None, "cluster", cluster.name.as_str().into());
     set(None, "site", cluster.name.as_str().into());
     set(None, "net", encode(&|| toml::Value::try_from(&config.net))?);
+    // A node needs to know of the links of its own cluster alone.
+    let links = config.link.iter().filter(|link| link.other_end(cluster.name.as_str()).is_some());
+    let links: Vec<_> = links.cloned().collect();
+    if !links.is_empty() {
+        set(None, "link", encode(&|| toml::Value::try_from(&links))?);
+    }
     set(None, "work", encode(&|| toml::Value::try_from(&config.work))?);
     set(Some("work"), "threads", i64::from(config.threads_of(cluster)).into());
     set(Some("head"), "name", HEAD.into());

@@ -1,104 +1,251 @@
-//! `net check`: are the head and the nodes of a grid that is up reached from here, and how fast?
+//! `net check`: is the grid that is up reached from here, and with `--all-pairs` from each of its nodes? How fast, by which
+//! packets, with which buffers; how long certificates last; and what to ask of whoever runs the firewall.
 //!
 //! Must not know jobs.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
+use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::SCHEDULER;
+use springtide_actors::probe::{self, CheckPaths, PROBER, Paths, Prober};
 use springtide_actors::scheduler::{GetStatus, Scheduler};
 use springtide_runtime::config::{GridConfig, Sources, load};
 use springtide_runtime::id::NodeId;
-use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Remote, RemoteError};
-use tokio::time::Instant;
+use springtide_runtime::net::tls::Dates;
+use springtide_runtime::net::{Address, Buffers, Contact};
+use springtide_runtime::remote::Remote;
 
-use crate::exit::Failed;
-use crate::report::{SCHEMA, seconds};
+use crate::exit::{Exit, Failed};
+use crate::grid;
+use crate::report::{SCHEMA, seconds, size};
 use crate::run::{Attachment, attach, print};
 
-/// How long a node may take to answer.
+/// How long the scheduler may take to answer.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Round trips measured; the shortest counts.
-const ROUNDS: usize = 5;
-/// A name under which no node publishes an actor: that it says so is an answer.
-const NOBODY: &str = "nobody";
+/// A node that checks its paths to all others gets this long for each: as long as one that is not reached takes, attempts
+/// and waits included.
+const WITHIN_PATH: Duration = Duration::from_secs(40);
+/// A certificate that ends within so many days is told.
+const SOON_DAYS: i64 = 14;
 
-/// Calls the head and each of its nodes, and prints the round trips.
+/// All that was found.
+struct Found {
+    /// This process.
+    here: NodeId,
+    buffers: Option<Buffers>,
+    /// By node that looked, then by node looked for; of a node that did not answer, why.
+    from: BTreeMap<NodeId, Result<Paths, String>>,
+    /// By whose they are.
+    certificates: BTreeMap<String, i64>,
+    firewall: Firewall,
+}
+
+/// What the firewall must let through.
+struct Firewall {
+    ports: String,
+    head: u16,
+}
+
+/// Calls the head and each of its nodes, and prints what was found.
 ///
 /// # Errors
-/// The head or a node is not reached.
-pub async fn check(file: &Path, as_json: bool) -> Result<(), Failed> {
-    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
-    let Attachment { endpoint, head, .. } = attach(file, &config.value).await?;
+/// The head or a node is not reached; a certificate is refused or past its date.
+pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Failed> {
+    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+    // Before anything is called: where one is past its date, that is why nothing is reached.
+    let certificates = certificates(file, &config)?;
+    let Attachment { endpoint, head, address: at, .. } = attach(file, &config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let status = scheduler.send(GetStatus {}).deadline(WITHIN).await?;
-    let mut found: BTreeMap<NodeId, Result<Duration, String>> = BTreeMap::new();
-    found.insert(head.clone(), round_trip(&endpoint.hub, &head).await);
+    let mut contacts = Vec::new();
+    let mut mine = Paths { buffers: endpoint.net.buffers(), paths: BTreeMap::new() };
+    let (cluster, address) = (HEAD_CLUSTER.into(), Address::Socket(at));
+    contacts.push(Contact { node: head.clone(), cluster, address });
     for (cluster, site) in status.sites {
         for node in site.nodes {
-            let round = match node.address {
-                None => Err("it has not registered".to_owned()),
+            match node.address {
                 Some(address) => {
-                    let (node, cluster) = (node.node.clone(), cluster.clone());
-                    endpoint.net.learn(Contact { node: node.clone(), cluster, address });
-                    round_trip(&endpoint.hub, &node).await
+                    let (node, cluster) = (node.node, cluster.clone());
+                    contacts.push(Contact { node, cluster, address });
                 }
-            };
-            found.insert(node.node, round);
+                None => {
+                    let error = Some("it has not registered".to_owned());
+                    mine.paths.insert(node.node, probe::Path { error, ..Default::default() });
+                }
+            }
         }
     }
+    for contact in &contacts {
+        let path = probe::path(&endpoint.hub, contact.clone()).await;
+        mine.paths.insert(contact.node.clone(), path);
+    }
+    let mut from = BTreeMap::new();
+    if all_pairs {
+        for asked in contacts.iter().filter(|contact| contact.node != head) {
+            let others: Vec<_> =
+                contacts.iter().filter(|other| other.node != asked.node).cloned().collect();
+            let deadline = WITHIN_PATH * u32::try_from(others.len()).unwrap_or(u32::MAX);
+            let prober: Remote<Prober> = endpoint.hub.remote(&asked.node, PROBER);
+            let paths = prober.send(CheckPaths { contacts: others }).deadline(deadline).await;
+            from.insert(asked.node.clone(), paths.map_err(|error| error.to_string()));
+        }
+    }
+    let here = endpoint.net.me().node.clone();
+    let buffers = mine.buffers;
+    from.insert(here.clone(), Ok(mine));
     endpoint.net.close("checked").await;
-    print(&if as_json { format!("{}\n", object(&found)) } else { table(&found) })?;
-    let missing: Vec<_> =
-        found.iter().filter(|(_, round)| round.is_err()).map(|(node, _)| node.as_str()).collect();
+    let firewall = Firewall {
+        ports: config.net.ports.map_or("any".to_owned(), |ports| ports.to_string()),
+        head: at.port(),
+    };
+    let found = Found { here, buffers, from, certificates, firewall };
+    print(&if as_json { format!("{}\n", found.object()) } else { found.table() })?;
+    let missing = found.missing();
     if missing.is_empty() {
         return Ok(());
     }
-    let missing = missing.join(", ");
-    let ports = config.value.net.ports.map_or("any".to_owned(), |ports| ports.to_string());
-    Err(Failed::failure(format!(
-        "not reached: {missing}; ask whoever runs the firewall to let UDP to ports {ports} (`net.ports`) and to the head \
-         through"
-    )))
+    let ask = found.firewall.ask();
+    Err(Failed::failure(format!("not reached: {}; {ask}", missing.join(", "))))
 }
 
-async fn round_trip(hub: &std::sync::Arc<Hub>, node: &NodeId) -> Result<Duration, String> {
-    let remote: Remote<Scheduler> = hub.remote(node, NOBODY);
-    let mut best = Duration::MAX;
-    for _ in 0..ROUNDS {
-        let asked = Instant::now();
-        match remote.send(GetStatus {}).deadline(WITHIN).await {
-            Ok(_) | Err(RemoteError::NoActor { .. }) => best = best.min(asked.elapsed()),
-            Err(error) => return Err(error.to_string()),
-        }
+/// The last days of the authority's certificate and of those that nodes were given from here.
+fn certificates(file: &Path, config: &GridConfig) -> Result<BTreeMap<String, i64>, Failed> {
+    let dir = grid::dir_of(file, config);
+    let mut files = vec![("authority".to_owned(), grid::ca_dir(config, &dir).join("ca.pem"))];
+    // Nodes that were started elsewhere keep theirs there.
+    for entry in std::fs::read_dir(dir.join("node")).into_iter().flatten().flatten() {
+        files.push((
+            entry.file_name().to_string_lossy().into_owned(),
+            entry.path().join("node.pem"),
+        ));
     }
-    Ok(best)
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    let mut days = BTreeMap::new();
+    for (name, path) in files.into_iter().filter(|(_, path)| path.exists()) {
+        let dates = Dates::of_file(&path)?;
+        if dates.until < now || dates.from > now {
+            let shown = path.display();
+            return Err(Failed::new(
+                Exit::Auth,
+                format!(
+                    "{shown} is not valid today: issue it again with `springtide ca issue`, or see to the clock"
+                ),
+            ));
+        }
+        days.insert(name, dates.days_left(now));
+    }
+    Ok(days)
 }
 
-fn table(found: &BTreeMap<NodeId, Result<Duration, String>>) -> String {
-    let width = found.keys().map(|node| node.as_str().len()).max().unwrap_or(0);
-    let line = |(node, round): (&NodeId, &Result<Duration, String>)| {
-        let round = match round {
-            Ok(round) => seconds(round.as_secs_f64()),
-            Err(why) => why.clone(),
-        };
-        format!("{:width$}  {round}\n", node.as_str())
-    };
-    found.iter().map(line).collect()
+impl Firewall {
+    fn ask(&self) -> String {
+        let Self { ports, head } = self;
+        format!(
+            "ask whoever runs the firewall to let UDP through in both directions between all machines of the grid: to \
+             ports {ports} of the nodes (`net.ports`) and to port {head} of the head"
+        )
+    }
 }
 
-fn object(found: &BTreeMap<NodeId, Result<Duration, String>>) -> Value {
-    let nodes: Vec<Value> = found
-        .iter()
-        .map(|(node, round)| match round {
-            Ok(round) => {
-                json!({ "node": node, "ok": true, "round_trip_us": round.as_micros() as u64 })
+impl Found {
+    fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (from, paths) in &self.from {
+            match paths {
+                Err(why) => missing.push(format!("{from} does not answer ({why})")),
+                Ok(paths) => {
+                    let lost = paths.paths.iter().filter(|(_, path)| path.error.is_some());
+                    missing.extend(lost.map(|(to, _)| match *from == self.here {
+                        true => to.to_string(),
+                        false => format!("{to} from {from}"),
+                    }));
+                }
             }
-            Err(why) => json!({ "node": node, "ok": false, "error": why }),
+        }
+        missing
+    }
+
+    fn table(&self) -> String {
+        let mut out = String::new();
+        let nodes = self.from.values().flatten().flat_map(|paths| paths.paths.keys());
+        let width = nodes.chain(self.from.keys()).map(|n| n.as_str().len()).max().unwrap_or(0);
+        for (from, paths) in &self.from {
+            let from = if *from == self.here { "here" } else { from.as_str() };
+            match paths {
+                Err(why) => drop(writeln!(out, "{from:width$}  does not answer: {why}")),
+                Ok(paths) => {
+                    for (to, path) in &paths.paths {
+                        let _ =
+                            writeln!(out, "{from:width$}  {:width$}  {}", to.as_str(), line(path));
+                    }
+                }
+            }
+        }
+        if let Some(Buffers { asked, receive, send }) = self.buffers {
+            let (asked, receive, send) = (size(asked), size(receive), size(send));
+            let _ =
+                writeln!(out, "buffers here: {receive} to receive, {send} to send ({asked} asked)");
+        }
+        for (name, days) in &self.certificates {
+            let soon = if *days < SOON_DAYS { ": issue it again soon" } else { "" };
+            let _ = writeln!(out, "certificate of {name}: {days} days left{soon}");
+        }
+        let _ = writeln!(out, "firewall: {}", self.firewall.ask());
+        out
+    }
+
+    fn object(&self) -> Value {
+        let object = |to: &NodeId, path: &probe::Path| match &path.error {
+            None => json!({
+                "node": to, "ok": true, "round_trip_us": path.round_trip_us, "mtu_bytes": path.mtu,
+            }),
+            Some(why) => json!({ "node": to, "ok": false, "error": why }),
+        };
+        let all = |paths: &Paths| -> Vec<Value> {
+            paths.paths.iter().map(|(to, path)| object(to, path)).collect()
+        };
+        let here = self.from.get(&self.here).and_then(|paths| paths.as_ref().ok());
+        let others = self.from.iter().filter(|(from, _)| **from != self.here);
+        let pairs: Vec<Value> = others
+            .map(|(from, paths)| match paths {
+                Ok(paths) => json!({
+                    "from": from, "ok": true, "buffers": paths.buffers, "nodes": all(paths),
+                }),
+                Err(why) => json!({ "from": from, "ok": false, "error": why }),
+            })
+            .collect();
+        let certificates: Vec<Value> = self
+            .certificates
+            .iter()
+            .map(|(of, days)| json!({ "of": of, "days_left": days, "soon": *days < SOON_DAYS }))
+            .collect();
+        json!({
+            "schema": SCHEMA,
+            "nodes": here.map(all),
+            "pairs": pairs,
+            "buffers": self.buffers,
+            "certificates": certificates,
+            "firewall": {
+                "protocol": "udp",
+                "directions": "both",
+                "node_ports": self.firewall.ports,
+                "head_port": self.firewall.head,
+                "ask": self.firewall.ask(),
+            },
         })
-        .collect();
-    json!({ "schema": SCHEMA, "nodes": nodes })
+    }
+}
+
+fn line(path: &probe::Path) -> String {
+    if let Some(why) = &path.error {
+        return why.clone();
+    }
+    let round = path.round_trip_us.map_or("?".to_owned(), |us| seconds(us as f64 / 1e6));
+    let packets = path.mtu.map_or(String::new(), |mtu| format!(", packets of {mtu} bytes"));
+    format!("{round}{packets}")
 }

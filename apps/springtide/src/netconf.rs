@@ -2,11 +2,13 @@
 //!
 //! Must not know commands.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use springtide_actors::job::{JobParams, StealMode};
-use springtide_runtime::config::{Congestion, GridConfig, NetSection, Steal, WorkSection};
+use springtide_runtime::config::{
+    Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Steal, WorkSection,
+};
+use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 
 use crate::exit::Failed;
@@ -19,7 +21,44 @@ fn congestion(choice: Congestion) -> net::Congestion {
     }
 }
 
-/// The network of a process.
+/// What a link is set to; `section` is the one of the whole process.
+pub fn policy(link: &LinkSection, section: &NetSection) -> LinkPolicy {
+    LinkPolicy {
+        rtt_ms: link.rtt.get().as_secs_f64() * 1e3,
+        bandwidth: link.bandwidth.bytes_per_second(),
+        congestion: congestion(link.congestion.unwrap_or(section.congestion)),
+    }
+}
+
+/// What follows from a link's expectations, for people.
+pub fn describe(link: &LinkSection, section: &NetSection) -> String {
+    let policy = policy(link, section);
+    format!(
+        "link {} - {}: {} round trip, {}, {}; a stream's window is {}, bulk transfers begin with {}, a steal is given up \
+         after {:.0} s",
+        link.between.0,
+        link.between.1,
+        link.rtt,
+        link.bandwidth,
+        link.congestion.unwrap_or(section.congestion),
+        crate::report::size(u64::from(policy.stream_window())),
+        crate::report::size(policy.bulk_start() as u64),
+        policy.steal_timeout().as_secs_f64(),
+    )
+}
+
+/// The network of a node.
+pub fn node_net(config: &NodeConfig) -> NetConfig {
+    let mut net = net(&config.net);
+    let links = config.link.iter().filter_map(|link| {
+        let other = link.other_end(config.cluster.as_str())?;
+        Some((ClusterId::from(other.as_str()), policy(link, &config.net)))
+    });
+    net.links = links.collect();
+    net
+}
+
+/// The network of a process, without the links to certain clusters.
 pub fn net(section: &NetSection) -> NetConfig {
     let default = NetConfig::default();
     let millis = |time: springtide_runtime::config::Time| {
@@ -52,7 +91,6 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
     net.bind = bind;
     net.ports = None;
     net.advertise = None;
-    net.links = BTreeMap::new();
     net
 }
 
@@ -83,4 +121,27 @@ pub async fn resolve(at: &springtide_runtime::config::HostPort) -> Result<Socket
     let found = tokio::net::lookup_host((at.host.as_str(), at.port)).await;
     let mut found = found.map_err(|error| failed(error.to_string()))?;
     found.next().ok_or_else(|| failed("the name has no address".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::config::{Sources, load};
+
+    use super::*;
+
+    #[test]
+    fn a_nodes_links_are_those_of_its_cluster() {
+        let text = "node = \"ams-1\"\ncluster = \"ams\"\n[head]\naddress = \"127.0.0.1:1\"\n[identity]\n\
+            certificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
+            [[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\"\nbandwidth = \"8Mbit/s\"\ncongestion = \"bbr\"\n\
+            [[link]]\nbetween = [\"del\", \"bud\"]\n";
+        let config = load::<NodeConfig>(&Sources::of_text("node.toml", text)).unwrap().value;
+        let links = node_net(&config).links;
+        assert_eq!(links.len(), 1);
+        let expected =
+            LinkPolicy { rtt_ms: 20.0, bandwidth: 1e6, congestion: net::Congestion::Bbr };
+        assert_eq!(links[&ClusterId::from("del")], expected);
+        let told = describe(&config.link[0], &config.net);
+        assert!(told.starts_with("link del - ams: 20ms round trip, 1MB/s, bbr;"), "{told}");
+    }
 }

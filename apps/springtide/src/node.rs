@@ -63,7 +63,7 @@ pub async fn run(
         head: NodeId::from(config.head.name.as_str()),
         address: netconf::resolve(&config.head.address).await?,
         site: site_name(&ClusterId::from(cluster.as_str())),
-        net: netconf::net(&config.net),
+        net: netconf::node_net(&config),
         actors,
     };
     let stop = async move {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
+use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
@@ -21,14 +22,14 @@ use springtide_runtime::config::{GridConfig, Loaded, Sources, Steal, load};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
-use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::net::{Address, Contact, Why};
 use springtide_runtime::remote::Remote;
 use springtide_runtime::work::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use crate::args::{GlobalArgs, RunArgs};
-use crate::exit::{Exit, Failed, of_link};
+use crate::exit::{Exit, Failed, of_refusal};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
 use crate::outdir::{OutDir, manifest};
@@ -262,7 +263,11 @@ struct Session {
 /// Publishes the client of a process on its endpoint, before that starts.
 fn listen(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
     let (client, news) = Client::new();
-    endpoint.hub.publish(CLIENT, client.start()).accepts::<JobNote>().accepts::<JobEnded>();
+    endpoint
+        .hub
+        .publish(CLIENT, client.start())
+        .accepts_from::<JobNote>(admit::worker)
+        .accepts_from::<JobEnded>(admit::worker);
     (Links::listen(&endpoint.router, Door::Client), news)
 }
 
@@ -366,7 +371,7 @@ async fn attached(
     run: &str,
     watch: &mut Watch<'_>,
 ) -> Result<(Ended, Exit), Failed> {
-    let Attachment { endpoint, links, news, head } = attach(file, &config.value).await?;
+    let Attachment { endpoint, links, news, head, .. } = attach(file, &config.value).await?;
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
         version: order.version.to_owned(),
@@ -392,6 +397,8 @@ pub struct Attachment {
     pub endpoint: Endpoint,
     /// The head's node.
     pub head: NodeId,
+    /// Where it was reached.
+    pub address: std::net::SocketAddr,
     links: Arc<Links>,
     news: mpsc::Receiver<(JobId, News)>,
 }
@@ -444,7 +451,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
             _ => refused,
         });
     }
-    Ok(Attachment { endpoint, head, links, news })
+    Ok(Attachment { endpoint, head, address, links, news })
 }
 
 /// Submits, and follows the job to its end.
@@ -457,7 +464,7 @@ async fn drive(
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_WITHIN));
     let mut granted: Option<Granted> = None;
-    let mut lost: Option<(Instant, String)> = None;
+    let mut lost: Option<(Instant, Why)> = None;
     let mut ticks = interval(TICK);
     watch.talk.wait_for("waiting for nodes");
     loop {
@@ -494,13 +501,15 @@ async fn drive(
                 for (node, link) in changes {
                     let concerns = node == head || Some(&node) == coordinator;
                     if let Link::Down(why) = link && concerns {
-                        lost = Some((Instant::now(), format!("the link to {node} is down: {why}")));
+                        let text = format!("the link to {node} is down: {why}");
+                        lost = Some((Instant::now(), Why { text, ..why }));
                     }
                 }
             }
             () = give_up => {
-                let why = lost.map(|(_, why)| why).unwrap_or_default();
-                return Err(Failed::new(of_link(&why), why));
+                let refused = lost.as_ref().and_then(|(_, why)| why.refused);
+                let text = lost.map(|(_, why)| why.text).unwrap_or_default();
+                return Err(Failed::new(of_refusal(refused), text));
             }
             _ = ticks.tick() => watch.talk.tick(),
         }

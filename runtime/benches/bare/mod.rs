@@ -190,7 +190,16 @@ fn server_config(identity: &NodeIdentity) -> quinn::ServerConfig {
         .with_single_cert(cert, key)
         .expect("a certificate");
     let crypto = QuicServerConfig::try_from(tls).expect("a cipher suite");
-    quinn::ServerConfig::with_crypto(Arc::new(crypto))
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config.transport_config(patient());
+    config
+}
+
+/// quinn's defaults, save that the connection outlives the rounds in which it has nothing to do.
+fn patient() -> Arc<quinn::TransportConfig> {
+    let mut transport = quinn::TransportConfig::default();
+    transport.max_idle_timeout(None);
+    Arc::new(transport)
 }
 
 fn client_config(identity: &NodeIdentity) -> quinn::ClientConfig {
@@ -202,5 +211,8 @@ fn client_config(identity: &NodeIdentity) -> quinn::ClientConfig {
         .with_root_certificates(roots)
         .with_client_auth_cert(cert, key)
         .expect("a certificate");
-    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("a cipher suite")))
+    let crypto = QuicClientConfig::try_from(tls).expect("a cipher suite");
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(patient());
+    config
 }

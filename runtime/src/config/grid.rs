@@ -18,6 +18,9 @@ use super::units::{
 };
 use super::{Checker, Config};
 
+/// No link on earth is longer: above it is a slip of units.
+const RTT_MAX: Duration = Duration::from_secs(10);
+
 /// The newest form of config files that this program reads.
 pub const CONFIG_VERSION: u32 = 1;
 
@@ -105,7 +108,7 @@ section! {
         congestion: Congestion = Is("\"cubic\"");
     }
 
-    /// What is expected of the links between two clusters.
+    /// What is expected of the links between two clusters: first timeouts, windows and transfers are made from it.
     LinkSection {
         /// The two clusters.
         between: Pair = Required("[\"ams\", \"del\"]");
@@ -162,6 +165,18 @@ section! {
     }
 }
 
+impl LinkSection {
+    /// The cluster at the other end, seen from this one; none when the link is not this cluster's.
+    pub fn other_end(&self, cluster: &str) -> Option<&Name> {
+        let Pair(a, b) = &self.between;
+        match (a.as_str() == cluster, b.as_str() == cluster) {
+            (true, false) => Some(b),
+            (false, true) => Some(a),
+            _ => None,
+        }
+    }
+}
+
 impl GridConfig {
     /// Compute threads of each node of a cluster.
     pub fn threads_of(&self, cluster: &ClusterSection) -> u32 {
@@ -206,29 +221,15 @@ impl Config for GridConfig {
                 );
             }
         }
-        let mut pairs = BTreeMap::new();
+        check_links(&self.link, checker);
         for (i, link) in self.link.iter().enumerate() {
-            let path = format!("link[{i}].between");
             let Pair(a, b) = &link.between;
-            if a == b {
-                checker.tell(
-                    &path,
-                    format!("a link must be between two clusters, found \"{a}\" twice"),
-                );
-            }
             for name in BTreeSet::from([a, b]) {
                 if !names.contains_key(name.as_str()) {
                     let reason = format!("there is no cluster named \"{name}\"");
                     let meant = nearest(name.as_str(), names.keys().copied());
-                    checker.tell_meant(&path, reason, meant);
+                    checker.tell_meant(&format!("link[{i}].between"), reason, meant);
                 }
-            }
-            if let Some(first) = pairs.insert((a.min(b), a.max(b)), path.clone()) {
-                let first = checker.place(&first);
-                let reason = format!(
-                    "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
-                );
-                checker.tell(&path, reason);
             }
         }
         if self.head.bind.ip().is_unspecified() && self.head.advertise.is_none() {
@@ -270,6 +271,30 @@ impl Config for GridConfig {
         }
         if self.run.timeout.is_some_and(|timeout| timeout.get().is_zero()) {
             checker.tell("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
+        }
+    }
+}
+
+/// What holds for the links of a grid's config and of a node's.
+pub(super) fn check_links(links: &[LinkSection], checker: &mut Checker<'_>) {
+    let mut pairs = BTreeMap::new();
+    for (i, link) in links.iter().enumerate() {
+        let path = format!("link[{i}].between");
+        let Pair(a, b) = &link.between;
+        if a == b {
+            checker
+                .tell(&path, format!("a link must be between two clusters, found \"{a}\" twice"));
+        }
+        if let Some(first) = pairs.insert((a.min(b), a.max(b)), path.clone()) {
+            let first = checker.place(&first);
+            let reason = format!(
+                "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
+            );
+            checker.tell(&path, reason);
+        }
+        if link.rtt.get() > RTT_MAX {
+            let reason = format!("`link.rtt` must be at most \"10s\", found \"{}\"", link.rtt);
+            checker.tell(&format!("link[{i}].rtt"), reason);
         }
     }
 }

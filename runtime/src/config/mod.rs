@@ -27,7 +27,7 @@ pub use grid::{
     RunSection, StatsSection, TlsSection, WorkSection,
 };
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
-pub use problem::{ConfigError, Origin, Problem};
+pub use problem::{ConfigError, Origin, Problem, nearest};
 pub use units::{
     Congestion, Format, HostPort, Level, Name, Pair, Ports, Provider, Rate, Size, Steal, Time,
     Whole,

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::grid::{CONFIG_VERSION, NetSection, WorkSection, check_net, check_work};
+use super::grid::{
+    CONFIG_VERSION, LinkSection, NetSection, WorkSection, check_links, check_net, check_work,
+};
 use super::schema::{
-    Fallback::{Absent, Is, Required, Section},
+    Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
 use super::units::{Format, HostPort, Level, Name, Whole};
@@ -31,6 +33,8 @@ section! {
         identity: IdentitySection = Section;
         /// The network.
         net: NetSection = Section;
+        /// What is expected of the links between two clusters; those of other clusters than the node's do no harm.
+        link: Vec<LinkSection> = Elements(&[&[]]);
         /// How compute threads work.
         work: WorkSection = Section;
         /// Log lines.
@@ -80,6 +84,7 @@ impl Config for NodeConfig {
 
     fn check(&self, checker: &mut Checker<'_>) {
         check_net(&self.net, checker);
+        check_links(&self.link, checker);
         check_work(&self.work, checker);
     }
 }

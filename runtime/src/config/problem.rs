@@ -104,7 +104,7 @@ impl fmt::Display for Listed<'_> {
 }
 
 /// The word nearest to `word`, if one is near enough to have been meant: at most a third of it wrong, but one letter always.
-pub(super) fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Comparing is quadratic in the length, and what is much longer than any key was not one.
     if word.len() > 64 {
         return None;

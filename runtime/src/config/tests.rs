@@ -301,6 +301,28 @@ node.toml:2:1: unknown key `adress` in [head]; did you mean `address`?";
 }
 
 #[test]
+fn a_node_is_told_of_its_links() {
+    let identity = "[identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n";
+    let text = |links: &str| {
+        format!(
+            "node = \"ams-1\"\ncluster = \"ams\"\n{identity}[head]\naddress = \"127.0.0.1:1\"\n{links}"
+        )
+    };
+    let node = |links| load::<NodeConfig>(&Sources::of_text("node.toml", &text(links)));
+    let links = "[[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\"\n[[link]]\nbetween = [\"del\", \"bud\"]\n";
+    let loaded = node(links).unwrap();
+    let ends: Vec<_> =
+        loaded.value.link.iter().map(|l| l.other_end("ams").map(Name::as_str)).collect();
+    assert_eq!(ends, [Some("del"), None]);
+    assert!(loaded.show(false).contains("[[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\""));
+    let links = "[[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"20s\"\n[[link]]\nbetween = [\"del\", \"ams\"]\n";
+    let golden = "\
+node.toml:11:1: `link.rtt` must be at most \"10s\", found \"20s\"
+node.toml:13:1: the link between \"del\" and \"ams\" is given twice; the other is on line 10";
+    assert_eq!(node(links).map(drop).unwrap_err().to_string(), golden);
+}
+
+#[test]
 fn threads_come_from_the_cluster_or_from_work() {
     let text =
         "[work]\nthreads = 3\n[[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\nthreads = 2\n";

@@ -133,6 +133,21 @@ impl LinkPolicy {
         within(2.0 * product, LEAST, f64::from(RECEIVE_WINDOW)) as u32
     }
 
+    /// Bytes of a bulk transfer that may be under way before the first credit: a quarter of the expected bandwidth-delay
+    /// product. Where the expectation is right, two doublings less are waited for; where it is not, the queue it makes is
+    /// of one quarter of an expected round trip, once.
+    pub fn bulk_start(&self) -> usize {
+        within(self.rtt_ms / 1e3 * self.bandwidth / 4.0, 0.0, BULK_WINDOW_MAX as f64) as usize
+    }
+
+    /// When an unanswered steal over such a link is given up: 40 round trips, and the time that the largest usual task
+    /// takes at the expected bandwidth; within 5 s (so that a busy victim is not taken for a lost one) and 60 s.
+    pub fn steal_timeout(&self) -> Duration {
+        const TASK: f64 = (16 << 20) as f64;
+        let seconds = 40.0 * self.rtt_ms / 1e3 + TASK / self.bandwidth.max(1.0);
+        Duration::from_secs_f64(within(seconds, 5.0, 60.0))
+    }
+
     /// The first estimate of the round trip, kept within 1 ms and 3 s.
     pub fn initial_rtt(&self) -> Duration {
         Duration::from_secs_f64(within(self.rtt_ms / 1e3, 1e-3, 3.0))
@@ -180,8 +195,15 @@ mod tests {
         assert_eq!(policy(0.1, 1e8).stream_window(), 1_250_000, "never below quinn's default");
         assert_eq!(policy(100.0, 50e6).stream_window(), 10_000_000);
         assert_eq!(policy(500.0, 1e9).stream_window(), RECEIVE_WINDOW);
+        assert_eq!(policy(100.0, 10e6).bulk_start(), 250_000);
+        assert_eq!(policy(1000.0, 1e9).bulk_start(), BULK_WINDOW_MAX);
+        assert_eq!(policy(1.0, 1e9).steal_timeout(), Duration::from_secs(5));
+        assert_eq!(policy(250.0, 1e9).steal_timeout().as_secs(), 10);
+        assert_eq!(policy(1.0, 1.0).steal_timeout(), Duration::from_secs(60));
         let nonsense = policy(f64::NAN, f64::NAN);
         assert_eq!(nonsense.stream_window(), 1_250_000);
+        assert_eq!(nonsense.bulk_start(), 0);
+        assert_eq!(nonsense.steal_timeout(), Duration::from_secs(5));
         assert_eq!(nonsense.initial_rtt(), Duration::from_millis(1));
     }
 

@@ -9,10 +9,13 @@ pub mod link;
 pub mod memory;
 mod quic;
 mod router;
+mod strikes;
 pub mod tls;
 mod transport;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -23,7 +26,11 @@ pub use self::link::{Link, LinkProfile};
 pub use self::memory::{MemoryConfig, MemoryNet};
 pub use self::quic::NetError;
 pub use self::router::Router;
-pub use self::transport::{ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts};
+pub(crate) use self::strikes::Strikes;
+pub use self::strikes::{BAN, STRIKES, STRIKES_WITHIN};
+pub use self::transport::{
+    Buffers, ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, Why,
+};
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, INLINE_MAX, Kind};
@@ -69,7 +76,10 @@ pub trait Inbox: Send + Sync {
     fn up(&self, _peer: &Peer) {}
     /// A link went down: what was sent over it and not answered may be lost. Also told when a node could not be reached
     /// at all; its incarnation is then the last known, or 0.
-    fn down(&self, _peer: &Peer, _why: &str) {}
+    fn down(&self, _peer: &Peer, _why: &Why) {}
+    /// A peer broke the protocol and lost its link for it. `banned`: it did [`STRIKES`] times within [`STRIKES_WITHIN`],
+    /// and its links are refused for [`BAN`].
+    fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
     /// A payload that was taken for sending surely was not delivered. Follows [`Inbox::down`].
     fn undelivered(&self, _payload: Undelivered) {}
 }
@@ -110,7 +120,12 @@ struct Inner {
     transport: Arc<dyn Transport>,
     bulk: bulk::Layer,
     inbox: OnceLock<Arc<dyn Inbox>>,
+    /// No more payloads are taken.
+    closing: AtomicBool,
 }
+
+/// How long [`Net::close`] waits for bulk transfers that are under way.
+pub const BULK_GRACE: Duration = Duration::from_secs(2);
 
 impl Net {
     /// A node on a QUIC network. To be called on the endpoint's thread, inside its current-thread runtime; nothing comes or
@@ -140,7 +155,8 @@ impl Net {
         let transport = build(upward.clone())?;
         // Transfers of two lives of a node must not be taken for each other's.
         let bulk = bulk::Layer::new(bulk, transport.me().incarnation.0);
-        let inner = Arc::new(Inner { transport, bulk, inbox: OnceLock::new() });
+        let closing = AtomicBool::new(false);
+        let inner = Arc::new(Inner { transport, bulk, inbox: OnceLock::new(), closing });
         let _ = upward.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
@@ -170,9 +186,25 @@ impl Net {
         Contact { node: me.node.clone(), cluster: me.cluster.clone(), address: self.address() }
     }
 
-    /// Notes where a node is reached. Opens nothing: links are opened by the first payload.
+    /// Notes where a node is reached. Opens nothing: links are opened by the first payload. A link to another address of
+    /// the node is closed, and what is queued goes to the new one.
     pub fn learn(&self, contact: Contact) {
-        self.0.transport.learn(contact);
+        self.0.transport.learn(contact, None);
+    }
+
+    /// The same, of a certain life of the node: old news are ignored, a link to an earlier life is closed, and one to this
+    /// very life stands, whatever the address.
+    pub fn learn_life(&self, contact: Contact, life: Incarnation) {
+        self.0.transport.learn(contact, Some(life));
+    }
+
+    /// Notes where a node is reached, unless a link to it is up: for contacts at second hand, which may name another of
+    /// the node's addresses than the one that works from here.
+    pub fn introduce(&self, contact: Contact) {
+        let up = |link: &LinkStats| link.peer.node == contact.node && link.state == LinkState::Up;
+        if !self.links().iter().any(up) {
+            self.learn(contact);
+        }
     }
 
     /// Forgets a node and closes its link; what is queued to it is given back.
@@ -199,7 +231,7 @@ impl Net {
         if len > cap {
             return Err(SendError::TooLong { kind, len, cap });
         }
-        if self.0.inbox.get().is_none() {
+        if self.0.inbox.get().is_none() || self.0.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
         if class == Class::Bulk || len > INLINE_MAX {
@@ -214,6 +246,22 @@ impl Net {
             Class::Bulk => self.0.bulk.room(to),
             _ => self.0.transport.room(to, class),
         }
+    }
+
+    /// What the certificate of a node whose link is up lets it do. None without a link, and in memory, where there are no
+    /// certificates.
+    pub fn role(&self, node: &NodeId) -> Option<tls::Role> {
+        self.0.transport.role(node)
+    }
+
+    /// The socket's buffers, where there is one and the system tells.
+    pub fn buffers(&self) -> Option<Buffers> {
+        self.0.transport.buffers()
+    }
+
+    /// What is expected of the link to a node, where the settings name its cluster. None otherwise, and in memory.
+    pub fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
+        self.0.transport.expected(node)
     }
 
     /// The links there are or were, in order of node.
@@ -231,8 +279,26 @@ impl Net {
         &*self.0.transport
     }
 
-    /// Takes no more payloads, sends what is queued for a short time, says goodbye and closes every link.
+    /// To be told by whoever decodes payloads: this one of `peer` is malformed. Its link is closed with that reason; after
+    /// [`STRIKES`] within [`STRIKES_WITHIN`] it gets none for [`BAN`]. To be called on the endpoint's thread, from within
+    /// [`Inbox::frame`].
+    pub fn breach(&self, peer: &Peer, why: &str) {
+        self.0.transport.breach(peer, why);
+    }
+
+    /// Takes no more payloads, sends what is queued for a short time ([`BULK_GRACE`] for bulk transfers, then the
+    /// transport's own for the rest), says goodbye and closes every link.
     pub async fn close(&self, reason: &str) {
+        self.0.closing.store(true, Ordering::Release);
+        // Chunks go as credits come, so the links must stay open for both.
+        let bulk = async {
+            while self.0.bulk.is_busy() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(BULK_GRACE, bulk).await.is_err() {
+            tracing::warn!("closed before all bulk transfers were through");
+        }
         self.0.transport.close(reason);
         self.0.transport.closed().await;
     }
@@ -271,9 +337,15 @@ impl Events for Upward {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         if let Some(inner) = self.inner() {
             inner.down(peer, why);
+        }
+    }
+
+    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+        if let Some(inner) = self.inner() {
+            inner.struck(peer, why, banned);
         }
     }
 
@@ -300,7 +372,10 @@ impl Events for Inner {
             Ok(None) => {}
             Ok(Some(bulk::Told::Payload(kind, body))) => inbox.frame(from, kind, body),
             Ok(Some(bulk::Told::Undelivered(payload))) => inbox.undelivered(payload),
-            Err(error) => tracing::warn!(peer = %from, %error, "bad bulk transfer"),
+            Err(error) if error.is_breach() => self.transport.breach(from, &error.to_string()),
+            Err(error) => {
+                tracing::info!(peer = %from, %error, "a part of a bulk transfer is dropped")
+            }
         }
     }
 
@@ -309,11 +384,16 @@ impl Events for Inner {
         inbox.up(peer);
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         let Some(inbox) = self.inbox() else { return };
         let back = self.bulk.down(&peer.node);
         inbox.down(peer, why);
         back.into_iter().for_each(|payload| inbox.undelivered(payload));
+    }
+
+    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+        let Some(inbox) = self.inbox() else { return };
+        inbox.struck(peer, why, banned);
     }
 
     fn drained(&self, to: &NodeId, class: Class) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 
-use super::{Inbox, Undelivered};
+use super::{Inbox, Undelivered, Why};
 use crate::id::Peer;
 use crate::wire::Kind;
 
@@ -94,8 +94,12 @@ impl Inbox for Router {
         self.each(|inbox| inbox.up(peer));
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         self.each(|inbox| inbox.down(peer, why));
+    }
+
+    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+        self.each(|inbox| inbox.struck(peer, why, banned));
     }
 
     fn undelivered(&self, payload: Undelivered) {

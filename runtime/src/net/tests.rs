@@ -1,24 +1,41 @@
 //! The handle over real QUIC endpoints on loopback: what the transport's and the bulk layer's own tests do not show.
 
 use std::sync::Mutex;
-use std::time::Duration;
 
 use super::tls::{Ca, EPHEMERAL_VALIDITY};
 use super::*;
 use crate::wire::DATA_MAX;
 
 #[derive(Default)]
-struct Heard(Mutex<Vec<(Kind, Bytes)>>);
+struct Heard {
+    frames: Mutex<Vec<(Kind, Bytes)>>,
+    struck: Mutex<Vec<(String, bool)>>,
+    downs: Mutex<Vec<String>>,
+}
 
 impl Inbox for Heard {
     fn frame(&self, _from: &Peer, kind: Kind, body: Bytes) {
-        self.0.lock().unwrap().push((kind, body));
+        self.frames.lock().unwrap().push((kind, body));
+    }
+    fn down(&self, _peer: &Peer, why: &Why) {
+        self.downs.lock().unwrap().push(why.text.clone());
+    }
+    fn struck(&self, _peer: &Peer, why: &str, banned: bool) {
+        self.struck.lock().unwrap().push((why.to_owned(), banned));
     }
 }
 
 impl Heard {
     fn all(&self) -> Vec<(Kind, Bytes)> {
-        self.0.lock().unwrap().clone()
+        self.frames.lock().unwrap().clone()
+    }
+
+    fn struck(&self) -> Vec<(String, bool)> {
+        self.struck.lock().unwrap().clone()
+    }
+
+    fn downs(&self) -> Vec<String> {
+        self.downs.lock().unwrap().clone()
     }
 }
 
@@ -88,4 +105,47 @@ async fn a_large_payload_arrives_whole_beside_small_ones() {
     a.close("done").await;
     b.close("done").await;
     assert_eq!(a.send(&to, Class::Control, Kind::TELL, "late"), Err(SendError::Closed));
+}
+
+#[tokio::test]
+async fn a_transfer_under_way_is_through_before_the_end() {
+    let ca = Ca::ephemeral("test").unwrap();
+    let ((a, at_a), (b, at_b)) = (node(&ca, "a"), node(&ca, "b"));
+    a.learn(b.contact());
+    a.start(at_a);
+    b.start(at_b.clone());
+    let large = Bytes::from(vec![9; 4 << 20]);
+    a.send(&b.me().node, Class::Bulk, Kind::TASK_RESULT, large.clone()).unwrap();
+    a.close("done").await;
+    until("it is there", || at_b.all().len() == 1).await;
+    assert!(at_b.all()[0].1 == large, "it has changed");
+    b.close("done").await;
+}
+
+#[tokio::test]
+async fn a_peer_that_breaks_bulk_transfers_loses_its_link_and_then_gets_none() {
+    let ca = Ca::ephemeral("test").unwrap();
+    let ((a, at_a), (b, at_b)) = (node(&ca, "a"), node(&ca, "b"));
+    b.learn(a.contact());
+    a.start(at_a.clone());
+    b.start(at_b.clone());
+    let to = a.me().node.clone();
+    for strike in 1..=STRIKES {
+        let nonsense = Frame::new(Kind::BULK_BEGIN, &[0xc1; 9][..]);
+        b.transport().send(&to, Class::Bulk, nonsense).unwrap();
+        until("struck", || at_a.struck().len() == strike).await;
+        until("down", || at_b.downs().len() == strike).await;
+    }
+    let struck = at_a.struck();
+    assert_eq!(struck.iter().map(|(_, banned)| *banned).collect::<Vec<_>>(), [false, false, true]);
+    assert!(struck[0].0.contains("bulk-begin"), "{struck:?}");
+    assert!(at_b.downs()[0].contains(&struck[0].0), "{:?}", at_b.downs());
+    assert_eq!(a.links()[0].strikes, 3);
+    b.send(&to, Class::Control, Kind::TELL, "sorry").unwrap();
+    until("refused", || a.refused().contains_key(&RefuseReason::Banned)).await;
+    a.send(&b.me().node, Class::Control, Kind::TELL, "no").unwrap();
+    until("not dialled", || at_a.downs().len() == STRIKES + 1).await;
+    assert!(at_a.all().is_empty() && at_b.all().is_empty());
+    a.close("done").await;
+    b.close("done").await;
 }

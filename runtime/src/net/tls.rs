@@ -232,6 +232,31 @@ pub struct NodeName {
     pub role: String,
 }
 
+/// What the owner of a certificate may do in the grid. `remote::Sender` holds messages against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Gives orders to nodes: scheduler and sites.
+    Head,
+    /// Works for jobs: registers with its site, coordinates.
+    Node,
+    /// Submits jobs and hears of them.
+    Client,
+    /// A role that this version does not know: what takes a certain role is not for it.
+    Other,
+}
+
+impl NodeName {
+    /// Its role.
+    pub fn may(&self) -> Role {
+        match &*self.role {
+            "head" => Role::Head,
+            "node" => Role::Node,
+            "client" => Role::Client,
+            _ => Role::Other,
+        }
+    }
+}
+
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{URI_SCHEME}{}/{}/{}", self.cluster, self.role, self.node)
@@ -376,6 +401,35 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
+/// From when to when a certificate is valid, in seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dates {
+    /// First second.
+    pub from: i64,
+    /// Last second.
+    pub until: i64,
+}
+
+impl Dates {
+    /// Those of the first certificate of a PEM file.
+    ///
+    /// # Errors
+    /// `Read`, `Malformed`.
+    pub fn of_file(file: &Path) -> Result<Self, TlsError> {
+        let pem = read(file, "name a certificate in PEM")?;
+        let certs = certificates(file, &pem)?;
+        let first = certs.first().ok_or_else(|| malformed(file, "it holds no certificate"))?;
+        let (_, cert) = X509Certificate::from_der(first).map_err(|error| malformed(file, error))?;
+        let validity = cert.validity();
+        Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
+    }
+
+    /// Days left at this time (seconds since 1970); negative when it is past its end.
+    pub fn days_left(&self, now: i64) -> i64 {
+        (self.until - now).div_euclid(DAY as i64)
+    }
+}
+
 /// What is read out of a certificate.
 struct Subject {
     grid: String,
@@ -505,6 +559,9 @@ mod tests {
         let folder = dir.path().join("deep/ams-1");
         made.save(&folder).unwrap();
         let loaded = NodeIdentity::load(&folder).unwrap();
+        let dates = Dates::of_file(&folder.join(NODE_CERT)).unwrap();
+        assert_eq!(dates.until - dates.from, (NODE_VALIDITY + BACKDATE).as_secs() as i64);
+        assert_eq!((dates.days_left(dates.until), dates.days_left(dates.until + 1)), (0, -1));
         assert_eq!(loaded.pem(), made.pem());
         assert_eq!(loaded.name(), made.name());
         assert_eq!(loaded.grid(), "test-grid");

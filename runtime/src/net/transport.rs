@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Address, Class, Contact, SendError};
-use crate::id::{NodeId, Peer};
+use super::tls::Role;
+use super::{Address, Class, Contact, LinkPolicy, SendError};
+use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
 /// A network below [`Net`](super::Net). Every method may be called from every thread and none blocks.
@@ -25,8 +26,10 @@ pub(crate) trait Transport: Send + Sync {
     /// Begins to take links and to tell [`Events`]. Called once, on the endpoint's thread, when the receiver is ready.
     fn start(&self);
 
-    /// Notes where a node is reached; replaces what was known. Opens nothing.
-    fn learn(&self, contact: Contact);
+    /// Notes where a node is reached, and in which life if that is known; replaces what was known, but for an earlier
+    /// life's. A link to another address, or to an earlier life, is closed; what is queued is kept (but bulk transfers,
+    /// which are given back) and the node dialled anew. Else opens nothing.
+    fn learn(&self, contact: Contact, life: Option<Incarnation>);
 
     /// Forgets a node's address and closes its link; what is queued to it is given back.
     fn forget(&self, node: &NodeId);
@@ -40,11 +43,31 @@ pub(crate) trait Transport: Send + Sync {
     /// Bytes that may still be queued to a peer in a class: headers count. 0 for an unknown peer.
     fn room(&self, to: &NodeId, class: Class) -> usize;
 
+    /// What the certificate of a node whose link is up lets it do; none without a link, and where there are no
+    /// certificates.
+    fn role(&self, _node: &NodeId) -> Option<Role> {
+        None
+    }
+
+    /// The socket's buffers, where there is one and the system tells.
+    fn buffers(&self) -> Option<Buffers> {
+        None
+    }
+
+    /// What is expected of the link to a node, where the settings name its cluster.
+    fn expected(&self, _node: &NodeId) -> Option<LinkPolicy> {
+        None
+    }
+
     /// The links there are or were, in order of node.
     fn links(&self) -> Vec<LinkStats>;
 
     /// Links refused by this side, by reason.
     fn refused(&self) -> RefusedCounts;
+
+    /// A peer broke the protocol inside its frames: closes the link that they came over with this reason, and notes a
+    /// strike, as for broken frames themselves. [`Events::struck`] follows. On the endpoint's thread.
+    fn breach(&self, peer: &Peer, why: &str);
 
     /// Refuses new frames, sends what is queued (for a short, stated time), says goodbye and closes every link.
     fn close(&self, reason: &str);
@@ -70,13 +93,46 @@ pub(crate) trait Events: Send + Sync {
 
     /// A link went down: frames written to it may be lost. After every frame of that link. Also told when a node could
     /// not be reached at all; its incarnation is then the last known, or 0.
-    fn down(&self, peer: &Peer, why: &str);
+    fn down(&self, peer: &Peer, why: &Why);
 
     /// A queue that had refused is under half again.
     fn drained(&self, to: &NodeId, class: Class);
 
+    /// A peer broke the protocol and lost its link for it; `banned`: once too often, and its links are refused for
+    /// [`BAN`](super::BAN).
+    fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
+
     /// A frame that was queued will not be sent, and surely was not delivered. Follows `down`.
     fn undelivered(&self, to: &NodeId, class: Class, frame: Frame);
+}
+
+/// Why a link went down, or could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// One side refused it, for this reason; none: it was lost, ended in order, or nobody answered.
+    pub refused: Option<RefuseReason>,
+    /// For people.
+    pub text: String,
+}
+
+impl Why {
+    /// A refusal.
+    pub fn refused(reason: RefuseReason, text: impl Into<String>) -> Self {
+        Self { refused: Some(reason), text: text.into() }
+    }
+}
+
+impl<T: Into<String>> From<T> for Why {
+    /// No refusal.
+    fn from(text: T) -> Self {
+        Self { refused: None, text: text.into() }
+    }
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
 }
 
 /// What state a link is in.
@@ -92,6 +148,17 @@ pub enum LinkState {
     Backoff,
     /// Both sides have said hello and welcome.
     Up,
+}
+
+/// Buffers of a socket, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffers {
+    /// Asked for each direction.
+    pub asked: u64,
+    /// Granted for receiving.
+    pub receive: u64,
+    /// Granted for sending.
+    pub send: u64,
 }
 
 /// Traffic of one class over a link, in both directions. Bytes are payload; headers are 8 bytes a frame on top.
@@ -124,12 +191,19 @@ pub struct LinkStats {
     pub state: LinkState,
     /// Smoothed round trip of the current connection, once one was measured on it.
     pub rtt: Option<Duration>,
+    /// Largest packet that the path of the current connection was seen to carry, in bytes of UDP payload; it grows while
+    /// larger ones are tried. None without a connection, and in memory.
+    #[serde(default)]
+    pub mtu: Option<u16>,
     /// Traffic by class.
     pub classes: BTreeMap<Class, ClassStats>,
     /// Times the link came up after the first.
     pub reconnects: u64,
     /// Frames of unknown kinds that were skipped.
     pub unknown_kinds: u64,
+    /// Times the peer broke the protocol and lost its link for it.
+    #[serde(default)]
+    pub strikes: u64,
 }
 
 /// Why a link is refused. The names are on the wire and in counters.
@@ -156,6 +230,8 @@ pub enum RefuseReason {
     BadHello,
     /// Both sides opened a connection at once, and the other one stays; or it is a connection given up since.
     Crossed,
+    /// The peer broke the protocol several times of late: see [`BAN`](super::BAN).
+    Banned,
     /// The endpoint is closing.
     Closing,
     /// A reason that a newer version gave and this one does not know.

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
-use super::published::Place;
+use super::published::{Place, Sender, Unserved};
 use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::net::{Class, SendError};
@@ -265,8 +265,7 @@ impl Hub {
             Ok(envelope) => envelope,
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                tracing::warn!(peer = %from, %error, "a message to an actor does not decode");
-                return;
+                return self.net.breach(from, &format!("a message to an actor: {error}"));
             }
         };
         self.count(|counters| match envelope.deadline_ms {
@@ -353,8 +352,16 @@ impl Hub {
             }),
             None => Job::Tell(places),
         };
-        if let Err(error) = accept.serve(envelope.body, job) {
-            refuse(code::VERSION, error.to_string().as_bytes());
+        let sender = Sender { peer: from, role: self.net.role(&from.node) };
+        match accept.serve(&sender, envelope.body, job) {
+            Ok(()) => {}
+            Err(Unserved::Wire(error)) => refuse(code::VERSION, error.to_string().as_bytes()),
+            Err(Unserved::Refused(why)) => {
+                self.count(|counters| &counters.denied_in);
+                let (actor, message, role) = (envelope.actor, envelope.message, sender.role);
+                tracing::warn!(peer = %from, ?role, actor, message, %why, "a message is denied");
+                refuse(why.code(), &[]);
+            }
         }
     }
 

@@ -12,13 +12,13 @@ use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
 use super::{Refusal, RemoteError, RemoteMessage};
 use crate::id::{NodeId, Peer};
-use crate::net::Class;
+use crate::net::{Class, Why};
 use crate::wire::{self, INLINE_MAX, Kind, WireError};
 
 /// How a call ended, below the types.
 pub(super) enum Outcome {
     Reply { code: u16, body: Bytes },
-    Gone(String),
+    Gone(Why),
     Closed,
 }
 
@@ -65,7 +65,7 @@ impl Calls {
     }
 
     /// Every call to a node fails.
-    pub(super) fn down(&self, node: &NodeId, why: &str) {
+    pub(super) fn down(&self, node: &NodeId, why: &Why) {
         let mut table = self.lock();
         table.long.retain(|(to, _), _| to != node);
         let ids: Vec<u64> =
@@ -73,7 +73,7 @@ impl Calls {
         let gone: Vec<Waiter> = ids.iter().filter_map(|id| table.waiting.remove(id)).collect();
         drop(table);
         for waiter in gone {
-            let _ = waiter.outcome.send(Outcome::Gone(why.to_owned()));
+            let _ = waiter.outcome.send(Outcome::Gone(why.clone()));
         }
     }
 
@@ -124,8 +124,7 @@ impl Hub {
             Ok(reply) => (reply.id, reply.code, frame.slice_ref(reply.body)),
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                tracing::warn!(peer = %from, %error, "an answer does not decode");
-                return;
+                return self.net.breach(from, &format!("an answer: {error}"));
             }
         };
         if !self.calls.reply(from, id, Outcome::Reply { code, body }) {

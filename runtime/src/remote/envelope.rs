@@ -55,6 +55,10 @@ pub(super) mod code {
     pub const VERSION: u16 = 5;
     /// The result is over the cap; the body is its length and the cap, both `u64` little endian.
     pub const TOO_LONG: u16 = 6;
+    /// The sender's certificate has not the role for the message.
+    pub const ROLE: u16 = 7;
+    /// The message claims another sender than the link's certificate names.
+    pub const IDENTITY: u16 = 8;
 }
 
 impl Refusal {
@@ -63,6 +67,8 @@ impl Refusal {
             Refusal::Busy => code::BUSY,
             Refusal::Stopped => code::STOPPED,
             Refusal::NotAccepted => code::NOT_ACCEPTED,
+            Refusal::Role => code::ROLE,
+            Refusal::Identity => code::IDENTITY,
             Refusal::Other(code) => code,
         }
     }
@@ -72,6 +78,8 @@ impl Refusal {
             code::BUSY => Refusal::Busy,
             code::STOPPED => Refusal::Stopped,
             code::NOT_ACCEPTED => Refusal::NotAccepted,
+            code::ROLE => Refusal::Role,
+            code::IDENTITY => Refusal::Identity,
             other => Refusal::Other(other),
         }
     }

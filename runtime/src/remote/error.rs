@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::id::NodeId;
-use crate::net::SendError;
+use crate::net::{RefuseReason, SendError, Why};
 
 /// Why a message to a remote actor was not taken, or a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum RemoteError {
         /// The callee's node.
         node: NodeId,
         /// What the network said.
-        why: String,
+        why: Why,
     },
     /// No actor is published under that name on that node. The message was not handled.
     #[error("no actor `{actor}` is published on {node}")]
@@ -91,12 +91,32 @@ pub enum Refusal {
     /// The actor is published without this message: see `Published::accepts`.
     #[error("the message is not among those it accepts")]
     NotAccepted,
+    /// The sender's certificate has not the role that the message takes.
+    #[error(
+        "the role in this node's certificate does not allow it: issue one of the right role with `springtide ca issue`"
+    )]
+    Role,
+    /// The message claims to be from another node, cluster or life than the certificate and hello of its link name.
+    #[error("the message names another sender than the certificate and hello of its link")]
+    Identity,
     /// A reason this version does not know.
     #[error("for a reason unknown to this version (code {0})")]
     Other(u16),
 }
 
 impl RemoteError {
+    /// Why one side refuses to speak with the other, if it does: to try again is in vain.
+    pub fn refused(&self) -> Option<RefuseReason> {
+        match self {
+            RemoteError::Version { .. } => Some(RefuseReason::Protocol),
+            RemoteError::Gone { why, .. } => why.refused,
+            RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. } => {
+                Some(RefuseReason::Identity)
+            }
+            _ => None,
+        }
+    }
+
     /// Maps a refusal of the network to send a message.
     pub(crate) fn from_send(error: SendError, message: &'static str) -> Self {
         match error {

@@ -16,7 +16,7 @@ use super::caller::Calls;
 use super::published::{Directory, Published};
 use super::request::Remote;
 use crate::id::{NodeId, Peer};
-use crate::net::{Inbox, Net, Undelivered};
+use crate::net::{Inbox, Net, Undelivered, Why};
 use crate::wire::Kind;
 
 macro_rules! stats {
@@ -53,6 +53,8 @@ stats! {
     tells_in,
     /// Calls of other nodes that were answered with a refusal.
     refused_in,
+    /// Messages of other nodes whose sender has not the role for them, or claims to be another.
+    denied_in,
     /// Tells of other nodes that were dropped: no such actor, not accepted, stopped, too many in flight.
     tells_dropped,
     /// Calls of this node that had no answer in time.
@@ -151,7 +153,7 @@ impl Inbox for Hub {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         self.callers.down(&peer.node);
         self.calls.down(&peer.node, why);
     }

@@ -21,6 +21,8 @@ use actix::{Actor, Addr, Handler};
 use super::callee::Job;
 use super::error::Refusal;
 use super::message::RemoteMessage;
+use crate::id::Peer;
+use crate::net::tls::Role;
 use crate::wire::{self, Kind, WireError};
 
 /// Messages of all callers together that one published actor may have in hand.
@@ -100,12 +102,54 @@ impl Drop for Place {
 pub(super) trait Accept: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 
-    /// Decodes a message from another node and puts it into the mailbox. In tokio's context.
-    fn serve(&self, body: &[u8], job: Job) -> Result<(), WireError>;
+    /// Decodes a message from another node, judges it, and puts it into the mailbox. In tokio's context.
+    fn serve(&self, from: &Sender<'_>, body: &[u8], job: Job) -> Result<(), Unserved>;
 }
 
+/// Why a message did not get into the mailbox.
+pub(super) enum Unserved {
+    Wire(WireError),
+    Refused(Refusal),
+}
+
+/// Who sent a message from another node, as its link's certificate says.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// Its node, and the life that said hello.
+    pub peer: &'a Peer,
+    /// What its certificate lets it do; none on networks without certificates, where all is allowed.
+    pub role: Option<Role>,
+}
+
+impl Sender<'_> {
+    /// Whether it has one of these roles.
+    ///
+    /// # Errors
+    /// [`Refusal::Role`].
+    pub fn is(&self, roles: &[Role]) -> Result<(), Refusal> {
+        match self.role {
+            Some(role) if !roles.contains(&role) => Err(Refusal::Role),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what a message claims of its sender holds.
+    ///
+    /// # Errors
+    /// [`Refusal::Identity`].
+    pub fn holds(&self, claim: impl FnOnce(&Peer) -> bool) -> Result<(), Refusal> {
+        if claim(self.peer) { Ok(()) } else { Err(Refusal::Identity) }
+    }
+}
+
+/// Whether a sender may send a message.
+pub type Judge<M> = fn(&Sender<'_>, &M) -> Result<(), Refusal>;
+
 /// The same with the message's type known and the actor's forgotten.
-pub(super) struct Typed<M: RemoteMessage>(Box<dyn Deliver<M>>);
+pub(super) struct Typed<M: RemoteMessage> {
+    mailbox: Box<dyn Deliver<M>>,
+    judge: Option<Judge<M>>,
+}
 
 trait Deliver<M: RemoteMessage>: Send + Sync {
     fn deliver(&self, message: M) -> Answer<M>;
@@ -119,7 +163,7 @@ pub(super) type Answer<M> =
 impl<M: RemoteMessage> Typed<M> {
     /// Puts the message into the mailbox, in order, at once.
     pub(super) fn deliver(&self, message: M) -> Answer<M> {
-        self.0.deliver(message)
+        self.mailbox.deliver(message)
     }
 }
 
@@ -128,9 +172,12 @@ impl<M: RemoteMessage> Accept for Typed<M> {
         self
     }
 
-    fn serve(&self, body: &[u8], job: Job) -> Result<(), WireError> {
-        let message = wire::decode::<M>(Kind::CALL, body)?;
-        self.0.serve(message, job);
+    fn serve(&self, from: &Sender<'_>, body: &[u8], job: Job) -> Result<(), Unserved> {
+        let message = wire::decode::<M>(Kind::CALL, body).map_err(Unserved::Wire)?;
+        if let Some(judge) = self.judge {
+            judge(from, &message).map_err(Unserved::Refused)?;
+        }
+        self.mailbox.serve(message, job);
         Ok(())
     }
 }
@@ -167,14 +214,34 @@ impl<A: Actor> Published<A> {
         Self { entry, addr }
     }
 
-    /// Lets other nodes send `M` to the actor.
+    /// Lets other nodes send `M` to the actor, whatever their role.
     pub fn accepts<M>(self) -> Self
     where
         A: Handler<M>,
         A::Context: ToEnvelope<A, M>,
         M: RemoteMessage,
     {
-        let typed = Typed::<M>(Box::new(Mailbox(self.addr.clone())));
+        self.accept::<M>(None)
+    }
+
+    /// Lets those other nodes send `M` to the actor that `judge` admits. It is called on the endpoint's thread, before the
+    /// mailbox; what this node sends to itself is not judged.
+    pub fn accepts_from<M>(self, judge: Judge<M>) -> Self
+    where
+        A: Handler<M>,
+        A::Context: ToEnvelope<A, M>,
+        M: RemoteMessage,
+    {
+        self.accept::<M>(Some(judge))
+    }
+
+    fn accept<M>(self, judge: Option<Judge<M>>) -> Self
+    where
+        A: Handler<M>,
+        A::Context: ToEnvelope<A, M>,
+        M: RemoteMessage,
+    {
+        let typed = Typed::<M> { mailbox: Box::new(Mailbox(self.addr.clone())), judge };
         let mut accepted = self.entry.accepted.write().unwrap_or_else(|e| e.into_inner());
         accepted.insert(M::NAME, Arc::new(typed));
         drop(accepted);

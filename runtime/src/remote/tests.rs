@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::envelope::{Envelope, Reply, code};
 use super::*;
 use crate::id::{Incarnation, NodeId, Peer};
-use crate::net::tls::{Ca, EPHEMERAL_VALIDITY};
-use crate::net::{LinkProfile, MemoryNet, Net, NetConfig, Router};
+use crate::net::tls::{Ca, EPHEMERAL_VALIDITY, Role};
+use crate::net::{LinkProfile, MemoryNet, Net, NetConfig, RefuseReason, Router};
 use crate::remote_message;
 use crate::wire::{self, Kind};
 
@@ -256,6 +256,32 @@ fn an_actor_of_this_node_is_called_the_same_way() {
         let error = nobody.send(Take).await.unwrap_err();
         assert_eq!(error, RemoteError::NoActor { node: me, actor: "nobody".into() });
         assert!(pair.there.net().links().is_empty(), "nothing travelled");
+    });
+}
+
+#[test]
+fn a_message_is_held_against_its_senders_certificate() {
+    over_quic(|pair| async move {
+        let guarded = pair.there.publish("guarded", pair.addr.clone());
+        guarded.accepts_from::<Take>(|from, _| from.is(&[Role::Head])).accepts_from::<Echo>(
+            |from, echo| {
+                from.is(&[Role::Node])?;
+                from.holds(|peer| peer.node.as_str() == echo.0)
+            },
+        );
+        let there = pair.there.net().me().node.clone();
+        let from_afar: Remote<Clerk> = pair.here.remote(&there, "guarded");
+        assert_eq!(from_afar.send(Echo("a".into())).await, Ok("a".into()));
+        let denied = |error: RemoteError, expected: Refusal| {
+            let RemoteError::Refused { why, .. } = &error else { panic!("{error}") };
+            assert_eq!((*why, error.refused()), (expected, Some(RefuseReason::Identity)));
+        };
+        denied(from_afar.send(Echo("b".into())).await.unwrap_err(), Refusal::Identity);
+        denied(from_afar.send(Take).await.unwrap_err(), Refusal::Role);
+        assert_eq!(pair.there.stats().denied_in, 2);
+        // What a node says to itself is not judged.
+        let own: Remote<Clerk> = pair.there.remote(&there, "guarded");
+        assert_eq!(own.send(Take).await, Ok(vec![]));
     });
 }
 

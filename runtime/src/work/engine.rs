@@ -27,7 +27,7 @@ use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{Counters, Histograms, Statistics};
-use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered};
+use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
@@ -195,14 +195,19 @@ impl Engine {
     /// Who takes part from now on, and where they are reached.
     pub fn view(&self, view: &View) {
         for (node, member) in view.members.iter().filter(|(node, _)| **node != self.0.me.node) {
-            self.0.net.learn(Contact {
+            let contact = Contact {
                 node: node.clone(),
                 cluster: member.cluster.clone(),
                 address: member.address.clone(),
-            });
+            };
+            self.0.net.learn_life(contact, member.incarnation);
         }
+        let of = |node: &NodeId| self.0.net.expected(node).map(|policy| policy.steal_timeout());
+        let timeouts = view.members.keys().filter_map(|node| Some((node.clone(), of(node)?)));
+        let timeouts = timeouts.collect();
         {
             let mut state = self.0.state();
+            state.thief.expect(timeouts);
             state.thief.view(view);
             state.victim.keep(|node| view.members.contains_key(node));
         }
@@ -828,12 +833,12 @@ impl Inbox for Inner {
         }
         if let Err(error) = self.dispatch(from, kind, body) {
             self.state().counters.frames_refused += 1;
-            tracing::warn!(%error, from = %from, ?kind, "a frame was refused");
+            self.net.breach(from, &format!("a {kind:?} frame: {error}"));
         }
     }
 
-    fn down(&self, peer: &Peer, why: &str) {
-        self.lost(&peer.node, why);
+    fn down(&self, peer: &Peer, why: &Why) {
+        self.lost(&peer.node, &why.text);
     }
 
     fn undelivered(&self, (to, kind, body): Undelivered) {

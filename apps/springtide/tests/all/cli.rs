@@ -28,10 +28,12 @@ fn help_and_version_are_data() {
 
 #[test]
 fn slips_of_the_finger_are_told_with_what_was_meant() {
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[], "Usage:"),
         (&["runn"], "'run'"),
         (&["run", "fibb"], "'fib'"),
+        (&["run", "fbi"], "'fib'"),
+        (&["pu", "grid.toml"], "'up'"),
         (&["run", "fib", "--cluster", "3x2"], "'--clusters'"),
         (&["run", "fib", "--clusters", "3"], "clusters x nodes such as 3x2"),
         (&["run", "fib", "--timeout", "10"], "10"),
@@ -92,7 +94,10 @@ fn configs_are_written_checked_and_shown() {
     let file = temp.path().join("grid.toml");
     let name = file.to_str().unwrap();
     assert_eq!(run(&["config", "init", name]).code, Some(0));
-    assert_eq!(run(&["config", "check", name]).code, Some(0));
+    let checked = run(&["config", "check", name]);
+    assert_eq!(checked.code, Some(0));
+    // What follows from the expectations of a link, which no error would ever show.
+    assert!(checked.err.contains("link ams - del: 100ms round trip"), "{}", checked.err);
     assert_eq!(run(&["config", "init", name]).code, Some(1), "it is not overwritten");
     let shown = run(&["config", "show", name, "--origin"]);
     assert!(shown.out.contains("# default") && shown.out.contains("grid.toml:"), "{}", shown.out);

@@ -139,7 +139,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let config = file.to_str().unwrap();
     std::fs::write(
         &file,
-        "[[cluster]]\nname = \"ams\"\nnodes = 1\n[[cluster]]\nname = \"del\"\nnodes = 1\n",
+        "[[cluster]]\nname = \"ams\"\nnodes = 1\n[[cluster]]\nname = \"del\"\nnodes = 1\n\
+         [[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"7ms\"\n",
     )
     .unwrap();
     let on_it = |more: &[&str]| {
@@ -156,6 +157,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let state = temp.path().join(".springtide/local");
     let before = nodes(&state);
     assert_eq!(before.len(), 2);
+    let of_node = text(&state.join("node/del-1/node.toml"));
+    assert!(of_node.contains("[[link]]") && of_node.contains("rtt = \"7ms\""), "{of_node}");
     for _ in 0..3 {
         let ended = on_it(&["--json"]);
         assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -167,7 +170,26 @@ fn a_grid_that_is_up_serves_run_after_run() {
     assert!(twice.err.contains("is up already"), "{}", twice.err);
     let checked = run(&["net", "check", "--config", config, "--json"]);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
-    assert_eq!(json(&checked.out)["nodes"].as_array().unwrap().len(), 3);
+    let found = json(&checked.out);
+    assert_eq!((&found["schema"], &found["pairs"]), (&1.into(), &serde_json::json!([])));
+    assert_eq!(found["nodes"].as_array().unwrap().len(), 3);
+    for node in found["nodes"].as_array().unwrap() {
+        assert!(node["mtu_bytes"].as_u64().unwrap() >= 1200 && node["ok"] == true, "{node}");
+    }
+    assert!(found["buffers"]["receive"].as_u64().unwrap() > 0);
+    // The authority's, and those of the two nodes.
+    assert_eq!(found["certificates"].as_array().unwrap().len(), 3);
+    assert_eq!(found["firewall"]["protocol"], "udp");
+    let pairs = run(&["net", "check", "--config", config, "--all-pairs", "--json"]);
+    assert_eq!(pairs.code, Some(0), "{}", pairs.err);
+    for from in json(&pairs.out)["pairs"].as_array().unwrap() {
+        let reached = from["nodes"].as_array().unwrap();
+        assert!(reached.len() == 2 && reached.iter().all(|node| node["ok"] == true), "{from}");
+    }
+    let table = run(&["net", "check", "--config", config, "--all-pairs"]).out;
+    for told in ["here", "ams-1", "packets of", "certificate of authority", "firewall: ask"] {
+        assert!(table.contains(told), "{told}: {table}");
+    }
 
     // A client of another authority is refused.
     let foreign = temp.path().join("foreign");
@@ -177,6 +199,22 @@ fn a_grid_that_is_up_serves_run_after_run() {
     command.env("SPRINGTIDE_TLS__CA", &foreign);
     let ended = finish(command);
     assert_eq!(ended.code, Some(5), "{}", ended.err);
+
+    // A client's certificate is of the right authority, but registers no node.
+    let (ca, id) = (state.join("ca"), temp.path().join("ams-1"));
+    let (ca, id) = (ca.to_str().unwrap(), id.to_str().unwrap());
+    let issue = ["ca", "issue", "client-9", "--role", "client", "--cluster", "ams", "--dir", ca];
+    assert_eq!(run(&[&issue[..], &["--out", id]].concat()).code, Some(0));
+    let head = json(&text(&state.join("head.json")))["address"].clone();
+    let node = temp.path().join("client-9.toml");
+    let written = format!(
+        "node = \"client-9\"\ncluster = \"ams\"\n[head]\naddress = {head}\n[identity]\n\
+         certificate = \"{id}/node.pem\"\nkey = \"{id}/node.key\"\nca = \"{id}/ca.pem\"\n"
+    );
+    std::fs::write(&node, written).unwrap();
+    let ended = run(&["node", "run", "--config", node.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(5), "{}", ended.err);
+    assert!(ended.err.contains("role"), "{}", ended.err);
 
     // A node that dies between jobs is back for the next.
     kill(before[0].1, "KILL");

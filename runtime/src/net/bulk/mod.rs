@@ -132,6 +132,24 @@ pub enum BulkError {
 }
 
 impl BulkError {
+    /// Whether no peer that keeps to the protocol makes it. Parts of transfers that are not under way can be what a link
+    /// that went down has left, and a newer version may send kinds that this one does not know.
+    pub(crate) fn is_breach(&self) -> bool {
+        match self {
+            BulkError::Stray
+            | BulkError::Unknown { .. }
+            | BulkError::Kind { .. }
+            | BulkError::NoMemory { .. } => false,
+            BulkError::Wire(_)
+            | BulkError::Foreign(_)
+            | BulkError::Id { .. }
+            | BulkError::TooLong { .. }
+            | BulkError::TooMany { .. }
+            | BulkError::Overrun { .. }
+            | BulkError::Credit { .. } => true,
+        }
+    }
+
     /// A word for the other side's log.
     fn reason(&self) -> &'static str {
         match self {
@@ -204,14 +222,17 @@ impl Layer {
         }
         let mut send = |class, frame| transport.send(to, class, frame);
         let now = self.now();
-        self.lock().sender.offer(&self.config, to, (kind, body), now, &mut send)?;
+        let mut sides = self.lock();
+        let first = || transport.expected(to).map_or(0, |policy| policy.bulk_start());
+        sides.sender.expect(&self.config, to, first);
+        sides.sender.offer(&self.config, to, (kind, body), now, &mut send)?;
         Ok(())
     }
 
     /// Takes in a frame for which [`is_bulk`] holds.
     ///
     /// # Errors
-    /// What the peer did wrong; its link should be closed when that goes on.
+    /// What the peer did wrong; its link is to be closed where that is a breach.
     pub(crate) fn frame(
         &self,
         transport: &dyn Transport,
@@ -260,6 +281,11 @@ impl Layer {
             Kind::BULK_CHUNK => self.lock().sender.returned(to, &frame.body),
             _ => None,
         }
+    }
+
+    /// Whether anything is on its way out and not yet taken in at the other side.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.lock().sender.is_busy()
     }
 
     /// Bytes of payloads that may still be queued for a peer.

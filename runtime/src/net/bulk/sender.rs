@@ -75,7 +75,7 @@ impl Sender {
         now: Duration,
         send: Send<'_>,
     ) -> Result<u64, SendError> {
-        let peer = self.peers.entry(to.clone()).or_insert_with(|| Outgoing::new(config));
+        let peer = self.peers.entry(to.clone()).or_insert_with(|| Outgoing::new(config, 0));
         if peer.held > 0 && peer.held + body.len() > config.queue_bytes {
             return Err(SendError::Full(to.clone()));
         }
@@ -89,6 +89,19 @@ impl Sender {
                 peer.remove(id);
                 Err(error)
             }
+        }
+    }
+
+    /// What the path to a peer is expected to take at once, in bytes; asked for only when the first transfer of a link
+    /// begins.
+    pub(super) fn expect(
+        &mut self,
+        config: &BulkConfig,
+        to: &NodeId,
+        first: impl FnOnce() -> usize,
+    ) {
+        if !self.peers.contains_key(to) {
+            self.peers.insert(to.clone(), Outgoing::new(config, first()));
         }
     }
 
@@ -163,6 +176,11 @@ impl Sender {
         Some(self.limbo.swap_remove(at))
     }
 
+    /// Whether any transfer is not yet credited whole.
+    pub(super) fn is_busy(&self) -> bool {
+        self.peers.values().any(|peer| !peer.transfers.is_empty())
+    }
+
     /// Bytes of payloads held for a peer.
     pub(super) fn held(&self, to: &NodeId) -> usize {
         self.peers.get(to).map_or(0, |peer| peer.held)
@@ -176,9 +194,9 @@ impl Sender {
 }
 
 impl Outgoing {
-    fn new(config: &BulkConfig) -> Self {
+    fn new(config: &BulkConfig, first: usize) -> Self {
         Self {
-            window: Window::new(config.window_bytes),
+            window: Window::starting_at(first, config.window_bytes),
             transfers: BTreeMap::new(),
             turns: VecDeque::new(),
             waiting: VecDeque::new(),

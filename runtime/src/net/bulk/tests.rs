@@ -470,3 +470,17 @@ fn mutated_frames_never_panic_nor_pass_the_bounds() {
     let tally = wire::fuzz::run(&corpus, &decoders, 64);
     assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
 }
+
+#[test]
+fn what_is_expected_of_a_path_is_under_way_before_the_first_credit() {
+    let config = BulkConfig { window_bytes: 1 << 20, ..BulkConfig::default() };
+    for (expected, under_way) in [(0, 16 << 10), (400_000, 400_000), (8 << 20, 1 << 20)] {
+        let mut wire = Wire::new(config.clone(), 1000);
+        let to = Wire::peer(1).node;
+        wire.sides[0].sender.expect(&config, &to, || expected);
+        wire.offer(0, pattern(1, 4 << 20)).unwrap();
+        let (sent, window) = wire.sides[0].sender.window(&to);
+        assert_eq!(window, under_way);
+        assert!(sent <= window && sent + CHUNK_MAX > window, "{sent} of {window}");
+    }
+}

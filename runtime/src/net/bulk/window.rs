@@ -41,6 +41,8 @@ const PROBE_SAMPLES: u32 = 2;
 #[derive(Debug)]
 pub(crate) struct Window {
     bytes: f64,
+    /// Where it starts, also after a rest.
+    first: usize,
     max: usize,
     /// Doubles in a round trip, until a queue shows or this is reached.
     starting: Option<f64>,
@@ -69,10 +71,18 @@ fn target(base: Duration) -> Duration {
 }
 
 impl Window {
-    /// A window that may grow to `max` bytes.
+    /// A window that may grow to `max` bytes, for a path of which nothing is known.
+    #[cfg(test)]
     pub(crate) fn new(max: usize) -> Self {
+        Self::starting_at(WINDOW_START, max)
+    }
+
+    /// A window for a path that is expected to take `first` bytes at once.
+    pub(crate) fn starting_at(first: usize, max: usize) -> Self {
+        let first = first.max(WINDOW_START).min(max);
         Self {
-            bytes: WINDOW_START.min(max) as f64,
+            bytes: first as f64,
+            first,
             max: max.max(WINDOW_MIN),
             starting: Some(f64::INFINITY),
             base: None,
@@ -107,7 +117,7 @@ impl Window {
     /// Nothing is under way and nothing was for long: what is known of the path may be old.
     pub(crate) fn idle(&mut self, now: Duration) {
         if self.base.is_some() && now.saturating_sub(self.base_at) > BASE_AGE {
-            *self = Self::new(self.max);
+            *self = Self::starting_at(self.first, self.max);
             self.base_at = now;
         }
     }

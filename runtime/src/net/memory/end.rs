@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::MemoryConfig;
 use crate::id::Peer;
-use crate::net::{Class, ClassStats, LinkState, LinkStats};
+use crate::net::{Class, ClassStats, LinkState, LinkStats, Strikes};
 use crate::wire::Frame;
 
 #[derive(Default)]
@@ -15,6 +15,7 @@ pub(super) struct End {
     pub(super) link: u64,
     /// The peer as it last said hello.
     pub(super) peer: Option<Peer>,
+    pub(super) strikes: Strikes,
     pub(super) outs: BTreeMap<Class, Half>,
     ins: BTreeMap<Class, (u64, u64)>,
     /// Frames that wait for the link to be up.
@@ -146,9 +147,11 @@ impl End {
             peer: self.peer.clone().unwrap_or_else(unknown),
             state: self.state,
             rtt: self.rtt,
+            mtu: None,
             classes,
             reconnects: self.ups.saturating_sub(1),
             unknown_kinds: 0,
+            strikes: self.strikes.count(),
         }
     }
 }

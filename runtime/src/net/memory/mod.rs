@@ -35,7 +35,7 @@ use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, RefusedCounts, SendError,
     Transport,
 };
-use crate::id::{ClusterId, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
 /// What holds for every node of an in-memory network.
@@ -277,8 +277,8 @@ impl Transport for Node {
         });
     }
 
-    fn learn(&self, contact: Contact) {
-        self.core.with(|state, _| state.learn(&self.me, &contact));
+    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
+        self.core.with(|state, now| state.learn(&self.me, &contact, life, now));
     }
 
     fn forget(&self, node: &NodeId) {
@@ -299,6 +299,14 @@ impl Transport for Node {
 
     fn refused(&self) -> RefusedCounts {
         self.core.lock().refused(&self.me)
+    }
+
+    fn breach(&self, peer: &Peer, why: &str) {
+        let banned = self.core.with(|state, now| state.breach(&self.me, peer, why, now));
+        if let Some(banned) = banned {
+            tracing::warn!(%peer, why, banned, "the peer broke the protocol; the link is closed");
+            self.events.struck(peer, why, banned);
+        }
     }
 
     fn close(&self, reason: &str) {

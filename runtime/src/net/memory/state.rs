@@ -11,7 +11,7 @@ use super::MemoryConfig;
 use super::end::End;
 use super::pipe::{Item, Links, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
-use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError};
+use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, Why};
 use crate::wire::{Frame, HEADER_LEN};
 
 /// A node's place in [`State::nodes`]: one a name, whatever its life.
@@ -29,7 +29,7 @@ pub(super) struct Call {
 pub(super) enum News {
     Frame(Peer, Class, Frame),
     Up(Peer),
-    Down(Peer, String),
+    Down(Peer, Why),
     Drained(NodeId, Class),
     Undelivered(NodeId, Class, Frame),
 }
@@ -227,7 +227,13 @@ impl State {
         (node.peer.incarnation == me.incarnation && node.life != Life::Over).then_some(ix)
     }
 
-    pub(super) fn learn(&mut self, me: &Peer, contact: &Contact) {
+    pub(super) fn learn(
+        &mut self,
+        me: &Peer,
+        contact: &Contact,
+        life: Option<Incarnation>,
+        now: Duration,
+    ) {
         let Some(ix) = self.living(me) else { return };
         // The name alone suffices to reach it, and it may not have joined yet: a place is kept for it.
         let peer = match self.by_name(&contact.node) {
@@ -249,6 +255,44 @@ impl State {
             }
         };
         self.nodes[ix].contacts.insert(contact.node.clone(), peer);
+        let end = self.nodes[ix].ends.get(&peer);
+        let known = end.and_then(|end| end.peer.as_ref()).map(|peer| peer.incarnation);
+        let up = end.is_some_and(|end| end.state == LinkState::Up);
+        if up && life.zip(known).is_some_and(|(life, known)| known < life) {
+            self.moved(ix, peer, now);
+        }
+    }
+
+    /// Ends a link to an earlier life of a peer. What has not left goes to the later one, but for bulk transfers, which
+    /// are given back: half of one is of no use there.
+    fn moved(&mut self, node: Ix, peer: Ix, now: Duration) {
+        let unsent = self.withdraw(|parcel| {
+            let frame = matches!(parcel.load, Load::Frame(_));
+            parcel.from == node && parcel.to == peer && frame
+        });
+        let mut calls = Vec::new();
+        self.down(node, peer, "the node is now elsewhere", &mut calls);
+        let name = self.nodes[peer].peer.node.clone();
+        let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
+        let mut back = Vec::new();
+        for (class, parcel) in unsent {
+            let Load::Frame(frame) = parcel.load else { continue };
+            if class == Class::Bulk {
+                end.out(class).dropped += 1;
+                back.push(News::Undelivered(name.clone(), class, frame));
+            } else {
+                end.out(class).take(frame.body.len() + HEADER_LEN, &self.config);
+                end.held.push((class, frame));
+            }
+        }
+        let wanted = !end.held.is_empty();
+        back.into_iter().for_each(|news| self.tell(node, news, &mut calls));
+        if wanted {
+            self.dial(node, peer, now);
+        }
+        for call in calls {
+            self.schedule(now.max(self.fine), Event::Tell(call));
+        }
     }
 
     /// A node vanishes without a word.
@@ -438,12 +482,17 @@ impl State {
             Load::Refuse(reason) => {
                 let end = self.nodes[to].ends.get(&from);
                 if end.is_some_and(|end| end.link == link && end.state == LinkState::Connecting) {
-                    self.down(to, from, &format!("refused: {reason:?}"), calls);
+                    self.down_as(
+                        to,
+                        from,
+                        Why::refused(reason, format!("refused: {reason:?}")),
+                        calls,
+                    );
                 }
             }
             Load::Goodbye(why) => {
                 if self.nodes[to].ends.get(&from).is_some_and(|end| end.link == link) {
-                    self.down(to, from, &why, calls);
+                    self.down(to, from, why, calls);
                 }
             }
             Load::Frame(frame) => {
@@ -476,8 +525,10 @@ impl State {
     ) {
         let node = &mut self.nodes[to];
         let known = node.ends.get(&from).and_then(|end| end.peer.clone());
+        let banned = node.ends.get(&from).is_some_and(|end| end.strikes.is_banned(now));
         let refuse = match &known {
             _ if node.life != Life::Running => Some(RefuseReason::Closing),
+            _ if banned => Some(RefuseReason::Banned),
             Some(known) if known.incarnation > peer.incarnation => {
                 Some(RefuseReason::StaleIncarnation)
             }
@@ -560,12 +611,22 @@ impl State {
     // --- ends --------------------------------------------------------------------------------------------------
 
     /// A node's side of a link ends; what it had queued is given back.
-    pub(super) fn down(&mut self, node: Ix, peer: Ix, why: &str, calls: &mut Vec<Call>) {
+    pub(super) fn down(
+        &mut self,
+        node: Ix,
+        peer: Ix,
+        why: impl Into<String>,
+        calls: &mut Vec<Call>,
+    ) {
+        self.down_as(node, peer, Why::from(why), calls);
+    }
+
+    fn down_as(&mut self, node: Ix, peer: Ix, why: Why, calls: &mut Vec<Call>) {
         let other = self.nodes[peer].peer.clone();
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
         let told = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
         let held = end.reset();
-        self.tell(node, News::Down(told.clone(), why.to_owned()), calls);
+        self.tell(node, News::Down(told.clone(), why), calls);
         let unsent = self.withdraw(|parcel| parcel.from == node && parcel.to == peer);
         let unsent = unsent.into_iter().filter_map(|(class, parcel)| match parcel.load {
             Load::Frame(frame) => Some((class, frame)),
@@ -577,6 +638,30 @@ impl State {
             }
             self.tell(node, News::Undelivered(told.node.clone(), class, frame), calls);
         }
+    }
+
+    /// A peer broke the protocol: its link is closed. Returns whether it is banned now; none if there was no link.
+    pub(super) fn breach(
+        &mut self,
+        me: &Peer,
+        peer: &Peer,
+        why: &str,
+        now: Duration,
+    ) -> Option<bool> {
+        let (ix, other) = (self.living(me)?, self.by_name(&peer.node)?);
+        let end = self.nodes[ix].ends.get_mut(&other)?;
+        if end.state != LinkState::Up || end.peer.as_ref() != Some(peer) {
+            return None;
+        }
+        let (link, banned) = (end.link, end.strikes.strike(now.max(self.fine)));
+        let mut calls = Vec::new();
+        self.down(ix, other, why, &mut calls);
+        let load = Load::Goodbye(why.to_owned());
+        self.post(Parcel { from: ix, to: other, link, load }, Class::Bulk, GREETING, now);
+        for call in calls {
+            self.schedule(now.max(self.fine), Event::Tell(call));
+        }
+        Some(banned)
     }
 
     pub(super) fn forget(&mut self, me: &Peer, node: &NodeId, now: Duration) {

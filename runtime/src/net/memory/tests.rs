@@ -5,8 +5,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 
 use super::*;
-use crate::id::Incarnation;
-use crate::net::{Inbox, SendError, Undelivered};
+use crate::net::{Inbox, SendError, Undelivered, Why};
 use crate::wire::Kind;
 
 const MS: Duration = Duration::from_millis(1);
@@ -43,7 +42,7 @@ impl Inbox for Log {
     fn up(&self, peer: &Peer) {
         self.push(format!("up {} {}", peer.node, peer.incarnation.0));
     }
-    fn down(&self, peer: &Peer, why: &str) {
+    fn down(&self, peer: &Peer, why: &Why) {
         self.push(format!("down {} {}: {why}", peer.node, peer.incarnation.0));
     }
     fn undelivered(&self, (node, kind, body): Undelivered) {
@@ -163,7 +162,7 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     impl Events for Drained {
         fn frame(&self, _: &Peer, _: Class, _: Frame) {}
         fn up(&self, _: &Peer) {}
-        fn down(&self, _: &Peer, _: &str) {}
+        fn down(&self, _: &Peer, _: &Why) {}
         fn drained(&self, _: &NodeId, class: Class) {
             self.0.lock().unwrap().push(class);
         }
@@ -177,7 +176,7 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     let me = peer("x", "a", 1);
     let a = Node { core: Arc::clone(&net.0), me, events: events.clone() };
     a.start();
-    a.learn(b.contact());
+    a.learn(b.contact(), None);
     let to = NodeId::from("b");
     let frame = || Frame::new(Kind::TELL, vec![0; 1000]);
     let taken = (0..20).filter(|_| a.send(&to, Class::Steal, frame()).is_ok()).count();
@@ -257,6 +256,35 @@ async fn a_killed_node_is_missed_and_its_next_life_is_another_peer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_began_a_later_life_gets_what_was_queued_for_it() {
+    let net = MemoryNet::new(1);
+    let profile = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(2_000);
+    net.set_link(&"x".into(), &"y".into(), profile);
+    let ((a, a_log), (b, _)) = pair(&net);
+    tell(&a, &b, Class::Steal, 1, 1).unwrap();
+    sleep(SECOND).await;
+    net.kill(&"b".into());
+    let (b2, b2_log) = node(&net, peer("y", "b", 2));
+    // The line takes two of them before it is told that the other side is dead.
+    for head in 2..8 {
+        tell(&a, &b, Class::Steal, head, 1000).unwrap();
+    }
+    a.learn_life(b2.contact(), Incarnation(2));
+    tell(&a, &b, Class::Steal, 8, 1000).unwrap();
+    sleep(SECOND).await;
+    let ups = ["up b 1", "down b 1: the node is now elsewhere", "up b 2"];
+    assert_eq!(a_log.lines(), ups);
+    let lines = b2_log.lines();
+    let heads: Vec<&str> = lines[1..].iter().map(|line| &line[5..6]).collect();
+    assert!(["3", "4"].contains(&heads[0]) && heads.last() == Some(&"8"), "{lines:?}");
+    assert!(heads.windows(2).all(|pair| pair[0] < pair[1]), "{lines:?}");
+    a.learn_life(b2.contact(), Incarnation(1));
+    a.learn_life(b2.contact(), Incarnation(2));
+    sleep(SECOND).await;
+    assert_eq!(a_log.lines(), ups, "nothing new");
+}
+
+#[tokio::test(start_paused = true)]
 async fn closing_sends_what_is_queued_and_says_goodbye() {
     let net = MemoryNet::new(1);
     net.set_link(&"x".into(), &"y".into(), LinkProfile::default().delay(10 * MS).rate(100_000));
@@ -270,6 +298,43 @@ async fn closing_sends_what_is_queued_and_says_goodbye() {
     assert_eq!(b_log.count("tell"), 4);
     assert_eq!(b_log.lines().last().unwrap(), "down a 1: the peer has closed");
     assert_eq!(a_log.lines(), ["up b 1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_bulk_transfers_but_not_for_ever() {
+    for (rate, through) in [(1_000_000, true), (10_000, false)] {
+        let net = MemoryNet::new(1);
+        net.set_link(&"x".into(), &"y".into(), LinkProfile::default().delay(10 * MS).rate(rate));
+        let ((a, _), (b, b_log)) = pair(&net);
+        a.send(&b.me().node, Class::Bulk, Kind::TASK_RESULT, vec![7; 500_000]).unwrap();
+        let start = Instant::now();
+        a.close("done").await;
+        assert!(start.elapsed() <= crate::net::BULK_GRACE + 2 * SECOND, "{:?}", start.elapsed());
+        assert_eq!(tell(&a, &b, Class::Steal, 9, 1), Err(SendError::Closed));
+        sleep(SECOND).await;
+        assert_eq!(b_log.count("task-result"), usize::from(through));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_breaks_the_protocol_too_often_is_shut_out_for_a_while() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    for strike in 1..=3 {
+        let nonsense = Frame::new(Kind::BULK_CREDIT, &[0xc1; 9][..]);
+        b.transport().send(&a.me().node, Class::Control, nonsense).unwrap();
+        sleep(SECOND).await;
+        assert_eq!((a_log.count("down b"), b_log.count("down a")), (strike, strike));
+    }
+    assert_eq!(a.links()[0].strikes, 3);
+    tell(&b, &a, Class::Steal, 1, 1).unwrap();
+    sleep(SECOND).await;
+    assert_eq!(b_log.lines()[b_log.lines().len() - 2], "down a 1: refused: Banned");
+    assert_eq!(a.refused()[&crate::net::RefuseReason::Banned], 1);
+    sleep(crate::net::BAN).await;
+    tell(&b, &a, Class::Steal, 2, 1).unwrap();
+    sleep(SECOND).await;
+    assert_eq!(a_log.count("tell 2"), 1);
 }
 
 /// Round trips of steals over 10 ms each way at 1 MB/s, sorted, while `len` bytes go the same way in bulk.

@@ -14,9 +14,10 @@ use tokio::time::timeout;
 
 use super::machine::{Conn, Event};
 use super::{Code, Entry, Greeted, Shared, Slot};
+use crate::id::NodeId;
 use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
 use crate::net::tls::{NodeName, SERVER_NAME};
-use crate::net::{Address, RefuseReason};
+use crate::net::{Address, BAN, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
 /// Time for the peer to take in a refusal before the connection goes.
@@ -24,18 +25,22 @@ const REFUSAL_GRACE: Duration = Duration::from_secs(1);
 
 /// Why a dial led to no link.
 struct Failure {
-    why: String,
+    why: Why,
     /// To try again would fail again.
     fatal: bool,
 }
 
 impl Failure {
     fn passing(why: impl ToString) -> Self {
-        Self { why: why.to_string(), fatal: false }
+        Self { why: why.to_string().into(), fatal: false }
     }
 
     fn fatal(why: impl ToString) -> Self {
-        Self { why: why.to_string(), fatal: true }
+        Self { why: why.to_string().into(), fatal: true }
+    }
+
+    fn refused(reason: RefuseReason, why: String) -> Self {
+        Self { why: Why::refused(reason, why), fatal: true }
     }
 
     fn of_connection(error: &ConnectionError) -> Self {
@@ -43,10 +48,13 @@ impl Failure {
         let (code, what) = match error {
             ConnectionError::TransportError(error) => (error.code, error.to_string()),
             ConnectionError::ConnectionClosed(close) => (close.error_code, error.to_string()),
+            ConnectionError::VersionMismatch => {
+                return Self::refused(RefuseReason::Protocol, error.to_string());
+            }
             _ => return Self::passing(error),
         };
         match alert(code) {
-            Some(_) => Self::fatal(what),
+            Some(alert) => Self::refused(reason_of(alert), what),
             None => Self::passing(what),
         }
     }
@@ -96,7 +104,7 @@ impl Shared {
     async fn accept(self: Arc<Self>, incoming: Incoming) {
         let remote = incoming.remote_address();
         let limit = self.config.connect_timeout();
-        let config = self.configs.accept(self.cluster_at(remote.ip()).as_ref());
+        let config = self.configs.accept(self.cluster_at(remote).as_ref());
         let connecting = match incoming.accept_with(config) {
             Ok(connecting) => connecting,
             Err(error) => return self.not_connected(&error, remote),
@@ -149,7 +157,8 @@ impl Shared {
             conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
         let frame = read_frame(&mut recv).await.map_err(|why| bad(format!("no hello: {why}")))?;
         let hello: Hello = decode(Kind::HELLO, &frame).map_err(bad)?;
-        let greeted = Greeted { conn: conn.clone(), send, recv, first: None };
+        let role = certificate.may();
+        let greeted = Greeted { conn: conn.clone(), send, recv, role, first: None };
         let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
         match hello.check(&expected) {
             Ok(_protocol) => Ok((hello, greeted)),
@@ -159,12 +168,22 @@ impl Shared {
 
     fn hello(self: &Arc<Self>, hello: Hello, greeted: Greeted) {
         let entry = self.entry(&hello.node, &hello.cluster);
+        if self.is_banned(&entry) {
+            let detail = banned(&hello.node);
+            self.count_refused(RefuseReason::Banned, greeted.conn.remote_address(), &detail);
+            self.runtime.spawn(self.clone().refuse(greeted, RefuseReason::Banned, detail));
+            return;
+        }
         let id = Conn::Theirs(self.next_conn.fetch_add(1, Ordering::Relaxed));
         let conn = greeted.conn.clone();
         {
             let mut link = entry.lock();
             link.cluster = hello.cluster;
-            if let (None, Some(Address::Socket(address))) = (link.address, hello.address) {
+            // Of a later life nobody knows better than itself where it is.
+            let later = link.machine.incarnation().is_some_and(|known| known < hello.incarnation);
+            if let Some(Address::Socket(address)) = hello.address
+                && (later || link.address.is_none())
+            {
                 link.address = Some(address);
             }
             link.conns.insert(id, Slot::Greeted(greeted));
@@ -182,7 +201,7 @@ impl Shared {
         if matches!(entry.lock().conns.get(&id), Some(Slot::Greeted(_))) {
             let (shared, entry) = (self.clone(), entry.clone());
             self.runtime.spawn(async move {
-                let why = conn.closed().await.to_string();
+                let why = conn.closed().await.to_string().into();
                 let mut link = entry.lock();
                 if matches!(link.conns.get(&id), Some(Slot::Greeted(_))) {
                     link.conns.remove(&id);
@@ -257,6 +276,9 @@ impl Shared {
     }
 
     async fn call(&self, entry: &Entry, dial: u64) -> Result<(Welcome, Greeted), Failure> {
+        if self.is_banned(entry) {
+            return Err(Failure::refused(RefuseReason::Banned, banned(&entry.node)));
+        }
         let (address, cluster) = {
             let link = entry.lock();
             let address = link.address.ok_or_else(|| Failure::passing("no address is known"))?;
@@ -302,25 +324,35 @@ impl Shared {
             conn.close(Code::Refused.into(), b"as you say");
             let passing = matches!(
                 refuse.reason,
-                RefuseReason::Crossed | RefuseReason::Closing | RefuseReason::BadHello
+                RefuseReason::Crossed
+                    | RefuseReason::Closing
+                    | RefuseReason::BadHello
+                    | RefuseReason::Banned
             );
             let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
-            return Err(if passing { Failure::passing(why) } else { Failure::fatal(why) });
+            return Err(Failure { why: Why::refused(refuse.reason, why), fatal: !passing });
         }
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
             .map_err(|why| self.hang_up(&conn, RefuseReason::BadHello, why))?;
         welcome
             .check(&entry.node, &certificate)
             .map_err(|refuse| self.hang_up(&conn, refuse.reason, refuse.detail))?;
-        Ok((welcome, Greeted { conn, send, recv, first: None }))
+        Ok((welcome, Greeted { conn, send, recv, role: certificate.may(), first: None }))
     }
 
     /// This side called and does not like who answers.
     fn hang_up(&self, conn: &Connection, reason: RefuseReason, detail: String) -> Failure {
         self.count_refused(reason, conn.remote_address(), &detail);
         conn.close(Code::Refused.into(), detail.as_bytes());
-        Failure::fatal(detail)
+        Failure::refused(reason, detail)
     }
+}
+
+fn banned(node: &NodeId) -> String {
+    format!(
+        "{node} broke the protocol {STRIKES} times of late: no link for {} s; do both run the same version?",
+        BAN.as_secs()
+    )
 }
 
 /// Whom the peer's certificate names. TLS has checked its chain by now.

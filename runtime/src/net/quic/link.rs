@@ -20,6 +20,7 @@ use super::{Code, Entry, Greeted, Shared};
 use crate::id::Peer;
 use crate::net::Class;
 use crate::net::hello::Goodbye;
+use crate::net::tls::Role;
 use crate::wire::{self, Frame, Kind};
 
 /// Bodies from this length on go to quinn as they are; shorter ones are copied together with their headers, for a copy
@@ -32,6 +33,7 @@ const READ_CHUNKS: usize = 32;
 pub(super) struct Live {
     pub conn: Connection,
     pub peer: Peer,
+    pub role: Role,
     /// Whether frames may still be taken from the queues for it, and handed out from it.
     alive: AtomicBool,
     /// The peer's goodbye.
@@ -41,19 +43,25 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub fn new(conn: Connection, peer: Peer) -> Self {
+    pub fn new(conn: Connection, peer: Peer, role: Role) -> Self {
         let (alive, goodbye) = (AtomicBool::new(true), Mutex::default());
-        Self { conn, peer, alive, goodbye, seen: Default::default() }
+        Self { conn, peer, role, alive, goodbye, seen: Default::default() }
     }
 
     fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Ends it at once: nothing more is taken for it or handed out from it.
-    pub fn abandon(&self, code: Code, why: &str) {
+    /// Nothing more is taken for it or handed out from it; that it is closed follows.
+    pub fn retire(&self) {
         self.alive.store(false, Ordering::Release);
+    }
+
+    /// Ends it at once: nothing more is taken for it or handed out from it. Whether it was in use until now.
+    pub fn abandon(&self, code: Code, why: &str) -> bool {
+        let was_alive = self.alive.swap(false, Ordering::AcqRel);
         self.conn.close(code.into(), why.as_bytes());
+        was_alive
     }
 
     fn goodbye(&self) -> Option<String> {
@@ -69,7 +77,7 @@ pub(super) async fn run(
     live: Arc<Live>,
     greeted: Greeted,
 ) {
-    let Greeted { conn, send, recv, first } = greeted;
+    let Greeted { conn, send, recv, first, .. } = greeted;
     let mut writers = JoinSet::new();
     let mut readers = JoinSet::new();
     let ends = || End { shared: shared.clone(), entry: entry.clone(), live: live.clone() };
@@ -107,6 +115,7 @@ pub(super) async fn run(
     let orderly = said || goodbye.is_some() || matches!(error, ConnectionError::LocallyClosed);
     let why =
         goodbye.map_or_else(|| error.to_string(), |why| format!("the peer says goodbye: {why}"));
+    let why = why.into();
     entry.lock().conns.remove(&key);
     let wanted = !entry.is_empty();
     shared.feed(&entry, Event::Lost { conn: key, why, orderly, wanted });
@@ -266,10 +275,8 @@ impl End {
         }
     }
 
-    /// The peer broke the protocol: the stream cannot go on, so the link does not either.
     fn broken(&self, why: &str) {
-        tracing::warn!(peer = %self.live.peer, why, "the peer broke the protocol; the link is closed");
-        self.live.abandon(Code::Protocol, why);
+        self.shared.broken(&self.entry, &self.live, why);
     }
 }
 

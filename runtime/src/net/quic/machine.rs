@@ -7,11 +7,12 @@
 //!   cannot replace a link that was made after it.
 //! - A valid hello while a link is up says that the peer lost that link: the new one replaces it.
 //! - A higher incarnation ends all that concerned the former life; a lower one is refused.
+//! - A peer that is known to have moved is dialled anew, and what waits goes to whoever answers under its name there.
 
 use std::time::Duration;
 
 use crate::id::Incarnation;
-use crate::net::RefuseReason;
+use crate::net::{RefuseReason, Why};
 
 /// A connection, from this peer's link's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,13 +32,16 @@ pub(super) enum Event {
     /// This side's dial was welcomed.
     Welcomed { dial: u64, incarnation: Incarnation, dials: u64 },
     /// This side's dial failed. `fatal`: to try again would fail again.
-    Failed { dial: u64, why: String, fatal: bool },
+    Failed { dial: u64, why: Why, fatal: bool },
     /// A connection is gone. `orderly`: the peer said goodbye. `wanted`: something waits to be sent.
-    Lost { conn: Conn, why: String, orderly: bool, wanted: bool },
+    Lost { conn: Conn, why: Why, orderly: bool, wanted: bool },
     /// The wait that `Action::Retry` asked for is over.
     Retry { serial: u64, wanted: bool },
     /// The user wants no link to this peer.
     Forget,
+    /// The user was told that the peer lives elsewhere, or (`life`) that it began a later life. `up`: the link that stood
+    /// when that was told. `wanted`: something waits to be sent.
+    Moved { up: Option<Conn>, life: Option<Incarnation>, wanted: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +59,7 @@ pub(super) enum Action {
     /// Tell the user; frames may flow over `conn` both ways.
     Up { conn: Conn, incarnation: Incarnation, again: bool },
     /// Tell the user.
-    Down { incarnation: Incarnation, why: String },
+    Down { incarnation: Incarnation, why: Why },
     /// Give back what waits to be sent.
     DropQueue,
 }
@@ -92,6 +96,8 @@ pub(super) struct Machine {
     /// Tells one wait from the next.
     serial: u64,
     was_up: bool,
+    /// The peer is known to have moved: what waits is for whoever answers there, a later life too.
+    moved: bool,
 }
 
 impl Machine {
@@ -109,6 +115,7 @@ impl Machine {
             failed: 0,
             serial: 0,
             was_up: false,
+            moved: false,
         }
     }
 
@@ -177,10 +184,48 @@ impl Machine {
                 }
                 self.phase = Phase::Idle;
                 self.failed = 0;
+                self.moved = false;
                 out.push(Action::DropQueue);
             }
+            Event::Moved { up, life, wanted } => self.peer_moved(up, life, wanted, &mut out),
         }
         out
+    }
+
+    /// Ends what stands with the place, or the life, that the peer has left; what waits is kept and goes to the new one.
+    fn peer_moved(
+        &mut self,
+        up: Option<Conn>,
+        life: Option<Incarnation>,
+        wanted: bool,
+        out: &mut Vec<Action>,
+    ) {
+        let newer = life.is_some_and(|life| self.incarnation.is_some_and(|known| known < life));
+        match self.phase {
+            // A link that came up since is not of the past, unless its life is.
+            Phase::Up(conn) if newer || up == Some(conn) => {
+                out.push(Action::Abandon(conn));
+                self.phase = Phase::Idle;
+                self.down("the node is now elsewhere".into(), out);
+            }
+            Phase::Up(_) => return,
+            Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Ours(dial))),
+            Phase::Idle | Phase::Backoff(_) => {}
+        }
+        self.phase = Phase::Idle;
+        self.failed = 0;
+        if newer {
+            self.drop_parked(out);
+            self.incarnation = life;
+            self.void = 0;
+        }
+        if let Some((conn, dial)) = self.parked.take() {
+            return self.welcome(conn, dial, out);
+        }
+        self.moved = true;
+        if wanted {
+            self.dial(out);
+        }
     }
 
     fn hello(&mut self, conn: Conn, life: Incarnation, dial: u64, out: &mut Vec<Action>) {
@@ -236,7 +281,7 @@ impl Machine {
             self.phase = Phase::Idle;
             self.down("the node began a new life".into(), out);
         }
-        if self.incarnation.is_some() {
+        if self.incarnation.is_some() && !self.moved {
             out.push(Action::DropQueue);
         }
         self.incarnation = Some(life);
@@ -252,12 +297,13 @@ impl Machine {
     fn up(&mut self, conn: Conn, out: &mut Vec<Action>) {
         self.phase = Phase::Up(conn);
         self.failed = 0;
+        self.moved = false;
         let again = std::mem::replace(&mut self.was_up, true);
         let incarnation = self.incarnation.unwrap_or_default();
         out.push(Action::Up { conn, incarnation, again });
     }
 
-    fn down(&mut self, why: String, out: &mut Vec<Action>) {
+    fn down(&mut self, why: Why, out: &mut Vec<Action>) {
         out.push(Action::Down { incarnation: self.incarnation.unwrap_or_default(), why });
     }
 
@@ -267,10 +313,11 @@ impl Machine {
         out.push(Action::Dial(self.dials));
     }
 
-    fn attempt_failed(&mut self, why: String, fatal: bool, out: &mut Vec<Action>) {
+    fn attempt_failed(&mut self, why: Why, fatal: bool, out: &mut Vec<Action>) {
         self.failed += 1;
         if fatal || self.failed >= self.attempts_max {
             self.failed = 0;
+            self.moved = false;
             self.down(why, out);
             out.push(Action::DropQueue);
         } else {

@@ -205,6 +205,16 @@ impl World {
         }
     }
 
+    /// A side is told that the other is elsewhere (where it is found all the same).
+    fn moved(&mut self, me: usize) {
+        let up = match self.sides[me].machine.phase() {
+            Phase::Up(conn) => Some(conn),
+            _ => None,
+        };
+        let wanted = !self.sides[me].queue.is_empty();
+        self.feed(me, Event::Moved { up, life: None, wanted });
+    }
+
     fn step(&mut self, choice: u8, which: usize, faults: &mut u32) {
         let me = which % 2;
         match choice {
@@ -217,7 +227,11 @@ impl World {
             200..=229 => drop(self.ring(me)),
             _ if *faults > 0 && self.next > 0 => {
                 *faults -= 1;
-                self.fault((which / 2) as u64 % self.next);
+                if which & 0x100 == 0 {
+                    self.fault((which / 2) as u64 % self.next);
+                } else {
+                    self.moved(me);
+                }
             }
             _ => {}
         }
@@ -315,7 +329,7 @@ fn a_later_life_replaces_a_link_and_an_earlier_one_is_refused() {
     assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
     let actions = machine.handle(hello(3, 6, 1));
     let conn = Conn::Theirs(3);
-    let why = "the node began a new life".to_owned();
+    let why = "the node began a new life".into();
     assert_eq!(
         actions,
         [
@@ -326,6 +340,30 @@ fn a_later_life_replaces_a_link_and_an_earlier_one_is_refused() {
             Action::Up { conn, incarnation: Incarnation(6), again: true },
         ]
     );
+}
+
+#[test]
+fn what_waits_for_a_peer_that_moved_is_for_its_later_life() {
+    let mut machine = machine();
+    machine.handle(hello(1, 5, 1));
+    let up = Some(Conn::Theirs(1));
+    let moved = |life, up| Event::Moved { up, life, wanted: true };
+    let down =
+        Action::Down { incarnation: Incarnation(5), why: "the node is now elsewhere".into() };
+    let closed = [Action::Abandon(Conn::Theirs(1)), down, Action::Dial(1)];
+    assert_eq!(machine.handle(moved(None, up)), closed);
+    let welcomed = Event::Welcomed { dial: 1, incarnation: Incarnation(6), dials: 0 };
+    let conn = Conn::Ours(1);
+    let up = Action::Up { conn, incarnation: Incarnation(6), again: true };
+    assert_eq!(machine.handle(welcomed), [up], "nothing is given back");
+    // Of the link that came up since, the news said nothing.
+    assert_eq!(machine.handle(moved(None, Some(Conn::Theirs(1)))), []);
+    assert_eq!(machine.handle(moved(Some(Incarnation(6)), None)), []);
+    let actions = machine.handle(moved(Some(Incarnation(7)), None));
+    assert_eq!((&actions[0], &actions[2]), (&Action::Abandon(conn), &Action::Dial(2)));
+    let refused = machine.handle(hello(9, 6, 9));
+    let conn = Conn::Theirs(9);
+    assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
 }
 
 #[test]
@@ -356,7 +394,7 @@ fn waits_double_up_to_a_bound_and_differ() {
     let mut waits = Vec::new();
     for _ in 0..12 {
         let Some(Action::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
-        let failed = Event::Failed { dial, why: String::new(), fatal: false };
+        let failed = Event::Failed { dial, why: "".into(), fatal: false };
         let [Action::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
         waits.push(after);
         actions = machine.handle(Event::Retry { serial, wanted: true });

@@ -14,7 +14,7 @@ mod settings;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -24,15 +24,16 @@ use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use self::link::Live;
 use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
 use self::settings::Configs;
-use super::tls::{NodeIdentity, TlsError};
+use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
-    Address, Class, Contact, Events, LinkState, LinkStats, NetConfig, RefuseReason, RefusedCounts,
-    SendError, Transport,
+    Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
+    RefuseReason, RefusedCounts, SendError, Strikes, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -101,7 +102,9 @@ struct Shared {
     grid: String,
     config: NetConfig,
     configs: Configs,
+    start: Instant,
     address: SocketAddr,
+    buffers: Option<Buffers>,
     endpoint: Endpoint,
     runtime: Handle,
     events: Arc<dyn Events>,
@@ -123,6 +126,7 @@ struct Entry {
     idle: AtomicBool,
     reconnects: AtomicU64,
     unknown_kinds: AtomicU64,
+    strikes: Mutex<Strikes>,
 }
 
 struct Link {
@@ -145,6 +149,8 @@ struct Greeted {
     conn: Connection,
     send: SendStream,
     recv: RecvStream,
+    /// What its certificate lets it do.
+    role: Role,
     /// What must be written before anything else.
     first: Option<Frame>,
 }
@@ -166,7 +172,7 @@ impl Quic {
         }
         let configs = Configs::new(&config, identity)?;
         let bind_error = |source| NetError::Bind { what: config.bind.to_string(), source };
-        let socket = settings::socket(&config)?;
+        let (socket, buffers) = settings::socket(&config)?;
         let bound = socket.local_addr().map_err(bind_error)?;
         let address = match config.advertise {
             Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), bound.port()),
@@ -188,7 +194,9 @@ impl Quic {
             grid: identity.grid().to_owned(),
             config,
             configs,
+            start: Instant::now(),
             address,
+            buffers,
             endpoint,
             runtime,
             events,
@@ -221,14 +229,18 @@ impl Transport for Quic {
         self.0.runtime.spawn(self.0.clone().accept_all());
     }
 
-    fn learn(&self, contact: Contact) {
+    fn learn(&self, contact: Contact, life: Option<Incarnation>) {
         if contact.node == self.0.me.node {
             return;
         }
         let entry = self.0.entry(&contact.node, &contact.cluster);
         let mut link = entry.lock();
+        let known = link.machine.incarnation();
+        if life.is_some_and(|life| known.is_some_and(|known| life < known)) {
+            return tracing::debug!(node = %contact.node, "old news of where it is");
+        }
         link.cluster = contact.cluster;
-        link.address = match contact.address {
+        let address = match contact.address {
             Address::Socket(address) => Some(address),
             Address::Memory | Address::Via(_) => {
                 tracing::warn!(node = %contact.node, address = ?contact.address,
@@ -236,6 +248,28 @@ impl Transport for Quic {
                 None
             }
         };
+        let up = match link.machine.phase() {
+            Phase::Up(conn) => Some(conn),
+            _ => None,
+        };
+        let newer = life.is_some() && known.is_some() && life != known;
+        // A link to the very life that is told of stands, by whatever way it was made.
+        let stands = up.is_some() && life.is_some() && life == known;
+        let elsewhere = link.address.is_some() && address.is_some() && link.address != address;
+        link.address = address;
+        if !newer && (stands || !elsewhere) {
+            return;
+        }
+        if let Some(Slot::Live(live)) = up.and_then(|conn| link.conns.get(&conn)) {
+            live.retire(); // what is sent from now on waits for the new link
+        }
+        drop(link);
+        let shared = self.0.clone();
+        // On the endpoint's thread, where events are told.
+        self.0.runtime.spawn(async move {
+            let wanted = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
+            shared.feed(&entry, Event::Moved { up, life, wanted });
+        });
     }
 
     fn forget(&self, node: &NodeId) {
@@ -270,6 +304,24 @@ impl Transport for Quic {
         self.0.find(to).map_or(0, |entry| entry.queue(class).room())
     }
 
+    fn buffers(&self) -> Option<Buffers> {
+        self.0.buffers
+    }
+
+    fn role(&self, node: &NodeId) -> Option<Role> {
+        let entry = self.0.find(node)?;
+        let link = entry.lock();
+        link.conns.values().find_map(|slot| match slot {
+            Slot::Live(live) => Some(live.role),
+            _ => None,
+        })
+    }
+
+    fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
+        let cluster = self.0.find(node)?.lock().cluster.clone();
+        self.0.config.links.get(&cluster).copied()
+    }
+
     fn links(&self) -> Vec<LinkStats> {
         let peers = self.0.peers.read().unwrap_or_else(PoisonError::into_inner);
         peers.values().map(|entry| entry.stats()).collect()
@@ -277,6 +329,17 @@ impl Transport for Quic {
 
     fn refused(&self) -> RefusedCounts {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn breach(&self, peer: &Peer, why: &str) {
+        let Some(entry) = self.0.find(&peer.node) else { return };
+        let live = entry.lock().conns.values().find_map(|slot| match slot {
+            Slot::Live(live) if live.peer == *peer => Some(live.clone()),
+            _ => None,
+        });
+        if let Some(live) = live {
+            self.0.broken(&entry, &live, why);
+        }
     }
 
     fn close(&self, reason: &str) {
@@ -301,6 +364,10 @@ impl Entry {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn strikes(&self) -> MutexGuard<'_, Strikes> {
+        self.strikes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn queue(&self, class: Class) -> &Queue {
         &self.queues[class as usize]
     }
@@ -317,20 +384,20 @@ impl Entry {
             Phase::Backoff(_) => LinkState::Backoff,
             Phase::Up(_) => LinkState::Up,
         };
-        let rtt = link.conns.values().find_map(|slot| match slot {
-            Slot::Live(live) => {
-                let path = live.conn.stats().path;
-                (path.sent_packets >= RTT_PACKETS).then_some(path.rtt)
-            }
+        let path = link.conns.values().find_map(|slot| match slot {
+            Slot::Live(live) => Some(live.conn.stats().path),
             _ => None,
         });
+        let rtt = path.filter(|path| path.sent_packets >= RTT_PACKETS).map(|path| path.rtt);
         LinkStats {
             peer: self.peer(&link),
             state,
             rtt,
+            mtu: path.map(|path| path.current_mtu),
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
+            strikes: self.strikes().count(),
         }
     }
 
@@ -381,21 +448,48 @@ impl Shared {
                 idle: AtomicBool::new(true),
                 reconnects: AtomicU64::new(0),
                 unknown_kinds: AtomicU64::new(0),
+                strikes: Mutex::default(),
             })
         };
         peers.entry(node.clone()).or_insert_with(new).clone()
     }
 
     /// The cluster that a node at this address was said to be in: its policy is used before the node has said its name.
-    fn cluster_at(&self, ip: IpAddr) -> Option<ClusterId> {
+    /// A node dials from where it listens; behind a translation of addresses the host alone says something, if all nodes
+    /// known there are of one cluster.
+    fn cluster_at(&self, remote: SocketAddr) -> Option<ClusterId> {
         if self.config.links.is_empty() {
             return None;
         }
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
-        peers.values().find_map(|entry| {
+        let mut of_host = None;
+        let mut several = false;
+        for entry in peers.values() {
             let link = entry.lock();
-            (link.address?.ip() == ip).then(|| link.cluster.clone())
-        })
+            let Some(address) = link.address.filter(|known| known.ip() == remote.ip()) else {
+                continue;
+            };
+            if address == remote {
+                return Some(link.cluster.clone());
+            }
+            several |= of_host.as_ref().is_some_and(|other| *other != link.cluster);
+            of_host = Some(link.cluster.clone());
+        }
+        of_host.filter(|_| !several)
+    }
+
+    /// The peer broke the protocol: the stream cannot go on, so the link does not either.
+    fn broken(&self, entry: &Entry, live: &Live, why: &str) {
+        if !live.abandon(Code::Protocol, why) {
+            return; // one strike a link is enough
+        }
+        let banned = entry.strikes().strike(self.start.elapsed());
+        tracing::warn!(peer = %live.peer, why, banned, "the peer broke the protocol; the link is closed");
+        self.events.struck(&live.peer, why, banned);
+    }
+
+    fn is_banned(&self, entry: &Entry) -> bool {
+        entry.strikes().is_banned(self.start.elapsed())
     }
 
     /// Lets a link's machine handle an event and does what it says. `Wanted` may come from any thread (it only ever
@@ -408,10 +502,15 @@ impl Shared {
         let actions = link.machine.handle(event);
         let idle = link.machine.phase() == Phase::Idle;
         // What is to be given back is taken out first: the user may send anew while it is told.
-        let dropped = match actions.contains(&Action::DropQueue) {
-            true => CLASSES.map(|class| (class, entry.queue(class).give_back())).into(),
-            false => Vec::new(),
+        // A link that goes down takes with it what waits of bulk transfers, for half a transfer is of no use to the next.
+        let ended = actions.iter().any(|action| matches!(action, Action::Down { .. }));
+        let classes = match actions.contains(&Action::DropQueue) {
+            true => &CLASSES[..],
+            false if ended => &[Class::Bulk],
+            false => &[],
         };
+        let dropped: Vec<_> =
+            classes.iter().map(|class| (*class, entry.queue(*class).give_back())).collect();
         entry.idle.store(idle, Ordering::SeqCst);
         for action in &actions {
             if let Action::Dial(dial) = *action {
@@ -450,7 +549,9 @@ impl Shared {
                 Some(Slot::Greeted(greeted)) => {
                     greeted.conn.close(Code::Crossed.into(), b"crossed")
                 }
-                Some(Slot::Live(live)) => live.abandon(Code::Crossed, "replaced or forgotten"),
+                Some(Slot::Live(live)) => {
+                    let _ = live.abandon(Code::Crossed, "replaced or forgotten"); // it may have been retired
+                }
                 None => {}
             },
             Action::Retry { after, serial } => {
@@ -470,7 +571,7 @@ impl Shared {
                 let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live = Arc::new(Live::new(greeted.conn.clone(), peer));
+                let live = Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role));
                 link.conns.insert(conn, Slot::Live(live.clone()));
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");

@@ -12,6 +12,7 @@ use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use super::NetError;
 use crate::id::ClusterId;
+use crate::net::Buffers;
 use crate::net::config::{
     Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, MAX_INCOMING, NetConfig, RECEIVE_WINDOW,
     SEND_WINDOW,
@@ -87,7 +88,7 @@ fn transport(config: &NetConfig, policy: &LinkPolicy) -> TransportConfig {
 }
 
 /// Opens the socket: on `bind`, or on the first free port of `ports` when `bind` names none.
-pub(super) fn socket(config: &NetConfig) -> Result<UdpSocket, NetError> {
+pub(super) fn socket(config: &NetConfig) -> Result<(UdpSocket, Option<Buffers>), NetError> {
     let bind = config.bind;
     let range = match config.ports {
         Some((first, last)) if bind.port() == 0 => first..=last,
@@ -97,8 +98,8 @@ pub(super) fn socket(config: &NetConfig) -> Result<UdpSocket, NetError> {
     for port in range.clone() {
         match UdpSocket::bind(SocketAddr::new(bind.ip(), port)) {
             Ok(socket) => {
-                raise_buffers(&socket, config.socket_buffer);
-                return Ok(socket);
+                let buffers = raise_buffers(&socket, config.socket_buffer);
+                return Ok((socket, buffers));
             }
             Err(error) => last = error,
         }
@@ -112,7 +113,7 @@ pub(super) fn socket(config: &NetConfig) -> Result<UdpSocket, NetError> {
 }
 
 /// Best effort: the system may grant less, and says so in the log. Its usual default loses packets even on loopback.
-fn raise_buffers(socket: &UdpSocket, bytes: usize) {
+fn raise_buffers(socket: &UdpSocket, bytes: usize) -> Option<Buffers> {
     let sock = || UdpSockRef::from(socket);
     let granted = UdpSocketState::new(sock()).and_then(|state| {
         let _ = state.set_recv_buffer_size(sock(), bytes);
@@ -122,7 +123,11 @@ fn raise_buffers(socket: &UdpSocket, bytes: usize) {
     match granted {
         Ok((receive, send)) => {
             tracing::info!(asked = bytes, receive, send, "UDP socket buffers granted, in bytes");
+            Some(Buffers { asked: bytes as u64, receive: receive as u64, send: send as u64 })
         }
-        Err(error) => tracing::warn!(%error, "the UDP socket's buffers could not be raised"),
+        Err(error) => {
+            tracing::warn!(%error, "the UDP socket's buffers could not be raised");
+            None
+        }
     }
 }

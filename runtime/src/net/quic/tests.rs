@@ -6,6 +6,7 @@ use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 
 use super::*;
+use crate::net::Why;
 use crate::net::hello::Hello;
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY};
 use crate::wire::{self, Kind};
@@ -62,8 +63,8 @@ impl Events for Log {
     fn up(&self, peer: &Peer) {
         self.push(Told::Up(peer.to_string(), peer.incarnation.0));
     }
-    fn down(&self, peer: &Peer, why: &str) {
-        self.push(Told::Down(peer.to_string(), peer.incarnation.0, why.to_owned()));
+    fn down(&self, peer: &Peer, why: &Why) {
+        self.push(Told::Down(peer.to_string(), peer.incarnation.0, why.text.clone()));
     }
     fn drained(&self, _to: &NodeId, class: Class) {
         self.push(Told::Drained(class));
@@ -97,7 +98,7 @@ impl Node {
     }
 
     fn knows(&self, other: &Node) {
-        self.quic.learn(other.contact());
+        self.quic.learn(other.contact(), None);
     }
 
     fn id(&self) -> &NodeId {
@@ -173,6 +174,31 @@ async fn frames_arrive_in_order_in_every_class_both_ways() {
     }
     a.close().await;
     until("down at b", || b.log.downs() == 1).await;
+    b.close().await;
+}
+
+#[tokio::test]
+async fn what_is_expected_of_a_cluster_holds_for_its_nodes_alone() {
+    let ca = grid();
+    let policy = LinkPolicy { rtt_ms: 20.0, bandwidth: 1e6, ..LinkPolicy::default() };
+    let links = [(ClusterId::from("c"), policy)].into();
+    let a = Node::open(&ca, "a", 1, NetConfig { links, ..NetConfig::default() });
+    let (b, shared) = (Node::new(&ca, "b"), &a.quic.0);
+    let Address::Socket(at_b) = b.quic.address() else { panic!() };
+    assert_eq!((a.quic.expected(b.id()), shared.cluster_at(at_b)), (None, None), "not known");
+    a.knows(&b);
+    assert_eq!(a.quic.expected(b.id()), Some(policy));
+    let elsewhere = SocketAddr::new(at_b.ip(), 1);
+    assert_eq!(shared.cluster_at(at_b), Some("c".into()));
+    assert_eq!(shared.cluster_at(elsewhere), Some("c".into()), "its host");
+    let address = Address::Socket(SocketAddr::new(at_b.ip(), 2));
+    a.quic.learn(Contact { node: "d-1".into(), cluster: "d".into(), address }, None);
+    assert_eq!(a.quic.expected(&"d-1".into()), None);
+    assert_eq!(shared.cluster_at(at_b), Some("c".into()));
+    assert_eq!(shared.cluster_at(elsewhere), None, "two clusters are at this host");
+    a.send(&b, Class::Control, "x").unwrap();
+    until("x", || b.log.bodies(Class::Control).len() == 1).await;
+    a.close().await;
     b.close().await;
 }
 
@@ -321,6 +347,63 @@ async fn a_later_life_replaces_an_earlier_one_which_is_then_refused() {
     }
 }
 
+/// The link to a dead life would swallow what is sent until the idle timeout.
+#[tokio::test]
+async fn a_node_that_moved_is_dialled_anew_and_gets_what_was_queued() {
+    for life in [None, Some(Incarnation(11))] {
+        let ca = grid();
+        let a = Node::new(&ca, "a");
+        let old = Node::open(&ca, "b", 10, NetConfig::default());
+        a.knows(&old);
+        a.send(&old, Class::Control, "to the old").unwrap();
+        until("up", || a.log.ups() == 1 && old.log.bodies(Class::Control).len() == 1).await;
+        let new = Node::open(&ca, "b", 11, NetConfig::default());
+        // Nothing is awaited here, so nothing can leave meanwhile.
+        a.send(&old, Class::Control, "before").unwrap();
+        a.send(&old, Class::Bulk, "a part").unwrap();
+        a.quic.learn(new.contact(), life);
+        a.send(&new, Class::Control, "after").unwrap();
+        until("both at the new", || new.log.bodies(Class::Control).len() == 2).await;
+        assert_eq!(new.log.bodies(Class::Control), ["before", "after"]);
+        assert!(new.log.bodies(Class::Bulk).is_empty());
+        assert_eq!(old.log.bodies(Class::Control).len(), 1);
+        let why = "the node is now elsewhere".to_owned();
+        let told = [
+            Told::Up("c/b".into(), 10),
+            Told::Down("c/b".into(), 10, why),
+            Told::Undelivered(Class::Bulk, "a part".into()),
+            Told::Up("c/b".into(), 11),
+        ];
+        assert_eq!(a.log.all(), told);
+        // Old news, and other ways to the life that is there, change nothing.
+        a.quic.learn(old.contact(), Some(Incarnation(10)));
+        a.quic.learn(old.contact(), Some(Incarnation(11)));
+        a.quic.learn(new.contact(), Some(Incarnation(11)));
+        a.send(&new, Class::Control, "still").unwrap();
+        until("still", || new.log.bodies(Class::Control).len() == 3).await;
+        assert_eq!((a.log.ups(), a.log.downs()), (2, 1));
+        for node in [&a, &old, &new] {
+            node.close().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dial_to_where_a_node_was_does_not_hold_it_up() {
+    let ca = grid();
+    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = Address::Socket(silent.local_addr().unwrap());
+    a.quic.learn(Contact { address, ..b.contact() }, None);
+    a.send(&b, Class::Steal, "x").unwrap();
+    assert_eq!(a.quic.links()[0].state, LinkState::Connecting);
+    a.knows(&b);
+    until("x", || b.log.bodies(Class::Steal).len() == 1).await;
+    assert_eq!((a.log.ups(), a.log.downs()), (1, 0));
+    a.close().await;
+    b.close().await;
+}
+
 #[tokio::test]
 async fn a_node_that_cannot_be_reached_is_down_and_what_was_queued_comes_back() {
     let ca = grid();
@@ -334,7 +417,7 @@ async fn a_node_that_cannot_be_reached_is_down_and_what_was_queued_comes_back() 
     // A socket that never answers.
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = Address::Socket(silent.local_addr().unwrap());
-    a.quic.learn(Contact { node: "b".into(), cluster: "c".into(), address });
+    a.quic.learn(Contact { node: "b".into(), cluster: "c".into(), address }, None);
     for body in ["one", "two"] {
         a.quic.send(&"b".into(), Class::Steal, Frame::new(Kind::TELL, body)).unwrap();
     }
@@ -374,7 +457,7 @@ async fn closing_is_quick_whatever_is_under_way() {
     let a = Node::new(&ca, "a");
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = Address::Socket(silent.local_addr().unwrap());
-    a.quic.learn(Contact { node: "b".into(), cluster: "c".into(), address });
+    a.quic.learn(Contact { node: "b".into(), cluster: "c".into(), address }, None);
     a.quic.send(&"b".into(), Class::Steal, Frame::new(Kind::TELL, "x")).unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
     a.close().await;
@@ -558,7 +641,7 @@ async fn the_calling_side_refuses_too() {
 
     // At the address of d lives c.
     let c = Node::new(&ca, "c");
-    a.quic.learn(Contact { node: "d".into(), ..c.contact() });
+    a.quic.learn(Contact { node: "d".into(), ..c.contact() }, None);
     a.quic.send(&"d".into(), Class::Control, Frame::new(Kind::TELL, "for d alone")).unwrap();
     until("another node", || a.refused(RefuseReason::Identity) == 1).await;
     until("given back", || a.log.downs() == 2).await;
@@ -573,7 +656,6 @@ async fn the_calling_side_refuses_too() {
 async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_skipped() {
     let ca = grid();
     let node = Node::new(&ca, "a");
-    let stranger = Stranger::new(Stranger::of(&ca, "b"));
     let raw = |frame: &Frame| [&frame.header()[..], &frame.body[..]].concat();
     let unknown = [&[3, 0, 0, 0, 0xe7, 3, 1, 0][..], b"???"].concat();
     let breaks: [&[u8]; 4] = [
@@ -583,7 +665,10 @@ async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_sk
         &raw(&Frame::new(Kind::GOODBYE, "\u{1}")), // a goodbye that cannot be decoded
     ];
     for (i, bytes) in breaks.iter().enumerate() {
-        let hello = Hello { dial: 1 + i as u64, ..hello("b") };
+        // Each of them another node, for a third strike would be one too many.
+        let name = format!("b{i}");
+        let stranger = Stranger::new(Stranger::of(&ca, &name));
+        let hello = hello(&name);
         let (conn, mut control, _) = stranger.say(&node, &said(&hello)).await.unwrap();
         control.write_all(&unknown).await.unwrap();
         control.write_all(&raw(&Frame::new(Kind::TELL, "known"))).await.unwrap();
@@ -594,7 +679,9 @@ async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_sk
         let quinn::ConnectionError::ApplicationClosed(close) = reason else { panic!("{reason:?}") };
         assert_eq!(close.error_code, Code::Protocol.into());
     }
-    assert_eq!(node.quic.links()[0].unknown_kinds, 4);
+    let counts: Vec<_> =
+        node.quic.links().iter().map(|link| (link.unknown_kinds, link.strikes)).collect();
+    assert_eq!(counts, [(1, 1); 4]);
     node.close().await;
 }
 
@@ -642,7 +729,7 @@ async fn the_user_may_send_from_within_an_event() {
         fn up(&self, peer: &Peer) {
             self.send(&peer.node, "ping");
         }
-        fn down(&self, peer: &Peer, _: &str) {
+        fn down(&self, peer: &Peer, _: &Why) {
             self.send(&peer.node, "still there?");
         }
         fn drained(&self, _: &NodeId, _: Class) {}
@@ -666,7 +753,7 @@ async fn the_user_may_send_from_within_an_event() {
         .collect();
     let (a, b) = (&nodes[0], &nodes[1]);
     let me = b.0.me().clone();
-    a.0.learn(Contact { node: me.node, cluster: me.cluster, address: b.0.address() });
+    a.0.learn(Contact { node: me.node, cluster: me.cluster, address: b.0.address() }, None);
     a.0.send(&"b".into(), Class::Control, Frame::new(Kind::TELL, "ping")).unwrap();
     // a hears b's ping and one pong; b hears two pings and the pong to its own.
     until("echoes", || {

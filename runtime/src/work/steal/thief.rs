@@ -25,7 +25,7 @@ const REST_WIDE_MAX: Duration = Duration::from_millis(4000);
 const REST_AWAITING_SHARE: u32 = 5;
 /// A request unanswered for so long is given up; its answer is still taken when it comes.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
-/// The same between clusters.
+/// The same between clusters, for links of which nothing is expected.
 const TIMEOUT_WIDE: Duration = Duration::from_secs(20);
 
 /// Whether thief and victim share a cluster.
@@ -85,6 +85,8 @@ struct Pending {
     victim: NodeId,
     scope: Scope,
     since: Instant,
+    /// When it is given up.
+    until: Instant,
     leapfrog: bool,
 }
 
@@ -119,6 +121,8 @@ pub struct Thief {
     cluster: ClusterId,
     policy: StealPolicy,
     clusters: BTreeMap<NodeId, ClusterId>,
+    /// How long an answer may take, by node of another cluster, where something is expected of its link.
+    timeouts_expected: BTreeMap<NodeId, Duration>,
     lanes: [Lane; 2],
     pending: BTreeMap<u32, Pending>,
     next_id: u32,
@@ -136,6 +140,7 @@ impl Thief {
             cluster,
             policy,
             clusters: BTreeMap::new(),
+            timeouts_expected: BTreeMap::new(),
             lanes: [Lane::new(REST_LOCAL_MAX), Lane::new(REST_WIDE_MAX)],
             pending: BTreeMap::new(),
             next_id: 0,
@@ -166,6 +171,18 @@ impl Thief {
         for (lane, victims) in self.lanes.iter_mut().zip([local, wide]) {
             lane.victims = victims;
             lane.refresh();
+        }
+    }
+
+    /// How long the answers of these nodes may take, in place of the usual time.
+    pub fn expect(&mut self, timeouts: BTreeMap<NodeId, Duration>) {
+        self.timeouts_expected = timeouts;
+    }
+
+    fn timeout(&self, victim: &NodeId) -> Duration {
+        match self.scope_of(victim) {
+            Scope::Local => TIMEOUT_LOCAL,
+            Scope::Wide => self.timeouts_expected.get(victim).copied().unwrap_or(TIMEOUT_WIDE),
         }
     }
 
@@ -259,7 +276,7 @@ impl Thief {
                 if let Some(id) = self.lanes[lane].outstanding
                     && let Some(pending) = self.pending.get(&id)
                 {
-                    let until = pending.since + timeout(pending.scope);
+                    let until = pending.until;
                     wake = Some(wake.map_or(until, |wake| wake.min(until)));
                 }
             }
@@ -291,12 +308,8 @@ impl Thief {
     }
 
     fn give_up_old(&mut self, now: Instant) {
-        let old: Vec<u32> = self
-            .pending
-            .iter()
-            .filter(|(_, p)| now >= p.since + timeout(p.scope))
-            .map(|(id, _)| *id)
-            .collect();
+        let old: Vec<u32> =
+            self.pending.iter().filter(|(_, p)| now >= p.until).map(|(id, _)| *id).collect();
         for id in old {
             if let Some(pending) = self.pending.remove(&id) {
                 self.timeouts[pending.scope as usize] += 1;
@@ -320,7 +333,8 @@ impl Thief {
         let id = self.next_id;
         let scope = self.scope_of(&to);
         let leapfrog = awaited.is_some();
-        self.pending.insert(id, Pending { lane, victim: to.clone(), scope, since: now, leapfrog });
+        let (victim, until) = (to.clone(), now + self.timeout(&to));
+        self.pending.insert(id, Pending { lane, victim, scope, since: now, until, leapfrog });
         self.lanes[lane].outstanding = Some(id);
         ThiefAction::Request { to, id, scope, awaited }
     }
@@ -401,13 +415,6 @@ enum Choice {
     Ask(NodeId, Option<TaskPath>),
     Rest(Instant),
     Nobody,
-}
-
-fn timeout(scope: Scope) -> Duration {
-    match scope {
-        Scope::Local => TIMEOUT_LOCAL,
-        Scope::Wide => TIMEOUT_WIDE,
-    }
 }
 
 #[cfg(test)]
@@ -632,5 +639,20 @@ mod tests {
         assert_eq!(second.len(), 1);
         assert_eq!(second[0].2, Scope::Wide);
         assert_ne!(second[0].0, first[1].0);
+    }
+
+    #[test]
+    fn what_is_expected_of_a_link_decides_when_a_steal_is_given_up() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        thief.expect([(NodeId::from("b0"), Duration::from_secs(7))].into());
+        thief.view(&view(&[("a0", "a"), ("b0", "b")]));
+        thief.set_hungry(true);
+        let now = Instant::now();
+        let actions = thief.pump(&[], now);
+        assert!(actions.contains(&ThiefAction::Wake(now + Duration::from_secs(7))), "{actions:?}");
+        thief.pump(&[], now + Duration::from_secs(6));
+        assert_eq!(thief.timeouts(), [0, 0]);
+        thief.pump(&[], now + Duration::from_secs(7));
+        assert_eq!(thief.timeouts(), [0, 1]);
     }
 }

@@ -1,0 +1,138 @@
+//! Who may send what: the roles of certificates against the messages of the runtime's own actors.
+//!
+//! | role   | may                                                                                  |
+//! | ------ | ------------------------------------------------------------------------------------ |
+//! | client | submit jobs under its own name, cancel them, ask for the grid's status               |
+//! | node   | register under its own name, report and coordinate jobs, tell clients and the scheduler |
+//! | head   | all that a client may, and give orders to nodes and sites                            |
+//!
+//! A message that speaks of its sender must name the node of the link's certificate. What a process sends to itself is not
+//! judged, and networks without certificates (in memory) know no roles. Must not know what the messages do.
+
+use springtide_runtime::net::tls::Role;
+use springtide_runtime::remote::{Refusal, Sender};
+
+use crate::cluster::{ClusterJoined, ClusterPeriod, Joined, Period};
+use crate::scheduler::Submit;
+use crate::site::Register;
+
+type Verdict = Result<(), Refusal>;
+
+/// Orders to nodes and sites.
+pub(crate) fn head<M>(from: &Sender<'_>, _: &M) -> Verdict {
+    from.is(&[Role::Head])
+}
+
+/// Orders of whoever submitted a job.
+pub(crate) fn client<M>(from: &Sender<'_>, _: &M) -> Verdict {
+    from.is(&[Role::Client, Role::Head])
+}
+
+/// Words of those who work for a job, or of the scheduler in their place.
+pub fn worker<M>(from: &Sender<'_>, _: &M) -> Verdict {
+    from.is(&[Role::Node, Role::Head])
+}
+
+pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
+    client(from, message)?;
+    from.holds(|peer| message.client.node == peer.node)
+}
+
+pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
+    from.is(&[Role::Node])?;
+    let Register { contact, incarnation, .. } = message;
+    from.holds(|peer| {
+        contact.node == peer.node
+            && contact.cluster == peer.cluster
+            && *incarnation == peer.incarnation
+    })
+}
+
+pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
+}
+
+pub(crate) fn period(from: &Sender<'_>, message: &Period) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.report.node == peer.node)
+}
+
+pub(crate) fn cluster_joined(from: &Sender<'_>, message: &ClusterJoined) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.cluster == peer.cluster)
+}
+
+pub(crate) fn cluster_period(from: &Sender<'_>, message: &ClusterPeriod) -> Verdict {
+    worker(from, message)?;
+    from.holds(|peer| message.cluster == peer.cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::id::{Incarnation, Peer};
+    use springtide_runtime::net::{Address, Contact};
+
+    use super::*;
+    use crate::job::JobParams;
+
+    fn contact(node: &str, cluster: &str) -> Contact {
+        let address = Address::Socket(([127, 0, 0, 1], 47000).into());
+        Contact { node: node.into(), cluster: cluster.into(), address }
+    }
+
+    fn life(incarnation: u64) -> Peer {
+        Peer { node: "ams-1".into(), cluster: "ams".into(), incarnation: Incarnation(incarnation) }
+    }
+
+    const ALL: [Option<Role>; 5] =
+        [Some(Role::Head), Some(Role::Node), Some(Role::Client), Some(Role::Other), None];
+
+    /// Which of the roles above a verdict admits.
+    fn admitted(verdict: impl Fn(&Sender<'_>) -> Verdict) -> [bool; 5] {
+        let peer = life(5);
+        ALL.map(|role| match verdict(&Sender { peer: &peer, role }) {
+            Ok(()) => true,
+            Err(why) => {
+                assert_eq!(why, Refusal::Role);
+                false
+            }
+        })
+    }
+
+    #[test]
+    fn each_role_may_what_the_table_says() {
+        assert_eq!(admitted(|from| head(from, &())), [true, false, false, false, true]);
+        assert_eq!(admitted(|from| client(from, &())), [true, false, true, false, true]);
+        assert_eq!(admitted(|from| worker(from, &())), [true, true, false, false, true]);
+        let register_of = |node, cluster, life| Register {
+            contact: contact(node, cluster),
+            incarnation: Incarnation(life),
+            threads: 1,
+            fingerprint: 7,
+            pid: 1,
+        };
+        let own = register_of("ams-1", "ams", 5);
+        assert_eq!(admitted(|from| register(from, &own)), [false, true, false, false, true]);
+        let peer = life(5);
+        let from = Sender { peer: &peer, role: Some(Role::Node) };
+        for (node, cluster, life) in [("ams-2", "ams", 5), ("ams-1", "del", 5), ("ams-1", "ams", 6)]
+        {
+            let told = register(&from, &register_of(node, cluster, life));
+            assert_eq!(told, Err(Refusal::Identity), "{node} {cluster} {life}");
+        }
+        let submit_of = |client| Submit {
+            name: "fib".into(),
+            body: vec![1].into(),
+            fingerprint: 7,
+            params: JobParams::default(),
+            clusters: None,
+            client: contact(client, "ams"),
+            program: None,
+        };
+        let own = submit_of("ams-1");
+        assert_eq!(admitted(|from| submit(from, &own)), [true, false, true, false, true]);
+        let from = Sender { peer: &peer, role: Some(Role::Client) };
+        assert_eq!(submit(&from, &submit_of("client-7")), Err(Refusal::Identity));
+    }
+}

@@ -1,0 +1,122 @@
+//! The prober: tells how other nodes are reached from its own, for `net check`.
+//!
+//! One on every process of a grid. Must not know what is done with its answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::NodeId;
+use springtide_runtime::net::{Buffers, Contact, Net};
+use springtide_runtime::remote::{Hub, Remote, RemoteError};
+use springtide_runtime::remote_message;
+use tokio::time::Instant;
+
+use crate::admit;
+
+/// Its published name.
+pub const PROBER: &str = "prober";
+
+/// How long one answer may take.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Round trips measured, the shortest of which counts. Meanwhile larger and larger packets are tried on the path, one a
+/// round trip: from 1200 bytes to 1452, or where they are lost, in a dozen steps.
+const ROUNDS: usize = 24;
+
+/// To a prober: are you there?
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Ping {}
+
+/// To a prober: how do you reach these?
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CheckPaths {
+    /// Whom.
+    pub contacts: Vec<Contact>,
+}
+
+/// How one node reaches others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paths {
+    /// Of its socket.
+    pub buffers: Option<Buffers>,
+    /// By node.
+    pub paths: BTreeMap<NodeId, Path>,
+}
+
+/// The path to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// Shortest round trip of a call, microseconds; absent when it was not reached.
+    pub round_trip_us: Option<u64>,
+    /// Largest packet seen to get through, bytes of UDP payload.
+    pub mtu: Option<u16>,
+    /// Why it was not reached.
+    pub error: Option<String>,
+}
+
+remote_message! {
+    "ping" => Ping;
+    "check-paths" => CheckPaths -> Paths;
+}
+
+/// The prober actor, published as [`PROBER`].
+pub struct Prober {
+    hub: Arc<Hub>,
+}
+
+impl Prober {
+    /// Starts it on this arbiter and publishes it.
+    pub fn publish(hub: &Arc<Hub>) {
+        let prober = Prober { hub: Arc::clone(hub) }.start();
+        let published = hub.publish(PROBER, prober);
+        published.accepts::<Ping>().accepts_from::<CheckPaths>(admit::client);
+    }
+}
+
+impl Actor for Prober {
+    type Context = Context<Self>;
+}
+
+impl Handler<Ping> for Prober {
+    type Result = ();
+
+    fn handle(&mut self, _: Ping, _: &mut Self::Context) {}
+}
+
+impl Handler<CheckPaths> for Prober {
+    type Result = ResponseFuture<Paths>;
+
+    fn handle(&mut self, message: CheckPaths, _: &mut Self::Context) -> Self::Result {
+        let hub = Arc::clone(&self.hub);
+        Box::pin(async move {
+            let buffers = hub.net().buffers();
+            let mut paths = BTreeMap::new();
+            for contact in message.contacts {
+                paths.insert(contact.node.clone(), path(&hub, contact).await);
+            }
+            Paths { buffers, paths }
+        })
+    }
+}
+
+/// How a node is reached from this one.
+pub async fn path(hub: &Arc<Hub>, contact: Contact) -> Path {
+    let net: &Net = hub.net();
+    let node = contact.node.clone();
+    net.introduce(contact);
+    let prober: Remote<Prober> = hub.remote(&node, PROBER);
+    let mut best = Duration::MAX;
+    for _ in 0..ROUNDS {
+        let asked = Instant::now();
+        match prober.send(Ping {}).deadline(WITHIN).await {
+            // Another version without a prober: that it says so is an answer.
+            Ok(()) | Err(RemoteError::NoActor { .. }) => best = best.min(asked.elapsed()),
+            Err(error) => return Path { error: Some(error.to_string()), ..Path::default() },
+        }
+    }
+    let mtu = net.links().into_iter().find(|link| link.peer.node == node).and_then(|l| l.mtu);
+    let round_trip_us = Some(u64::try_from(best.as_micros()).unwrap_or(u64::MAX));
+    Path { round_trip_us, mtu, error: None }
+}
