@@ -11,6 +11,7 @@ pub mod head;
 pub mod job;
 pub mod links;
 pub mod node;
+pub mod policy;
 pub mod probe;
 pub mod provider;
 pub mod scheduler;

@@ -1,0 +1,203 @@
+//! What table tests of single decisions are written with: a job in an artificial state, decided period by period.
+
+use std::collections::BTreeMap;
+
+use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+
+use super::model::check;
+use super::*;
+
+/// `n` workers of a cluster: speed, overhead, inter-cluster overhead.
+#[derive(Clone, Copy)]
+pub(super) struct Group(
+    pub(super) &'static str,
+    pub(super) u32,
+    pub(super) f64,
+    pub(super) f64,
+    pub(super) f64,
+);
+
+/// A job in an artificial state, decided period by period.
+#[derive(Clone)]
+pub(super) struct Case {
+    pub(super) snapshot: Snapshot,
+    pub(super) workers: BTreeMap<ClusterId, Vec<WorkerStats>>,
+    pub(super) memory: Memory,
+    pub(super) settings: Settings,
+}
+
+impl Case {
+    pub(super) fn of(groups: &[Group]) -> Self {
+        let settings = Settings::default();
+        let mut case = Self {
+            snapshot: Snapshot {
+                epoch: Epoch(1),
+                period: 100,
+                period_s: 10.0,
+                elapsed_s: 1000.0,
+                ..Snapshot::default()
+            },
+            workers: BTreeMap::new(),
+            memory: Memory::new(&settings),
+            settings,
+        };
+        for &Group(cluster, n, speed, overhead, inter) in groups {
+            let list = case.workers.entry(cluster.into()).or_default();
+            for i in 0..n {
+                list.push(WorkerStats {
+                    node: format!("{cluster}{}", list.len()).as_str().into(),
+                    speed: Some(speed),
+                    overhead,
+                    overhead_inter: inter,
+                    joined: 50 + i,
+                    ..WorkerStats::default()
+                });
+            }
+        }
+        case.root(&format!("{}0", groups[0].0));
+        case
+    }
+
+    /// Equal nodes in two clusters (the first with the root), all as efficient as `efficiency`.
+    pub(super) fn even(n: u32, efficiency: f64) -> Self {
+        let waits = 1.0 - efficiency;
+        let half = n / 2;
+        Self::of(
+            &[Group("a", n - half, 1.0, waits, 0.01), Group("b", half, 1.0, waits, 0.01)]
+                [..if half == 0 { 1 } else { 2 }],
+        )
+    }
+
+    pub(super) fn root(&mut self, node: &str) -> &mut Self {
+        let of = |list: &Vec<WorkerStats>| list.iter().any(|w| w.node.as_str() == node);
+        let cluster = self.workers.iter().find(|(_, list)| of(list)).map(|(id, _)| id.clone());
+        self.snapshot.root = cluster.map(|cluster| Root { node: node.into(), cluster });
+        self
+    }
+
+    pub(super) fn each(&mut self, change: impl Fn(&mut WorkerStats)) -> &mut Self {
+        self.workers.values_mut().flatten().for_each(change);
+        self
+    }
+
+    pub(super) fn worker(&mut self, node: &str) -> &mut WorkerStats {
+        let mut all = self.workers.values_mut().flatten();
+        all.find(|w| w.node.as_str() == node).expect("it is there")
+    }
+
+    pub(super) fn uplink(&mut self, cluster: &str, bandwidth: f64) -> &mut Self {
+        self.snapshot.links.push(LinkEstimate {
+            a: cluster.into(),
+            b: "elsewhere".into(),
+            bandwidth: Some(bandwidth),
+            rtt_s: None,
+            age_s: 1.0,
+        });
+        self
+    }
+
+    pub(super) fn aggregate(&mut self) {
+        let agreed = Agreed::of(&self.memory, &self.settings);
+        self.snapshot.clusters = self
+            .workers
+            .iter()
+            .filter(|(_, workers)| !workers.is_empty())
+            .map(|(id, workers)| (id.clone(), ClusterAggregate::of(workers, &agreed)))
+            .collect();
+    }
+
+    pub(super) fn decide_as_is(&mut self) -> Decision {
+        let (snapshot, memory) = (self.snapshot.clone(), self.memory.clone());
+        let inputs = Inputs { snapshot, memory, settings: self.settings.clone() };
+        let (decision, memory) = decide(&inputs.snapshot, &inputs.memory, &inputs.settings);
+        check(&inputs, &decision);
+        self.memory = memory;
+        self.snapshot.period += 1;
+        self.snapshot.elapsed_s += self.snapshot.period_s;
+        self.snapshot.crashes.clear();
+        decision
+    }
+
+    /// One period.
+    pub(super) fn decide(&mut self) -> Decision {
+        self.aggregate();
+        self.decide_as_is()
+    }
+
+    /// So many bad periods as it takes.
+    pub(super) fn decide_patiently(&mut self) -> Decision {
+        for _ in 1..self.settings.bad_periods {
+            let first = self.decide();
+            assert!(removed(&first).is_empty(), "one bad period removes nobody: {first:?}");
+        }
+        self.decide()
+    }
+
+    /// The removed are gone, the asked-for are there (in the first cluster, as fast as `speed`), past all grace.
+    pub(super) fn obey(&mut self, decision: &Decision, speed: f64) -> &mut Self {
+        for action in &decision.actions {
+            match action {
+                Action::Remove { nodes, .. } => {
+                    let goes = |w: &WorkerStats| nodes.contains(&w.node);
+                    self.workers.values_mut().for_each(|list| list.retain(|w| !goes(w)));
+                }
+                Action::RemoveCluster { cluster, .. } => {
+                    self.workers.remove(cluster);
+                }
+                Action::Request(request) => {
+                    let list = self.workers.values_mut().next().expect("a cluster");
+                    let like = list[0].clone();
+                    for i in 0..request.count {
+                        let node: NodeId = format!("new{i}").as_str().into();
+                        list.push(WorkerStats { node, speed: Some(speed), ..like.clone() });
+                    }
+                }
+                Action::MoveRoot { to, cluster, .. } => {
+                    let (node, cluster) = (to.clone(), cluster.clone());
+                    self.snapshot.root = Some(Root { node, cluster });
+                }
+                Action::Withdraw { .. } => self.snapshot.requested = 0,
+            }
+        }
+        self
+    }
+}
+
+pub(super) fn removed(decision: &Decision) -> Vec<String> {
+    let nodes = decision.actions.iter().filter_map(|action| match action {
+        Action::Remove { nodes, .. } => Some(nodes.iter().map(ToString::to_string)),
+        _ => None,
+    });
+    nodes.flatten().collect()
+}
+
+pub(super) fn asked(decision: &Decision) -> u32 {
+    let counts = decision.actions.iter().map(|a| match a {
+        Action::Request(request) => request.count,
+        _ => 0,
+    });
+    counts.sum()
+}
+
+pub(super) fn request(decision: &Decision) -> &Request {
+    let found = decision.actions.iter().find_map(|a| match a {
+        Action::Request(request) => Some(request),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("nothing is asked for: {:?}", decision.why))
+}
+
+pub(super) fn cluster_removed(decision: &Decision) -> Option<&str> {
+    decision.actions.iter().find_map(|a| match a {
+        Action::RemoveCluster { cluster, .. } => Some(cluster.as_str()),
+        _ => None,
+    })
+}
+
+pub(super) fn text(decision: &Decision) -> String {
+    decision.why.iter().map(|reason| format!("{reason}\n")).collect()
+}
+
+pub(super) fn says(decision: &Decision, part: &str) -> bool {
+    text(decision).contains(part)
+}

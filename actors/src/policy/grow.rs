@@ -1,0 +1,164 @@
+//! How many nodes to ask for: growth above the band, replacement of lost capacity within it, the job's minimum below
+//! it.
+
+use super::decision::{Action, Prediction};
+use super::memory::{Aim, Memory, Trial};
+use super::reason::{Reason, Release};
+use super::turn::Turn;
+
+/// What keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
+const ROUNDING: f64 = 1e-9;
+
+/// Efficiency is above the band: so many nodes as bring it to the middle if the useful capacity stayed as it is.
+pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
+    let settings = turn.settings;
+    let n = turn.all.counted;
+    let wanted = (f64::from(n) * efficiency / settings.target() + ROUNDING).floor() as u32;
+    let wanted = wanted.min(most_after(turn)).max(n);
+    turn.say(Reason::Above { e_max: settings.e_max, wanted, expected: turn.expected });
+    let growth = wanted.saturating_sub(turn.expected);
+    let lost = refill_count(turn);
+    if lost > growth {
+        return ask(turn, lost, Aim::Refill);
+    }
+    if growth == 0 {
+        if wanted == n {
+            turn.say(Reason::BestSize { nodes: n });
+        }
+        renew(turn);
+        return;
+    }
+    let clock = turn.memory.clock_s;
+    if let Some(ceiling) = Memory::limit(&turn.memory.ceiling, clock).copied() {
+        let room = ceiling.nodes.saturating_sub(turn.expected);
+        if room < growth {
+            let (nodes, for_s) = (ceiling.nodes, ceiling.until_s - clock);
+            turn.say(Reason::NotRepeated { growth: true, nodes, for_s });
+        }
+        return ask(turn, growth.min(room), Aim::Grow);
+    }
+    ask(turn, growth, Aim::Grow);
+}
+
+/// Efficiency is within the band, or the refill undoes a harm: replaces lost capacity. Returns whether any is missing.
+pub(super) fn refill(turn: &mut Turn<'_>) -> bool {
+    let count = refill_count(turn);
+    if count > 0 {
+        ask(turn, count, Aim::Refill);
+    } else if turn.memory.refill.is_some() {
+        renew(turn); // it is on its way
+    }
+    turn.memory.refill.is_some()
+}
+
+/// There are fewer nodes than the job must have.
+pub(super) fn up_to_minimum(turn: &mut Turn<'_>) {
+    let (expected, min) = (turn.expected, turn.least());
+    turn.say(Reason::BelowMinimum { expected, min });
+    ask(turn, min - expected, Aim::Refill);
+}
+
+/// Nodes that no decision may go beyond.
+fn most_after(turn: &Turn<'_>) -> u32 {
+    let base = f64::from(turn.all.counted.max(turn.staying));
+    (base * turn.settings.most_growth).floor().min(f64::from(u32::MAX)) as u32
+}
+
+/// Nodes missing to the capacity that ran well: by their number and by their speed, whichever is less.
+fn refill_count(turn: &mut Turn<'_>) -> u32 {
+    let Some(refill) = turn.memory.refill.clone() else { return 0 };
+    let mean = turn.all.mean_speed();
+    let expected = turn.expected;
+    let by_number = refill.to.nodes.saturating_sub(expected);
+    let unmeasured = f64::from(expected.saturating_sub(turn.all.counted));
+    let have = turn.all.speed + unmeasured * mean;
+    let by_speed = ((refill.to.speed - have) / mean - ROUNDING).ceil().max(0.0);
+    let missing = if by_speed.is_nan() { by_number } else { by_number.min(by_speed as u32) };
+    if missing == 0 {
+        // What is asked for is not there yet.
+        if turn.snapshot.requested == 0 && turn.all.joining == 0 {
+            turn.memory.refill = None;
+            turn.say(Reason::RefillOver { expected, given_up: false });
+        }
+        return 0;
+    }
+    turn.say(Reason::Refilling { expected, to: refill.to.nodes, cause: refill.cause });
+    missing.min(most_after(turn).saturating_sub(expected))
+}
+
+/// Asks for nodes, within the job's maximum.
+pub(super) fn ask(turn: &mut Turn<'_>, count: u32, aim: Aim) {
+    let room = turn.most().saturating_sub(turn.expected);
+    if room < count {
+        turn.say(Reason::AtMaximum { max: turn.most() });
+    }
+    let count = count.min(room);
+    if count == 0 || renew(turn) {
+        return;
+    }
+    asked(turn, count, aim, None);
+    let prediction = predict(turn, count);
+    let trial: Trial = turn.trial(aim, prediction);
+    turn.act(trial);
+}
+
+/// Adds the request itself. A minimum speed of its own may be stricter than what was learned.
+pub(super) fn asked(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option<f64>) {
+    let mut request = turn.requirements();
+    request.count = count;
+    if let Some(own) = min_speed {
+        request.min_speed = Some(request.min_speed.map_or(own, |learned| learned.max(own)));
+    }
+    let fits = turn.fitting(&request).len() as u32;
+    let fitting = (!turn.snapshot.offers.is_empty()).then_some(fits);
+    turn.say(Reason::Asked { count, aim, fitting });
+    let better: Vec<_> = turn.memory.parole.iter().filter(|e| turn.is_better(e)).cloned().collect();
+    for entry in better {
+        turn.say(Reason::Released { who: entry.who, why: Release::Better });
+    }
+    turn.actions.push(Action::Request(request));
+}
+
+/// Withdraws a request that stayed unmet for too long: it is made anew next time, from what is then known. Returns
+/// whether it did.
+pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
+    let patience = u64::from(turn.settings.request_patience);
+    let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
+    if late {
+        withdraw(turn, true);
+    }
+    late
+}
+
+/// Takes back all that was asked for and has not arrived.
+pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
+    let count = turn.snapshot.requested;
+    if count > 0 && !turn.actions.iter().any(|a| matches!(a, Action::Withdraw { .. })) {
+        turn.actions.push(Action::Withdraw { count });
+        turn.say(Reason::Withdrawn { count, unmet });
+        turn.memory.requested_since = None;
+    }
+}
+
+/// What so many more nodes of mean speed will bring, by the bound of Eager, Zahorjan and Lazowska (*Speedup versus
+/// efficiency in parallel systems*) read as an equality: `e(n) = A / (n + A - 1)`, where the average parallelism `A`
+/// follows from the present `e` and `n`. Never better than the present efficiency, never less useful than now.
+fn predict(turn: &Turn<'_>, count: u32) -> Prediction {
+    let all = &turn.all;
+    let (n, speed) = (f64::from(all.counted), all.speed);
+    let nodes = all.counted.saturating_add(count);
+    if all.counted == 0 || speed <= 0.0 || all.max_speed <= 0.0 {
+        return Prediction { nodes, efficiency: 0.0, useful: 0.0 };
+    }
+    let busy = (all.useful / speed).clamp(0.0, 1.0);
+    let more = speed + f64::from(count) * all.mean_speed();
+    let then = match (busy * (n - 1.0)) / (1.0 - busy) {
+        parallelism if parallelism > 0.0 && parallelism.is_finite() => {
+            (parallelism / (f64::from(nodes) + parallelism - 1.0)).min(busy)
+        }
+        _ => busy, // one node, or none that ever waits: nothing is known of the limit
+    };
+    let useful = (more * then).max(all.useful);
+    let efficiency = (useful / (f64::from(nodes) * all.max_speed)).min(1.0);
+    Prediction { nodes, efficiency, useful }
+}

@@ -1,0 +1,485 @@
+//! A toy grid for the policy's tests, in closed loop: nodes with speeds, clusters with uplinks, an iterative
+//! application whose parallelism is limited, a scheduler with a free pool. The decision is the real one; only the
+//! world is a toy.
+//!
+//! One iteration takes `work / capacity + serial * mean(1 / speed) + slowest exchange over an uplink`: the second
+//! term is what makes efficiency fall with more nodes (with it, `e(n) = A / (n + A)`, A = work / serial) and what
+//! makes a slow node hold up the others; the third is what a thin uplink costs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+
+use super::*;
+
+/// A node of the toy grid.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub cluster: ClusterId,
+    pub speed: f64,
+    /// Foreign load: divides the speed.
+    pub load: f64,
+    pub state: State,
+    pub free: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Pool,
+    /// Asked for; there in the next period.
+    Coming,
+    Member {
+        since: u64,
+    },
+    /// Asked to leave; gone in the next period.
+    Leaving,
+    Dead,
+}
+
+/// The toy grid, the job on it and its coordinator.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// Bytes per second of each cluster's uplink.
+    pub uplinks: BTreeMap<ClusterId, f64>,
+    pub work: f64,
+    pub serial: f64,
+    /// Exchanged in an iteration if all of it were between clusters.
+    pub bytes: f64,
+    pub iterations: Option<u64>,
+    pub done: f64,
+    pub settings: Settings,
+    pub memory: Memory,
+    pub mode: Mode,
+    pub epoch: Epoch,
+    pub period: u64,
+    pub root: NodeId,
+    pub min_nodes: u32,
+    pub max_nodes: Option<u32>,
+    /// Relative error of what is measured: half of it the same for all in a period, half each node's own.
+    pub noise: f64,
+    pub seed: u64,
+    /// Nobody measures free nodes: offers tell no speeds, and grants cannot heed them.
+    pub blind: bool,
+    /// Requests not yet granted.
+    pub open: Vec<Request>,
+    pub crashes: Vec<Crash>,
+    histories: BTreeMap<NodeId, History>,
+    pub log: Vec<Logged>,
+    /// Nodes and iteration time, a period.
+    pub series: Vec<(u32, f64)>,
+}
+
+impl World {
+    /// Clusters of so many nodes, of which the first so many work: the application runs 100 s an iteration with
+    /// efficiency one half on 36 nodes, periods are the paper's 180 s.
+    pub fn of(clusters: &[(&str, u32, u32)]) -> Self {
+        let mut nodes = BTreeMap::new();
+        let mut uplinks = BTreeMap::new();
+        for &(cluster, all, members) in clusters {
+            uplinks.insert(cluster.into(), 10e6);
+            for i in 0..all {
+                let state = if i < members { State::Member { since: 0 } } else { State::Pool };
+                let node =
+                    Node { cluster: cluster.into(), speed: 1.0, load: 1.0, state, free: true };
+                nodes.insert(format!("{cluster}-{i:02}").as_str().into(), node);
+            }
+        }
+        let settings = Settings {
+            period_s: 180.0,
+            parole_s: 5400.0,
+            parole_cap_s: 64_800.0,
+            grace: 1,
+            ..Settings::default()
+        };
+        let root = format!("{}-00", clusters[0].0).as_str().into();
+        Self {
+            nodes,
+            uplinks,
+            work: 1800.0,
+            serial: 50.0,
+            bytes: 1.1e8,
+            iterations: None,
+            done: 0.0,
+            memory: Memory::new(&settings),
+            settings,
+            mode: Mode::Adaptive,
+            epoch: Epoch(1),
+            period: 0,
+            root,
+            min_nodes: 1,
+            max_nodes: None,
+            noise: 0.0,
+            seed: 1,
+            blind: false,
+            open: Vec::new(),
+            crashes: Vec::new(),
+            histories: BTreeMap::new(),
+            log: Vec::new(),
+            series: Vec::new(),
+        }
+    }
+
+    pub fn cluster(&mut self, cluster: &str) -> impl Iterator<Item = (&NodeId, &mut Node)> {
+        let cluster: ClusterId = cluster.into();
+        self.nodes.iter_mut().filter(move |(_, node)| node.cluster == cluster)
+    }
+
+    pub fn load(&mut self, cluster: &str, load: f64) {
+        self.cluster(cluster).for_each(|(_, node)| node.load = load);
+    }
+
+    pub fn crash(&mut self, cluster: &str) {
+        let mut crashes = Vec::new();
+        for (id, node) in self.cluster(cluster) {
+            if matches!(node.state, State::Member { .. } | State::Leaving) {
+                crashes.push(Crash { node: id.clone(), cluster: node.cluster.clone() });
+            }
+            node.state = State::Dead;
+        }
+        self.crashes.extend(crashes);
+    }
+
+    pub fn members(&self) -> u32 {
+        self.nodes.values().filter(|n| matches!(n.state, State::Member { .. })).count() as u32
+    }
+
+    pub fn members_of(&self, cluster: &str) -> u32 {
+        let cluster: ClusterId = cluster.into();
+        let member = |n: &&Node| matches!(n.state, State::Member { .. }) && n.cluster == cluster;
+        self.nodes.values().filter(member).count() as u32
+    }
+
+    fn working(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
+        let works = |n: &Node| matches!(n.state, State::Member { .. } | State::Leaving);
+        self.nodes.iter().filter(move |(_, node)| works(node))
+    }
+
+    /// Seconds an iteration takes now, and each cluster's share of it spent exchanging over its uplink.
+    fn iteration(&self) -> (f64, f64, BTreeMap<ClusterId, f64>) {
+        let mut capacity: BTreeMap<ClusterId, f64> = BTreeMap::new();
+        let (mut slowness, mut n) = (0.0, 0.0);
+        for (_, node) in self.working() {
+            *capacity.entry(node.cluster.clone()).or_default() += node.speed / node.load;
+            slowness += node.load / node.speed;
+            n += 1.0;
+        }
+        let all: f64 = capacity.values().sum();
+        let exchange: BTreeMap<ClusterId, f64> = capacity
+            .iter()
+            .map(|(id, own)| {
+                let share = own / all;
+                (id.clone(), self.bytes * share * (1.0 - share) / self.uplinks[id])
+            })
+            .collect();
+        let slowest = exchange.values().copied().fold(0.0, f64::max);
+        let time = self.work / all + self.serial * slowness / n + slowest;
+        let waits = exchange.into_iter().map(|(id, own)| (id, own.max(0.3 * slowest) / time));
+        (time, self.work / all / time, waits.collect())
+    }
+
+    /// From -1 to 1: the next of a small generator (splitmix64).
+    fn chance(&mut self) -> f64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.seed;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let (time, busy, waits) = self.iteration();
+        self.done += self.settings.period_s / time;
+        let mut reports: BTreeMap<ClusterId, Vec<WorkerStats>> = BTreeMap::new();
+        let common = 1.0 + 0.5 * self.noise * self.chance();
+        for (id, node) in self.nodes.clone() {
+            let own = common + 0.5 * self.noise * self.chance();
+            let busy = (busy * own).clamp(0.0, 1.0);
+            let since = match node.state {
+                State::Member { since } => since,
+                State::Leaving => 0,
+                _ => {
+                    self.histories.remove(&id);
+                    continue;
+                }
+            };
+            let inter = waits[&node.cluster].min(1.0 - busy);
+            let report = WorkerStats {
+                node: id.clone(),
+                speed: Some(node.speed / node.load),
+                speed_error: 0.05,
+                overhead: 1.0 - busy,
+                overhead_inter: inter,
+                overhead_intra: 0.0,
+                joined: (self.period - since) as u32,
+                leaving: node.state == State::Leaving,
+                ..WorkerStats::default()
+            };
+            let history = self.histories.entry(id.clone()).or_default();
+            assert_eq!(history.report(report, &self.settings), None);
+            reports
+                .entry(node.cluster.clone())
+                .or_default()
+                .push(history.close_period().expect("just reported"));
+        }
+        let agreed = Agreed::of(&self.memory, &self.settings);
+        let mut clusters = BTreeMap::new();
+        for (id, workers) in reports {
+            let mut aggregate = ClusterAggregate::of(&workers, &agreed);
+            aggregate.uplink.bandwidth = Some(self.uplinks[&id]);
+            clusters.insert(id, aggregate);
+        }
+        let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
+        for (id, node) in &self.nodes {
+            if node.state == State::Pool && node.free {
+                let offer = offers.entry(node.cluster.clone()).or_default();
+                offer.free += 1;
+                offer.bandwidth = Some(self.uplinks[&node.cluster]);
+                if !self.blind {
+                    offer.nodes.insert(id.clone(), node.speed / node.load);
+                }
+            }
+        }
+        let coming = self.nodes.values().filter(|n| n.state == State::Coming).count() as u32;
+        let leaving = self.nodes.iter().filter(|(_, n)| n.state == State::Leaving);
+        Snapshot {
+            epoch: self.epoch,
+            period: self.period,
+            period_s: self.settings.period_s,
+            elapsed_s: self.period as f64 * self.settings.period_s,
+            mode: self.mode,
+            clusters,
+            members: BTreeMap::new(),
+            root: Some(Root {
+                node: self.root.clone(),
+                cluster: self.nodes[&self.root].cluster.clone(),
+            }),
+            min_nodes: self.min_nodes,
+            max_nodes: self.max_nodes,
+            requested: coming + self.open.iter().map(|r| r.count).sum::<u32>(),
+            leaving: leaving.map(|(id, _)| id.clone()).collect(),
+            crashes: std::mem::take(&mut self.crashes),
+            links: Vec::new(),
+            offers,
+            progress: Some(Progress { done: self.done as u64, total: self.iterations }),
+        }
+    }
+
+    /// Grants what the pool has of what is asked.
+    fn grant(&mut self) {
+        for request in &mut self.open {
+            // The fastest first, where speeds are known; among about equals what is preferred.
+            let class = |n: &Node| {
+                let speed = if self.blind { 1.0 } else { n.speed / n.load };
+                (-4.0 * speed.log2()).round() as i64
+            };
+            let mut free: Vec<(i64, usize, &NodeId)> = self
+                .nodes
+                .iter()
+                .filter(|(id, n)| {
+                    let wide = request.waive.contains(&n.cluster)
+                        || request.min_bandwidth.is_none_or(|b| self.uplinks[&n.cluster] >= b);
+                    n.state == State::Pool
+                        && n.free
+                        && wide
+                        && !request.avoid_nodes.contains(*id)
+                        && !request.avoid_clusters.contains(&n.cluster)
+                        && (self.blind
+                            || request.min_speed.is_none_or(|speed| n.speed / n.load >= speed))
+                })
+                .map(|(id, n)| {
+                    let rank = request.prefer.iter().position(|c| *c == n.cluster);
+                    (class(n), rank.unwrap_or(usize::MAX), id)
+                })
+                .collect();
+            free.sort();
+            let granted: Vec<NodeId> =
+                free.iter().take(request.count as usize).map(|(_, _, id)| (*id).clone()).collect();
+            request.count -= granted.len() as u32;
+            for id in granted {
+                self.nodes.get_mut(&id).expect("it is of the pool").state = State::Coming;
+            }
+        }
+        self.open.retain(|request| request.count > 0);
+    }
+
+    fn apply(&mut self, action: &Action) {
+        let leave = |node: &mut Node| {
+            if matches!(node.state, State::Member { .. }) {
+                node.state = State::Leaving;
+            }
+        };
+        match action {
+            Action::Request(request) => self.open.push(request.clone()),
+            Action::Withdraw { .. } => {
+                self.open.clear();
+                for node in self.nodes.values_mut().filter(|n| n.state == State::Coming) {
+                    node.state = State::Pool;
+                }
+            }
+            Action::Remove { nodes, .. } => {
+                nodes.iter().for_each(|id| leave(self.nodes.get_mut(id).expect("a node")));
+            }
+            Action::RemoveCluster { cluster, .. } => {
+                self.nodes.values_mut().filter(|n| n.cluster == *cluster).for_each(leave);
+            }
+            Action::MoveRoot { from, to, .. } => {
+                assert_eq!(*from, self.root);
+                self.root = to.clone();
+            }
+        }
+    }
+
+    /// One period: what was asked for arrives, who leaves is gone, a snapshot is taken, decided and acted on.
+    pub fn step(&mut self) -> &Decision {
+        self.period += 1;
+        for node in self.nodes.values_mut() {
+            node.state = match node.state {
+                State::Coming => State::Member { since: self.period },
+                State::Leaving => State::Pool,
+                other => other,
+            };
+        }
+        if !self.working().any(|(id, _)| *id == self.root) {
+            // It died; somebody else runs the root.
+            let heir = self.working().next().expect("somebody is left").0.clone();
+            self.root = heir;
+        }
+        let snapshot = self.snapshot();
+        let inputs =
+            Inputs { snapshot, memory: self.memory.clone(), settings: self.settings.clone() };
+        let (decision, memory) = decide(&inputs.snapshot, &inputs.memory, &inputs.settings);
+        check(&inputs, &decision);
+        self.memory = memory;
+        decision.actions.iter().for_each(|action| self.apply(action));
+        self.grant();
+        self.series.push((self.members(), self.iteration().0));
+        self.log.push(Logged { inputs, decision });
+        &self.log.last().expect("just pushed").decision
+    }
+
+    pub fn run(&mut self, periods: u32) -> &mut Self {
+        (0..periods).for_each(|_| {
+            self.step();
+        });
+        self
+    }
+
+    /// Seconds an iteration takes.
+    pub fn time(&self) -> f64 {
+        self.iteration().0
+    }
+
+    /// How often the number of nodes turned from growing to shrinking or back.
+    pub fn turns(&self) -> usize {
+        let sizes: Vec<i64> = self.series.iter().map(|s| i64::from(s.0)).collect();
+        let changes: Vec<i64> =
+            sizes.windows(2).map(|w| (w[1] - w[0]).signum()).filter(|s| *s != 0).collect();
+        changes.windows(2).filter(|w| w[0] != w[1]).count()
+    }
+
+    /// Periods since the number of nodes last changed.
+    pub fn quiet(&self) -> usize {
+        let last = self.series.last().map(|s| s.0);
+        self.series.iter().rev().take_while(|s| Some(s.0) == last).count()
+    }
+
+    /// The story, for a failing test.
+    pub fn story(&self) -> String {
+        let mut lines = tell(&self.log, None);
+        lines.push(format!("{:?}", self.series));
+        lines.join("\n")
+    }
+
+    pub fn said(&self, what: impl Fn(&Reason) -> bool) -> bool {
+        self.log.iter().flat_map(|l| &l.decision.why).any(what)
+    }
+}
+
+/// What holds of every decision, whatever it was taken from.
+pub fn check(inputs: &Inputs, decision: &Decision) {
+    let Inputs { snapshot, .. } = inputs;
+    let all = || decision.decided().iter();
+    let up = all().any(|a| matches!(a, Action::Request(_)));
+    let down = all().any(|a| matches!(a, Action::Remove { .. } | Action::RemoveCluster { .. }));
+    assert!(!(up && down), "up and down at once: {decision:?}");
+    let root = snapshot.root.as_ref();
+    let sound = |c: &&ClusterAggregate| c.is_sound();
+    let sum = |all: &mut dyn Iterator<Item = u32>| all.fold(0u32, u32::saturating_add);
+    let told = |(id, c): (&ClusterId, &ClusterAggregate)| {
+        let members = snapshot.members.get(id).copied().unwrap_or(u32::MAX);
+        c.staying().min(members)
+    };
+    let present = sum(&mut snapshot.clusters.iter().map(told));
+    let known: BTreeSet<&NodeId> = snapshot
+        .clusters
+        .values()
+        .filter(sound)
+        .flat_map(|c| c.worst.iter().chain(&c.best))
+        .map(|named| &named.node)
+        .collect();
+    let mut gone = 0;
+    let mut seen = BTreeSet::new();
+    for action in all() {
+        match action {
+            Action::Request(request) => {
+                assert!(request.count > 0);
+                let asked =
+                    present.saturating_add(snapshot.requested).saturating_add(request.count);
+                let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
+                let unflagged = (snapshot.leaving.len() as u32).saturating_sub(flagged);
+                let most = snapshot.max_nodes.unwrap_or(u32::MAX).max(1);
+                assert!(asked.saturating_sub(unflagged) <= most, "above the maximum: {decision:?}");
+                for rate in [request.min_speed, request.min_bandwidth].into_iter().flatten() {
+                    assert!(rate.is_finite() && rate >= 0.0);
+                }
+                assert!(snapshot.leaving.is_subset(&request.avoid_nodes));
+            }
+            Action::Withdraw { count } => assert_eq!(*count, snapshot.requested),
+            Action::Remove { nodes, .. } => {
+                assert!(!nodes.is_empty());
+                for node in nodes {
+                    assert!(seen.insert(node.clone()), "{node} goes twice");
+                    assert!(known.contains(node), "{node} is not known");
+                    assert!(!snapshot.leaving.contains(node), "{node} leaves already");
+                    assert!(root.is_none_or(|root| root.node != *node), "the root's node goes");
+                }
+                gone += nodes.len() as u32;
+            }
+            Action::RemoveCluster { cluster, .. } => {
+                assert!(
+                    root.is_none_or(|root| root.cluster != *cluster),
+                    "the root's cluster goes"
+                );
+                let others =
+                    snapshot.clusters.iter().filter(|(id, c)| *id != cluster && c.is_sound());
+                assert!(others.map(|(_, c)| c.counted).any(|n| n > 0), "the last cluster goes");
+                gone = snapshot.clusters[cluster].staying().saturating_add(gone);
+            }
+            Action::MoveRoot { from, to, cluster } => {
+                assert_eq!(Some(from), root.map(|root| &root.node));
+                assert_ne!(from, to);
+                assert!(!snapshot.leaving.contains(to));
+                let of = &snapshot.clusters[cluster];
+                assert!(of.best.iter().any(|named| named.node == *to), "{to} is not of {cluster}");
+            }
+        }
+    }
+    if gone > 0 {
+        let least = snapshot.min_nodes.max(1);
+        assert!(present.saturating_sub(gone) >= least, "below the minimum: {decision:?}");
+    }
+    if let Some(expected) = decision.prediction {
+        assert!(expected.efficiency.is_finite() && (0.0..=1.0).contains(&expected.efficiency));
+        assert!(expected.useful.is_finite() && expected.useful >= 0.0);
+    }
+    for reason in &decision.why {
+        let text = reason.to_string();
+        assert!(!text.is_empty());
+        let odd = matches!(reason, Reason::Odd { .. });
+        assert!(odd || !(text.contains("NaN") || text.contains("inf")), "{text}");
+    }
+    let text = serde_json::to_string(decision).expect("it is plain data");
+    let back: Decision = serde_json::from_str(&text).expect("it is plain data");
+    assert_eq!(serde_json::to_string(&back).expect("it is plain data"), text);
+}

@@ -1,0 +1,228 @@
+//! Numbers that survive what happens to them: sums that do not depend on their order, and floats that come back from a
+//! log bit for bit. Knows nothing of what is counted.
+
+use serde::{Deserialize, Serialize};
+
+/// Serde for an `f64` that a log must give back as it was. JSON has no NaN and no infinity: there they are words.
+pub mod float {
+    use serde::de::{self, Deserializer, Visitor};
+    use serde::ser::Serializer;
+
+    /// Writes a number, or the word for what is none.
+    pub fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+        if value.is_finite() || !to.is_human_readable() {
+            return to.serialize_f64(*value);
+        }
+        to.serialize_str(match () {
+            _ if value.is_nan() => "NaN",
+            _ if *value > 0.0 => "inf",
+            _ => "-inf",
+        })
+    }
+
+    /// Reads either.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = f64;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number, \"NaN\", \"inf\" or \"-inf\"")
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<f64, E> {
+                Ok(value)
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<f64, E> {
+                Ok(value as f64)
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<f64, E> {
+                Ok(value as f64)
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<f64, E> {
+                match value {
+                    "NaN" => Ok(f64::NAN),
+                    "inf" => Ok(f64::INFINITY),
+                    "-inf" => Ok(f64::NEG_INFINITY),
+                    other => Err(E::custom(format!("`{other}` is no number"))),
+                }
+            }
+        }
+        from.deserialize_any(Number)
+    }
+}
+
+/// As [`float`], for one that may be absent.
+pub mod maybe_float {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(transparent)]
+    struct Wrapped(#[serde(with = "super::float")] f64);
+
+    /// Writes a number, the word for what is none, or nothing.
+    pub fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(Wrapped).serialize(to)
+    }
+
+    /// Reads any of them.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+        Ok(Option::<Wrapped>::deserialize(from)?.map(|wrapped| wrapped.0))
+    }
+}
+
+/// A sum of floats without rounding, until it is read: the same for any order and any grouping of its terms, so that
+/// a sum over clusters' sums *is* the sum over all workers (spec B6, "hierarchy that stays exact").
+///
+/// Kept as floats that do not overlap (Shewchuk, *Adaptive precision floating-point arithmetic*, 1997): one to three
+/// of them for terms of similar size, 39 at most. Terms that are no numbers must be kept out by the caller; they are
+/// left out here, so that one of them cannot spoil a whole cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ExactSum(Vec<f64>);
+
+impl ExactSum {
+    /// More parts than any honest sum has.
+    const MOST_PARTS: usize = 64;
+
+    /// Adds a term. NaN and infinities are left out.
+    pub fn add(&mut self, term: f64) {
+        if !term.is_finite() {
+            return;
+        }
+        let mut carry = term;
+        let mut kept = 0;
+        for i in 0..self.0.len() {
+            let mut part = self.0[i];
+            if carry.abs() < part.abs() {
+                std::mem::swap(&mut carry, &mut part);
+            }
+            let high = carry + part;
+            let low = part - (high - carry);
+            if low != 0.0 {
+                self.0[kept] = low;
+                kept += 1;
+            }
+            carry = high;
+        }
+        self.0.truncate(kept);
+        if carry != 0.0 {
+            self.0.push(carry);
+        }
+    }
+
+    /// Adds all terms of another sum.
+    pub fn merge(&mut self, other: &ExactSum) {
+        other.0.iter().for_each(|&part| self.add(part));
+    }
+
+    /// The sum, rounded once to the nearest float.
+    pub fn value(&self) -> f64 {
+        let mut parts = self.0.iter().rev().copied();
+        let Some(mut high) = parts.next() else { return 0.0 };
+        let mut low = 0.0;
+        for part in parts.by_ref() {
+            let sum = high + part;
+            low = part - (sum - high);
+            high = sum;
+            if low != 0.0 {
+                break;
+            }
+        }
+        // Half-way cases are decided by what lies below.
+        if let Some(next) = parts.next().filter(|next| low != 0.0 && (*next > 0.0) == (low > 0.0)) {
+            debug_assert!(next != 0.0);
+            let doubled = low * 2.0;
+            let up = high + doubled;
+            if up - high == doubled {
+                return up;
+            }
+        }
+        high
+    }
+
+    /// Whether it can have come from honest terms: it is read from the wire.
+    pub fn is_sound(&self) -> bool {
+        self.0.len() <= Self::MOST_PARTS && self.0.iter().all(|part| part.is_finite())
+    }
+}
+
+impl FromIterator<f64> for ExactSum {
+    fn from_iter<I: IntoIterator<Item = f64>>(terms: I) -> Self {
+        let mut sum = Self::default();
+        terms.into_iter().for_each(|term| sum.add(term));
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Holder {
+        #[serde(with = "float")]
+        sure: f64,
+        #[serde(with = "maybe_float", default)]
+        maybe: Option<f64>,
+    }
+
+    fn bits(holder: &Holder) -> (u64, Option<u64>) {
+        (holder.sure.to_bits(), holder.maybe.map(f64::to_bits))
+    }
+
+    #[test]
+    fn sums_that_lose_digits_elsewhere() {
+        let sum: ExactSum = [1e16, 1.0, -1e16].into_iter().collect();
+        assert_eq!(sum.value(), 1.0);
+        let tenths: ExactSum = std::iter::repeat_n(0.1, 10).collect();
+        assert_eq!(tenths.value(), 1.0);
+        assert_eq!(ExactSum::default().value(), 0.0);
+        let spoiled: ExactSum = [1.0, f64::NAN, f64::INFINITY, 2.0].into_iter().collect();
+        assert_eq!(spoiled.value(), 3.0);
+    }
+
+    #[test]
+    fn halves_are_rounded_by_what_lies_below() {
+        // 1 + 2^-53 is a tie, to even; the smallest thing above it decides otherwise.
+        let tie = 2f64.powi(-53);
+        let sum: ExactSum = [1.0, tie].into_iter().collect();
+        assert_eq!(sum.value(), 1.0);
+        let sum: ExactSum = [1e-300, 1.0, tie].into_iter().collect();
+        assert_eq!(sum.value(), 1.0 + f64::EPSILON);
+        let sum: ExactSum = [-1e-300, 1.0, tie].into_iter().collect();
+        assert_eq!(sum.value(), 1.0);
+    }
+
+    proptest! {
+        #[test]
+        fn order_and_grouping_do_not_matter(
+            terms in prop::collection::vec((-1e9f64..1e9, -30i32..30), 0..40),
+            split in 0usize..40,
+        ) {
+            let terms: Vec<f64> = terms.iter().map(|&(x, e)| x * 2f64.powi(e)).collect();
+            let forward: ExactSum = terms.iter().copied().collect();
+            let backward: ExactSum = terms.iter().rev().copied().collect();
+            let (left, right) = terms.split_at(split.min(terms.len()));
+            let mut grouped: ExactSum = right.iter().copied().collect();
+            grouped.merge(&left.iter().copied().collect());
+            prop_assert_eq!(forward.value().to_bits(), backward.value().to_bits());
+            prop_assert_eq!(forward.value().to_bits(), grouped.value().to_bits());
+            prop_assert!(forward.is_sound());
+        }
+
+        #[test]
+        fn floats_come_back_bit_for_bit(value in any::<f64>(), maybe in any::<Option<f64>>()) {
+            let holder = Holder { sure: value, maybe };
+            let text = serde_json::to_string(&holder).unwrap();
+            let back: Holder = serde_json::from_str(&text).unwrap();
+            if !value.is_nan() && !maybe.is_some_and(f64::is_nan) {
+                prop_assert_eq!(bits(&back), bits(&holder));
+            }
+            let tree: Holder = serde_json::from_value(serde_json::to_value(&holder).unwrap()).unwrap();
+            prop_assert_eq!(tree.sure.is_nan(), value.is_nan());
+            let bytes = rmp_serde::to_vec_named(&holder).unwrap();
+            prop_assert_eq!(bits(&rmp_serde::from_slice(&bytes).unwrap()), bits(&holder));
+        }
+    }
+}

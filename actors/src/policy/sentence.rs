@@ -1,0 +1,317 @@
+//! Reasons as sentences, for people and `springtide why`. Must not decide anything, nor leave a number out.
+
+use std::fmt;
+
+use super::memory::{Aim, Term};
+use super::reason::{Evidence, Kept, Reason, Release, RootWhy};
+
+/// Bytes per second for people.
+struct Rate(Option<f64>);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("none"),
+            Some(b) if b >= 1e6 => write!(f, "{:.1} MB/s", b / 1e6),
+            Some(b) => write!(f, "{:.1} KB/s", b / 1e3),
+        }
+    }
+}
+
+struct Maybe(Option<f64>);
+
+impl fmt::Display for Maybe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("none"),
+            Some(x) => write!(f, "{x:.3}"),
+        }
+    }
+}
+
+fn nodes(n: u32) -> String {
+    format!("{n} node{}", if n == 1 { "" } else { "s" })
+}
+
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Aim::Grow => "adding nodes",
+            Aim::Refill => "replacing lost nodes",
+            Aim::Cure => "removing bad nodes",
+            Aim::Shrink => "removing surplus nodes",
+            Aim::Unlink => "removing a badly connected cluster",
+            Aim::Migrate => "moving to better nodes",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Reason::*;
+        match self {
+            StaleEpoch { asked, known } => write!(
+                f,
+                "nothing was decided: the coordinator of epoch {} asked, and epoch {} has begun",
+                asked.0, known.0
+            ),
+            Repeated { period } => {
+                write!(f, "nothing was decided: period {period} had been decided before")
+            }
+            Static => f.write_str("nothing was decided: the run's resources are static"),
+            NothingMeasured { joining, silent } => write!(
+                f,
+                "nothing was decided: nobody is measured yet ({joining} in their grace period, {silent} silent)"
+            ),
+            Efficiency { efficiency, nodes: n, stale, joining, leaving, silent } => {
+                write!(f, "weighted average efficiency is {efficiency:.3} over {}", nodes(*n))?;
+                for (count, what) in [
+                    (stale, "with an older report"),
+                    (joining, "joining, not counted"),
+                    (leaving, "leaving, not counted"),
+                    (silent, "silent, not counted"),
+                ] {
+                    if *count > 0 {
+                        write!(f, ", {count} {what}")?;
+                    }
+                }
+                Ok(())
+            }
+            Odd { oddity } => oddity.fmt(f),
+            SetAside { cluster, why } => {
+                write!(f, "cluster {cluster} does not count in this period: {why}")
+            }
+            InBand { e_min, e_max } => {
+                write!(f, "the number of nodes is right: efficiency is from {e_min} to {e_max}")
+            }
+            Above { e_max, wanted, expected } => write!(
+                f,
+                "efficiency is above {e_max}: the job can use {}, and {expected} are there or under way",
+                nodes(*wanted)
+            ),
+            Below { e_min, wanted, periods } => write!(
+                f,
+                "efficiency is below {e_min} for {periods} period{}: {} would do",
+                if *periods == 1 { "" } else { "s" },
+                nodes(*wanted)
+            ),
+            Patience { seen, needed } => write!(
+                f,
+                "no node was removed: this is bad period {seen} of the {needed} in a row it takes"
+            ),
+            CoolDown { periods } => write!(
+                f,
+                "nothing was changed: the last action's effect is awaited for {periods} more period{}",
+                if *periods == 1 { "" } else { "s" }
+            ),
+            NearEnd { remaining_s } => {
+                write!(f, "nothing was changed: the job ends in about {remaining_s:.0} s")
+            }
+            AtMaximum { max } => write!(f, "no node was added: the job may have {max} at most"),
+            AtMinimum { min, wanted } => write!(
+                f,
+                "{} should have gone and stayed: the job must have {min} at least",
+                nodes(*wanted)
+            ),
+            BelowMinimum { expected, min } => write!(
+                f,
+                "{expected} nodes are there or under way, fewer than the job's minimum of {min}"
+            ),
+            AboveMaximum { nodes: n, max } => {
+                write!(f, "{} are there, more than the job's maximum of {max}", nodes(*n))
+            }
+            BestSize { nodes: n } => write!(
+                f,
+                "{} stay: with one more or less efficiency would leave the band on its other side",
+                nodes(*n)
+            ),
+            Asked { count, aim, fitting } => {
+                write!(f, "{} asked for ({aim})", nodes(*count))?;
+                match fitting {
+                    Some(free) => write!(f, "; {free} free ones are known to fit"),
+                    None => Ok(()),
+                }
+            }
+            Withdrawn { count, unmet } => write!(
+                f,
+                "the request for {} was withdrawn: {}",
+                nodes(*count),
+                if *unmet {
+                    "it stayed unmet too long, what is needed is asked anew"
+                } else {
+                    "they are not needed any more"
+                }
+            ),
+            LinkBad { cluster, inter, threshold, others, evidence } => write!(
+                f,
+                "cluster {cluster} goes: its inter-cluster overhead is {inter:.3} (limit {threshold}, \
+                 the others {others:.3}) and {}",
+                match evidence {
+                    Evidence::Exceptional => "stands out among the clusters",
+                    Evidence::Saturated => "its link is full",
+                    Evidence::BelowNeed => "its link is slower than the application needs",
+                }
+            ),
+            LinkNotBlamed { cluster, inter, others } => write!(
+                f,
+                "cluster {cluster} was not removed for its link: its inter-cluster overhead of {inter:.3} is like the \
+                 others' ({others:.3}), which speaks for too little work"
+            ),
+            LastCluster { cluster } => {
+                write!(f, "cluster {cluster} was not removed: it is the last one")
+            }
+            Goes { node, cluster, cause, speed_term, link_term, cluster_term } => write!(
+                f,
+                "node {node} of cluster {cluster} goes: {cause} (badness {:.2}: speed {speed_term:.2}, link \
+                 {link_term:.2}, cluster {cluster_term:.2})",
+                speed_term + link_term + cluster_term
+            ),
+            Stays { node, badness, why } => write!(
+                f,
+                "node {node} was not removed: {} (badness {badness:.2})",
+                match why {
+                    Kept::HoldsRoot => "it holds the job's root",
+                    Kept::InDoubt => "its speed may be as good as others', given its error",
+                    Kept::Enough => "enough others go",
+                }
+            ),
+            GoesLater { node, cause } => write!(
+                f,
+                "node {node} was not removed yet: it holds the job's root, which moves first ({cause})"
+            ),
+            NotNamed { wanted, known } => write!(
+                f,
+                "{wanted} nodes should go and {known} are known by name: the others are looked at later"
+            ),
+            HealthySpared { bad, wanted } => write!(
+                f,
+                "only the {bad} bad of {} to go do: healthy ones are spared until the effect is seen",
+                nodes(*wanted)
+            ),
+            RootMoves { from, to, cluster, why } => write!(
+                f,
+                "the job's root moves from node {from} to node {to} of cluster {cluster}: {}",
+                match why {
+                    RootWhy::Leaving => "its node was asked to leave",
+                    RootWhy::BadNode => "its node is bad",
+                    RootWhy::BadCluster => "its cluster goes",
+                }
+            ),
+            RootStays { node } => {
+                write!(f, "the job's root stays on node {node}: no other node is fit to hold it")
+            }
+            RootUnderWay { from, to } => {
+                write!(f, "the job's root is on its way from node {from} to node {to}")
+            }
+            Crashed { node, cluster } => write!(f, "node {node} of cluster {cluster} crashed"),
+            Refilling { expected, to, cause } => write!(
+                f,
+                "lost capacity is replaced ({cause}): {expected} nodes are there or under way, {to} ran well"
+            ),
+            RefillOver { expected, given_up } => {
+                if *given_up {
+                    write!(f, "lost capacity is not replaced any further: it did not help")
+                } else {
+                    write!(
+                        f,
+                        "lost capacity is replaced: {} are there or under way",
+                        nodes(*expected)
+                    )
+                }
+            }
+            Judged { aim, before, predicted, observed, helped } => write!(
+                f,
+                "{aim} {}: {} at efficiency {:.3} and useful speed {:.3} became {} at {:.3} and {:.3} \
+                 (predicted: {:.3} and {:.3})",
+                if *helped { "helped" } else { "did not help" },
+                nodes(before.nodes),
+                before.efficiency,
+                before.useful,
+                observed.nodes,
+                observed.efficiency,
+                observed.useful,
+                predicted.efficiency,
+                predicted.useful
+            ),
+            Unjudged { aim, overtaken } => write!(
+                f,
+                "whether {aim} helped cannot be said: {}",
+                if *overtaken { "something else came between" } else { "it never settled" }
+            ),
+            Undone { nodes: n } => write!(f, "the removal is undone: {} wanted back", nodes(*n)),
+            GrowthUndone { nodes: n } => {
+                write!(
+                    f,
+                    "with {} more the job did less: as many of the worst are to go",
+                    nodes(*n)
+                )
+            }
+            NotRepeated { growth, nodes, for_s } => write!(
+                f,
+                "no {} {nodes} nodes for {for_s:.0} s: it was tried and did not help",
+                if *growth { "growth beyond" } else { "shrinking below" }
+            ),
+            Weight { term, from, to } => write!(
+                f,
+                "the badness formula's {} went from {from:.3} to {to:.3}: the choice by it {}",
+                match term {
+                    Term::Speed => "alpha (speed)",
+                    Term::Link => "beta (inter-cluster overhead)",
+                    Term::Cluster => "gamma (worst cluster)",
+                },
+                if to > from { "helped" } else { "did not help" }
+            ),
+            Bandwidth { cluster, from, to } => {
+                write!(
+                    f,
+                    "the application's least bandwidth went from {} to {}",
+                    Rate(*from),
+                    Rate(*to)
+                )?;
+                match cluster {
+                    Some(cluster) => write!(f, ", by cluster {cluster}"),
+                    None => f.write_str(": the removal it came from did not help"),
+                }
+            }
+            Speed { from, to } => {
+                write!(f, "the least speed of a node went from {} to {}", Maybe(*from), Maybe(*to))
+            }
+            Paroled { who, cause, for_s, times } => {
+                write!(f, "{who} is on the parole list for {for_s:.0} s ({cause}, time {times})")
+            }
+            Released { who, why } => write!(
+                f,
+                "{who} may be asked for again: {}",
+                match why {
+                    Release::Served => "its term is over",
+                    Release::Better => "it was measured better",
+                    Release::Clean => "nothing was held against it for long",
+                    Release::Acquitted => "its removal did not help",
+                }
+            ),
+            Migrates { count, gain_s, cost_s, remaining_s, known } => write!(
+                f,
+                "{} to be replaced by better free ones: over the remaining {remaining_s:.0} s ({}) that saves \
+                 {gain_s:.1} s and costs {cost_s:.1} s",
+                nodes(*count),
+                if *known { "by the job's progress" } else { "taken to be as long as the past" }
+            ),
+            NotWorth { count, gain_s, cost_s } => write!(
+                f,
+                "{} could be replaced by better free ones and were not: it saves {gain_s:.1} s and costs {cost_s:.1} s",
+                nodes(*count)
+            ),
+            MoveUnderWay { victims } => write!(
+                f,
+                "{} are being replaced by better ones: the size stays until those are there and known",
+                nodes(*victims)
+            ),
+            NoneCame => f.write_str("no better node came: the move is given up for a while"),
+            Monitored { actions } => write!(
+                f,
+                "nothing was done: the run is only monitored ({actions} action{} withheld)",
+                if *actions == 1 { "" } else { "s" }
+            ),
+        }
+    }
+}

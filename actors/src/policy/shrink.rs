@@ -1,0 +1,495 @@
+//! Who goes: a cluster with a bad link, bad nodes, nodes that are too many. And who does not: the root's node,
+//! joiners, the last cluster, anybody below the job's minimum.
+
+use std::collections::BTreeSet;
+
+use springtide_runtime::id::{ClusterId, NodeId};
+
+use super::aggregate::{ClusterAggregate, Named};
+use super::decision::{Action, Cause, Prediction};
+use super::grow;
+use super::memory::{Aim, Capacity, Memory, Subject, Term, Trial};
+use super::observe::begin_refill;
+use super::reason::{Evidence, Kept, Reason, RootWhy};
+use super::turn::Turn;
+
+/// By which a learned minimum exceeds what was found too little.
+const MARGIN: f64 = 1.1;
+/// Within this share of the highest, a cluster's overhead or badness counts as equal to it.
+const ALIKE: f64 = 0.8;
+/// Share of a link's bandwidth from which it counts as full.
+const FULL: f64 = 0.5;
+/// Nodes that stay and are told of, a decision.
+const TOLD: usize = 4;
+
+/// A worker that may go, as the formula sees it.
+#[derive(Clone)]
+struct Candidate {
+    cluster: ClusterId,
+    named: Named,
+    speed_term: f64,
+    link_term: f64,
+    cluster_term: f64,
+    /// What is wrong with it; [`Cause::Surplus`] if nothing is.
+    cause: Cause,
+    in_doubt: bool,
+}
+
+impl Candidate {
+    fn badness(&self) -> f64 {
+        self.speed_term + self.link_term + self.cluster_term
+    }
+}
+
+/// Efficiency is below the band.
+pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
+    let settings = turn.settings;
+    let n = turn.all.counted;
+    // Never both: what was asked for is not wanted any more, unless it undoes a harm.
+    let patience = u64::from(settings.check_patience);
+    let (tick, undo) = (turn.memory.tick, turn.memory.refill.as_ref().filter(|r| r.undo));
+    let undoing = undo.is_some_and(|refill| tick <= refill.tick + patience);
+    if undo.is_some() && !undoing {
+        // Nobody came, or not enough: by now things may be different.
+        turn.memory.refill = None;
+        turn.say(Reason::RefillOver { expected: turn.expected, given_up: true });
+    }
+    let least = (f64::from(n) * settings.most_shrink).ceil() as u32;
+    let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
+    let wanted = ideal.max(least).max(1).min(n);
+    turn.say(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
+    if !undoing {
+        grow::withdraw(turn, false);
+    }
+    if let Some(bad) = bad_link(turn) {
+        return unlink(turn, bad);
+    }
+    if undoing && grow::refill(turn) {
+        return;
+    }
+    if turn.memory.below < settings.bad_periods {
+        let (seen, needed) = (turn.memory.below, settings.bad_periods);
+        return turn.say(Reason::Patience { seen, needed });
+    }
+    if wanted == n {
+        return turn.say(Reason::BestSize { nodes: n });
+    }
+    remove(turn, n - wanted, false);
+}
+
+/// The bad node that stayed only because it held the root goes now: it belongs to the action before, whose cool-down
+/// does not hold for it. Returns whether it does.
+pub(super) fn owed(turn: &mut Turn<'_>) -> bool {
+    let Some(node) = turn.memory.owed.take() else { return false };
+    let found = candidates(turn).into_iter().find(|c| c.named.node == node);
+    let Some(still) = found.filter(|c| c.cause != Cause::Surplus) else { return false };
+    if turn.holds_root(&node) || turn.staying <= turn.least() {
+        return false;
+    }
+    let trial = turn.memory.trial.take();
+    go(turn, std::slice::from_ref(&still), Aim::Cure);
+    // Judged together.
+    if let (Some(mut trial), Some(new)) = (trial, turn.memory.trial.take()) {
+        trial.lost += still.named.useful();
+        trial.removed += 1;
+        trial.prediction = Prediction { useful: trial.prediction.useful, ..new.prediction };
+        turn.memory.trial = Some(trial);
+    }
+    true
+}
+
+/// Growth did harm: as many of the worst go, bad ones alone if there are any. Returns whether anybody does.
+pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
+    let nodes = std::mem::take(&mut turn.memory.excess);
+    if nodes == 0 {
+        return false;
+    }
+    turn.say(Reason::GrowthUndone { nodes });
+    grow::withdraw(turn, false);
+    remove(turn, nodes, false);
+    turn.actions.iter().any(|action| matches!(action, Action::Remove { .. }))
+}
+
+/// There are more nodes than the job may have.
+pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
+    let (nodes, max) = (turn.staying, turn.most());
+    turn.say(Reason::AboveMaximum { nodes, max });
+    grow::withdraw(turn, false);
+    remove(turn, nodes - max, true);
+}
+
+/// The cluster whose link is to blame, if one is.
+///
+/// The paper blames every cluster with a mean inter-cluster overhead above a threshold. With too little work all
+/// nodes wait with only a steal between clusters outstanding, and all clusters are above it: so it must stand out
+/// among the others, or its link must be measured to be the bottleneck. One at a time: a bad link makes the clusters
+/// at its other end wait too.
+fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
+    let settings = turn.settings;
+    let mut suspects = Vec::new();
+    let mut cleared = Vec::new();
+    for (id, cluster) in &turn.clusters {
+        let Some(inter) = cluster.mean_inter().filter(|&ic| ic > settings.cluster_threshold) else {
+            continue;
+        };
+        let others = others_inter(turn, id);
+        let has = turn.snapshot.uplink(id);
+        let full = cluster.uplink.used.zip(has).is_some_and(|(used, has)| used >= FULL * has);
+        let needs = turn.memory.requirements.min_bandwidth;
+        let evidence = if inter >= settings.cluster_exceptional * others {
+            Some(Evidence::Exceptional)
+        } else if full {
+            Some(Evidence::Saturated)
+        } else if needs.zip(has).is_some_and(|(needs, has)| has < needs) {
+            Some(Evidence::BelowNeed)
+        } else {
+            None
+        };
+        match evidence {
+            Some(evidence) => {
+                suspects.push(((*id).clone(), *cluster, inter, others, evidence, has))
+            }
+            None => cleared.push(Reason::LinkNotBlamed { cluster: (*id).clone(), inter, others }),
+        }
+    }
+    cleared.into_iter().for_each(|reason| turn.say(reason));
+    let highest = suspects.iter().map(|suspect| suspect.2).reduce(f64::max)?;
+    suspects.retain(|suspect| suspect.2 >= ALIKE * highest);
+    // Of equals the one with the thinnest link, if that is known of all; else the one that does least, and rather not
+    // the root's.
+    let known: Option<Vec<f64>> = suspects.iter().map(|suspect| suspect.5).collect();
+    let thinnest = known.filter(|all| {
+        let least = all.iter().copied().fold(f64::INFINITY, f64::min);
+        all.iter().all(|&has| has == least || has >= least / ALIKE) && all.len() > 1
+    });
+    suspects.sort_by(|a, b| {
+        let by_link = match &thinnest {
+            Some(_) => a.5.unwrap_or(0.0).total_cmp(&b.5.unwrap_or(0.0)),
+            None => std::cmp::Ordering::Equal,
+        };
+        let by_root = turn.has_root(&a.0).cmp(&turn.has_root(&b.0));
+        let by_use = a.1.useful.value().total_cmp(&b.1.useful.value());
+        by_link.then(by_root).then(by_use).then_with(|| a.0.cmp(&b.0))
+    });
+    let (id, _, inter, others, evidence, _) = suspects.into_iter().next()?;
+    if !turn.clusters.iter().any(|(other, c)| **other != id && c.counted > 0) {
+        turn.say(Reason::LastCluster { cluster: id });
+        return None;
+    }
+    let threshold = settings.cluster_threshold;
+    turn.say(Reason::LinkBad { cluster: id.clone(), inter, threshold, others, evidence });
+    Some(id)
+}
+
+/// Mean inter-cluster overhead of the workers of all other clusters.
+fn others_inter(turn: &Turn<'_>, cluster: &ClusterId) -> f64 {
+    let others = turn.clusters.iter().filter(|(id, _)| **id != cluster);
+    let (sum, n) = others
+        .fold((0.0, 0u32), |(sum, n), (_, c)| (sum + c.inter.value(), n.saturating_add(c.counted)));
+    if n == 0 { 0.0 } else { sum / f64::from(n) }
+}
+
+/// Removes a cluster: first the root, then replacements up to the job's minimum, then the cluster.
+fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
+    let Some(cluster) = turn.clusters.get(&id).copied() else { return };
+    if turn.has_root(&id) {
+        turn.move_root(RootWhy::BadCluster, &BTreeSet::new(), Some(&id));
+        return;
+    }
+    let goes = cluster.staying();
+    let least = turn.least();
+    if turn.staying.saturating_sub(goes) < least {
+        turn.say(Reason::AtMinimum { min: least, wanted: goes });
+        let missing = least.saturating_sub(turn.expected.saturating_sub(goes));
+        // So that the replacements come from elsewhere.
+        let bandwidth = turn.snapshot.uplink(&id);
+        put_on_parole(turn, Subject::Cluster(id), Cause::Link, bandwidth);
+        if missing > 0 {
+            grow::ask(turn, missing, Aim::Refill);
+        }
+        return;
+    }
+    grow::withdraw(turn, false);
+    let rest = || turn.clusters.iter().filter(|(other, _)| ***other != id).map(|(_, c)| *c);
+    let max_speed = rest().map(|c| c.max_speed).fold(0.0, f64::max);
+    let prediction = predict(turn, cluster.counted, max_speed);
+    let mut trial = turn.trial(Aim::Unlink, prediction);
+    trial.lost = cluster.useful.value();
+    trial.removed = goes;
+    let healthy = rest().map(|c| c.speed.value()).sum::<f64>();
+    let n = turn.all.counted;
+    let first = Capacity {
+        nodes: n,
+        speed: healthy / f64::from(n.saturating_sub(cluster.counted).max(1)) * f64::from(n),
+    };
+    learn_bandwidth(turn, &id);
+    let bandwidth = turn.snapshot.uplink(&id);
+    put_on_parole(turn, Subject::Cluster(id.clone()), Cause::Link, bandwidth);
+    begin_refill(turn, Cause::Link, Some(first));
+    turn.actions.push(Action::RemoveCluster { cluster: id, cause: Cause::Link });
+    turn.act(trial);
+}
+
+/// The least bandwidth is above what a cluster removed for its link had; but never above what suffices for one that
+/// stays.
+fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
+    let Some(had) = turn.snapshot.uplink(removed) else { return };
+    let stays = turn.clusters.iter().filter(|(id, c)| {
+        let fine = c.mean_inter().is_some_and(|ic| ic <= turn.settings.cluster_threshold);
+        **id != removed && fine
+    });
+    let suffices =
+        stays.filter_map(|(id, _)| turn.snapshot.uplink(id)).fold(f64::INFINITY, f64::min);
+    let needs = (had * MARGIN).min(suffices * 0.9);
+    let from = turn.memory.requirements.min_bandwidth;
+    if needs > had && from.is_none_or(|known| needs > known) {
+        turn.memory.requirements.min_bandwidth = Some(needs);
+        let (cluster, to) = (Some(removed.clone()), Some(needs));
+        turn.say(Reason::Bandwidth { cluster, from, to });
+    }
+}
+
+fn put_on_parole(turn: &mut Turn<'_>, who: Subject, cause: Cause, measured: Option<f64>) {
+    let barred = turn.memory.parole.iter().any(|e| e.who == who && turn.is_barred(e));
+    if barred && matches!(who, Subject::Cluster(_)) {
+        return; // it waits for its replacements
+    }
+    let settings = turn.settings;
+    let entry = turn.memory.sentence(who, cause, measured, settings);
+    let for_s = entry.until_s - turn.memory.clock_s;
+    turn.say(Reason::Paroled { who: entry.who, cause, for_s, times: entry.times });
+}
+
+/// Removes `count` nodes, bad ones first. `force`: the job may not have them, whoever they are; else healthy ones are
+/// spared while there are bad ones, and a size that was tried and did harm is not tried again.
+fn remove(turn: &mut Turn<'_>, count: u32, force: bool) {
+    let allowed = turn.staying.saturating_sub(turn.least());
+    if allowed < count {
+        turn.say(Reason::AtMinimum { min: turn.least(), wanted: count - allowed });
+    }
+    let mut count = count.min(allowed);
+    if count == 0 {
+        return;
+    }
+    let candidates = candidates(turn);
+    let (bad, healthy): (Vec<_>, Vec<_>) =
+        candidates.into_iter().partition(|c| c.cause != Cause::Surplus);
+    let known = (bad.len() + healthy.len()) as u32;
+    let cure = !bad.is_empty() && !force;
+    if cure && (bad.len() as u32) < count {
+        turn.say(Reason::HealthySpared { bad: bad.len() as u32, wanted: count });
+    }
+    if !cure && !force {
+        let clock = turn.memory.clock_s;
+        if let Some(floor) = Memory::limit(&turn.memory.floor, clock).copied() {
+            let room = turn.staying.saturating_sub(floor.nodes);
+            if room < count {
+                let (nodes, for_s) = (floor.nodes, floor.until_s - clock);
+                turn.say(Reason::NotRepeated { growth: false, nodes, for_s });
+            }
+            count = count.min(room);
+            if count == 0 {
+                return;
+            }
+        }
+    }
+    if !cure && known < count {
+        turn.say(Reason::NotNamed { wanted: count, known });
+    }
+    let ranked: Vec<Candidate> = if cure { bad } else { bad.into_iter().chain(healthy).collect() };
+    let (mut chosen, stays) = {
+        let at = ranked.len().min(count as usize);
+        (ranked[..at].to_vec(), ranked[at..].to_vec())
+    };
+    let mut rest = stays.into_iter();
+    if let Some(i) = chosen.iter().position(|c| turn.holds_root(&c.named.node)) {
+        let root = chosen.remove(i);
+        if cure {
+            let names: BTreeSet<NodeId> = chosen.iter().map(|c| c.named.node.clone()).collect();
+            let (node, cause) = (root.named.node, root.cause);
+            if turn.move_root(RootWhy::BadNode, &names, None) {
+                turn.say(Reason::GoesLater { node, cause });
+            }
+        } else {
+            // Nothing is wrong with it: somebody else is as good to go.
+            let badness = root.badness();
+            turn.say(Reason::Stays { node: root.named.node, badness, why: Kept::HoldsRoot });
+            chosen.extend(rest.next());
+        }
+    }
+    for stay in rest.take(TOLD) {
+        let why = match () {
+            _ if turn.holds_root(&stay.named.node) => Kept::HoldsRoot,
+            _ if stay.in_doubt => Kept::InDoubt,
+            _ => Kept::Enough,
+        };
+        let badness = stay.badness();
+        turn.say(Reason::Stays { node: stay.named.node, badness, why });
+    }
+    if !chosen.is_empty() {
+        go(turn, &chosen, if cure { Aim::Cure } else { Aim::Shrink });
+    }
+}
+
+/// Tells the chosen to go, and remembers what that teaches.
+fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
+    let n = turn.all.counted;
+    let removed = chosen.len() as u32;
+    let names: BTreeSet<&NodeId> = chosen.iter().map(|c| &c.named.node).collect();
+    let prediction = predict(turn, removed, fastest_without(turn, &names));
+    let mut trial: Trial = turn.trial(aim, prediction);
+    trial.lost = chosen.iter().map(|c| c.named.useful()).sum();
+    trial.removed = removed;
+    trial.term = chosen_by(chosen, aim);
+    for c in chosen {
+        turn.say(Reason::Goes {
+            node: c.named.node.clone(),
+            cluster: c.cluster.clone(),
+            cause: c.cause,
+            speed_term: c.speed_term,
+            link_term: c.link_term,
+            cluster_term: c.cluster_term,
+        });
+    }
+    if aim == Aim::Cure {
+        for c in chosen {
+            let who = Subject::Node(c.named.node.clone());
+            put_on_parole(turn, who, c.cause, Some(c.named.speed));
+        }
+        let speed = turn.all.speed - chosen.iter().map(|c| c.named.speed).sum::<f64>();
+        let mean = speed.max(0.0) / f64::from(n.saturating_sub(removed).max(1));
+        learn_speed(turn, chosen, mean);
+        let first = Capacity { nodes: n, speed: mean * f64::from(n) };
+        begin_refill(turn, chosen[0].cause, Some(first));
+    } else {
+        // It has more than it can use: what it once had is no measure any more.
+        turn.memory.refill = None;
+        turn.memory.last_good = None;
+    }
+    for cause in [Cause::Slow, Cause::Link, Cause::Surplus] {
+        let nodes: Vec<NodeId> = chosen
+            .iter()
+            .filter(|c| if aim == Aim::Cure { c.cause == cause } else { cause == Cause::Surplus })
+            .map(|c| c.named.node.clone())
+            .collect();
+        if !nodes.is_empty() {
+            turn.actions.push(Action::Remove { nodes, cause });
+        }
+    }
+    turn.act(trial);
+}
+
+/// The least speed is above that of the fastest node removed for slowness, but never above what makes a node slow now.
+fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
+    let slow = chosen.iter().filter(|c| c.cause == Cause::Slow).map(|c| c.named.speed);
+    let Some(had) = slow.reduce(f64::max) else { return };
+    let needs = (had * MARGIN).min(turn.settings.slow_below * mean);
+    let from = turn.memory.requirements.min_speed;
+    if needs > 0.0 && from.is_none_or(|known| needs > known) {
+        turn.memory.requirements.min_speed = Some(needs);
+        turn.say(Reason::Speed { from, to: Some(needs) });
+    }
+}
+
+/// The term that the choice hung on: what is wrong with most of the bad; of healthy ones, that they are of the worst
+/// cluster.
+fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
+    let most =
+        |is: fn(&Candidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
+    match aim {
+        Aim::Cure if most(|c| c.cause == Cause::Slow) => Some(Term::Speed),
+        Aim::Cure => Some(Term::Link),
+        _ if most(|c| c.cluster_term > 0.0) => Some(Term::Cluster),
+        _ => None,
+    }
+}
+
+/// Everybody who is named and may go, bad ones before healthy ones, each worst first.
+fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
+    let settings = turn.settings;
+    let weights = turn.memory.weights;
+    let (max, mean) = (turn.all.max_speed, turn.all.mean_speed());
+    let worst = worst_cluster(turn);
+    let mut found = Vec::new();
+    for (id, cluster) in &turn.clusters {
+        let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains(&w.node));
+        for named in staying {
+            let slow = |speed: f64| speed < settings.slow_below * mean;
+            let certain = slow(named.speed * (1.0 + named.speed_error));
+            let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
+            let link = named.inter > settings.node_threshold && apart;
+            found.push(Candidate {
+                cluster: (*id).clone(),
+                speed_term: weights.alpha * max / named.speed,
+                link_term: weights.beta * named.inter,
+                cluster_term: if worst == Some(*id) { weights.gamma } else { 0.0 },
+                cause: match (certain, link) {
+                    (true, _) => Cause::Slow,
+                    (false, true) => Cause::Link,
+                    (false, false) => Cause::Surplus,
+                },
+                in_doubt: slow(named.speed) && !certain,
+                named: named.clone(),
+            });
+        }
+    }
+    found.sort_by(|a, b| {
+        let healthy = |c: &Candidate| c.cause == Cause::Surplus;
+        let by_badness = b.badness().total_cmp(&a.badness());
+        // Of equals, rather not those beside the root.
+        let by_root = turn.has_root(&a.cluster).cmp(&turn.has_root(&b.cluster));
+        let by_kind = healthy(a).cmp(&healthy(b));
+        by_kind.then(by_badness).then(by_root).then_with(|| a.named.node.cmp(&b.named.node))
+    });
+    found
+}
+
+/// The worst cluster, by alpha / speed + beta * inter-cluster overhead; none if there is only one.
+///
+/// The paper takes the sum of a cluster's speeds, by which a small healthy cluster is always the worst. Here it is
+/// their mean. Among those about as bad the smallest goes first, as the sum would have it: emptying one spares a
+/// link. The root's cluster is the last of equals.
+fn worst_cluster<'a>(turn: &Turn<'a>) -> Option<&'a ClusterId> {
+    let rated = turn.clusters.iter().filter_map(|(id, c)| Some((*id, *c, c.mean_speed()?)));
+    let rated: Vec<(&ClusterId, &ClusterAggregate, f64)> = rated.filter(|r| r.2 > 0.0).collect();
+    if rated.len() < 2 {
+        return None;
+    }
+    let fastest = rated.iter().map(|r| r.2).fold(0.0, f64::max);
+    let weights = turn.memory.weights;
+    let badness = |c: &ClusterAggregate, mean: f64| {
+        weights.alpha * fastest / mean + weights.beta * c.mean_inter().unwrap_or(0.0)
+    };
+    let most = rated.iter().map(|r| badness(r.1, r.2)).fold(0.0, f64::max);
+    let alike = rated.iter().filter(|r| badness(r.1, r.2) >= ALIKE * most);
+    alike
+        .min_by(|a, b| {
+            let by_root = turn.has_root(a.0).cmp(&turn.has_root(b.0));
+            let by_size = a.1.speed.value().total_cmp(&b.1.speed.value());
+            by_root.then(by_size).then_with(|| a.0.cmp(b.0))
+        })
+        .map(|r| r.0)
+}
+
+/// The fastest speed that stays, as far as it is known by name.
+pub(super) fn fastest_without(turn: &Turn<'_>, gone: &BTreeSet<&NodeId>) -> f64 {
+    let of = |c: &&ClusterAggregate| {
+        let mut known = c.best.iter().chain(&c.worst);
+        // Its fastest one may be none of those named: then it does not go either.
+        if !known.any(|w| gone.contains(&w.node) && w.speed >= c.max_speed) {
+            return c.max_speed;
+        }
+        let stay = c.best.iter().chain(&c.worst).filter(|w| !gone.contains(&w.node));
+        stay.map(|w| w.speed).fold(0.0, f64::max)
+    };
+    turn.clusters.values().map(of).fold(0.0, f64::max)
+}
+
+/// What the removal of so many nodes will bring: the others take over all that they did.
+pub(super) fn predict(turn: &Turn<'_>, removed: u32, max_speed: f64) -> Prediction {
+    let nodes = turn.all.counted.saturating_sub(removed);
+    let useful = turn.all.useful;
+    let most = f64::from(nodes) * max_speed;
+    let efficiency = if most > 0.0 { (useful / most).min(1.0) } else { 0.0 };
+    Prediction { nodes, efficiency, useful }
+}

@@ -1,0 +1,350 @@
+//! Properties: hierarchy equals the flat formula, and what holds of every decision over random histories.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+
+use super::model::{World, check};
+use super::*;
+
+fn worker() -> impl Strategy<Value = WorkerStats> {
+    let speed = prop_oneof![9 => (1e-3f64..1e6).prop_map(Some), 1 => Just(None)];
+    let odd = prop_oneof![
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(-1.0),
+        Just(1.5),
+        Just(1e300),
+        Just(-0.0),
+        any::<f64>()
+    ];
+    let fraction = || prop_oneof![12 => 0.0f64..1.0, 1 => odd.clone()];
+    let fractions = (fraction(), fraction(), fraction(), fraction());
+    let life = (0u32..6, 0u32..6, prop::bool::weighted(0.05), 1u32..64);
+    (speed, fractions, life, odd.clone(), prop::bool::weighted(0.03)).prop_map(
+        |(speed, (overhead, intra, inter, error), (age, joined, leaving, threads), odd, spoil)| {
+            WorkerStats {
+                threads,
+                speed: if spoil { Some(odd) } else { speed },
+                speed_error: error,
+                overhead,
+                overhead_intra: intra * overhead,
+                overhead_inter: inter * overhead,
+                age,
+                joined,
+                leaving,
+                ..WorkerStats::default()
+            }
+        },
+    )
+}
+
+fn named(workers: Vec<(u8, WorkerStats)>) -> BTreeMap<ClusterId, Vec<WorkerStats>> {
+    let mut clusters: BTreeMap<ClusterId, Vec<WorkerStats>> = BTreeMap::new();
+    for (i, (cluster, mut worker)) in workers.into_iter().enumerate() {
+        worker.node = format!("n{i:03}").as_str().into();
+        clusters.entry(format!("c{cluster}").as_str().into()).or_default().push(worker);
+    }
+    clusters
+}
+
+/// Workers of which all is sound.
+fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
+    let one = (0u8..5, 1e-3f64..1e3, 0.0f64..1.0, 0.0f64..1.0, 0u32..3, 0u32..5);
+    prop::collection::vec(one, 1..60).prop_map(|all| {
+        let worker = |(cluster, speed, overhead, inter, age, joined)| {
+            let stats = WorkerStats {
+                speed: Some(speed),
+                overhead,
+                overhead_inter: inter * overhead,
+                age,
+                joined,
+                ..WorkerStats::default()
+            };
+            (cluster, stats)
+        };
+        all.into_iter().map(worker).collect()
+    })
+}
+
+/// Without the comparison within a cluster, which a flat list cannot make.
+fn agreed(named: u32, max_speed: Option<f64>) -> Agreed {
+    let settings = Settings { named, nonsense_factor: 1e30, ..Settings::default() };
+    Agreed { max_speed, ..Agreed::of(&Memory::new(&settings), &settings) }
+}
+
+proptest! {
+    /// The sum over clusters is the flat formula, to the bit, whoever is in which cluster; and the formula as it is
+    /// written up to rounding.
+    #[test]
+    fn the_hierarchy_is_the_flat_formula(workers in sound()) {
+        let agreed = agreed(16, None);
+        let all: Vec<WorkerStats> = workers.iter().map(|(_, w)| w.clone()).collect();
+        let flat = Overall::of([&ClusterAggregate::of(&all, &agreed)]);
+        let clusters: Vec<_> =
+            named(workers).values().map(|list| ClusterAggregate::of(list, &agreed)).collect();
+        let tree = Overall::of(&clusters);
+        prop_assert_eq!(&tree, &flat);
+        prop_assert_eq!(
+            tree.efficiency().map(f64::to_bits), flat.efficiency().map(f64::to_bits)
+        );
+        let counted: Vec<_> = all.iter().filter(|w| w.joined >= agreed.grace).collect();
+        let max = counted.iter().filter_map(|w| w.speed).fold(0.0, f64::max);
+        let sum: f64 = counted.iter().map(|w| w.speed.unwrap() / max * (1.0 - w.overhead)).sum();
+        let literal = (!counted.is_empty()).then(|| sum / counted.len() as f64);
+        match (literal, tree.efficiency()) {
+            (Some(a), Some(b)) => prop_assert!((a - b).abs() <= 1e-12, "{a} {b}"),
+            (a, b) => prop_assert_eq!(a, b),
+        }
+    }
+
+    /// The job's k worst are among the clusters' k worst each, if all know the same fastest speed.
+    #[test]
+    fn the_worst_of_the_job_are_named_by_their_clusters(workers in sound(), k in 1u32..8) {
+        let all: Vec<WorkerStats> = named(workers.clone()).into_values().flatten().collect();
+        let counted = all.iter().filter(|w| w.joined >= 2);
+        let max = counted.filter_map(|w| w.speed).reduce(f64::max);
+        let agreed = agreed(k, max);
+        let flat = ClusterAggregate::of(&all, &agreed);
+        let clusters: Vec<_> =
+            named(workers).values().map(|list| ClusterAggregate::of(list, &agreed)).collect();
+        let mut tree: Vec<Named> = clusters.iter().flat_map(|c| c.worst.clone()).collect();
+        let bad = |w: &Named| w.own_badness(&agreed.weights, max.unwrap_or(1.0));
+        tree.sort_by(|a, b| bad(b).total_cmp(&bad(a)).then_with(|| a.node.cmp(&b.node)));
+        tree.truncate(k as usize);
+        prop_assert_eq!(tree, flat.worst);
+    }
+
+    /// An aggregate of whatever workers say is sound, and comes back from the wire and the log as it was.
+    #[test]
+    fn aggregates_are_sound_and_survive(
+        workers in prop::collection::vec((0u8..2, worker()), 0..24),
+    ) {
+        let agreed = Agreed::of(&Memory::default(), &Settings::default());
+        for list in named(workers).values() {
+            let aggregate = ClusterAggregate::of(list, &agreed);
+            prop_assert!(aggregate.is_sound(), "{aggregate:?}");
+            let total = aggregate.staying() + aggregate.leaving;
+            prop_assert_eq!(total as usize, list.len());
+            let text = serde_json::to_string(&aggregate).unwrap();
+            let back: ClusterAggregate = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(serde_json::to_string(&back).unwrap(), text);
+            let bytes = rmp_serde::to_vec_named(&aggregate).unwrap();
+            let back: ClusterAggregate = rmp_serde::from_slice(&bytes).unwrap();
+            prop_assert_eq!(rmp_serde::to_vec_named(&back).unwrap(), bytes);
+        }
+    }
+}
+
+/// A period of a random history.
+#[derive(Clone, Debug)]
+struct Step {
+    workers: Vec<(u8, WorkerStats)>,
+    root: u8,
+    requested: u32,
+    bounds: (u32, Option<u32>),
+    leaving: Vec<u8>,
+    crashed: Vec<u8>,
+    offers: Vec<(u8, u32, Option<f64>, Option<f64>)>,
+    links: Vec<(u8, u8, f64)>,
+    spoil: Option<u8>,
+    progress: Option<(u64, u64)>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let speed = || prop::option::of(prop_oneof![8 => 1e-2f64..1e6, 1 => any::<f64>()]);
+    (
+        prop::collection::vec((0u8..4, worker()), 0..24),
+        (any::<u8>(), 0u32..20, 0u32..12, prop::option::of(12u32..40)),
+        prop::collection::vec(0u8..24, 0..3),
+        prop::collection::vec(0u8..24, 0..2),
+        prop::collection::vec((0u8..6, 0u32..20, speed(), speed()), 0..4),
+        prop::collection::vec((0u8..4, 0u8..4, 1e3f64..1e8), 0..4),
+        prop::option::weighted(0.1, any::<u8>()),
+        prop::option::of((0u64..100, 0u64..100)),
+    )
+        .prop_map(
+            |(
+                workers,
+                (root, requested, min, max),
+                leaving,
+                crashed,
+                offers,
+                links,
+                spoil,
+                progress,
+            )| Step {
+                workers,
+                root,
+                requested,
+                bounds: (min, max),
+                leaving,
+                crashed,
+                offers,
+                links,
+                spoil,
+                progress,
+            },
+        )
+}
+
+fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> Snapshot {
+    let node = |i: u8| -> NodeId { format!("n{i:03}").as_str().into() };
+    let cluster = |i: u8| -> ClusterId { format!("c{i}").as_str().into() };
+    let agreed = Agreed::of(memory, settings);
+    let lists = named(step.workers.clone());
+    let at = usize::from(step.root) % step.workers.len().max(1);
+    let root =
+        step.workers.get(at).map(|(c, _)| Root { node: node(at as u8), cluster: cluster(*c) });
+    let mut clusters: BTreeMap<_, _> =
+        lists.iter().map(|(id, list)| (id.clone(), ClusterAggregate::of(list, &agreed))).collect();
+    let members = lists.iter().map(|(id, list)| (id.clone(), list.len() as u32)).collect();
+    if let Some((how, c)) = step.spoil.zip(clusters.values_mut().next()) {
+        match how % 4 {
+            0 => c.max_speed = f64::NAN,
+            1 => c.counted = u32::MAX,
+            2 => c.worst.reverse(),
+            _ => c.uplink.bandwidth = Some(-5.0),
+        }
+    }
+    let offer = |&(c, free, speed, bandwidth): &(u8, u32, Option<f64>, Option<f64>)| {
+        (cluster(c), Offer { free, speed, bandwidth, ..Offer::default() })
+    };
+    Snapshot {
+        epoch: Epoch(1),
+        period,
+        period_s: 10.0,
+        elapsed_s: 10.0 * period as f64,
+        mode: Mode::Adaptive,
+        clusters,
+        members,
+        root,
+        min_nodes: step.bounds.0,
+        max_nodes: step.bounds.1,
+        requested: step.requested,
+        leaving: step.leaving.iter().map(|&i| node(i)).collect(),
+        crashes: step
+            .crashed
+            .iter()
+            .map(|&i| Crash { node: node(i), cluster: cluster(0) })
+            .collect(),
+        links: step
+            .links
+            .iter()
+            .map(|&(a, b, bandwidth)| LinkEstimate {
+                a: cluster(a),
+                b: cluster(b),
+                bandwidth: Some(bandwidth),
+                rtt_s: Some(1e3 / bandwidth),
+                age_s: 0.0,
+            })
+            .collect(),
+        offers: step.offers.iter().map(offer).collect(),
+        progress: step.progress.map(|(done, total)| Progress { done, total: Some(total) }),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Over random histories, nonsense included: no decision grows and shrinks at once, removes the root's node or
+    /// cluster, a leaving or unknown node, the last cluster, or goes beyond the job's bounds; no number in it is
+    /// none; the same inputs give the same decision, from a log too; what is learned stays within its bounds and
+    /// small.
+    #[test]
+    fn every_decision_is_sane(
+        steps in prop::collection::vec(step(), 1..24), monitor in prop::bool::weighted(0.1),
+    ) {
+        let settings = Settings::default();
+        prop_assert_eq!(settings.validate(&Frame::default()), Ok(()));
+        let mut memory = Memory::new(&settings);
+        for (i, step) in steps.iter().enumerate() {
+            let mut snapshot = snapshot(step, i as u64 + 1, &memory, &settings);
+            if monitor {
+                snapshot.mode = Mode::Monitor;
+            }
+            let inputs = Inputs { snapshot, memory: memory.clone(), settings: settings.clone() };
+            let (decision, next) = decide(&inputs.snapshot, &inputs.memory, &settings);
+            check(&inputs, &decision);
+            prop_assert!(!monitor || decision.actions.is_empty());
+            let logged = Logged { inputs, decision };
+            let line = serde_json::to_string(&logged).unwrap();
+            let back: Logged = serde_json::from_str(&line).unwrap();
+            prop_assert_eq!(replay([&back]), Ok(1));
+            let (_, again) = decide(&back.inputs.snapshot, &back.inputs.memory, &settings);
+            prop_assert_eq!(&again, &next);
+            let Weights { alpha, beta, gamma } = next.weights;
+            prop_assert!((0.25..=4.0).contains(&alpha) && (25.0..=400.0).contains(&beta));
+            prop_assert!((2.5..=40.0).contains(&gamma));
+            let learned = next.requirements;
+            for x in [learned.min_bandwidth, learned.min_speed].into_iter().flatten() {
+                prop_assert!(x.is_finite() && x > 0.0);
+            }
+            prop_assert!(next.parole.len() <= MOST_PAROLE);
+            prop_assert_eq!(next.tick, i as u64 + 1);
+            memory = next;
+        }
+    }
+}
+
+/// What befalls the toy grid.
+#[derive(Clone, Debug)]
+enum Blow {
+    Load(u8, f64),
+    Link(u8, f64),
+    Serial(f64),
+    Crash(u8),
+}
+
+fn blow() -> impl Strategy<Value = Blow> {
+    prop_oneof![
+        (0u8..4, prop_oneof![Just(1.0), 1.0f64..20.0]).prop_map(|(c, x)| Blow::Load(c, x)),
+        (0u8..4, prop_oneof![Just(1e7), 5e4f64..1e7]).prop_map(|(c, x)| Blow::Link(c, x)),
+        (5.0f64..400.0).prop_map(Blow::Serial),
+        (1u8..4).prop_map(Blow::Crash),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// In closed loop, whatever befalls the grid and however noisy its measurements: once it is left alone the job
+    /// comes to rest, but for what did not help and is tried again ever more rarely.
+    #[test]
+    fn the_job_comes_to_rest(
+        sizes in prop::array::uniform4(2u32..16),
+        blows in prop::collection::vec((0u32..12, blow()), 0..6),
+        max in prop::option::of(8u32..60),
+        noise in prop_oneof![Just(0.0), 0.0f64..0.15],
+        seed in any::<u64>(),
+    ) {
+        let names = ["c0", "c1", "c2", "c3"];
+        let clusters: Vec<_> =
+            names.iter().zip(sizes).map(|(name, n)| (*name, 16, if *name == "c0" { n } else { n / 2 })).collect();
+        let mut world = World::of(&clusters);
+        (world.max_nodes, world.noise, world.seed) = (max, noise, seed);
+        for (pause, blow) in &blows {
+            match blow {
+                Blow::Load(c, load) => world.load(names[usize::from(*c)], *load),
+                Blow::Link(c, rate) => {
+                    world.uplinks.insert(names[usize::from(*c)].into(), *rate);
+                }
+                Blow::Serial(serial) => world.serial = *serial,
+                Blow::Crash(c) => {
+                    let name = names[usize::from(*c)];
+                    if world.members_of(name) < world.members() {
+                        world.crash(name); // with nobody left there is nothing to adapt
+                    }
+                }
+            }
+            world.run(*pause);
+        }
+        world.run(120); // what does not help is tried again ever more rarely
+        let before = world.turns();
+        world.run(60);
+        let story = world.story();
+        prop_assert!(world.turns() - before <= 3, "it flaps\n{}", story);
+        prop_assert!(world.members() >= 1 && world.members() <= max.unwrap_or(64), "{}", story);
+    }
+}

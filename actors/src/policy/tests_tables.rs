@@ -1,0 +1,373 @@
+//! Tables of single decisions: bounds, terms, what is learned, migration, nonsense.
+
+use springtide_runtime::id::{ClusterId, Incarnation};
+
+use super::case::*;
+use super::*;
+
+#[test]
+fn the_jobs_bounds_are_mended_at_once() {
+    // expected, minimum, maximum -> asked for, removed
+    for (n, requested, min, max, up, down) in [
+        (4, 0, 8, None, 4, 0),
+        (4, 3, 8, None, 1, 0),
+        (4, 4, 8, None, 0, 0),
+        (12, 0, 1, Some(10), 0, 2),
+        (10, 0, 1, Some(10), 0, 0),
+        (12, 0, 1, Some(4), 0, 8), // not only a half: it may not have them
+    ] {
+        let mut case = Case::even(n, 0.4);
+        case.memory.cool_until = 1000;
+        (case.snapshot.min_nodes, case.snapshot.max_nodes) = (min, max);
+        case.snapshot.requested = requested;
+        let decision = case.decide();
+        let got = (asked(&decision), removed(&decision).len());
+        assert_eq!(got, (up, down), "{n} {requested} {min} {max:?}\n{}", text(&decision));
+    }
+    // Growth stops at the maximum.
+    let mut case = Case::even(10, 0.9);
+    case.snapshot.max_nodes = Some(13);
+    assert_eq!(asked(&case.decide()), 3);
+    case.snapshot.requested = 3;
+    (0..3).for_each(|_| assert_eq!(asked(&case.decide()), 0));
+}
+
+#[test]
+fn a_minimum_is_asked_for_before_anybody_is_measured() {
+    let mut case = Case::even(4, 0.4);
+    case.each(|w| w.joined = 0);
+    case.snapshot.min_nodes = 6;
+    let decision = case.decide();
+    assert_eq!(asked(&decision), 2);
+    case.snapshot.requested = 2;
+    let decision = case.decide();
+    assert!(
+        says(&decision, "nobody is measured yet (4 in their grace period"),
+        "{}",
+        text(&decision)
+    );
+}
+
+#[test]
+fn terms_end_early_for_what_is_measured_better() {
+    let mut case = Case::of(&[Group("a", 12, 1.0, 0.75, 0.0), Group("b", 4, 0.1, 0.75, 0.0)]);
+    let decision = case.decide_patiently();
+    assert_eq!(removed(&decision).len(), 4);
+    case.obey(&decision, 1.0).each(|w| w.overhead = 0.4);
+    (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
+    // (its measured speed, periods later) -> avoided
+    for (speed, later, avoided) in
+        [(None, 0, true), (Some(0.12), 0, true), (Some(0.16), 0, false), (None, 29, false)]
+    {
+        let mut case = case.clone();
+        if let Some(speed) = speed {
+            let nodes = [("b0".into(), speed)].into();
+            let offer = Offer { free: 4, nodes, ..Offer::default() };
+            case.snapshot.offers.insert("b".into(), offer);
+        }
+        case.memory.clock_s += 10.0 * f64::from(later);
+        let decision = case.decide();
+        let got = request(&decision).avoid_nodes.contains(&"b0".into());
+        assert_eq!(got, avoided, "{speed:?} {later}\n{}", text(&decision));
+        assert!(request(&decision).min_speed.is_some_and(|s| (s - 0.11).abs() < 1e-9));
+    }
+}
+
+#[test]
+fn a_cluster_on_parole_may_be_tried_again_and_relaxes_what_was_learned() {
+    let mut case = Case::of(&[
+        Group("a", 8, 1.0, 0.8, 0.05),
+        Group("b", 8, 1.0, 0.8, 0.05),
+        Group("c", 8, 1.0, 0.9, 0.6),
+    ]);
+    case.uplink("a", 1e7).uplink("b", 1e7).uplink("c", 1e5);
+    let decision = case.decide();
+    case.obey(&decision, 1.0).each(|w| w.overhead = 0.4);
+    case.memory.clock_s += 300.0;
+    (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
+    let decision = case.decide();
+    let Request { waive, avoid_clusters, min_bandwidth, .. } = request(&decision);
+    assert!(waive.contains(&"c".into()) && avoid_clusters.is_empty() && min_bandwidth.is_some());
+    // It is back, does well, and its link is still what it was: then that much suffices.
+    let back = Case::of(&[Group("c", 4, 1.0, 0.4, 0.05)]);
+    case.workers.extend(back.workers);
+    let decision = case.decide();
+    assert!(says(&decision, "least bandwidth went from 110.0 KB/s to 100.0 KB/s, by cluster c"));
+    assert_eq!(case.memory.requirements.min_bandwidth, Some(1e5));
+}
+
+#[test]
+fn a_removal_that_did_harm_is_unlearned() {
+    // Slow, but not idle: half of what is done is theirs.
+    let mut case = Case::of(&[Group("a", 12, 1.0, 0.8, 0.0), Group("b", 12, 0.25, 0.2, 0.0)]);
+    let before = case.memory.weights;
+    let decision = case.decide_patiently();
+    assert_eq!(removed(&decision).len(), 12, "{}", text(&decision));
+    assert!(case.memory.requirements.min_speed.is_some());
+    case.obey(&decision, 1.0); // the others work no more than before
+    (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
+    let decision = case.decide();
+    assert!(says(&decision, "removing bad nodes did not help"), "{}", text(&decision));
+    assert!(case.memory.parole.is_empty());
+    assert_eq!(case.memory.requirements, Requirements::default());
+    assert_eq!(case.memory.weights.alpha, before.alpha / 1.25);
+    assert_eq!(asked(&decision), 12);
+    assert!(request(&decision).avoid_nodes.is_empty());
+}
+
+#[test]
+fn weights_stay_within_bounds() {
+    let settings = Settings::default();
+    for helped in [true, false] {
+        let mut case = Case::even(4, 0.4);
+        for i in 0..50u64 {
+            case.memory.trial = Some(Trial {
+                aim: Aim::Cure,
+                tick: case.memory.tick.saturating_sub(3),
+                before: Measured { nodes: 8, efficiency: 0.2, useful: 1.6 },
+                prediction: Measured::default(),
+                lost: if helped { 0.0 } else { 1.6 },
+                removed: 4,
+                term: Some(if i % 2 == 0 { Term::Speed } else { Term::Link }),
+                requirements: Requirements::default(),
+                seen: 2,
+                efficiency: 0.0,
+                useful: 0.0,
+            });
+            case.each(|w| w.overhead = if helped { 0.6 } else { 0.9 });
+            case.decide();
+        }
+        let Weights { alpha, beta, gamma } = case.memory.weights;
+        let bound = if helped { 4.0 } else { 0.25 };
+        assert_eq!((alpha, beta, gamma), (bound, 100.0 * bound, 10.0), "{settings:?}");
+    }
+}
+
+#[test]
+fn growth_that_did_not_help_is_not_repeated_until_conditions_change() {
+    let mut case = Case::even(10, 0.55);
+    let decision = case.decide();
+    assert_eq!(asked(&decision), 3);
+    case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - 0.42); // 13 nodes do what 10 did
+    (0..3).for_each(|_| assert!(case.decide().actions.is_empty()));
+    assert_eq!(case.memory.ceiling.map(|limit| limit.nodes), Some(10));
+    case.each(|w| w.overhead = 0.45);
+    let decision = case.decide();
+    assert_eq!(asked(&decision), 0);
+    assert!(says(&decision, "no growth beyond 10 nodes"), "{}", text(&decision));
+    case.each(|w| w.overhead = 0.2);
+    assert!(asked(&case.decide()) > 0, "that is another load");
+}
+
+#[test]
+fn growth_that_did_harm_is_undone() {
+    // efficiency with 13 nodes where 10 had 0.55 -> removed
+    for (efficiency, gone) in [(0.35, 3), (0.41, 0), (0.48, 0)] {
+        let mut case = Case::even(10, 0.55);
+        let decision = case.decide();
+        assert_eq!(asked(&decision), 3);
+        case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - efficiency);
+        (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
+        let decision = case.decide();
+        assert_eq!(removed(&decision).len(), gone, "{efficiency}\n{}", text(&decision));
+        assert_eq!(says(&decision, "with 3 nodes more the job did less"), gone > 0);
+    }
+}
+
+#[test]
+fn migration_is_worth_it_or_not() {
+    // free, their speed, elapsed, progress, maximum -> asked for
+    type Row = (u32, Option<f64>, f64, Option<Progress>, Option<u32>, u32);
+    let at = |done, total| Some(Progress { done, total });
+    let table: [Row; 9] = [
+        (4, Some(1.0), 1000.0, None, None, 4),
+        (20, Some(1.0), 1000.0, None, None, 4), // only the slow ones
+        (4, Some(0.25), 1000.0, None, None, 0), // not much better
+        (4, None, 1000.0, None, None, 0),       // not known to be better
+        (0, Some(1.0), 1000.0, None, None, 0),
+        (4, Some(1.0), 10.0, None, None, 0), // as long again is too short
+        (4, Some(1.0), 1000.0, at(90, Some(100)), None, 4),
+        (4, Some(1.0), 1000.0, at(975, Some(1000)), None, 0),
+        (4, Some(1.0), 1000.0, None, Some(14), 2),
+    ];
+    for (free, speed, elapsed_s, progress, max, up) in table {
+        let mut case = Case::of(&[Group("a", 8, 1.0, 0.45, 0.0), Group("b", 4, 0.2, 0.45, 0.0)]);
+        let offer = Offer { free, speed, ..Offer::default() };
+        case.snapshot.offers.insert("c".into(), offer);
+        (case.snapshot.elapsed_s, case.snapshot.progress) = (elapsed_s, progress);
+        case.snapshot.max_nodes = max;
+        let decision = case.decide();
+        let row = format!("{free} {speed:?} {elapsed_s} {progress:?} {max:?}\n{}", text(&decision));
+        assert_eq!(asked(&decision), up, "{row}");
+        if up == 0 {
+            continue;
+        }
+        assert!(request(&decision).min_speed.is_some_and(|s| s > 0.2 && s <= 1.0), "{row}");
+        // They come, and after their grace as many slow ones go; nobody goes if nobody comes.
+        let mut none = case.clone();
+        for _ in 0..4 {
+            assert!(removed(&none.decide()).is_empty());
+        }
+        assert!(none.memory.migration.is_none());
+        case.obey(&decision, 1.0);
+        case.decide();
+        case.decide();
+        let decision = case.decide();
+        let gone = removed(&decision);
+        assert!(gone.len() == up as usize && gone.iter().all(|n| n.starts_with('b')), "{gone:?}");
+    }
+}
+
+#[test]
+fn nonsense_is_clamped_flagged_and_does_not_steer() {
+    let settings = Settings::default();
+    let sane = WorkerStats {
+        node: "a1".into(),
+        speed: Some(1.0),
+        speed_error: 0.1,
+        overhead: 0.4,
+        overhead_inter: 0.1,
+        joined: 9,
+        ..WorkerStats::default()
+    };
+    type Row = (fn(&mut WorkerStats), Option<Field>);
+    let table: [Row; 12] = [
+        (|_| {}, None),
+        (|w| w.overhead = 1.004, None), // rounding
+        (|w| w.overhead = 1.5, Some(Field::Overhead)),
+        (|w| w.overhead = -0.3, Some(Field::Overhead)),
+        (|w| w.overhead = f64::NAN, Some(Field::Overhead)),
+        (|w| w.overhead_inter = 0.7, Some(Field::Inter)), // more than the whole
+        (|w| w.overhead_intra = f64::INFINITY, Some(Field::Intra)),
+        (|w| w.speed = Some(100.0), Some(Field::Speed)),
+        (|w| w.speed = Some(50.0), None),
+        (|w| w.speed = Some(0.0), Some(Field::Speed)),
+        (|w| w.speed = Some(f64::NAN), Some(Field::Speed)),
+        (|w| w.speed_error = -1.0, Some(Field::SpeedError)),
+    ];
+    for (i, (spoil, field)) in table.into_iter().enumerate() {
+        let mut history = History::default();
+        assert_eq!(history.report(sane.clone(), &settings), None);
+        assert_eq!(history.close_period().unwrap().age, 0);
+        let mut report = sane.clone();
+        spoil(&mut report);
+        let odd = history.report(report, &settings);
+        assert_eq!(odd.as_ref().map(|odd| odd.field), field, "row {i}");
+        let counted = history.close_period().unwrap();
+        if field.is_some() {
+            assert!(odd.unwrap().to_string().contains("stands in for it"));
+            let last = WorkerStats { age: 1, ..sane.clone() };
+            assert_eq!(counted, last, "row {i}: the last report stands in");
+        }
+        assert!((0.0..=1.0).contains(&counted.overhead));
+    }
+    // It may lie as long as it likes: once its last sense is too old it does not count.
+    let mut history = History::default();
+    history.report(sane.clone(), &settings);
+    let lie = WorkerStats { speed: Some(1e9), ..sane.clone() };
+    for age in 0..6 {
+        let counted = history.close_period().unwrap();
+        assert_eq!((counted.age, counted.speed), (age, Some(1.0)));
+        history.report(lie.clone(), &settings);
+    }
+    // A new life starts anew; a late word of the old one is not heard.
+    let reborn = WorkerStats { incarnation: Incarnation(2), speed: Some(200.0), ..sane.clone() };
+    assert_eq!(history.report(reborn, &settings), None);
+    history.report(sane.clone(), &settings);
+    assert_eq!(history.close_period().unwrap().speed, Some(200.0));
+    // Stood still, and woke: that is no jump.
+    let mut history = History::default();
+    for speed in [1.0, 0.001, 1.0] {
+        let report = WorkerStats { speed: Some(speed), ..sane.clone() };
+        assert_eq!(history.report(report, &settings), None);
+    }
+}
+
+#[test]
+fn a_liar_does_not_change_a_decision() {
+    let honest = Case::even(12, 0.4).decide();
+    let lies: [fn(&mut WorkerStats); 4] = [
+        |w| w.speed = Some(1e6), // as its first word: beyond what others of its cluster have
+        |w| w.speed = Some(-1.0),
+        |w| w.overhead = f64::NAN,
+        |w| w.overhead = 7.0,
+    ];
+    for lie in lies {
+        let mut case = Case::even(12, 0.4);
+        lie(case.worker("b2"));
+        let decision = case.decide();
+        assert_eq!(decision.actions, honest.actions);
+        assert!((decision.efficiency.unwrap() - 0.4).abs() < 1e-12);
+        assert!(decision.flags.contains(&Flag::Nonsense));
+        assert!(says(&decision, "node b2 reported"), "{}", text(&decision));
+    }
+    // A whole cluster whose numbers contradict each other, or jump beyond belief, is set aside.
+    let spoil: [fn(&mut ClusterAggregate); 5] = [
+        |c| c.counted = 1000,
+        |c| c.max_speed = f64::NAN,
+        |c| c.max_speed = 1e9,
+        |c| c.counted = 1,
+        |c| c.worst[0].inter = 3.0,
+    ];
+    for spoil in spoil {
+        let mut case = Case::even(12, 0.4);
+        case.snapshot.members = [("a".into(), 6), ("b".into(), 6)].into();
+        case.decide();
+        case.aggregate();
+        spoil(case.snapshot.clusters.get_mut(&"b".into()).unwrap());
+        let decision = case.decide_as_is();
+        assert!(decision.actions.is_empty(), "{}", text(&decision));
+        assert!(says(&decision, "cluster b does not count in this period"), "{}", text(&decision));
+        assert!((decision.efficiency.unwrap() - 0.4).abs() < 1e-12);
+    }
+    // If all are a thousand times as fast, the application's unit has changed.
+    let mut case = Case::even(12, 0.4);
+    case.decide();
+    case.each(|w| w.speed = w.speed.map(|s| 1000.0 * s));
+    let decision = case.decide();
+    assert_eq!((decision.nodes, decision.flags.is_empty()), (12, true));
+}
+
+#[test]
+fn a_request_prefers_what_is_in_use_and_near() {
+    let mut case = Case::of(&[
+        Group("a", 4, 1.0, 0.2, 0.0),
+        Group("b", 4, 1.0, 0.2, 0.0),
+        Group("c", 4, 1.0, 0.2, 0.0),
+        Group("d", 4, 1.0, 0.2, 0.0),
+    ]);
+    for (to, rtt_s, bandwidth) in [("b", 0.04, 1e6), ("c", 0.01, 1e6), ("d", 0.04, 1e7)] {
+        case.snapshot.links.push(LinkEstimate {
+            a: "a".into(),
+            b: to.into(),
+            bandwidth: Some(bandwidth),
+            rtt_s: Some(rtt_s),
+            age_s: 0.0,
+        });
+    }
+    let decision = case.decide();
+    let prefer: Vec<_> = request(&decision).prefer.iter().map(ClusterId::as_str).collect();
+    assert_eq!(prefer, ["a", "c", "d", "b"]);
+}
+
+#[test]
+fn a_static_run_decides_nothing() {
+    let mut case = Case::even(20, 0.9);
+    case.snapshot.mode = Mode::Static;
+    let decision = case.decide();
+    assert_eq!(decision.why, [Reason::Static]);
+    assert!(decision.actions.is_empty() && decision.withheld.is_empty());
+}
+
+/// 12 workers in 3 clusters with a period of 1 s may cost 2 KB/s across a wide-area link: an aggregate one way, the
+/// memory the other.
+#[test]
+fn what_crosses_a_link_in_a_period_is_small() {
+    let groups = ["cluster-a", "cluster-b", "cluster-c"].map(|c| Group(c, 4, 0.123, 0.456, 0.0789));
+    let mut case = Case::of(&groups);
+    case.each(|w| w.speed = w.speed.map(|s| s * f64::from(w.joined)));
+    case.decide();
+    let aggregate = rmp_serde::to_vec_named(&case.snapshot.clusters[&"cluster-b".into()]).unwrap();
+    let memory = rmp_serde::to_vec_named(&case.memory).unwrap();
+    assert!(aggregate.len() + memory.len() < 1600, "{} and {}", aggregate.len(), memory.len());
+}

@@ -1,0 +1,165 @@
+//! The traps of the specification's C that concern decisions, by their numbers: each was seen in another system.
+
+use springtide_runtime::id::Epoch;
+
+use super::case::*;
+use super::*;
+
+/// C21: growth and shrinking never together: what was asked for is withdrawn first.
+#[test]
+fn trap_21_never_both() {
+    let mut case = Case::even(20, 0.2);
+    case.snapshot.requested = 7;
+    let decision = case.decide_patiently();
+    assert!(matches!(
+        &decision.actions[..],
+        [Action::Withdraw { count: 7 }, Action::Remove { .. }]
+    ));
+    // In the band what is still under way is not needed.
+    let mut case = Case::even(20, 0.45);
+    case.snapshot.requested = 3;
+    let decision = case.decide();
+    assert!(
+        matches!(&decision.actions[..], [Action::Withdraw { count: 3 }]),
+        "{}",
+        text(&decision)
+    );
+}
+
+/// C22: who goes is decided by badness, not by who is idle.
+#[test]
+fn trap_22_idle_is_not_bad() {
+    let mut case = Case::even(8, 0.25);
+    case.worker("b3").overhead = 1.0; // did nothing in this period
+    case.worker("b1").overhead_inter = 0.03;
+    case.worker("b2").overhead_inter = 0.02;
+    let decision = case.decide_patiently();
+    assert_eq!(removed(&decision)[..2], ["b1", "b2"], "{}", text(&decision));
+}
+
+/// C23: what was asked for and is not known to the scheduler any more was lost: it is asked for anew. What it knows
+/// is not. C29: what is under way counts.
+#[test]
+fn traps_23_and_29_plans_are_compared_with_what_is() {
+    for (requested, joining, up) in
+        [(0, 0, 10), (10, 0, 0), (4, 0, 6), (0, 4, 6), (6, 4, 0), (50, 0, 0)]
+    {
+        let mut case = Case::even(20, 0.6);
+        case.snapshot.requested = requested;
+        let like = case.worker("a0").clone();
+        for i in 0..joining {
+            let node = format!("new{i}").as_str().into();
+            let worker = WorkerStats { node, joined: 0, speed: None, ..like.clone() };
+            case.workers.get_mut(&"a".into()).unwrap().push(worker);
+        }
+        let decision = case.decide();
+        assert_eq!(asked(&decision), up, "{requested} {joining}\n{}", text(&decision));
+    }
+    // The request was lost: after the cool-down it is made again. Every time.
+    let mut case = Case::even(20, 0.6);
+    let asks: Vec<u32> = (0..7).map(|_| asked(&case.decide())).collect();
+    assert_eq!(asks, [10, 0, 0, 10, 0, 0, 10]);
+    // It stays unmet: withdrawn after a while, then made from what is then known.
+    let mut case = Case::even(20, 0.6);
+    case.decide();
+    case.snapshot.requested = 10;
+    let mut withdrawn = 0;
+    for _ in 0..8 {
+        let decision = case.decide();
+        assert_eq!(asked(&decision), 0);
+        withdrawn += usize::from(says(&decision, "it stayed unmet too long"));
+        if withdrawn == 1 {
+            break;
+        }
+    }
+    assert_eq!(withdrawn, 1);
+    case.snapshot.requested = 0;
+    assert_eq!(asked(&case.decide()), 10);
+}
+
+/// C24: of two coordinators the one of the older epoch decides nothing, nor does one decide a period twice.
+#[test]
+fn trap_24_epochs_fence() {
+    let mut case = Case::even(20, 0.6);
+    case.decide();
+    let memory = case.memory.clone();
+    for (epoch, period, word) in [(0, 500, "the coordinator of epoch 0"), (1, 100, "period 100")] {
+        let mut late = case.clone();
+        (late.snapshot.epoch, late.snapshot.period) = (Epoch(epoch), period);
+        let decision = late.decide();
+        assert!(decision.actions.is_empty() && decision.flags.contains(&Flag::Fenced));
+        assert!(says(&decision, word), "{}", text(&decision));
+        assert_eq!(late.memory, memory, "and remembers nothing");
+    }
+    (case.snapshot.epoch, case.snapshot.period) = (Epoch(2), 1);
+    assert!(!case.decide().flags.contains(&Flag::Fenced));
+}
+
+/// C25: nobody who leaves is a target: not of the root, not of a request.
+#[test]
+fn trap_25_leavers_are_no_targets() {
+    let mut case = Case::even(6, 0.8);
+    case.snapshot.leaving.extend(["a0".into(), "b0".into()]);
+    let decision = case.decide();
+    assert!(matches!(&decision.actions[0], Action::MoveRoot { to, .. } if to.as_str() == "b1"));
+    let avoid = &request(&decision).avoid_nodes;
+    assert!(avoid.contains(&"a0".into()) && avoid.contains(&"b0".into()));
+}
+
+/// C27: nothing about the job's end, when the last ones hold results.
+#[test]
+fn trap_27_the_tail_is_left_alone() {
+    for (done, total, left_alone) in
+        [(99, Some(100), true), (98, Some(100), false), (50, Some(100), false), (99, None, false)]
+    {
+        let mut case = Case::even(20, 0.1);
+        case.snapshot.progress = Some(Progress { done, total });
+        case.snapshot.elapsed_s = 1485.0;
+        let decision = case.decide_patiently();
+        assert_eq!(removed(&decision).is_empty(), left_alone, "{done} of {total:?}");
+        assert_eq!(says(&decision, "the job ends in about"), left_alone);
+    }
+}
+
+/// C28: a node that was leaving and is declared dead did not crash; one crash is forgiven, the second is not.
+#[test]
+fn trap_28_a_planned_leave_is_no_crash() {
+    let mut case = Case::even(20, 0.4);
+    case.snapshot.leaving.insert("b9".into());
+    case.snapshot.crashes = vec![Crash { node: "b9".into(), cluster: "b".into() }];
+    let decision = case.decide();
+    assert!(!says(&decision, "crashed") && case.memory.parole.is_empty());
+    for terms in [0, 1] {
+        let mut case = case.clone();
+        case.snapshot.leaving.clear();
+        for _ in 0..=terms {
+            case.snapshot.crashes = vec![Crash { node: "b8".into(), cluster: "b".into() }];
+            case.decide();
+        }
+        case.each(|w| w.overhead = 0.2);
+        (0..4).for_each(|_| case.memory.cool_until = 0);
+        let decision = case.decide();
+        let avoided = request(&decision).avoid_nodes.contains(&"b8".into());
+        assert_eq!(avoided, terms == 1, "{}", text(&decision));
+    }
+}
+
+/// C30: durations of tasks are no input at all; C31 and C26 are the carrier's: a removal is a leave with notice.
+/// C34: one bad node is one bad node.
+#[test]
+fn trap_34_one_bad_node_does_not_take_its_cluster_along() {
+    let mut case = Case::of(&[
+        Group("a", 8, 1.0, 0.75, 0.02),
+        Group("b", 7, 1.0, 0.75, 0.02),
+        Group("b", 1, 1.0, 0.95, 0.9),
+    ]);
+    let decision = case.decide_patiently();
+    assert_eq!(removed(&decision), ["b7"], "{}", text(&decision));
+    // Of several clusters that wait for one bad link only that one goes.
+    let mut case = Case::of(&[
+        Group("a", 8, 1.0, 0.85, 0.3),
+        Group("b", 8, 1.0, 0.85, 0.3),
+        Group("c", 8, 1.0, 0.9, 0.8),
+    ]);
+    assert_eq!(cluster_removed(&case.decide()), Some("c"));
+}

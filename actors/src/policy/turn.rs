@@ -1,0 +1,275 @@
+//! One decision in the making: the snapshot, what is remembered, and what the rules share. Must hold no rule of its
+//! own on what to do; those are in `observe`, `judge`, `grow`, `shrink` and `migrate`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{ClusterId, NodeId};
+
+use super::aggregate::{ClusterAggregate, Named, Overall, believed};
+use super::decision::{Action, Flag, Prediction, Request};
+use super::memory::{Aim, Measured, Memory, Parole, Subject, Term, Trial};
+use super::reason::{Reason, RootWhy};
+use super::settings::Settings;
+use super::snapshot::{Snapshot, is_rate};
+
+/// More reasons than this are not told: a decision is a page, not a book.
+const MOST_REASONS: usize = 200;
+
+/// One decision in the making.
+pub(super) struct Turn<'a> {
+    /// What is.
+    pub snapshot: &'a Snapshot,
+    /// What was set.
+    pub settings: &'a Settings,
+    /// What was remembered, and what will be.
+    pub memory: Memory,
+    /// The clusters that are believed.
+    pub clusters: BTreeMap<&'a ClusterId, &'a ClusterAggregate>,
+    /// Their sum.
+    pub all: Overall,
+    /// Nodes of believed clusters that take part and were not asked to leave.
+    pub staying: u32,
+    /// Nodes of all clusters that take part and were not asked to leave, and those asked for.
+    pub expected: u32,
+    /// What to do.
+    pub actions: Vec<Action>,
+    /// Why.
+    pub why: Vec<Reason>,
+    /// What to notice.
+    pub flags: BTreeSet<Flag>,
+    /// What is expected.
+    pub prediction: Option<Prediction>,
+}
+
+impl<'a> Turn<'a> {
+    /// Begins.
+    pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a Settings) -> Self {
+        let known = memory.max_speed.filter(|&speed| is_rate(speed));
+        let factor = settings.nonsense_factor;
+        let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
+        let all = Overall::of(clusters.values().copied());
+        let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
+        let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
+        // Those whose own report does not say so yet.
+        let unflagged = (snapshot.leaving.len() as u32).saturating_sub(flagged);
+        let staying = sum(&mut clusters.values().map(|c| c.staying()));
+        // A cluster set aside takes part all the same: as the membership says, else as it does.
+        let takes_part = |(id, c): (&ClusterId, &ClusterAggregate)| {
+            let aside = !clusters.contains_key(id);
+            snapshot.members.get(id).copied().filter(|_| aside).unwrap_or(c.staying())
+        };
+        let present = sum(&mut snapshot.clusters.iter().map(takes_part));
+        let mut turn = Self {
+            snapshot,
+            settings,
+            memory,
+            clusters,
+            all,
+            staying: staying.saturating_sub(unflagged),
+            expected: present.saturating_sub(unflagged).saturating_add(snapshot.requested),
+            actions: Vec::new(),
+            why: Vec::new(),
+            flags: BTreeSet::new(),
+            prediction: None,
+        };
+        for (cluster, why) in aside {
+            turn.flags.insert(Flag::Nonsense);
+            turn.say(Reason::SetAside { cluster, why: why.to_owned() });
+        }
+        let odd: Vec<_> =
+            snapshot.clusters.values().flat_map(|c| &c.odd).take(32).cloned().collect();
+        for oddity in odd {
+            turn.flags.insert(Flag::Nonsense);
+            turn.say(Reason::Odd { oddity });
+        }
+        turn
+    }
+
+    /// Adds a reason.
+    pub fn say(&mut self, reason: Reason) {
+        if self.why.len() < MOST_REASONS {
+            self.why.push(reason);
+        }
+    }
+
+    /// How things are.
+    pub fn measured(&self) -> Measured {
+        Measured {
+            nodes: self.all.counted,
+            efficiency: self.all.efficiency().unwrap_or(0.0),
+            useful: self.all.useful,
+        }
+    }
+
+    /// The fewest nodes the job may have, at least one.
+    pub fn least(&self) -> u32 {
+        self.snapshot.min_nodes.max(1)
+    }
+
+    /// The most it may have.
+    pub fn most(&self) -> u32 {
+        self.snapshot.max_nodes.unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Whether it is the node that holds the root.
+    pub fn holds_root(&self, node: &NodeId) -> bool {
+        self.snapshot.root.as_ref().is_some_and(|root| root.node == *node)
+    }
+
+    /// Whether the root is in this cluster.
+    pub fn has_root(&self, cluster: &ClusterId) -> bool {
+        self.snapshot.root.as_ref().is_some_and(|root| root.cluster == *cluster)
+    }
+
+    /// Begins to wait for an action's effect, which will be judged.
+    pub fn act(&mut self, trial: Trial) {
+        self.prediction = Some(trial.prediction);
+        if let Some(old) = self.memory.trial.replace(trial) {
+            self.say(Reason::Unjudged { aim: old.aim, overtaken: true });
+        }
+        self.memory.cool_until = self.memory.tick + u64::from(self.settings.cool_down);
+    }
+
+    /// A trial that begins now.
+    pub fn trial(&self, aim: Aim, prediction: Prediction) -> Trial {
+        Trial {
+            aim,
+            tick: self.memory.tick,
+            before: self.measured(),
+            prediction,
+            lost: 0.0,
+            removed: 0,
+            term: None::<Term>,
+            requirements: self.memory.requirements,
+            seen: 0,
+            efficiency: 0.0,
+            useful: 0.0,
+        }
+    }
+
+    /// Moves the root away from where it is, unless it is on its way. `avoid` are nodes that go; `gone` a cluster that
+    /// goes. Returns whether it moves or is on its way.
+    pub fn move_root(
+        &mut self,
+        why: RootWhy,
+        avoid: &BTreeSet<NodeId>,
+        gone: Option<&ClusterId>,
+    ) -> bool {
+        let Some(root) = self.snapshot.root.clone() else { return true };
+        if self.memory.root_move.is_some() {
+            return true; // told by `observe`
+        }
+        let fit = |named: &&Named| {
+            let node = &named.node;
+            *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains(node)
+        };
+        // Another cluster first: what is wrong with a node is often wrong with its cluster. The most capable one has
+        // the most to do with the root.
+        let candidates = self.clusters.iter().filter(|(id, _)| Some(**id) != gone);
+        let best = candidates
+            .filter_map(|(id, c)| Some((*id, c.useful.value(), c.best.iter().find(fit)?)))
+            .max_by(|a, b| {
+                let other = |id: &ClusterId| *id != root.cluster;
+                let rank = other(a.0).cmp(&other(b.0)).then(a.1.total_cmp(&b.1));
+                rank.then_with(|| b.0.cmp(a.0))
+            });
+        let Some((cluster, _, to)) = best else {
+            self.say(Reason::RootStays { node: root.node });
+            return false;
+        };
+        let (cluster, to) = (cluster.clone(), to.node.clone());
+        self.memory.root_move = Some(super::memory::RootMove {
+            from: root.node.clone(),
+            to: to.clone(),
+            tick: self.memory.tick,
+            then_goes: why == RootWhy::BadNode,
+        });
+        self.say(Reason::RootMoves {
+            from: root.node.clone(),
+            to: to.clone(),
+            cluster: cluster.clone(),
+            why,
+        });
+        self.actions.push(Action::MoveRoot { from: root.node, to, cluster });
+        true
+    }
+
+    /// Whether an entry keeps its subject from being asked for now.
+    pub fn is_barred(&self, entry: &Parole) -> bool {
+        self.memory.clock_s < entry.until_s && !self.is_better(entry)
+    }
+
+    /// Whether its subject is now measured better than at its removal.
+    pub fn is_better(&self, entry: &Parole) -> bool {
+        let offers = &self.snapshot.offers;
+        let now = match &entry.who {
+            Subject::Node(node) => offers.values().find_map(|offer| offer.nodes.get(node)).copied(),
+            Subject::Cluster(cluster) => offers.get(cluster).and_then(|offer| offer.bandwidth),
+        };
+        let better =
+            |now: f64, then: f64| is_rate(now) && now >= self.settings.better_factor * then;
+        now.zip(entry.measured).is_some_and(|(now, then)| better(now, then))
+    }
+
+    /// What a request must say besides its number, from all that is known.
+    pub fn requirements(&self) -> Request {
+        let mut request = Request {
+            min_speed: self.memory.requirements.min_speed,
+            min_bandwidth: self.memory.requirements.min_bandwidth,
+            avoid_nodes: self.snapshot.leaving.clone(),
+            ..Request::default()
+        };
+        for entry in &self.memory.parole {
+            match (&entry.who, self.is_barred(entry)) {
+                (Subject::Node(node), true) => {
+                    request.avoid_nodes.insert(node.clone());
+                }
+                (Subject::Cluster(cluster), true) => {
+                    request.avoid_clusters.insert(cluster.clone());
+                }
+                (Subject::Cluster(cluster), false) => {
+                    request.waive.insert(cluster.clone());
+                }
+                (Subject::Node(_), false) => {}
+            }
+        }
+        let in_use = self.clusters.iter().filter(|(_, c)| c.counted > 0).map(|(id, _)| *id);
+        let mut prefer: Vec<&ClusterId> =
+            in_use.filter(|id| !request.avoid_clusters.contains(*id)).collect();
+        let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
+        let rtt = |id: &ClusterId| {
+            root.and_then(|root| self.snapshot.rtt(root, id)).unwrap_or(f64::INFINITY)
+        };
+        let bandwidth = |id: &ClusterId| self.snapshot.uplink(id).unwrap_or(0.0);
+        prefer.sort_by(|a, b| {
+            let by_rtt = rtt(a).total_cmp(&rtt(b));
+            by_rtt.then(bandwidth(b).total_cmp(&bandwidth(a))).then_with(|| a.cmp(b))
+        });
+        request.prefer = prefer.into_iter().cloned().collect();
+        request
+    }
+
+    /// Free nodes that are known to fit a request: their speed, where known.
+    pub fn fitting(&self, request: &Request) -> Vec<(&'a ClusterId, Option<f64>)> {
+        let mut found = Vec::new();
+        for (id, offer) in &self.snapshot.offers {
+            let needs = request.min_bandwidth.filter(|_| !request.waive.contains(id));
+            let too_thin = needs.zip(offer.bandwidth).is_some_and(|(need, has)| has < need);
+            if too_thin || request.avoid_clusters.contains(id) {
+                continue;
+            }
+            let fast = |speed: f64| is_rate(speed) && request.min_speed.is_none_or(|s| speed >= s);
+            let own = offer.nodes.iter().filter(|(node, _)| !request.avoid_nodes.contains(*node));
+            // More than a grid has, said by a scheduler gone mad, must not fill the memory here.
+            let most = offer.free.min(1 << 16) as usize;
+            found.extend(
+                own.filter(|(_, speed)| fast(**speed)).take(most).map(|(_, &s)| (id, Some(s))),
+            );
+            let others = most.saturating_sub(offer.nodes.len());
+            if offer.speed.is_none_or(fast) {
+                found.extend(std::iter::repeat_n((id, offer.speed), others));
+            }
+        }
+        found
+    }
+}
