@@ -341,8 +341,7 @@ impl Worker {
         let view = (running.view.epoch, running.view.version);
         let alive = Alive { job, node: me.node, incarnation: me.incarnation, view };
         let request = remote.send(alive).deadline(Patience::CLUSTER.dead).start();
-        let heard = async move { request.await };
-        ctx.spawn(heard.into_actor(self).map(move |answer, worker, ctx| {
+        ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
             let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
                 return;
             };

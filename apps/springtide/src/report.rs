@@ -161,11 +161,17 @@ impl Ended {
             return out;
         }
         if tasks.reclaimed + tasks.returned > 0 {
-            let text = format!(
+            let mut text = format!(
                 "{} taken back, {} returned unfinished",
                 number(tasks.reclaimed),
                 number(tasks.returned)
             );
+            if tasks.reused > 0 {
+                text.push_str(&format!(
+                    "; {} results of lost work used again",
+                    number(tasks.reused)
+                ));
+            }
             line("leases", &text);
         }
         let latencies = self.latencies();
