@@ -93,7 +93,7 @@ fn a_killed_launcher_takes_its_nodes_along() {
 #[test]
 fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     let temp = tempfile::tempdir().unwrap();
-    let job = ["run", "queens", "--size", "13"];
+    let job = ["run", "queens", "--size", "14"];
     let alone = finish(program(&[&job[..], &["--sequential", "--json"]].concat()[..]));
     let out = temp.path().join("out");
     let mut command = program(&job);
@@ -105,7 +105,7 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     // The first has the root; then a cluster's coordinator, and all of another cluster.
     for (_, pid) in [&started[2], &started[4], &started[5]] {
         kill(*pid, "KILL");
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(std::time::Duration::from_millis(150));
     }
     assert_eq!(running.wait().code(), Some(0), "{}", told());
     assert_eq!(told().matches("going on with").count(), 3, "{}", told());
