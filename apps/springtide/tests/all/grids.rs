@@ -93,8 +93,7 @@ fn a_killed_launcher_takes_its_nodes_along() {
 #[test]
 fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     let temp = tempfile::tempdir().unwrap();
-    let job = ["run", "queens", "--size", "14"];
-    let alone = finish(program(&[&job[..], &["--sequential", "--json"]].concat()[..]));
+    let job = ["run", "queens", "--size", "16"];
     let out = temp.path().join("out");
     let mut command = program(&job);
     command.args(["-v", "--clusters", "3x2", "--json", "--out"]).arg(&out);
@@ -110,7 +109,7 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     assert_eq!(running.wait().code(), Some(0), "{}", told());
     assert_eq!(told().matches("going on with").count(), 3, "{}", told());
     let ours = json(&text(&temp.path().join("stdout.log")));
-    assert_eq!(ours["checksum"], json(&alone.out)["checksum"]);
+    assert_eq!(ours["result"]["solutions"], 14_772_512);
     assert_eq!(nodes(&out), []);
 }
 
