@@ -95,7 +95,7 @@ pub trait Host: Send + Sync {
     fn note(&self, note: Note);
     /// The job's shared objects on this node.
     fn objects(&self) -> &Objects;
-    /// A task is about to run on this thread, while [`Pool::recover`] is on: is its result there already? `encode` serialises it, for the
+    /// A task is about to run on this thread, while results of lost work are known: is its result there already? `encode` serialises it, for the
     /// comparison.
     fn recall(
         &self,

@@ -27,7 +27,7 @@ pub struct Identity {
     pub path: TaskPath,
     /// The name as registered.
     pub name: String,
-    /// Of the encoded task: [`hash`].
+    /// Of the encoded task (FNV-1a over words).
     pub hash: u64,
     /// The shared objects it reads, in these versions.
     pub needs: Vec<Need>,
