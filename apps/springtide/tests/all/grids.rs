@@ -113,6 +113,49 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     assert_eq!(nodes(&out), []);
 }
 
+/// Runs of Barnes-Hut in which one to five nodes but the root's die at random moments; each answer is that of a run alone.
+/// `SPRINGTIDE_DEATHS=100 cargo test -p springtide --test all deaths_at_random -- --ignored --nocapture`, also with
+/// `SPRINGTIDE_DEATHS_SEED`.
+#[test]
+#[ignore = "long: see its doc comment"]
+fn deaths_at_random() {
+    let number = |name, default| std::env::var(name).map_or(default, |n| n.parse().unwrap());
+    let (runs, seed) = (number("SPRINGTIDE_DEATHS", 10), number("SPRINGTIDE_DEATHS_SEED", 1));
+    let mut state = seed | 1;
+    let mut draw = move |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let job = ["run", "barnes-hut", "--bodies", "20000", "--steps", "25", "--json"];
+    let alone = finish(program(&[&job[..], &["--sequential"]].concat()));
+    let answer = json(&alone.out)["checksum"].clone();
+    let mut lost = 0;
+    for run in 0..runs {
+        let temp = tempfile::tempdir().unwrap();
+        let out = temp.path().join("out");
+        let mut command = program(&job);
+        command.args(["-v", "--clusters", "3x3", "--out"]).arg(&out);
+        let mut running = Running::start(command, temp.path());
+        let told = || text(&temp.path().join("stderr.log"));
+        until("the job runs", || told().contains("the root runs on"));
+        let mut victims = nodes(&out).split_off(1);
+        for _ in 0..1 + draw(5) {
+            std::thread::sleep(std::time::Duration::from_millis(draw(600)));
+            let (_, pid) = victims.swap_remove(draw(victims.len() as u64) as usize);
+            if running.0.try_wait().unwrap().is_none() {
+                kill(pid, "KILL");
+            }
+        }
+        assert_eq!(running.wait().code(), Some(0), "run {run}, seed {seed}: {}", told());
+        let ours = json(&text(&temp.path().join("stdout.log")));
+        assert_eq!(ours["checksum"], answer, "run {run}, seed {seed}: {}", told());
+        lost += told().matches("going on with").count();
+    }
+    println!("{runs} of {runs} right; {lost} nodes lost while their jobs ran; seed {seed}");
+}
+
 /// A node that does not end but is silent: the job goes on without it, and its site starts it anew.
 #[test]
 fn a_stopped_node_is_found_silent_and_started_anew() {
