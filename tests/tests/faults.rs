@@ -109,8 +109,8 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
             assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
             let twice = (work_share(&run, &JOB) - 1.0) * f64::from(JOB.leaves);
             println!("leave at {at} ms, seed {seed}: {twice:.2} leaf tasks computed twice");
-            // Each was in the midst of one leaf or two, which are not finished (of 4096: decision 6 allows 1 %).
-            let unfinished = 2.0 * half.len() as f64;
+            // Each was in the midst of one leaf, which is not finished and takes up to one and a half times the mean.
+            let unfinished = 1.5 * half.len() as f64;
             assert!(twice <= unfinished, "{twice:.2} leaves, at {at} ms, seed {seed}");
         }
     }

@@ -485,7 +485,10 @@ impl Worker {
                 }
                 self.nesting.set(self.nesting.get() + 1);
                 me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
+                // What that is told is none of what is told to the task that waits.
+                let told = self.told.get();
                 self.execute(found);
+                self.told.set(told);
                 self.nesting.set(self.nesting.get() - 1);
                 looks = 0;
                 continue;
