@@ -16,6 +16,7 @@ use crate::cluster::{
     Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period,
     Silent,
 };
+use crate::hardware::Hardware;
 use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
     MemberLost, NoteKind, Release, Shutdown,
@@ -46,6 +47,10 @@ fn contact(node: &str) -> Contact {
     Contact { node: node.into(), cluster: "ams".into(), address: address() }
 }
 
+fn hardware() -> Hardware {
+    Hardware { model: "Fast CPU".into(), threads: 8, mhz: 2300 }
+}
+
 #[test]
 fn messages_of_scheduler_and_site() {
     message(&Submit {
@@ -69,6 +74,7 @@ fn messages_of_scheduler_and_site() {
         threads: 2,
         fingerprint: 7,
         pid: 11,
+        hardware: hardware(),
     });
     message(&NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
     message(&Register {
@@ -77,6 +83,7 @@ fn messages_of_scheduler_and_site() {
         threads: 2,
         fingerprint: 7,
         pid: 11,
+        hardware: hardware(),
     });
     let program = Some(PathBuf::from("/bin/own"));
     message(&StartAnew { nodes, program, reason: "another program".into() });
