@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use springtide_runtime::id::Incarnation;
 use springtide_runtime::net::Address;
 
+use springtide_runtime::meter::BenchmarkSpec;
+
 use super::*;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
