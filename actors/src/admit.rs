@@ -2,9 +2,9 @@
 //!
 //! | role   | may                                                                                  |
 //! | ------ | ------------------------------------------------------------------------------------ |
-//! | client | submit jobs under its own name, cancel them, ask for the grid's status, take nodes out of service and put them back |
-//! | node   | register under its own name, report and coordinate jobs, ask for nodes and let them go, tell clients and the scheduler, take itself out of service for the rest of its life |
-//! | head   | all that a client may, give orders to nodes, sites and coordinators, grant nodes     |
+//! | client | submit jobs under its own name, cancel them, ask for the grid's status, drain nodes   |
+//! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes |
+//! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
 //!
 //! A message that speaks of its sender must name the node of the link's certificate. What a process sends to itself is not
 //! judged, and networks without certificates (in memory) know no roles. Must not know what the messages do.

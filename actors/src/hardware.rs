@@ -28,8 +28,8 @@ impl Hardware {
         hardware
     }
 
-    /// Reads what Linux says in `/proc/cpuinfo`. Lines that are not known are passed over; x86, ARM, POWER and RISC-V name
-    /// things differently.
+    /// Reads what Linux says in `/proc/cpuinfo`. Lines that are not known are passed over; x86, ARM, POWER and RISC-V
+    /// name things differently.
     pub fn parse(cpuinfo: &str) -> Self {
         let mut hardware = Self::default();
         let mut parts = [""; 3];

@@ -2,9 +2,9 @@
 //!
 //! Must not know how the scheduler decides, nor what a coordinator does with its nodes.
 //!
-//! A node goes through these words: it is *free* until it is in [`NodesGranted`]; from then on it is the job's, until the
-//! coordinator says [`NodeFreed`], or the node or the job ends. Messages of a coordinator carry its epoch: those of an older one
-//! than the job's are ignored, and answered with [`Stale`] where there is an answer.
+//! A node goes through these words: it is *free* until it is in [`NodesGranted`]; from then on it is the job's, until
+//! the coordinator says [`NodeFreed`], or the node or the job ends. Messages of a coordinator carry its epoch: those of
+//! an older one than the job's are ignored, and answered with [`Stale`] where there is an answer.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,20 @@ use springtide_runtime::remote_message;
 
 use crate::policy::{Offer, Request};
 
-/// To the scheduler, by a job's coordinator: `request.count` nodes *more* than are open already. All else replaces what the open
-/// request says. It stays open until it is granted or withdrawn, or the job ends; what is granted comes as [`NodesGranted`].
+/// To the scheduler, by a job's coordinator: `request.count` nodes *more* than are open already. All else replaces what
+/// the open request says. It stays open until it is granted or withdrawn, or the job ends; what is granted comes as
+/// [`NodesGranted`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestNodes {
     /// Which job.
     pub job: JobId,
     /// The coordinator's epoch.
     pub epoch: Epoch,
-    /// How many more, and what of all that are open. Speeds are in the unit of `benchmark`; without one, in that of the last
-    /// [`SpeedsMeasured`].
+    /// How many more, and what of all that are open. Speeds are in the unit of `benchmark`; without one, in that of the
+    /// last [`SpeedsMeasured`].
     pub request: Request,
-    /// What nodes are tried out with of which no speed is known: one free node of each kind. Absent: nodes are ranked by their
-    /// hardware.
+    /// What nodes are tried out with of which no speed is known: one free node of each kind. Absent: nodes are ranked
+    /// by their hardware.
     #[serde(default)]
     pub benchmark: Option<BenchmarkSpec>,
     /// Round trips from the job's root, in seconds, as far as they were measured.
@@ -99,7 +100,8 @@ pub struct NodeFreed {
 pub enum Freed {
     /// It has left in order, and its worker has ended the job.
     Left,
-    /// It was granted and did not take part. Its worker is told to end the job before the node is given to anybody else.
+    /// It was granted and did not take part. Its worker is told to end the job before the node is given to anybody
+    /// else.
     Refused {
         /// Why.
         reason: String,
@@ -151,8 +153,8 @@ pub struct SpeedsMeasured {
     pub speeds: BTreeMap<NodeId, f64>,
 }
 
-/// To a job's coordinator: these nodes are the job's. It assigns the job to them itself, or says [`NodeFreed`]. If this is not
-/// delivered they go back to the pool and the request stays open.
+/// To a job's coordinator: these nodes are the job's. It assigns the job to them itself, or says [`NodeFreed`]. If this
+/// is not delivered they go back to the pool and the request stays open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodesGranted {
     /// Which job.
@@ -175,8 +177,8 @@ pub struct GrantedNode {
     pub speed: Option<f64>,
 }
 
-/// To a job's coordinator: these nodes are to leave the job, in order. One that is granted but takes no part yet is freed as
-/// [`Freed::Refused`]; one that is the job's no more is none of the coordinator's concern.
+/// To a job's coordinator: these nodes are to leave the job, in order. One that is granted but takes no part yet is
+/// freed as [`Freed::Refused`]; one that is the job's no more is none of the coordinator's concern.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskLeave {
     /// Which job.
@@ -199,9 +201,9 @@ pub struct BetterFree {
     pub offers: BTreeMap<ClusterId, Offer>,
 }
 
-/// To the scheduler, by whoever runs the grid, or by a node for itself: these nodes are to be empty. Answered when each of them
-/// is (or is gone), which takes as long as the jobs need to let it go: call with a long deadline. Until [`Undrain`] they get no
-/// job.
+/// To the scheduler, by whoever runs the grid, or by a node for itself: these nodes are to be empty. Answered when each
+/// of them is (or is gone), which takes as long as the jobs need to let it go: call with a long deadline. Until
+/// [`Undrain`] they get no job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
     /// Which.
@@ -211,8 +213,8 @@ pub struct Drain {
     /// After so many milliseconds they go in any case.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
-    /// Given by a node that drains itself because its process is to end: the drain ends with this life, so that the next one
-    /// serves again.
+    /// Given by a node that drains itself because its process is to end: the drain ends with this life, so that the
+    /// next one serves again.
     #[serde(default)]
     pub life: Option<Incarnation>,
 }
@@ -271,7 +273,8 @@ pub enum DrainError {
     Ended,
 }
 
-/// To a worker, by the scheduler: run this benchmark. Answered when it has, or at once if the node serves a job or knows not how.
+/// To a worker, by the scheduler: run this benchmark. Answered when it has, or at once if the node serves a job or
+/// knows not how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasureSpeed {
     /// What to run.

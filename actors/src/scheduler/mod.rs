@@ -38,8 +38,8 @@ const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
 const RELEASE_WITHIN: Duration = Duration::from_secs(20);
 /// A coordinator that has not answered a cancellation after this time is gone round.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
-/// A node that has not told its speed after this time is taken to have none. Longer than a benchmark by what its last repeat
-/// may take.
+/// A node that has not told its speed after this time is taken to have none. Longer than a benchmark by what its last
+/// repeat may take.
 const MEASURE_WITHIN: Duration = Duration::from_secs(15);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
@@ -512,3 +512,6 @@ impl Handler<NodeLost> for Scheduler {
         self.feed(ctx, Event::NodeLost { node, reason, returns });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,17 @@
 //! Which free nodes a request gets: a pure function of what is known of them, with its reasons.
 //!
-//! The paper leaves the choice to the scheduler ("Self-adaptive applications on the grid", section 3.3: nodes with the highest
-//! speed, connected well to those in use). The rules, in their order:
+//! Source: "Self-adaptive applications on the grid" (PPoPP 2007), section 3, where it is future work: to ask for the
+//! fastest processors instead of any, by a benchmark that is handed to the scheduler, and for a least bandwidth. Zorilla,
+//! which it uses, prefers what is near. The rules, in their order:
 //!
-//! 1. Left out are nodes and clusters to avoid, clusters whose link is *measured* to carry less than the least bandwidth (unless
-//!    they may be tried again), and nodes *known* to be slower than the least speed. What is not known is not held against
-//!    anybody.
-//! 2. The fastest first. Speeds within 5 % of the fastest of their class are equal: benchmarks are no more exact than that.
-//!    Nodes with a known speed come before those without; these rank by clock and threads, or by threads alone if the clock of
-//!    one of them is not known.
-//! 3. Among equals the clusters of `prefer` in its order, then those with the lowest latency, then the highest bandwidth, then by
-//!    name.
+//! 1. Left out are nodes and clusters to avoid, clusters whose link is *measured* to carry less than the least
+//!    bandwidth (unless they may be tried again), and nodes *known* to be slower than the least speed. What is not
+//!    known is not held against anybody.
+//! 2. The fastest first. Speeds within 5 % of the fastest of their class are equal: benchmarks are no more exact than
+//!    that. Nodes with a known speed come before those without; these rank by clock and threads, or by threads alone if
+//!    the clock of one of them is not known.
+//! 3. Among equals the clusters of `prefer` in its order, then those with the lowest latency, then the highest
+//!    bandwidth, then by name.
 //!
 //! Must not know where the knowledge comes from, nor what becomes of the nodes.
 
@@ -139,7 +140,7 @@ pub fn choose(case: &Case) -> Choice {
     fit.sort_by(|(_, a), (_, b)| tier(a).cmp(&tier(b)).then_with(|| value(b).total_cmp(&value(a))));
     let mut class = 0;
     let mut first: Option<&Candidate> = None;
-    let mut ranked: Vec<_> = Vec::new();
+    let mut ranked: Vec<((usize, Place, &NodeId), &NodeId, &Candidate)> = Vec::new();
     for &(id, candidate) in &fit {
         let equal = first.is_some_and(|first| {
             tier(first) == tier(candidate) && value(candidate) >= value(first) * (1.0 - EQUAL)
@@ -149,7 +150,7 @@ pub fn choose(case: &Case) -> Choice {
         }
         ranked.push(((class, place(case, candidate), id), id, candidate));
     }
-    ranked.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+    ranked.sort_by_key(|(rank, ..)| *rank);
     ranked.truncate(case.count as usize);
     let why = explain(case, fit.len(), by_threads, &ranked, &unfit);
     Choice { nodes: ranked.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }

@@ -78,8 +78,8 @@ impl Core {
         }
     }
 
-    /// Ends a job from here: its client is told, and what members are left are released. `gone` is the member whose loss is
-    /// the cause.
+    /// Ends a job from here: its client is told, and what members are left are released. `gone` is the member whose
+    /// loss is the cause.
     pub(super) fn fail(
         &mut self,
         id: JobId,

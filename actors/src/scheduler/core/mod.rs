@@ -1,12 +1,12 @@
 //! What the scheduler decides: which nodes a job gets, and what becomes of nodes and jobs when one of them ends.
 //!
-//! A state machine without I/O and without a clock: events and the time in, actions out. It must not know how actions are
-//! carried out. Whoever carries out an action that has an answer feeds the answer back, also when it is a failure, and feeds
-//! [`Event::Tick`] when [`Core::due`] has come.
+//! A state machine without I/O and without a clock: events and the time in, actions out. It must not know how actions
+//! are carried out. Whoever carries out an action that has an answer feeds the answer back, also when it is a failure,
+//! and feeds [`Event::Tick`] when [`Core::due`] has come.
 //!
-//! A job waits in the queue until all nodes that it is submitted with are free. While it runs, its coordinator asks for more
-//! and lets nodes go. A node is held by one job at most, from its choice until somebody who knows says that it is free: the
-//! coordinator of nodes that left in order, the worker itself of all others.
+//! A job waits in the queue until all nodes that it is submitted with are free. While it runs, its coordinator asks for
+//! more and lets nodes go. A node is held by one job at most, from its choice until somebody who knows says that it is
+//! free: the coordinator of nodes that left in order, the worker itself of all others.
 
 mod choose;
 mod drain;

@@ -1,5 +1,5 @@
-//! The queue of jobs that wait for all their nodes at once. They are served strictly in order, and before running jobs get
-//! more nodes; only a job that cannot be placed until nodes are put back into service is passed over meanwhile.
+//! The queue of jobs that wait for all their nodes at once. They are served strictly in order, and before running jobs
+//! get more nodes; only a job that cannot be placed until nodes are put back into service is passed over meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! What coordinators of running jobs ask for: more nodes, speeds of those that are free, and word of better ones.
 //!
-//! Requests are served by job number. One that brings a benchmark waits at most [`MEASURE_WITHIN`] for the speeds of free nodes
-//! of which none is known; those behind it wait too, or they would get what it waits for.
+//! Requests are served by job number. One that brings a benchmark waits at most [`MEASURE_WITHIN`] for the speeds of
+//! free nodes of which none is known; those behind it wait too, or they would get what it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -270,8 +270,8 @@ impl Core {
         true
     }
 
-    /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to be waited
-    /// for.
+    /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to
+    /// be waited for.
     fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };

@@ -1,8 +1,9 @@
 //! How fast nodes are, as far as somebody measured it: of single nodes for a while, of their kind for good.
 //!
-//! A node's own speed was measured while it worked for a job or ran a benchmark; it may be lower than its kind's because
-//! something else runs there, which is why it is forgotten after [`FRESH`]: what was wrong then may be over. Nodes of one kind
-//! have the same processors and as many compute threads. Speeds are comparable only under one [`Unit`].
+//! A node's own speed was measured while it worked for a job or ran a benchmark; it may be lower than its kind's
+//! because something else runs there, which is why it is forgotten after [`FRESH`]: what was wrong then may be over.
+//! Nodes of one kind have the same processors and as many compute threads. Speeds are comparable only under one
+//! [`Unit`].
 //!
 //! Must not know what the speeds are used for.
 
@@ -155,8 +156,8 @@ impl Speeds {
         self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life))
     }
 
-    /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was once
-    /// slower than its kind, for that may be over. `kinds` are being measured already.
+    /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was
+    /// once slower than its kind, for that may be over. `kinds` are being measured already.
     pub(super) fn to_measure<'a>(
         &self,
         unit: Unit,

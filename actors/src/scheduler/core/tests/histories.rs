@@ -459,8 +459,8 @@ impl World {
 }
 
 proptest! {
-    /// Whatever happens: no node is held by two or lost from the pool, a drained one is never handed out, each submission gets
-    /// one answer and each drain once its nodes are empty, nobody gets more than its most.
+    /// Whatever happens: no node is held by two or lost from the pool, a drained one is never handed out, each
+    /// submission gets one answer and each drain once its nodes are empty, nobody gets more than its most.
     #[test]
     fn random_histories_keep_the_books(steps in steps()) {
         let mut world = World::new();

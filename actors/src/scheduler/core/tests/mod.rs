@@ -1,4 +1,5 @@
-//! Single histories of jobs that wait, run and end; those of requests and drains, and random ones, in files of their own.
+//! Single histories of jobs that wait, run and end; those of requests and drains, and random ones, in files of their
+//! own.
 
 mod choice;
 mod drains;
