@@ -326,3 +326,24 @@ fn what_a_job_asked_for_ends_with_it() {
     assert_eq!(grid.state("del-1"), NodeState::Idle);
     assert!(grid.core.status().jobs.is_empty() && grid.core.due().is_none());
 }
+
+#[test]
+fn a_late_answer_of_an_earlier_life_frees_nobody() {
+    let mut grid = Grid::with_job(1, 1, None);
+    for life in 1..=2 {
+        let told = grid.more(1, 1);
+        assert_eq!(told, [format!("grant {life} of job-1 at ams-1: del-1 and 0")]);
+        grid.granted(1, life, true);
+        let refused = Freed::Refused { reason: "no threads".into() };
+        assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
+        if life == 1 {
+            grid.register("del-1", 2, OURS);
+            assert_eq!(grid.state("del-1"), NodeState::Idle);
+        }
+    }
+    let (job, node, incarnation) = (JobId(1), NodeId::from("del-1"), Incarnation(1));
+    grid.put(Event::Released { job, node, incarnation, ok: true });
+    assert_eq!(grid.state("del-1"), NodeState::Busy);
+    grid.released(1, "del-1", true);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+}
