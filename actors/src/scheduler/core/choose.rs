@@ -1,8 +1,8 @@
 //! Which free nodes a request gets: a pure function of what is known of them, with its reasons.
 //!
 //! Source: "Self-adaptive applications on the grid" (PPoPP 2007), section 3, where it is future work: to ask for the
-//! fastest processors instead of any, by a benchmark that is handed to the scheduler, and for a least bandwidth. Zorilla,
-//! which it uses, prefers what is near. The rules, in their order:
+//! fastest processors instead of any, by a benchmark that is handed to the scheduler, and for a least bandwidth.
+//! Zorilla, which it uses, prefers what is near. The rules, in their order:
 //!
 //! 1. Left out are nodes and clusters to avoid, clusters whose link is *measured* to carry less than the least
 //!    bandwidth (unless they may be tried again), and nodes *known* to be slower than the least speed. What is not
