@@ -2,9 +2,9 @@
 //!
 //! | role   | may                                                                                  |
 //! | ------ | ------------------------------------------------------------------------------------ |
-//! | client | submit jobs under its own name, cancel them, ask for the grid's status               |
-//! | node   | register under its own name, report and coordinate jobs, tell clients and the scheduler |
-//! | head   | all that a client may, and give orders to nodes and sites                            |
+//! | client | submit jobs under its own name, cancel them, ask for the grid's status, drain nodes   |
+//! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes |
+//! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
 //!
 //! A message that speaks of its sender must name the node of the link's certificate. What a process sends to itself is not
 //! judged, and networks without certificates (in memory) know no roles. Must not know what the messages do.
@@ -13,7 +13,7 @@ use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::{Refusal, Sender};
 
 use crate::cluster::{Alive, ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
-use crate::scheduler::Submit;
+use crate::scheduler::{Drain, Submit};
 use crate::site::Register;
 
 type Verdict = Result<(), Refusal>;
@@ -36,6 +36,17 @@ pub fn worker<M>(from: &Sender<'_>, _: &M) -> Verdict {
 pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
     client(from, message)?;
     from.holds(|peer| message.client.node == peer.node)
+}
+
+/// Taking nodes out of service: whoever runs the grid, or a node itself that is to end.
+pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
+    if from.role != Some(Role::Node) {
+        return client(from, message);
+    }
+    from.holds(|peer| {
+        let itself = std::slice::from_ref(&peer.node);
+        message.nodes == itself && message.life == Some(peer.incarnation)
+    })
 }
 
 pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
@@ -84,6 +95,7 @@ mod tests {
     use springtide_runtime::net::{Address, Contact};
 
     use super::*;
+    use crate::hardware::Hardware;
     use crate::job::JobParams;
 
     fn contact(node: &str, cluster: &str) -> Contact {
@@ -121,6 +133,7 @@ mod tests {
             threads: 1,
             fingerprint: 7,
             pid: 1,
+            hardware: Hardware::default(),
         };
         let own = register_of("ams-1", "ams", 5);
         assert_eq!(admitted(|from| register(from, &own)), [false, true, false, false, true]);
@@ -130,6 +143,20 @@ mod tests {
         {
             let told = register(&from, &register_of(node, cluster, life));
             assert_eq!(told, Err(Refusal::Identity), "{node} {cluster} {life}");
+        }
+        let drain_of = |nodes: &[&str], life: Option<u64>| Drain {
+            nodes: nodes.iter().map(|&node| node.into()).collect(),
+            reason: "told to end".into(),
+            deadline_ms: None,
+            life: life.map(Incarnation),
+        };
+        let own = drain_of(&["ams-1"], Some(5));
+        assert_eq!(admitted(|from| drain(from, &own)), [true, true, true, false, true]);
+        let two = drain_of(&["ams-1", "ams-2"], Some(5));
+        for other in
+            [two, drain_of(&["ams-2"], Some(5)), drain_of(&["ams-1"], None), drain_of(&[], Some(5))]
+        {
+            assert_eq!(drain(&from, &other), Err(Refusal::Identity), "{other:?}");
         }
         let submit_of = |client| Submit {
             name: "fib".into(),

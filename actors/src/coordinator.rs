@@ -28,7 +28,7 @@ use crate::job::{
     CLIENT, Cancel, ClusterReport, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
     MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
 };
-use crate::scheduler::{MemberSilent, Scheduler};
+use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, Scheduler};
 use crate::worker::{NewView, Worker, workers_by_cluster};
 
 /// How long all workers may take to join.
@@ -148,6 +148,9 @@ impl Coordinator {
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
             .accepts_from::<MemberLost>(admit::head)
+            .accepts_from::<NodesGranted>(admit::head)
+            .accepts_from::<AskLeave>(admit::head)
+            .accepts_from::<BetterFree>(admit::head)
             .accepts_from::<ClusterAlive>(admit::cluster_alive)
             .accepts_from::<Silent>(admit::worker)
             .accepts_from::<Cancel>(admit::client);
@@ -157,6 +160,23 @@ impl Coordinator {
     fn tell(&self, note: NoteKind) {
         // The forwarding task lives as long as this actor.
         let _ = self.out.send(Outgoing::Note(note));
+    }
+
+    /// The scheduler has given the job more nodes.
+    fn nodes_granted(&mut self, granted: &NodesGranted, _ctx: &mut Context<Self>) {
+        let nodes: Vec<&str> = granted.nodes.iter().map(|granted| granted.node.as_str()).collect();
+        tracing::info!(?nodes, open = granted.open, "nodes are granted");
+    }
+
+    /// The scheduler wants nodes to leave.
+    fn asked_to_leave(&mut self, asked: &AskLeave, _ctx: &mut Context<Self>) {
+        tracing::info!(nodes = ?asked.nodes, reason = %asked.reason, "nodes are to leave");
+    }
+
+    /// Better nodes than the job has are free.
+    fn better_free(&mut self, better: &BetterFree, _ctx: &mut Context<Self>) {
+        let clusters: Vec<&ClusterId> = better.offers.keys().collect();
+        tracing::info!(?clusters, "better nodes are free");
     }
 
     /// Members are dead. The job goes on without them.
@@ -581,6 +601,30 @@ impl Handler<MemberLost> for Coordinator {
     fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
         let MemberLost { node, reason, .. } = message;
         self.go_on_without(&[node], &reason, Duration::ZERO, ctx);
+    }
+}
+
+impl Handler<NodesGranted> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: NodesGranted, ctx: &mut Self::Context) {
+        self.nodes_granted(&message, ctx);
+    }
+}
+
+impl Handler<AskLeave> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: AskLeave, ctx: &mut Self::Context) {
+        self.asked_to_leave(&message, ctx);
+    }
+}
+
+impl Handler<BetterFree> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: BetterFree, ctx: &mut Self::Context) {
+        self.better_free(&message, ctx);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Serialize, de::DeserializeOwned};
 use springtide_runtime::id::{Epoch, Incarnation, JobId};
 use springtide_runtime::membership::{Member, View};
-use springtide_runtime::meter::{NodeReport, Statistics};
+use springtide_runtime::meter::{BenchmarkSpec, Measurement, NodeReport, SpecId, Statistics};
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
@@ -16,14 +16,19 @@ use crate::cluster::{
     Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period,
     Silent,
 };
+use crate::hardware::Hardware;
 use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
     MemberLost, NoteKind, Release, Shutdown,
 };
+use crate::policy::{Offer, Request};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
-    CancelJob, GetStatus, Granted, GridStatus, JobState, JobStatus, MemberSilent, NodeLost,
-    NodeState, NodeStatus, Registered, SiteStatus, SiteUp, Submit, SubmitError,
+    AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
+    Granted, GrantedNode, GridStatus, JobState, JobStatus, MeasureSpeed, MemberSilent, NodeFreed,
+    NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes, Requested,
+    SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, Undrain,
+    WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{FinalReport, Finish, NewView};
@@ -44,6 +49,10 @@ fn address() -> Address {
 
 fn contact(node: &str) -> Contact {
     Contact { node: node.into(), cluster: "ams".into(), address: address() }
+}
+
+fn hardware() -> Hardware {
+    Hardware { model: "Fast CPU".into(), threads: 8, mhz: 2300 }
 }
 
 #[test]
@@ -69,6 +78,7 @@ fn messages_of_scheduler_and_site() {
         threads: 2,
         fingerprint: 7,
         pid: 11,
+        hardware: hardware(),
     });
     message(&NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
     message(&Register {
@@ -77,6 +87,7 @@ fn messages_of_scheduler_and_site() {
         threads: 2,
         fingerprint: 7,
         pid: 11,
+        hardware: hardware(),
     });
     let program = Some(PathBuf::from("/bin/own"));
     message(&StartAnew { nodes, program, reason: "another program".into() });
@@ -237,4 +248,78 @@ fn messages_of_the_coordinator_tree() {
             silent: BTreeMap::from([("ams-2".into(), "gone".into())]),
         },
     );
+}
+
+fn offers() -> BTreeMap<springtide_runtime::id::ClusterId, Offer> {
+    let offer = Offer {
+        free: 3,
+        speed: Some(1.5),
+        nodes: BTreeMap::from([("ams-2".into(), 1.25)]),
+        bandwidth: Some(1e6),
+        rtt_s: Some(0.02),
+    };
+    BTreeMap::from([("ams".into(), offer)])
+}
+
+#[test]
+fn messages_of_the_exchange_of_nodes() {
+    let (job, epoch) = (JobId(3), Epoch(2));
+    let (node, incarnation): (springtide_runtime::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
+    let request = Request {
+        count: 2,
+        min_speed: Some(0.5),
+        min_bandwidth: Some(1e5),
+        prefer: vec!["ams".into()],
+        avoid_nodes: ["del-1".into()].into(),
+        avoid_clusters: ["bud".into()].into(),
+        waive: ["del".into()].into(),
+    };
+    let spec = BenchmarkSpec::of_job("fib", vec![1, 2].into());
+    message(&RequestNodes {
+        job,
+        epoch,
+        request,
+        benchmark: Some(spec.clone()),
+        rtt_s: BTreeMap::from([("ams".into(), 0.02)]),
+        bandwidth: BTreeMap::from([("ams".into(), 1e6)]),
+    });
+    answer::<Result<Requested, Stale>>("request-nodes-ok", &Ok(Requested { open: 2 }));
+    let stale = Stale::Epoch { job, asked: Epoch(1), known: epoch };
+    answer::<Result<Requested, Stale>>("request-nodes-stale", &Err(stale));
+    answer::<Result<Requested, Stale>>("request-nodes-over", &Err(Stale::Over { job }));
+    message(&WithdrawNodes { job, epoch, count: 1 });
+    let why = Freed::Refused { reason: "no threads".into() };
+    message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
+    message(&GetOffers { job, epoch });
+    let known = Offers { offers: offers(), open: 2, existing: 7 };
+    answer::<Result<Offers, Stale>>("get-offers", &Ok(known));
+    message(&Subscribe { job, epoch, faster_than: Some(1.5) });
+    let speeds = BTreeMap::from([(node.clone(), 1.25)]);
+    message(&SpeedsMeasured { job, epoch, spec: SpecId(9), speeds });
+    let (cluster, address, leaving) = ("ams".into(), address(), false);
+    let member = Member { incarnation, cluster, address, threads: 2, leaving };
+    let granted = GrantedNode { node: node.clone(), member, speed: Some(1.25) };
+    message(&NodesGranted { job, nodes: vec![granted], open: 1 });
+    let (nodes, reason) = (vec![node.clone()], "maintenance".to_owned());
+    let deadline_ms = Some(30_000);
+    message(&AskLeave { job, nodes: nodes.clone(), reason: reason.clone(), deadline_ms });
+    message(&BetterFree { job, offers: offers() });
+    message(&MeasureSpeed { spec });
+    let measured = Measurement { speed: 1.25, relative_error: Some(0.01) };
+    answer::<Result<Measurement, String>>("measure-speed-ok", &Ok(measured));
+    answer::<Result<Measurement, String>>("measure-speed-no", &Err("it works for job-3".into()));
+    message(&Drain { nodes: nodes.clone(), reason, deadline_ms, life: Some(incarnation) });
+    message(&Undrain { nodes: nodes.clone() });
+    let drained = Drained { empty: nodes, gone: vec!["del-1".into()] };
+    answer::<Result<Drained, DrainError>>("drain-ok", &Ok(drained));
+    let errors = [
+        ("no-nodes", DrainError::NoNodes),
+        ("unknown", DrainError::UnknownNode { node: node.clone() }),
+        ("below", DrainError::BelowMinimum { job, min_nodes: 2, left: 1 }),
+        ("undrained", DrainError::Undrained { node }),
+        ("ended", DrainError::Ended),
+    ];
+    for (name, error) in errors {
+        answer::<Result<Drained, DrainError>>(&format!("drain-{name}"), &Err(error));
+    }
 }

@@ -18,8 +18,9 @@ use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::{
-    CancelJob, GetStatus, GridStatus, MemberSilent, NodeLost, NodeState, Registered, Scheduler,
-    SiteUp, Submit,
+    CancelJob, Drain, GetOffers, GetStatus, GridStatus, MemberSilent, NodeFreed, NodeLost,
+    NodeState, Registered, RequestNodes, Scheduler, SiteUp, SpeedsMeasured, Submit, Subscribe,
+    Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::{Store, StoreError};
@@ -73,6 +74,14 @@ impl Head {
             .accepts_from::<Registered>(admit::head)
             .accepts_from::<NodeLost>(admit::head)
             .accepts_from::<MemberSilent>(admit::worker)
+            .accepts_from::<RequestNodes>(admit::worker)
+            .accepts_from::<WithdrawNodes>(admit::worker)
+            .accepts_from::<NodeFreed>(admit::worker)
+            .accepts_from::<GetOffers>(admit::worker)
+            .accepts_from::<Subscribe>(admit::worker)
+            .accepts_from::<SpeedsMeasured>(admit::worker)
+            .accepts_from::<Drain>(admit::drain)
+            .accepts_from::<Undrain>(admit::client)
             .accepts_from::<JobOver>(admit::worker);
         Prober::publish(&endpoint.hub);
         endpoint.start();

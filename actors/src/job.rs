@@ -39,6 +39,17 @@ pub struct JobParams {
     pub stack_bytes: u64,
     /// How many waits of one stack may take unrelated work.
     pub nesting_bound: u32,
+    /// Fewest nodes that it may have; 0 counts as 1.
+    pub min_nodes: u32,
+    /// Most that it may have; absent: no limit.
+    pub max_nodes: Option<u32>,
+}
+
+impl JobParams {
+    /// Fewest nodes that the job may have.
+    pub fn least_nodes(&self) -> u32 {
+        self.min_nodes.max(1)
+    }
 }
 
 impl Default for JobParams {
@@ -49,6 +60,8 @@ impl Default for JobParams {
             seed: 1,
             stack_bytes: 16 << 20,
             nesting_bound: 32,
+            min_nodes: 1,
+            max_nodes: None,
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod coordinator;
 pub mod endpoint;
 #[cfg(test)]
 mod golden;
+pub mod hardware;
 pub mod head;
 pub mod job;
 pub mod links;

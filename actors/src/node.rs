@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::endpoint::Endpoint;
+use crate::hardware::Hardware;
 use crate::head::HEAD_CLUSTER;
 use crate::job::Shutdown;
 use crate::links::{Door, Links};
@@ -117,6 +118,7 @@ pub async fn serve(
         threads: options.threads,
         fingerprint,
         pid: std::process::id(),
+        hardware: Hardware::of_this_machine(),
     };
     tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
     let site = endpoint.hub.remote(&options.head, &options.site);

@@ -17,6 +17,7 @@ use springtide_runtime::remote_message;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::hardware::Hardware;
 use crate::provider::{Ended, NodeRequest, Process, Provider};
 use crate::scheduler::{NodeLost, Registered, Scheduler, SiteUp};
 use crate::supervise::{Intensity, Limits};
@@ -44,6 +45,9 @@ pub struct Register {
     pub fingerprint: u64,
     /// Its process.
     pub pid: u32,
+    /// Its machine.
+    #[serde(default)]
+    pub hardware: Hardware,
 }
 
 /// Why a site does not take a node.
@@ -278,6 +282,7 @@ impl Handler<Register> for Site {
             threads: message.threads,
             fingerprint: message.fingerprint,
             pid: message.pid,
+            hardware: message.hardware,
         };
         self.tell(ctx, registered);
         Ok(())

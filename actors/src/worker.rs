@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -13,7 +14,10 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
-use springtide_runtime::meter::NodeReport;
+use springtide_runtime::meter::{
+    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe,
+    USUAL_QUOTA_PERIOD,
+};
 use springtide_runtime::net::{Inbox, Net, Router};
 use springtide_runtime::remote::{Hub, RemoteError};
 use springtide_runtime::remote_message;
@@ -21,7 +25,7 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry, Seam,
+    Engine, EngineConfig, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -33,6 +37,7 @@ use crate::job::{
     Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
     coordinator_name,
 };
+use crate::scheduler::MeasureSpeed;
 
 /// Histograms travel with every so many reports (and with the last).
 const LATENCIES_EVERY: u64 = 10;
@@ -42,6 +47,9 @@ const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long a worker tries to join its cluster's coordinator.
 const JOIN_DEADLINE: Duration = Duration::from_secs(20);
+
+/// No repeat of a benchmark begins later than this.
+const MEASURE_AT_MOST: Duration = Duration::from_secs(2);
 
 /// Makes the seam a job's compute threads block at.
 pub type SeamFactory = Arc<dyn Fn() -> Arc<dyn Seam> + Send + Sync>;
@@ -80,6 +88,8 @@ pub struct Worker {
     router: Arc<Router>,
     recorder: Recorder,
     running: Option<Running>,
+    /// Set to end the benchmark that runs.
+    measuring: Option<Arc<AtomicBool>>,
 }
 
 struct Running {
@@ -106,7 +116,7 @@ impl Worker {
         router: Arc<Router>,
         recorder: Recorder,
     ) -> Self {
-        Self { config, registry, net, hub, router, recorder, running: None }
+        Self { config, registry, net, hub, router, recorder, running: None, measuring: None }
     }
 
     /// Starts the actor on this arbiter and publishes it.
@@ -115,6 +125,7 @@ impl Worker {
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
             .accepts_from::<Assign>(admit::head)
+            .accepts_from::<MeasureSpeed>(admit::head)
             .accepts_from::<NewView>(admit::worker)
             .accepts_from::<Finish>(admit::worker)
             .accepts_from::<Release>(admit::worker)
@@ -149,8 +160,16 @@ impl Worker {
         Ok(())
     }
 
+    /// Whoever needs the node does not wait for a benchmark: the repeat that runs is its last.
+    fn stop_measuring(&mut self) {
+        if let Some(stop) = self.measuring.take() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn take_part(&mut self, assign: Assign, ctx: &mut Context<Self>) -> Result<(), AssignError> {
         self.check(&assign)?;
+        self.stop_measuring();
         let Assign { spec, view, client, scheduler } = assign;
         let node = self.me();
         for contact in [&client, &scheduler] {
@@ -533,10 +552,63 @@ impl Handler<Release> for Worker {
     }
 }
 
+impl Handler<MeasureSpeed> for Worker {
+    type Result = ResponseActFuture<Self, Result<Measurement, String>>;
+
+    /// The benchmark runs apart, so that the node goes on answering.
+    fn handle(&mut self, message: MeasureSpeed, _ctx: &mut Context<Self>) -> Self::Result {
+        let refused = match &self.running {
+            Some(running) => Some(format!("it works for {}", running.spec.id)),
+            None if self.measuring.is_some() => Some("another benchmark runs".to_owned()),
+            None if self.config.fork_time.is_some() => Some("its time is virtual".to_owned()),
+            None => None,
+        };
+        if let Some(why) = refused {
+            return Box::pin(actix::fut::err(format!("node {}: {why}", self.me())));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        self.measuring = Some(stop.clone());
+        let (registry, threads, stopped) =
+            (self.registry.clone(), self.config.threads, stop.clone());
+        let measured = tokio::task::spawn_blocking(move || {
+            measure(&registry, &message.spec, threads, || stopped.load(Ordering::Relaxed))
+        });
+        let then =
+            move |answer: Result<_, tokio::task::JoinError>, worker: &mut Self, _: &mut _| {
+                if worker.measuring.as_ref().is_some_and(|current| Arc::ptr_eq(current, &stop)) {
+                    worker.measuring = None;
+                }
+                answer.unwrap_or_else(|error| Err(format!("the benchmark panicked: {error}")))
+            };
+        Box::pin(measured.into_actor(self).map(then))
+    }
+}
+
+/// Runs a benchmark for as long as it takes to see the quota's effect, on all threads; blocks.
+fn measure(
+    registry: &Arc<Registry>,
+    spec: &BenchmarkSpec,
+    threads: u32,
+    stop: impl Fn() -> bool + Sync,
+) -> Result<Measurement, String> {
+    let quota = Probe::new().sample(Instant::now()).quota;
+    let stretch = quota.map_or(USUAL_QUOTA_PERIOD, |quota| quota.period);
+    let at_least = stretch.saturating_mul(BenchmarkSettings::default().quota_periods);
+    let at_most = at_least.max(MEASURE_AT_MOST);
+    let goal = BenchmarkGoal { at_least, at_most, stretch };
+    let run =
+        bench::run(registry, spec, threads, goal, &stop).map_err(|error| error.to_string())?;
+    if stop() {
+        return Err("it was stopped, for the node is needed".to_owned());
+    }
+    run.measurement().ok_or_else(|| "nothing was repeated".to_owned())
+}
+
 impl Handler<Shutdown> for Worker {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, message: Shutdown, ctx: &mut Context<Self>) -> Self::Result {
+        self.stop_measuring();
         let left = self.leave(ctx);
         let tell = self.config.on_shutdown.clone();
         Box::pin(async move {

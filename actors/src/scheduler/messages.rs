@@ -12,6 +12,7 @@ use springtide_runtime::membership::View;
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote_message;
 
+use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
 
 /// To the scheduler (published as [`SCHEDULER`](crate::job::SCHEDULER)): run a job. Answered when all its workers have
@@ -138,7 +139,7 @@ pub struct NodeStatus {
     pub incarnation: Option<Incarnation>,
     /// Where it is reached, once registered.
     pub address: Option<Address>,
-    /// Why it is lost or broken.
+    /// Why it is lost, broken or drained.
     pub reason: Option<String>,
 }
 
@@ -152,6 +153,12 @@ pub enum NodeState {
     Idle,
     /// Works for a job.
     Busy,
+    /// Runs a benchmark for a job that may get it.
+    Measuring,
+    /// Is to be empty, and is not yet.
+    Draining,
+    /// Empty, and out of service until it is put back.
+    Drained,
     /// Lost and given up.
     Broken,
 }
@@ -167,7 +174,7 @@ pub struct JobStatus {
     pub state: JobState,
     /// Its nodes.
     pub nodes: u32,
-    /// Why it waits.
+    /// Why it waits; of one that runs, what more it asks for, and why that is not granted.
     pub waits_for: Option<String>,
 }
 
@@ -213,6 +220,9 @@ pub struct Registered {
     pub fingerprint: u64,
     /// Its process.
     pub pid: u32,
+    /// Its machine.
+    #[serde(default)]
+    pub hardware: Hardware,
 }
 
 /// To the scheduler, by a site: a node is gone.

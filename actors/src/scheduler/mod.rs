@@ -3,6 +3,7 @@
 //! `core` decides; the actor here carries out. It must not know how nodes are started, nor what a job computes.
 
 pub mod core;
+mod exchange;
 mod messages;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,8 +16,10 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Net;
 use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
-use self::core::{Action, Core, Event};
+use self::core::{Action, Case, Core, Event};
+pub use self::exchange::*;
 pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
@@ -35,6 +38,9 @@ const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
 const RELEASE_WITHIN: Duration = Duration::from_secs(20);
 /// A coordinator that has not answered a cancellation after this time is gone round.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+/// A node that has not told its speed after this time is taken to have none. Longer than a benchmark by what its last
+/// repeat may take.
+const MEASURE_WITHIN: Duration = Duration::from_secs(15);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
@@ -47,6 +53,10 @@ pub struct Scheduler {
     links: Arc<Links>,
     recorder: Recorder,
     waiting: BTreeMap<JobId, oneshot::Sender<Result<Granted, SubmitError>>>,
+    drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
+    last_drain: u64,
+    /// When the core wants to be asked again.
+    timer: Option<(Instant, SpawnHandle)>,
 }
 
 impl Scheduler {
@@ -59,12 +69,31 @@ impl Scheduler {
         recorder: Recorder,
     ) -> Self {
         let core = Core::new(net.contact());
-        Self { core, store, hub, net, links, recorder, waiting: BTreeMap::new() }
+        let (waiting, drains) = (BTreeMap::new(), BTreeMap::new());
+        Self { core, store, hub, net, links, recorder, waiting, drains, last_drain: 0, timer: None }
     }
 
     fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
-        let actions = self.core.handle(event);
+        let actions = self.core.handle(event, Instant::now());
+        self.set_timer(ctx);
         self.carry_out(ctx, actions.into());
+    }
+
+    fn set_timer(&mut self, ctx: &mut Context<Self>) {
+        let due = self.core.due();
+        if self.timer.map(|(at, _)| at) == due {
+            return;
+        }
+        if let Some((_, handle)) = self.timer.take() {
+            ctx.cancel_future(handle);
+        }
+        self.timer = due.map(|at| {
+            let handle = ctx.run_later(at.saturating_duration_since(Instant::now()), |act, ctx| {
+                act.timer = None;
+                act.feed(ctx, Event::Tick);
+            });
+            (at, handle)
+        });
     }
 
     fn carry_out(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<Action>) {
@@ -83,14 +112,15 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::Release { node, job } => {
+                Action::Release { node, incarnation, job } => {
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
                     let call = worker.send(Release { job }).deadline(RELEASE_WITHIN).start();
                     let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
                         if let Err(error) = &answer {
                             tracing::info!("node {node} did not release {job}: {error}");
                         }
-                        act.feed(ctx, Event::Released { job, node, ok: answer.is_ok() });
+                        let ok = answer.is_ok();
+                        act.feed(ctx, Event::Released { job, node, incarnation, ok });
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
@@ -119,6 +149,62 @@ impl Scheduler {
                         }
                     };
                     ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::GrantNodes { job, grant, coordinator, nodes, open, why, case } => {
+                    let granted = NodesGranted { job, nodes, open };
+                    self.grant_nodes(ctx, grant, &coordinator, granted, (why, &case));
+                }
+                Action::Measure { node, incarnation, spec } => {
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(MeasureSpeed { spec: *spec });
+                    let call = call.deadline(MEASURE_WITHIN).start();
+                    let then =
+                        move |answer: Result<_, RemoteError>, act: &mut Self, ctx: &mut _| {
+                            let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
+                            act.feed(ctx, Event::Measured { node, incarnation, answer });
+                        };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::AskLeave { job, coordinator, nodes, reason, deadline_ms } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("ask {job} to leave {} nodes", nodes.len()),
+                        why: reason.clone(),
+                        inputs: serde_json::json!({ "nodes": nodes, "deadline_ms": deadline_ms }),
+                    });
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let ask = AskLeave { job, nodes: nodes.clone(), reason, deadline_ms };
+                    let call = remote.send(ask).deadline(TELL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+                        if let Err(error) = answer {
+                            tracing::info!("{job}'s coordinator was not asked: {error}");
+                            act.feed(ctx, Event::AskLeaveFailed { job, nodes });
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::BetterFree { job, coordinator, offers } => {
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let call = remote.send(BetterFree { job, offers });
+                    let call = call.deadline(TELL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
+                        if let Err(error) = answer {
+                            // It asks for offers anyway when it needs nodes.
+                            tracing::debug!("{job}'s coordinator was not told of nodes: {error}");
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Drained { drain, answer } => {
+                    if let Some(reply) = self.drains.remove(&drain) {
+                        // Whoever asked may have given up; the nodes are drained all the same.
+                        let _ = reply.send(answer);
+                    }
+                }
+                Action::Odd { what } => {
+                    tracing::warn!("{what}");
+                    self.recorder.record(Told::Fault { part: "scheduler".to_owned(), what });
                 }
                 Action::Grant(granted) => {
                     self.recorder.record(Told::Decision {
@@ -150,6 +236,32 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    fn grant_nodes(
+        &mut self,
+        ctx: &mut Context<Self>,
+        grant: u64,
+        coordinator: &NodeId,
+        granted: NodesGranted,
+        (why, case): (String, &Case),
+    ) {
+        let job = granted.job;
+        let names: Vec<&str> = granted.nodes.iter().map(|granted| granted.node.as_str()).collect();
+        self.recorder.record(Told::Decision {
+            decision: format!("grant {} to {job}", names.join(", ")),
+            why,
+            inputs: serde_json::to_value(case).unwrap_or_default(),
+        });
+        let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
+        let call = remote.send(granted).deadline(TELL_WITHIN).start();
+        let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+            if let Err(error) = &answer {
+                tracing::info!("{job}'s coordinator did not take the nodes: {error}");
+            }
+            act.feed(ctx, Event::GrantTold { job, grant, ok: answer.is_ok() });
+        };
+        ctx.spawn(call.into_actor(self).map(then));
     }
 
     fn replace(&mut self, ctx: &mut Context<Self>, cluster: &ClusterId, order: StartAnew) {
@@ -245,6 +357,92 @@ impl Handler<Submit> for Scheduler {
     }
 }
 
+impl Handler<RequestNodes> for Scheduler {
+    type Result = Result<Requested, Stale>;
+
+    fn handle(&mut self, request: RequestNodes, ctx: &mut Self::Context) -> Self::Result {
+        let job = request.job;
+        self.core.check(job, request.epoch)?;
+        self.feed(ctx, Event::Request(Box::new(request)));
+        Ok(Requested { open: self.core.asked(job) })
+    }
+}
+
+impl Handler<WithdrawNodes> for Scheduler {
+    type Result = Result<Requested, Stale>;
+
+    fn handle(&mut self, withdraw: WithdrawNodes, ctx: &mut Self::Context) -> Self::Result {
+        self.core.check(withdraw.job, withdraw.epoch)?;
+        self.feed(ctx, Event::Withdraw(withdraw));
+        Ok(Requested { open: self.core.asked(withdraw.job) })
+    }
+}
+
+impl Handler<GetOffers> for Scheduler {
+    type Result = Result<Offers, Stale>;
+
+    fn handle(&mut self, ask: GetOffers, _: &mut Self::Context) -> Self::Result {
+        self.core.offers(ask.job, ask.epoch, Instant::now())
+    }
+}
+
+impl Handler<NodeFreed> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, freed: NodeFreed, ctx: &mut Self::Context) {
+        tracing::info!("{} frees node {}: {:?}", freed.job, freed.node, freed.why);
+        self.feed(ctx, Event::Freed(freed));
+    }
+}
+
+impl Handler<Subscribe> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, subscribe: Subscribe, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Subscribe(subscribe));
+    }
+}
+
+impl Handler<SpeedsMeasured> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, speeds: SpeedsMeasured, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Speeds(speeds));
+    }
+}
+
+impl Handler<Drain> for Scheduler {
+    type Result = ResponseFuture<Result<Drained, DrainError>>;
+
+    fn handle(&mut self, order: Drain, ctx: &mut Self::Context) -> Self::Result {
+        self.recorder.record(Told::Decision {
+            decision: format!("drain {} nodes", order.nodes.len()),
+            why: order.reason.clone(),
+            inputs: serde_json::to_value(&order).unwrap_or_default(),
+        });
+        self.last_drain += 1;
+        let (drain, (reply, answer)) = (self.last_drain, oneshot::channel());
+        self.drains.insert(drain, reply);
+        self.feed(ctx, Event::Drain { drain, order });
+        Box::pin(async move { answer.await.unwrap_or(Err(DrainError::Ended)) })
+    }
+}
+
+impl Handler<Undrain> for Scheduler {
+    type Result = Result<(), DrainError>;
+
+    fn handle(&mut self, Undrain { nodes }: Undrain, ctx: &mut Self::Context) -> Self::Result {
+        self.core.check_nodes(&nodes)?;
+        self.recorder.record(Told::Decision {
+            decision: format!("put {} nodes back into service", nodes.len()),
+            why: "told to".to_owned(),
+            inputs: serde_json::json!({ "nodes": nodes }),
+        });
+        self.feed(ctx, Event::Undrain { nodes });
+        Ok(())
+    }
+}
+
 impl Handler<CancelJob> for Scheduler {
     type Result = ();
 
@@ -314,3 +512,6 @@ impl Handler<NodeLost> for Scheduler {
         self.feed(ctx, Event::NodeLost { node, reason, returns });
     }
 }
+
+#[cfg(test)]
+mod tests;

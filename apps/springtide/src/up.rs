@@ -173,7 +173,11 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             NodeState::Idle if old.state == NodeState::Starting => {
                 lines.push(format!("node {} is back", new.node));
             }
-            NodeState::Idle | NodeState::Busy => {}
+            NodeState::Drained => lines.push(format!("node {} is drained: {reason}", new.node)),
+            NodeState::Idle if old.state == NodeState::Drained => {
+                lines.push(format!("node {} is in service again", new.node));
+            }
+            NodeState::Idle | NodeState::Busy | NodeState::Measuring | NodeState::Draining => {}
         }
     }
     lines

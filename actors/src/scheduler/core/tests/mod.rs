@@ -1,13 +1,22 @@
-//! Tables of single histories, and properties over random ones.
+//! Single histories of jobs that wait, run and end; those of requests and drains, and random ones, in files of their
+//! own.
+
+mod choice;
+mod drains;
+mod histories;
+mod requests;
 
 use std::path::PathBuf;
 
-use proptest::prelude::*;
 use springtide_runtime::id::Incarnation;
 use springtide_runtime::net::Address;
 
+use springtide_runtime::meter::BenchmarkSpec;
+
 use super::*;
-use crate::job::JobParams;
+use crate::hardware::Hardware;
+use crate::job::{AssignError, JobParams};
+use crate::scheduler::{NodeState, Registered};
 
 const OURS: u64 = 7;
 
@@ -30,12 +39,13 @@ fn submit(clusters: Option<&[(&str, u32)]>, fingerprint: u64, program: Option<&s
 struct Grid {
     core: Core,
     jobs: u64,
+    now: Instant,
 }
 
 impl Grid {
     /// Clusters ams and del of `nodes` nodes each, all registered with program `fingerprint`.
     fn of(nodes: usize, fingerprint: u64) -> Self {
-        let mut grid = Self { core: Core::new(contact("head")), jobs: 0 };
+        let mut grid = Self { core: Core::new(contact("head")), jobs: 0, now: Instant::now() };
         for cluster in ["ams", "del"] {
             let names: Vec<NodeId> = (1..=nodes).map(|n| format!("{cluster}-{n}").into()).collect();
             let site = Event::SiteUp {
@@ -52,7 +62,7 @@ impl Grid {
     }
 
     fn put(&mut self, event: Event) -> Vec<String> {
-        self.core.handle(event).iter().map(text).collect()
+        self.core.handle(event, self.now).iter().map(text).collect()
     }
 
     fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
@@ -65,6 +75,7 @@ impl Grid {
             threads: 1,
             fingerprint,
             pid: 1,
+            hardware: Hardware::default(),
         }))
     }
 
@@ -88,7 +99,15 @@ impl Grid {
     }
 
     fn released(&mut self, job: u64, node: &str, ok: bool) -> Vec<String> {
-        self.put(Event::Released { job: JobId(job), node: node.into(), ok })
+        self.put({
+            let (job, node) = (JobId(job), NodeId::from(node));
+            let incarnation = self.life(&node);
+            Event::Released { job, node, incarnation, ok }
+        })
+    }
+
+    fn life(&self, node: &NodeId) -> Incarnation {
+        self.core.nodes[node].life.as_ref().unwrap().incarnation
     }
 
     fn state(&self, node: &str) -> NodeState {
@@ -103,7 +122,7 @@ fn text(action: &Action) -> String {
         Action::Assign { node, assign } => format!("assign {} {node}", assign.spec.id),
         Action::Grant(granted) => format!("grant {} {}", granted.job, granted.coordinator.node),
         Action::Refuse { job, error } => format!("refuse {job}: {error}"),
-        Action::Release { node, job } => format!("release {job} {node}"),
+        Action::Release { node, job, .. } => format!("release {job} {node}"),
         Action::Cancel { job, coordinator, .. } => format!("cancel {job} {coordinator}"),
         Action::MemberLost { job, coordinator, node, .. } => {
             format!("lost {job} {coordinator} {node}")
@@ -113,6 +132,23 @@ fn text(action: &Action) -> String {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
             format!("replace {cluster} {nodes:?} {program}")
         }
+        Action::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
+            let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();
+            format!("grant {grant} of {job} at {coordinator}: {} and {open}", nodes.join(" "))
+        }
+        Action::Measure { node, .. } => format!("measure {node}"),
+        Action::AskLeave { job, coordinator, nodes, deadline_ms, .. } => {
+            format!("ask {job} at {coordinator} to leave {nodes:?} in {deadline_ms:?}")
+        }
+        Action::BetterFree { job, offers, .. } => {
+            let free = offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
+            format!("better for {job}: {}", free.collect::<Vec<_>>().join(", "))
+        }
+        Action::Drained { drain, answer: Ok(drained) } => {
+            format!("drained {drain}: {:?} empty, {:?} gone", drained.empty, drained.gone)
+        }
+        Action::Drained { drain, answer: Err(error) } => format!("drain {drain}: {error}"),
+        Action::Odd { what } => format!("odd: {what}"),
     }
 }
 
@@ -136,7 +172,7 @@ fn the_view_names_the_first_node_of_each_cluster() {
     grid.jobs = 1;
     let (job, epoch) = (JobId(9), Epoch(4));
     let event = Event::Submit { job, epoch, submit: Box::new(submit(None, OURS, None)) };
-    let actions = grid.core.handle(event);
+    let actions = grid.core.handle(event, grid.now);
     assert_eq!(actions.len(), 4);
     for action in actions {
         let Action::Assign { assign, .. } = action else { panic!("{action:?}") };
@@ -288,148 +324,4 @@ fn a_client_that_goes_takes_its_jobs_along() {
     let (job, reason) = (JobId(1), "no answer".to_owned());
     let told = grid.put(Event::CancelFailed { job, reason });
     assert!(told.contains(&"release job-1 del-1".to_owned()), "{told:?}");
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Register(usize, u64, bool),
-    Lose(usize, bool),
-    Submit(Option<[u32; 2]>, bool, bool),
-    Answer(usize, bool),
-    Over(usize),
-    Cancel(usize),
-    ClientLost,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let step = prop_oneof![
-        4 => (0usize..4, 1u64..5, prop::bool::weighted(0.8)).prop_map(|(n, i, ours)| Step::Register(n, i, ours)),
-        1 => (0usize..4, prop::bool::weighted(0.8)).prop_map(|(n, r)| Step::Lose(n, r)),
-        3 => (prop::option::of([0u32..3, 0u32..3]), prop::bool::weighted(0.9), any::<bool>())
-            .prop_map(|(c, ours, program)| Step::Submit(c, ours, program)),
-        8 => (any::<usize>(), prop::bool::weighted(0.85)).prop_map(|(n, ok)| Step::Answer(n, ok)),
-        3 => (0usize..8).prop_map(Step::Over),
-        1 => (0usize..8).prop_map(Step::Cancel),
-        1 => Just(Step::ClientLost),
-    ];
-    prop::collection::vec(step, 0..60)
-}
-
-proptest! {
-    /// Whatever happens: a node holds one job at a time, each submission gets one answer, grants are what was asked for.
-    #[test]
-    fn random_histories_keep_the_books(steps in steps()) {
-        const NODES: [&str; 4] = ["ams-1", "ams-2", "del-1", "del-2"];
-        let mut grid = Grid::of(2, OURS);
-        let mut holds: BTreeMap<NodeId, JobId> = BTreeMap::new();
-        let mut open: Vec<(bool, JobId, NodeId)> = Vec::new();
-        let mut answered: BTreeMap<JobId, u32> = BTreeMap::new();
-        let mut asked: BTreeMap<JobId, Option<[u32; 2]>> = BTreeMap::new();
-        let mut running: BTreeSet<JobId> = BTreeSet::new();
-        let mut lives = BTreeMap::from(NODES.map(|node| (NodeId::from(node), 1u64)));
-        for step in steps {
-            let event = match step {
-                Step::Register(n, incarnation, ours) => {
-                    let node = NodeId::from(NODES[n]);
-                    let known = lives.get_mut(&node).unwrap();
-                    if incarnation > *known {
-                        *known = incarnation;
-                        holds.remove(&node);
-                        open.retain(|(_, _, to)| *to != node);
-                    }
-                    Event::Registered(Registered {
-                        cluster: NODES[n][..3].into(),
-                        node,
-                        incarnation: Incarnation(incarnation),
-                        address: Address::Memory,
-                        threads: 1,
-                        fingerprint: if ours { OURS } else { 99 },
-                        pid: 1,
-                    })
-                }
-                Step::Lose(n, returns) => {
-                    let node = NodeId::from(NODES[n]);
-                    holds.remove(&node);
-                    open.retain(|(_, _, to)| *to != node);
-                    Event::NodeLost { node, reason: "test".into(), returns }
-                }
-                Step::Submit(clusters, ours, program) => {
-                    grid.jobs += 1;
-                    let job = JobId(grid.jobs);
-                    asked.insert(job, clusters);
-                    answered.insert(job, 0);
-                    let list = clusters.map(|[a, d]| {
-                        [("ams", a), ("del", d)].into_iter().filter(|c| c.1 > 0).collect::<Vec<_>>()
-                    });
-                    let fingerprint = if ours { OURS } else { 5 };
-                    let submit = submit(list.as_deref(), fingerprint, program.then_some("/bin/x"));
-                    Event::Submit { job, epoch: Epoch(1), submit: Box::new(submit) }
-                }
-                Step::Answer(n, ok) => {
-                    if open.is_empty() { continue }
-                    let (assign, job, node) = open.remove(n % open.len());
-                    if assign {
-                        let reason = "test".to_owned();
-                        let failed = AssignError::failed(&node, reason);
-                        let answer = if ok { Ok(()) } else { Err(failed) };
-                        Event::Assigned { job, node, answer }
-                    } else {
-                        holds.remove(&node);
-                        Event::Released { job, node, ok }
-                    }
-                }
-                Step::Over(n) => {
-                    let Some(&job) = running.iter().nth(n) else { continue };
-                    holds.retain(|_, held| *held != job);
-                    running.remove(&job);
-                    Event::JobOver { job, epoch: Epoch(1) }
-                }
-                Step::Cancel(n) => Event::Cancel { job: JobId(n as u64), reason: "test".into() },
-                Step::ClientLost => Event::ClientLost { client: "client-1".into() },
-            };
-            for action in grid.core.handle(event) {
-                match action {
-                    Action::Assign { node, assign } => {
-                        let job = assign.spec.id;
-                        prop_assert_eq!(holds.insert(node.clone(), job), None, "{} holds two", node);
-                        if let Some([ams, del]) = asked[&job] {
-                            let of = |c: &str| assign.view.in_cluster(&c.into()).count() as u32;
-                            prop_assert_eq!([of("ams"), of("del")], [ams, del]);
-                        }
-                        open.push((true, job, node));
-                    }
-                    Action::Grant(granted) => {
-                        *answered.get_mut(&granted.job).unwrap() += 1;
-                        running.insert(granted.job);
-                        prop_assert!(granted.view.members.keys().all(|n| holds[n] == granted.job));
-                    }
-                    Action::Refuse { job, .. } => *answered.get_mut(&job).unwrap() += 1,
-                    Action::Release { node, job } => {
-                        prop_assert_eq!(holds.get(&node), Some(&job));
-                        running.remove(&job);
-                        open.retain(|(assign, of, to)| !(*assign && *of == job && *to == node));
-                        open.push((false, job, node));
-                    }
-                    Action::Ended { job, .. } => { running.remove(&job); }
-                    Action::Replace { nodes, .. } => {
-                        prop_assert!(nodes.iter().all(|node| !holds.contains_key(node)));
-                    }
-                    Action::MemberLost { job, node, .. } => {
-                        prop_assert!(running.contains(&job) && !holds.contains_key(&node));
-                    }
-                    Action::Cancel { .. } => {}
-                }
-            }
-            let status = grid.core.status();
-            for node in status.sites.values().flat_map(|site| &site.nodes) {
-                prop_assert_eq!(holds.get(&node.node), node.job.as_ref(), "{}", node.node);
-            }
-            let queued: BTreeSet<_> = status.jobs.iter()
-                .filter(|job| matches!(job.state, JobState::Queued | JobState::Assigning))
-                .map(|job| job.job).collect();
-            for (job, answers) in &answered {
-                prop_assert_eq!(*answers, u32::from(!queued.contains(job)), "{}", job);
-            }
-        }
-    }
 }

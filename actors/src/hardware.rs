@@ -1,0 +1,117 @@
+//! What a node's machine is, as far as its speed is concerned. Knows nothing of what runs on it.
+//!
+//! It ranks nodes of which nothing was measured, and tells which nodes are of one kind. It is never taken for a speed.
+
+use serde::{Deserialize, Serialize};
+
+/// A machine's processors. What could not be read is empty or 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hardware {
+    /// The processor's name.
+    pub model: String,
+    /// Logical processors.
+    pub threads: u32,
+    /// Clock of the fastest of them, in MHz. It may vary with the load.
+    pub mhz: u32,
+}
+
+impl Hardware {
+    /// This machine's; on systems without `/proc/cpuinfo` only what the standard library knows.
+    pub fn of_this_machine() -> Self {
+        // A machine that does not tell ranks last, which is no reason to stop.
+        let mut hardware = Self::parse(&std::fs::read_to_string(CPUINFO).unwrap_or_default());
+        if hardware.threads == 0 {
+            let count = std::thread::available_parallelism().map_or(0, |count| count.get());
+            hardware.threads = u32::try_from(count).unwrap_or(u32::MAX);
+        }
+        hardware
+    }
+
+    /// Reads what Linux says in `/proc/cpuinfo`. Lines that are not known are passed over; x86, ARM, POWER and RISC-V
+    /// name things differently.
+    pub fn parse(cpuinfo: &str) -> Self {
+        let mut hardware = Self::default();
+        let mut parts = [""; 3];
+        for line in cpuinfo.lines() {
+            let Some((key, value)) = line.split_once(':') else { continue };
+            let (key, value) = (key.trim(), value.trim());
+            match key {
+                // Other systems have a line `Processor` with the name.
+                "processor" if value.parse::<u32>().is_ok() => hardware.threads += 1,
+                "model name" | "cpu" | "uarch" if hardware.model.is_empty() => {
+                    hardware.model = value.chars().take(MOST_NAME).collect();
+                }
+                "cpu MHz" | "clock" => {
+                    let mhz = value.trim_end_matches("MHz").parse().unwrap_or(0.0);
+                    hardware.mhz = hardware.mhz.max(whole(mhz));
+                }
+                "CPU implementer" => parts[0] = value,
+                "CPU part" => parts[1] = value,
+                "CPU variant" => parts[2] = value,
+                _ => {}
+            }
+        }
+        if hardware.model.is_empty() && !parts[0].is_empty() {
+            let [implementer, part, variant] = parts;
+            hardware.model = format!("ARM {implementer} {part} {variant}")
+                .trim_end()
+                .chars()
+                .take(MOST_NAME)
+                .collect();
+        }
+        hardware
+    }
+}
+
+/// Where Linux tells.
+const CPUINFO: &str = "/proc/cpuinfo";
+/// Longer names are cut off: they travel with each registration.
+const MOST_NAME: usize = 128;
+
+/// To the nearest whole number; what is none, or no clock, is 0.
+fn whole(mhz: f64) -> u32 {
+    // A cast of a float saturates, and NaN becomes 0.
+    mhz.round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn processors_are_read_as_each_architecture_names_them() {
+        let of = |model: &str, threads, mhz| Hardware { model: model.into(), threads, mhz };
+        let x86 = "processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\ncpu MHz\t\t: 2299.998\n\n\
+            processor\t: 1\nmodel name\t: Intel(R) Xeon(R) Processor\ncpu MHz\t\t: 2600.5\n";
+        let arm = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU variant\t: 0x3\nCPU part\t: 0xd0c\n";
+        let power =
+            "processor\t: 0\ncpu\t\t: POWER9, altivec supported\nclock\t\t: 2900.000000MHz\n";
+        let cases = [
+            (x86, of("Intel(R) Xeon(R) Processor", 2, 2601)),
+            (arm, of("ARM 0x41 0xd0c 0x3", 1, 0)),
+            (power, of("POWER9, altivec supported", 1, 2900)),
+            ("", Hardware::default()),
+            ("processor : 0\ncpu MHz : -3\ncpu MHz : NaN\nmodel name :", of("", 1, 0)),
+            ("cpu MHz : inf", of("", 0, u32::MAX)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Hardware::parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_processor() {
+        assert!(Hardware::of_this_machine().threads > 0);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_there_is_read(text in "(processor|model name|cpu MHz|CPU part|x)?[ \t]*:?[ -~é]*\n{0,8}") {
+            let hardware = Hardware::parse(&text);
+            prop_assert!(hardware.model.chars().count() <= MOST_NAME);
+        }
+    }
+}

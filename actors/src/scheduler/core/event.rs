@@ -1,0 +1,276 @@
+//! What goes into the scheduler's core and what comes out. Data only.
+
+use std::collections::BTreeMap;
+
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::meter::{BenchmarkSpec, Measurement};
+use springtide_runtime::net::Contact;
+
+use super::choose::Case;
+use crate::job::{Assign, AssignError, JobError};
+use crate::policy::Offer;
+use crate::scheduler::{
+    Drain, DrainError, Drained, Granted, GrantedNode, MemberSilent, NodeFreed, Registered,
+    RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, WithdrawNodes,
+};
+
+/// What the scheduler hears.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A site is there, with these nodes.
+    SiteUp {
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its nodes.
+        nodes: Vec<NodeId>,
+        /// Whether it can start nodes with a program handed in.
+        starts_programs: bool,
+    },
+    /// A node has registered.
+    Registered(Registered),
+    /// A node is gone.
+    NodeLost {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        reason: String,
+        /// Whether its site starts it again.
+        returns: bool,
+    },
+    /// A job's coordinator goes on without a member that was silent too long.
+    MemberSilent(MemberSilent),
+    /// A job is submitted under a number and epoch that are on disk.
+    Submit {
+        /// Its number.
+        job: JobId,
+        /// Its first epoch.
+        epoch: Epoch,
+        /// The rest.
+        submit: Box<Submit>,
+    },
+    /// A worker answered [`Action::Assign`].
+    Assigned {
+        /// Which job.
+        job: JobId,
+        /// Which node.
+        node: NodeId,
+        /// Its answer; no answer is an [`AssignError::Failed`].
+        answer: Result<(), AssignError>,
+    },
+    /// A worker answered [`Action::Release`], or did not.
+    Released {
+        /// Which job.
+        job: JobId,
+        /// Which node.
+        node: NodeId,
+        /// The life that was told.
+        incarnation: Incarnation,
+        /// Whether it answered.
+        ok: bool,
+    },
+    /// A job's coordinator says that it is over and its workers are free.
+    JobOver {
+        /// Which.
+        job: JobId,
+        /// The coordinator's epoch.
+        epoch: Epoch,
+    },
+    /// Somebody wants a job ended.
+    Cancel {
+        /// Which.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// A job's coordinator did not take [`Action::Cancel`].
+    CancelFailed {
+        /// Which.
+        job: JobId,
+        /// What became of it.
+        reason: String,
+    },
+    /// The link to a submitting process is down.
+    ClientLost {
+        /// Which.
+        client: NodeId,
+    },
+    /// A job's coordinator wants more nodes.
+    Request(Box<RequestNodes>),
+    /// It wants fewer.
+    Withdraw(WithdrawNodes),
+    /// A job's coordinator answered [`Action::GrantNodes`], or did not.
+    GrantTold {
+        /// Which job.
+        job: JobId,
+        /// Which grant.
+        grant: u64,
+        /// Whether it was delivered.
+        ok: bool,
+    },
+    /// A node of a job is the job's no more.
+    Freed(NodeFreed),
+    /// A job's coordinator wants to hear of better nodes.
+    Subscribe(Subscribe),
+    /// Speeds of nodes at work.
+    Speeds(SpeedsMeasured),
+    /// A worker answered [`Action::Measure`].
+    Measured {
+        /// Which node.
+        node: NodeId,
+        /// The life that was asked.
+        incarnation: Incarnation,
+        /// Its answer; no answer is an error too.
+        answer: Result<Measurement, String>,
+    },
+    /// Nodes are to be empty; answered by [`Action::Drained`].
+    Drain {
+        /// Names the answer.
+        drain: u64,
+        /// What is asked.
+        order: Drain,
+    },
+    /// Nodes may get jobs again. To be [checked](super::Core::check_nodes) before.
+    Undrain {
+        /// Which.
+        nodes: Vec<NodeId>,
+    },
+    /// A job's coordinator did not take [`Action::AskLeave`].
+    AskLeaveFailed {
+        /// Which job.
+        job: JobId,
+        /// Who was to leave.
+        nodes: Vec<NodeId>,
+    },
+    /// [`Core::due`](super::Core::due) has come.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Send this to the node's worker; feed back [`Event::Assigned`].
+    Assign {
+        /// Whom.
+        node: NodeId,
+        /// What.
+        assign: Box<Assign>,
+    },
+    /// Answer the submission: all workers have the job.
+    Grant(Granted),
+    /// Answer the submission: the job does not run.
+    Refuse {
+        /// Which.
+        job: JobId,
+        /// Why.
+        error: SubmitError,
+    },
+    /// Tell the node's worker that the job is over; feed back [`Event::Released`].
+    Release {
+        /// Whom.
+        node: NodeId,
+        /// The life that is told.
+        incarnation: Incarnation,
+        /// Which job.
+        job: JobId,
+    },
+    /// Tell the job's coordinator to end it; feed back [`Event::CancelFailed`] if it cannot be told.
+    Cancel {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Why.
+        reason: String,
+    },
+    /// Tell the job's coordinator that a member is dead.
+    MemberLost {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Who is dead.
+        node: NodeId,
+        /// How it ended.
+        reason: String,
+    },
+    /// Tell the client that the job ended without an outcome, before anything else is told to anyone.
+    Ended {
+        /// Which job.
+        job: JobId,
+        /// Whom.
+        client: Contact,
+        /// Why.
+        error: JobError,
+    },
+    /// Ask the site to start these nodes anew with this program.
+    Replace {
+        /// Where.
+        cluster: ClusterId,
+        /// Which.
+        nodes: Vec<NodeId>,
+        /// With what; absent: the one it had.
+        program: Option<std::path::PathBuf>,
+        /// Why, for logs.
+        reason: String,
+    },
+    /// Tell the job's coordinator that it has more nodes; feed back [`Event::GrantTold`].
+    GrantNodes {
+        /// Which job.
+        job: JobId,
+        /// Names the grant.
+        grant: u64,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// The nodes, best first.
+        nodes: Vec<GrantedNode>,
+        /// How many more are asked for.
+        open: u32,
+        /// Why these, in a sentence.
+        why: String,
+        /// What they were chosen from.
+        case: Box<Case>,
+    },
+    /// Ask the node's worker for its speed; feed back [`Event::Measured`].
+    Measure {
+        /// Whom.
+        node: NodeId,
+        /// Which life of it.
+        incarnation: Incarnation,
+        /// With what.
+        spec: Box<BenchmarkSpec>,
+    },
+    /// Ask the job's coordinator that nodes leave; feed back [`Event::AskLeaveFailed`] if it cannot be told.
+    AskLeave {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Who is to leave.
+        nodes: Vec<NodeId>,
+        /// Why.
+        reason: String,
+        /// When they go in any case, in milliseconds from now.
+        deadline_ms: Option<u64>,
+    },
+    /// Tell the job's coordinator what better nodes are free.
+    BetterFree {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// All that is free.
+        offers: BTreeMap<ClusterId, Offer>,
+    },
+    /// Answer a drain.
+    Drained {
+        /// Which.
+        drain: u64,
+        /// The answer.
+        answer: Result<Drained, DrainError>,
+    },
+    /// Note in the log that somebody says what cannot be.
+    Odd {
+        /// Who said what, and what was done with it.
+        what: String,
+    },
+}

@@ -1,0 +1,275 @@
+//! What becomes of jobs and their nodes when one of them ends.
+
+use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::net::Contact;
+
+use super::event::Action;
+use super::pool::State;
+use super::request::Open;
+use super::{Core, Job};
+use crate::job::{AssignError, JobError};
+use crate::scheduler::{Freed, Granted, JobState, MemberSilent, NodeFreed, SubmitError};
+
+impl Core {
+    pub(super) fn lost(&mut self, id: &NodeId, reason: &str, returns: bool, out: &mut Vec<Action>) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let before = node.state;
+        node.state = if returns { State::Starting } else { State::Broken };
+        node.reason = Some(reason.to_owned());
+        let State::Busy(job) = before else { return };
+        let Some(held) = self.jobs.get_mut(&job) else { return };
+        if !held.let_go(id) {
+            return self.end_if_empty(job); // it was being released
+        }
+        if let (JobState::Running, Some(coordinator)) = (held.state, &held.view.coordinator)
+            && coordinator != id
+        {
+            let (coordinator, node) = (coordinator.clone(), id.clone());
+            out.push(Action::MemberLost { job, coordinator, node, reason: reason.to_owned() });
+            return;
+        }
+        let error = JobError::NodeLost { node: id.clone(), reason: reason.to_owned() };
+        self.fail(job, error, Some(id), out);
+    }
+
+    /// The job has a new view without the node already; what is left is to have it started anew.
+    pub(super) fn silent(&mut self, silent: MemberSilent, out: &mut Vec<Action>) {
+        let MemberSilent { job, epoch, node: id, incarnation, reason } = silent;
+        let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch <= epoch) else { return };
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
+        if node.state != State::Busy(job) || !this_life {
+            return;
+        }
+        held.let_go(&id);
+        node.state = State::Starting;
+        node.reason = Some(reason.clone());
+        let (cluster, nodes) = (node.cluster.clone(), vec![id]);
+        out.push(Action::Replace { cluster, nodes, program: None, reason });
+        self.end_if_empty(job);
+    }
+
+    /// The coordinator does not need a node any more, or never had it.
+    pub(super) fn freed(&mut self, freed: &NodeFreed, out: &mut Vec<Action>) {
+        let NodeFreed { job: id, epoch, node, incarnation, why } = freed;
+        if self.check(*id, *epoch).is_err() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        let Some(known) = self.nodes.get_mut(node) else { return };
+        let this_life = known.life.as_ref().is_some_and(|life| life.incarnation == *incarnation);
+        let holds = job.state == JobState::Running && job.members.contains(node);
+        if known.state != State::Busy(*id) || !this_life || !holds {
+            return; // of the past
+        }
+        if job.view.coordinator.as_ref() == Some(node) {
+            let what =
+                format!("{id}'s coordinator says that its own node {node} is free: not believed");
+            return out.push(Action::Odd { what });
+        }
+        // The coordinator has had this grant, whatever becomes of its answer.
+        job.grants.values_mut().for_each(|nodes| nodes.retain(|granted| granted != node));
+        match why {
+            Freed::Left => {
+                job.let_go(node);
+                known.state = State::Idle;
+            }
+            Freed::Refused { .. } => self.release(*id, node, out),
+        }
+    }
+
+    /// Ends a job from here: its client is told, and what members are left are released. `gone` is the member whose
+    /// loss is the cause.
+    pub(super) fn fail(
+        &mut self,
+        id: JobId,
+        error: JobError,
+        gone: Option<&NodeId>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        match job.state {
+            JobState::Ending | JobState::Queued => {}
+            JobState::Assigning => {
+                let failed = match &error {
+                    JobError::NodeLost { node, reason } => {
+                        SubmitError::Refused(AssignError::failed(node, reason.clone()))
+                    }
+                    other => SubmitError::Cancelled { reason: other.to_string() },
+                };
+                out.push(Action::Refuse { job: id, error: failed });
+            }
+            JobState::Running => {
+                out.push(Action::Ended {
+                    job: id,
+                    client: job.client.clone(),
+                    error: error.clone(),
+                });
+                let coordinator = job.view.coordinator.clone();
+                if let Some(coordinator) = coordinator.filter(|node| Some(node) != gone) {
+                    out.push(Action::Cancel { job: id, coordinator, reason: error.to_string() });
+                }
+            }
+        }
+        self.release_members(id, out);
+    }
+
+    fn release_members(&mut self, id: JobId, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.end();
+        for node in job.members.clone() {
+            self.release(id, &node, out);
+        }
+        self.end_if_empty(id);
+    }
+
+    /// Tells a member to end the job. It is free when it has.
+    pub(super) fn release(&mut self, id: JobId, node: &NodeId, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(life) = self.nodes.get(node).and_then(|node| node.life.as_ref()) else { return };
+        let incarnation = life.incarnation;
+        job.let_go(node);
+        job.releasing.insert(node.clone(), incarnation);
+        out.push(Action::Release { node: node.clone(), incarnation, job: id });
+    }
+
+    pub(super) fn assigned(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        answer: Result<(), AssignError>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if !job.unanswered.remove(node) || job.state != JobState::Assigning {
+            return;
+        }
+        match answer {
+            Ok(()) if job.unanswered.is_empty() => {
+                job.state = JobState::Running;
+                if let Some(granted) = grant(id, job) {
+                    out.push(Action::Grant(granted));
+                }
+            }
+            Ok(()) => {}
+            Err(error) => {
+                out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
+                self.release_members(id, out);
+            }
+        }
+    }
+
+    pub(super) fn released(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        incarnation: Incarnation,
+        ok: bool,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.releasing.get(node) != Some(&incarnation) {
+            return; // it was lost meanwhile
+        }
+        job.releasing.remove(node);
+        self.end_if_empty(id);
+        let Some(known) = self.nodes.get_mut(node) else { return };
+        if known.state != State::Busy(id) {
+            return;
+        }
+        if ok {
+            known.state = State::Idle;
+        } else {
+            let reason = format!("it did not release {id}");
+            known.state = State::Starting;
+            known.reason = Some(reason.clone());
+            let cluster = known.cluster.clone();
+            out.push(Action::Replace { cluster, nodes: vec![node.clone()], program: None, reason });
+        }
+    }
+
+    pub(super) fn over(&mut self, id: JobId, epoch: Epoch, out: &mut Vec<Action>) {
+        // A coordinator of an older epoch has no say.
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch >= job.epoch) else { return };
+        if job.state != JobState::Running {
+            return; // the answers to the releases tell which nodes are free
+        }
+        job.end();
+        for node in job.members.clone() {
+            if job.granted.contains(&node) {
+                continue;
+            }
+            job.let_go(&node);
+            if let Some(node) = self.nodes.get_mut(&node)
+                && node.state == State::Busy(id)
+            {
+                node.state = State::Idle;
+            }
+        }
+        // Nodes that were granted late may have taken the job when its coordinator did not know of it any more.
+        for node in job.members.clone() {
+            self.release(id, &node, out);
+        }
+        self.end_if_empty(id);
+    }
+
+    pub(super) fn end_if_empty(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        if job.state == JobState::Ending && job.members.is_empty() && job.releasing.is_empty() {
+            self.jobs.remove(&id);
+            self.speeds.forget(id);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, id: JobId, reason: &str, out: &mut Vec<Action>) {
+        if let Some(at) = self.queue.iter().position(|waiting| waiting.job == id) {
+            self.queue.remove(at);
+            let error = SubmitError::Cancelled { reason: reason.to_owned() };
+            out.push(Action::Refuse { job: id, error });
+            return;
+        }
+        let Some(job) = self.jobs.get(&id) else { return };
+        match (job.state, job.view.coordinator.clone()) {
+            (JobState::Ending, _) => {}
+            (JobState::Running, Some(coordinator)) => {
+                out.push(Action::Cancel { job: id, coordinator, reason: reason.to_owned() });
+            }
+            _ => self.fail(id, JobError::Cancelled { reason: reason.to_owned() }, None, out),
+        }
+    }
+
+    pub(super) fn client_lost(&mut self, client: &NodeId, out: &mut Vec<Action>) {
+        let queued = self.queue.iter().filter(|w| w.submit.client.node == *client).map(|w| w.job);
+        let running = self.jobs.iter().filter(|(_, j)| j.client.node == *client).map(|(&id, _)| id);
+        let theirs: Vec<JobId> = queued.chain(running).collect();
+        for job in theirs {
+            self.cancel(job, "the process that submitted it is gone", out);
+        }
+    }
+}
+
+impl Job {
+    /// The node is the job's no more. Returns whether it was a member, not one that is being released.
+    fn let_go(&mut self, node: &NodeId) -> bool {
+        self.unanswered.remove(node);
+        self.granted.remove(node);
+        self.releasing.remove(node);
+        self.members.remove(node)
+    }
+
+    /// It ends, and with it all that its coordinator wanted.
+    fn end(&mut self) {
+        self.state = JobState::Ending;
+        self.open = Open::default();
+        self.grants.clear();
+        self.subscription = None;
+    }
+}
+
+fn grant(id: JobId, job: &Job) -> Option<Granted> {
+    let node = job.view.coordinator.clone()?;
+    let member = job.view.members.get(&node)?;
+    let (cluster, address) = (member.cluster.clone(), member.address.clone());
+    let coordinator = Contact { node, cluster, address };
+    Some(Granted { job: id, epoch: job.epoch, coordinator, view: job.view.clone() })
+}

@@ -1,0 +1,209 @@
+//! What the scheduler decides: which nodes a job gets, and what becomes of nodes and jobs when one of them ends.
+//!
+//! A state machine without I/O and without a clock: events and the time in, actions out. It must not know how actions
+//! are carried out. Whoever carries out an action that has an answer feeds the answer back, also when it is a failure,
+//! and feeds [`Event::Tick`] when [`Core::due`] has come.
+//!
+//! A job waits in the queue until all nodes that it is submitted with are free. While it runs, its coordinator asks for
+//! more and lets nodes go. A node is held by one job at most, from its choice until somebody who knows says that it is
+//! free: the coordinator of nodes that left in order, the worker itself of all others.
+
+mod choose;
+mod drain;
+mod event;
+mod jobs;
+mod pool;
+mod queue;
+mod request;
+mod speeds;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::membership::View;
+use springtide_runtime::net::Contact;
+use tokio::time::Instant;
+
+pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
+pub use self::event::{Action, Event};
+
+use self::drain::Pending;
+use self::pool::{Node, Site};
+use self::queue::Waiting;
+use self::request::{Open, Subscription};
+use self::speeds::{Speeds, Unit};
+use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit};
+use crate::job::JobError;
+
+/// A job that has nodes.
+#[derive(Debug)]
+struct Job {
+    name: String,
+    state: JobState,
+    client: Contact,
+    view: View,
+    epoch: Epoch,
+    fingerprint: u64,
+    least_nodes: u32,
+    max_nodes: Option<u32>,
+    /// Nodes that are the job's.
+    members: BTreeSet<NodeId>,
+    /// Those of them that were granted while it ran: only its coordinator knows whether they took part.
+    granted: BTreeSet<NodeId>,
+    /// Members whose answer to the assignment is awaited.
+    unanswered: BTreeSet<NodeId>,
+    /// Nodes that were told to end the job and have not answered.
+    releasing: BTreeMap<NodeId, Incarnation>,
+    /// What its coordinator asks for.
+    open: Open,
+    /// Grants that the coordinator has not answered.
+    grants: BTreeMap<u64, Vec<NodeId>>,
+    /// What its coordinator means by a speed.
+    unit: Option<Unit>,
+    subscription: Option<Subscription>,
+}
+
+impl Job {
+    fn assigning(epoch: Epoch, submit: Submit, view: View, members: BTreeSet<NodeId>) -> Self {
+        Self {
+            state: JobState::Assigning,
+            view,
+            epoch,
+            fingerprint: submit.fingerprint,
+            least_nodes: submit.params.least_nodes(),
+            max_nodes: submit.params.max_nodes,
+            name: submit.name,
+            client: submit.client,
+            unanswered: members.clone(),
+            members,
+            granted: BTreeSet::new(),
+            releasing: BTreeMap::new(),
+            open: Open::default(),
+            grants: BTreeMap::new(),
+            unit: None,
+            subscription: None,
+        }
+    }
+
+    /// Asked for and not yet in the coordinator's hands.
+    fn asked(&self) -> u32 {
+        let under_way = self.grants.values().map(Vec::len).sum::<usize>();
+        self.open.count.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX))
+    }
+}
+
+/// The scheduler's state.
+#[derive(Debug)]
+pub struct Core {
+    me: Contact,
+    sites: BTreeMap<ClusterId, Site>,
+    nodes: BTreeMap<NodeId, Node>,
+    queue: VecDeque<Waiting>,
+    jobs: BTreeMap<JobId, Job>,
+    speeds: Speeds,
+    drains: Vec<Pending>,
+    /// Counts grants.
+    last_grant: u64,
+}
+
+impl Core {
+    /// A scheduler at `me` that knows no site yet.
+    pub fn new(me: Contact) -> Self {
+        Self {
+            me,
+            sites: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            queue: VecDeque::new(),
+            jobs: BTreeMap::new(),
+            speeds: Speeds::default(),
+            drains: Vec::new(),
+            last_grant: 0,
+        }
+    }
+
+    /// Takes an event in, that happened at `now`.
+    pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        let mut out = Vec::new();
+        match event {
+            Event::SiteUp { cluster, nodes, starts_programs } => {
+                self.site_up(cluster, nodes, starts_programs);
+            }
+            Event::Registered(life) => self.registered(life, &mut out),
+            Event::NodeLost { node, reason, returns } => {
+                self.lost(&node, &reason, returns, &mut out)
+            }
+            Event::Submit { job, epoch, submit } => {
+                let (waits_for, blocked) = (String::new(), false);
+                self.queue.push_back(Waiting { job, epoch, submit, waits_for, blocked });
+            }
+            Event::Assigned { job, node, answer } => self.assigned(job, &node, answer, &mut out),
+            Event::Released { job, node, incarnation, ok } => {
+                self.released(job, &node, incarnation, ok, &mut out)
+            }
+            Event::JobOver { job, epoch } => self.over(job, epoch, &mut out),
+            Event::Cancel { job, reason } => self.cancel(job, &reason, &mut out),
+            Event::CancelFailed { job, reason } => {
+                self.fail(job, JobError::Cancelled { reason }, None, &mut out)
+            }
+            Event::MemberSilent(silent) => self.silent(silent, &mut out),
+            Event::ClientLost { client } => self.client_lost(&client, &mut out),
+            Event::Request(request) => self.request(*request, now, &mut out),
+            Event::Withdraw(withdraw) => self.withdraw(withdraw),
+            Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, &mut out),
+            Event::Freed(freed) => self.freed(&freed, &mut out),
+            Event::Subscribe(subscribe) => self.subscribe(subscribe, &mut out),
+            Event::Speeds(speeds) => self.speeds_told(speeds, now, &mut out),
+            Event::Measured { node, incarnation, answer } => {
+                self.measured(&node, incarnation, answer, now, &mut out)
+            }
+            Event::Drain { drain, order } => self.drain(drain, order, now, &mut out),
+            Event::Undrain { nodes } => self.undrain(&nodes, &mut out),
+            Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
+            Event::Tick => {}
+        }
+        // Whole jobs come before the wishes of those that run.
+        self.serve_queue(&mut out);
+        self.serve_requests(now, &mut out);
+        self.ask_leaves(now, &mut out);
+        self.answer_drains(&mut out);
+        self.tell_subscribers(now, &mut out);
+        out
+    }
+
+    /// When [`Event::Tick`] is due, if nothing else happens before.
+    pub fn due(&self) -> Option<Instant> {
+        let opens =
+            self.jobs.values().flat_map(|job| [job.open.not_before, job.open.measure_until]);
+        let marks = self.nodes.values().filter_map(|node| node.drain.as_ref());
+        opens.chain(marks.map(|mark| mark.not_before)).flatten().min()
+    }
+
+    /// How things are.
+    pub fn status(&self) -> GridStatus {
+        let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
+        for cluster in self.sites.keys() {
+            sites.insert(cluster.clone(), SiteStatus::default());
+        }
+        for (cluster, node) in self.node_statuses() {
+            sites.entry(cluster.clone()).or_default().nodes.push(node);
+        }
+        let queued = self.queue.iter().map(|waiting| JobStatus {
+            job: waiting.job,
+            name: waiting.submit.name.clone(),
+            state: JobState::Queued,
+            nodes: 0,
+            waits_for: Some(waiting.waits_for.clone()),
+        });
+        let running = self.jobs.iter().map(|(&id, job)| JobStatus {
+            job: id,
+            name: job.name.clone(),
+            state: job.state,
+            nodes: (job.members.len() + job.releasing.len()) as u32,
+            waits_for: job.open.waits_for(),
+        });
+        GridStatus { sites, jobs: queued.chain(running).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! The nodes of the grid: what each does, who holds it, and what free ones are offered.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::membership::Member;
+use tokio::time::Instant;
+
+use super::choose::{Candidate, is_rate};
+use super::drain::Mark;
+use super::event::Action;
+use super::speeds::{Speeds, Unit};
+use super::{Core, Job};
+use crate::policy::Offer;
+use crate::scheduler::{NodeState, NodeStatus, Registered};
+
+/// A cluster's nodes.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) nodes: BTreeSet<NodeId>,
+    pub(super) starts_programs: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) cluster: ClusterId,
+    pub(super) state: State,
+    /// As it last registered.
+    pub(super) life: Option<Registered>,
+    /// Why it is not there.
+    pub(super) reason: Option<String>,
+    /// The last job whose program it was started with.
+    pub(super) tried: Option<JobId>,
+    /// That it is to be empty.
+    pub(super) drain: Option<Mark>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Starting,
+    Idle,
+    /// Held by a job, from its choice to the word that it is free.
+    Busy(JobId),
+    /// Runs a benchmark.
+    Measuring(Unit),
+    Broken,
+}
+
+impl Node {
+    fn new(cluster: ClusterId) -> Self {
+        let state = State::Starting;
+        Self { cluster, state, life: None, reason: None, tried: None, drain: None }
+    }
+
+    /// Whether it may be given to somebody.
+    pub(super) fn is_free(&self) -> bool {
+        self.state == State::Idle && self.drain.is_none()
+    }
+
+    /// Whether nothing runs on it.
+    pub(super) fn is_empty(&self) -> bool {
+        !matches!(self.state, State::Busy(_) | State::Measuring(_))
+    }
+
+    /// Whether jobs may count on it.
+    pub(super) fn works(&self) -> bool {
+        self.state != State::Broken && self.drain.is_none()
+    }
+
+    /// Its life, if that runs a program with this registry.
+    pub(super) fn running(&self, fingerprint: u64) -> Option<&Registered> {
+        self.life.as_ref().filter(|life| life.fingerprint == fingerprint)
+    }
+
+    fn status(&self, id: &NodeId) -> NodeStatus {
+        let life = self.life.as_ref();
+        let (state, job) = match (self.state, &self.drain) {
+            (State::Starting, _) => (NodeState::Starting, None),
+            (State::Broken, _) => (NodeState::Broken, None),
+            (State::Idle, None) => (NodeState::Idle, None),
+            (State::Idle, Some(_)) => (NodeState::Drained, None),
+            (State::Busy(job), None) => (NodeState::Busy, Some(job)),
+            (State::Busy(job), Some(_)) => (NodeState::Draining, Some(job)),
+            (State::Measuring(_), None) => (NodeState::Measuring, None),
+            (State::Measuring(_), Some(_)) => (NodeState::Draining, None),
+        };
+        let drained = || self.drain.as_ref().map(|mark| mark.reason.clone());
+        NodeStatus {
+            node: id.clone(),
+            state,
+            job,
+            threads: life.map(|life| life.threads),
+            pid: life.map(|life| life.pid),
+            incarnation: life.map(|life| life.incarnation),
+            address: life.map(|life| life.address.clone()),
+            reason: self.reason.clone().or_else(drained),
+        }
+    }
+}
+
+/// A node as a member of a view.
+pub(super) fn member(life: &Registered) -> Member {
+    Member {
+        incarnation: life.incarnation,
+        cluster: life.cluster.clone(),
+        address: life.address.clone(),
+        threads: life.threads,
+        leaving: false,
+    }
+}
+
+impl Core {
+    pub(super) fn node_statuses(&self) -> impl Iterator<Item = (&ClusterId, NodeStatus)> {
+        self.nodes.iter().map(|(id, node)| (&node.cluster, node.status(id)))
+    }
+
+    pub(super) fn site_up(
+        &mut self,
+        cluster: ClusterId,
+        nodes: Vec<NodeId>,
+        starts_programs: bool,
+    ) {
+        for node in &nodes {
+            self.nodes.entry(node.clone()).or_insert_with(|| Node::new(cluster.clone()));
+        }
+        self.sites.insert(cluster, Site { nodes: nodes.into_iter().collect(), starts_programs });
+    }
+
+    pub(super) fn registered(&mut self, life: Registered, out: &mut Vec<Action>) {
+        let Some(node) = self.nodes.get(&life.node) else {
+            return; // of no site: nobody would start or stop it
+        };
+        if let Some(known) = &node.life {
+            if known.incarnation > life.incarnation {
+                return; // a late word of an earlier life
+            }
+            if known.incarnation < life.incarnation && !node.is_empty() {
+                let reason = "it was started anew".to_owned();
+                self.lost(&life.node.clone(), &reason, true, out);
+            }
+        }
+        let Some(node) = self.nodes.get_mut(&life.node) else { return };
+        if node.is_empty() {
+            node.state = State::Idle;
+        }
+        if node.drain.as_ref().is_some_and(|mark| mark.life.is_some_and(|l| l != life.incarnation))
+        {
+            node.drain = None; // it drained itself to end, and has
+        }
+        node.reason = None;
+        node.life = Some(life);
+    }
+
+    /// Clusters of which jobs in the queue wait for nodes: their free nodes are not given to anybody else.
+    pub(super) fn wanted(&self) -> BTreeSet<&ClusterId> {
+        let mut wanted = BTreeSet::new();
+        for waiting in self.queue.iter().filter(|waiting| !waiting.blocked) {
+            match &waiting.submit.clusters {
+                Some(clusters) => wanted.extend(clusters.keys()),
+                None => wanted.extend(self.sites.keys()),
+            }
+        }
+        wanted
+    }
+
+    /// Nodes that a running job could be given now.
+    pub(super) fn free_for<'a>(
+        &'a self,
+        job: &Job,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a Registered)> {
+        let (fingerprint, wanted) = (job.fingerprint, self.wanted());
+        self.nodes.iter().filter_map(move |(id, node)| {
+            let life = node.running(fingerprint)?;
+            (node.is_free() && !wanted.contains(&node.cluster)).then_some((id, life))
+        })
+    }
+
+    /// The same as the choice wants them.
+    pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
+        let of = |life: &Registered| Candidate {
+            cluster: life.cluster.clone(),
+            speed: self.speeds.best(job.unit, life, now),
+            threads: life.threads,
+            hardware: life.hardware.clone(),
+        };
+        self.free_for(job).map(|(id, life)| (id.clone(), of(life))).collect()
+    }
+
+    /// The same as the policy wants them.
+    pub(super) fn offers_for(&self, job: &Job, now: Instant) -> BTreeMap<ClusterId, Offer> {
+        let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
+        for (id, life) in self.free_for(job) {
+            let offer = offers.entry(life.cluster.clone()).or_insert_with(|| Offer {
+                bandwidth: job.open.bandwidth.get(&life.cluster).copied().filter(|&b| is_rate(b)),
+                rtt_s: job
+                    .open
+                    .rtt_s
+                    .get(&life.cluster)
+                    .copied()
+                    .filter(|&s| s >= 0.0 && s.is_finite()),
+                ..Offer::default()
+            });
+            offer.free += 1;
+            offer_speed(offer, &self.speeds, job.unit, (id, life), now);
+        }
+        offers
+    }
+}
+
+/// A node's own speed goes under its name. For the cluster stands the slowest kind: nobody is promised more than comes.
+fn offer_speed(
+    offer: &mut Offer,
+    speeds: &Speeds,
+    unit: Option<Unit>,
+    (id, life): (&NodeId, &Registered),
+    now: Instant,
+) {
+    if let Some(own) = speeds.own(unit, id, now) {
+        offer.nodes.insert(id.clone(), own);
+    } else if let Some(kind) = speeds.of_kind(unit, life) {
+        offer.speed = Some(offer.speed.map_or(kind, |slowest| slowest.min(kind)));
+    }
+}

@@ -1,0 +1,311 @@
+//! The queue of jobs that wait for all their nodes at once. They are served strictly in order, and before running jobs
+//! get more nodes; only a job that cannot be placed until nodes are put back into service is passed over meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_runtime::membership::View;
+
+use super::event::Action;
+use super::pool::{Node, Site, State, member};
+use super::{Core, Job};
+use crate::job::{Assign, JobSpec};
+use crate::scheduler::{Submit, SubmitError};
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) job: JobId,
+    pub(super) epoch: Epoch,
+    pub(super) submit: Box<Submit>,
+    pub(super) waits_for: String,
+    /// It cannot be placed before a node is put back into service.
+    pub(super) blocked: bool,
+}
+
+/// What a job in the queue can get now.
+enum Placement {
+    /// These nodes.
+    Nodes(Vec<NodeId>),
+    /// Nothing yet.
+    Wait(String),
+    /// Nothing before nodes are put back into service.
+    Blocked(String),
+    /// Nodes must run the job's program first.
+    Replace(BTreeMap<ClusterId, Vec<NodeId>>),
+    /// Nothing ever.
+    Never(SubmitError),
+}
+
+/// What is asked cannot be had.
+enum Lack {
+    Never(SubmitError),
+    Blocked(String),
+}
+
+impl Core {
+    /// Serves the queue from its head as far as it goes.
+    pub(super) fn serve_queue(&mut self, out: &mut Vec<Action>) {
+        let mut at = 0;
+        while let Some(waiting) = self.queue.get_mut(at) {
+            waiting.blocked = false;
+            let placement = self.place(&self.queue[at]);
+            let waiting = &mut self.queue[at];
+            match placement {
+                Placement::Wait(reason) => {
+                    waiting.waits_for = reason;
+                    return self.wait_behind(at);
+                }
+                Placement::Blocked(reason) => {
+                    (waiting.waits_for, waiting.blocked) = (reason, true);
+                    at += 1;
+                }
+                Placement::Replace(by_cluster) => {
+                    let (job, program) = (waiting.job, waiting.submit.program.clone());
+                    for (cluster, nodes) in by_cluster {
+                        for node in &nodes {
+                            if let Some(node) = self.nodes.get_mut(node) {
+                                node.state = State::Starting;
+                                node.tried = Some(job);
+                            }
+                        }
+                        let program = program.clone();
+                        let reason = format!("{job} is of another program");
+                        out.push(Action::Replace { cluster, nodes, program, reason });
+                    }
+                }
+                Placement::Never(error) => {
+                    out.push(Action::Refuse { job: waiting.job, error });
+                    self.queue.remove(at);
+                }
+                Placement::Nodes(nodes) => {
+                    if let Some(waiting) = self.queue.remove(at) {
+                        self.assign(waiting, nodes, out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Those behind the one that waits say so if waiting is in vain.
+    fn wait_behind(&mut self, first: usize) {
+        for at in first + 1..self.queue.len() {
+            let lack = self.wants(&self.queue[at].submit).err();
+            let waiting = &mut self.queue[at];
+            (waiting.waits_for, waiting.blocked) = match lack {
+                Some(Lack::Blocked(reason)) => (reason, true),
+                _ => (String::new(), false),
+            };
+        }
+    }
+
+    fn place(&self, waiting: &Waiting) -> Placement {
+        let submit = &waiting.submit;
+        let asked = match self.wants(submit) {
+            Ok(asked) => asked,
+            Err(Lack::Never(error)) => return Placement::Never(error),
+            Err(Lack::Blocked(reason)) => return Placement::Blocked(reason),
+        };
+        let mut chosen = Vec::new();
+        let mut replace: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
+        let mut short = Vec::new();
+        for (cluster, count) in asked {
+            let Some(site) = self.sites.get(&cluster) else { continue };
+            let mut of_program = Vec::new();
+            let mut of_other = Vec::new();
+            let mut coming = 0;
+            for id in &site.nodes {
+                let Some(node) = self.nodes.get(id) else { continue };
+                let fits = node.running(submit.fingerprint).is_some();
+                match node.state {
+                    _ if node.drain.is_some() => {}
+                    State::Idle if fits => of_program.push(id.clone()),
+                    State::Idle => of_other.push((id.clone(), node)),
+                    State::Starting | State::Measuring(_) => coming += 1,
+                    State::Busy(_) | State::Broken => {}
+                }
+            }
+            if of_program.len() >= count {
+                chosen.extend(of_program.into_iter().take(count));
+                continue;
+            }
+            let lacks = count - of_program.len();
+            if lacks > coming && !of_other.is_empty() {
+                // A node that was started for this job and still has another registry never will have the right one.
+                let tried = of_other.iter().find(|(_, node)| node.tried == Some(waiting.job));
+                if let Some((id, node)) = tried {
+                    return Placement::Never(another_program(id, node, submit));
+                }
+                if submit.program.is_none() || !site.starts_programs {
+                    let (id, node) = &of_other[0];
+                    return Placement::Never(another_program(id, node, submit));
+                }
+                let nodes = of_other.into_iter().map(|(id, _)| id).take(lacks - coming);
+                replace.entry(cluster.clone()).or_default().extend(nodes);
+            }
+            short.push(format!("{lacks} more of cluster {cluster}"));
+        }
+        if !replace.is_empty() {
+            Placement::Replace(replace)
+        } else if !short.is_empty() {
+            Placement::Wait(format!("nodes: {}", short.join(", ")))
+        } else {
+            Placement::Nodes(chosen)
+        }
+    }
+
+    /// How many nodes of which cluster, or why that cannot be.
+    fn wants(&self, submit: &Submit) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+        let not_placed = |reason: String| Err(Lack::Never(SubmitError::NotPlaced { reason }));
+        let (least, most) = (submit.params.least_nodes(), submit.params.max_nodes);
+        if let Some(most) = most.filter(|&most| most < least) {
+            let why = format!("it may have at most {most} nodes and needs at least {least}");
+            return not_placed(format!("{why}: raise max_nodes or lower min_nodes"));
+        }
+        let (least, most) = (least as usize, most.map_or(usize::MAX, |most| most as usize));
+        let Some(clusters) = &submit.clusters else {
+            return self.wants_all(least, most);
+        };
+        if clusters.is_empty() {
+            return not_placed("it asks for no cluster".to_owned());
+        }
+        let mut asked = BTreeMap::new();
+        let mut out_of_service = Vec::new();
+        for (cluster, &count) in clusters {
+            let Some(site) = self.sites.get(cluster) else {
+                let names: Vec<_> = self.sites.keys().map(ClusterId::as_str).collect();
+                let names = names.join(", ");
+                return not_placed(format!("the grid has no cluster {cluster}; it has {names}"));
+            };
+            let count = count as usize;
+            if count == 0 {
+                return not_placed(format!("it asks for no node of cluster {cluster}"));
+            }
+            let (works, drained) = self.capacity(site);
+            if count > works + drained.len() {
+                let of_site = site.nodes.iter().filter_map(|id| self.nodes.get(id));
+                let why = Self::broken_reasons(of_site);
+                let works = works + drained.len();
+                return not_placed(format!(
+                    "it asks for {count} nodes of cluster {cluster}, which has {works} that work{why}"
+                ));
+            }
+            if count > works {
+                out_of_service.push(format!("{} more of cluster {cluster}", count - works));
+                out_of_service.push(blocked_by(&drained));
+            }
+            asked.insert(cluster.clone(), count);
+        }
+        let sum: usize = asked.values().sum();
+        if sum < least {
+            return not_placed(format!("it asks for {sum} nodes and needs at least {least}"));
+        }
+        if sum > most {
+            return not_placed(format!("it asks for {sum} nodes and may have at most {most}"));
+        }
+        match out_of_service.is_empty() {
+            true => Ok(asked),
+            false => Err(Lack::Blocked(format!("nodes: {}", out_of_service.join("; ")))),
+        }
+    }
+
+    /// Every node that works, as far as the job may have them.
+    fn wants_all(&self, least: usize, most: usize) -> Result<BTreeMap<ClusterId, usize>, Lack> {
+        let (mut all, mut sum) = (BTreeMap::new(), 0);
+        let mut out_of_service = Vec::new();
+        for (cluster, site) in &self.sites {
+            let (works, drained) = self.capacity(site);
+            out_of_service.extend(drained);
+            let taken = works.min(most - sum);
+            if taken > 0 {
+                all.insert(cluster.clone(), taken);
+                sum += taken;
+            }
+        }
+        if sum >= least {
+            return Ok(all);
+        }
+        if sum + out_of_service.len() >= least {
+            let lacks = least - sum;
+            let why = blocked_by(&out_of_service);
+            return Err(Lack::Blocked(format!("nodes: {lacks} more; {why}")));
+        }
+        let why = Self::broken_reasons(self.nodes.values());
+        let reason = match sum {
+            0 => format!("no node of the grid works{why}"),
+            _ => format!("it needs at least {least} nodes, the grid has {sum} that work{why}"),
+        };
+        Err(Lack::Never(SubmitError::NotPlaced { reason }))
+    }
+
+    /// How many of a site's nodes work, and those that would if they were put back into service.
+    fn capacity(&self, site: &Site) -> (usize, Vec<NodeId>) {
+        let (mut works, mut drained) = (0, Vec::new());
+        for id in &site.nodes {
+            match self.nodes.get(id) {
+                Some(node) if node.works() => works += 1,
+                Some(node) if node.state != State::Broken => drained.push(id.clone()),
+                _ => {}
+            }
+        }
+        (works, drained)
+    }
+
+    fn broken_reasons<'a>(nodes: impl Iterator<Item = &'a Node>) -> String {
+        let broken = nodes.filter(|node| node.state == State::Broken);
+        let reasons: Vec<_> = broken.filter_map(|node| node.reason.as_deref()).take(1).collect();
+        reasons.first().map_or_else(String::new, |reason| format!(": {reason}"))
+    }
+
+    fn assign(&mut self, waiting: Waiting, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+        let Waiting { job: id, epoch, submit, .. } = waiting;
+        let mut view = View { epoch, version: 1, ..View::default() };
+        for name in &nodes {
+            let Some(node) = self.nodes.get_mut(name) else { continue };
+            let Some(life) = &node.life else { continue };
+            let member = member(life);
+            node.state = State::Busy(id);
+            view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());
+            view.members.insert(name.clone(), member);
+        }
+        view.coordinator = view.cluster_coordinators.values().next().cloned();
+        let spec = JobSpec {
+            id,
+            epoch,
+            name: submit.name.clone(),
+            body: submit.body.clone(),
+            fingerprint: submit.fingerprint,
+            params: submit.params.clone(),
+        };
+        let members: BTreeSet<NodeId> = view.members.keys().cloned().collect();
+        // The coordinator's node first, so that it is there when the others report to it.
+        let first = view.coordinator.iter();
+        let others = members.iter().filter(|node| view.coordinator.as_ref() != Some(*node));
+        for node in first.chain(others) {
+            let assign = Assign {
+                spec: spec.clone(),
+                view: view.clone(),
+                client: submit.client.clone(),
+                scheduler: self.me.clone(),
+            };
+            out.push(Action::Assign { node: node.clone(), assign: Box::new(assign) });
+        }
+        self.jobs.insert(id, Job::assigning(epoch, *submit, view, members));
+    }
+}
+
+/// What to do about nodes out of service.
+fn blocked_by(drained: &[NodeId]) -> String {
+    let names: Vec<&str> = drained.iter().map(NodeId::as_str).collect();
+    format!("{} are drained: put them back into service, or cancel the job", names.join(", "))
+}
+
+fn another_program(id: &NodeId, node: &Node, submit: &Submit) -> SubmitError {
+    let has = node.life.as_ref().map_or(0, |life| life.fingerprint);
+    SubmitError::Program {
+        reason: format!(
+            "node {id} runs another program (registry {has:016x}, the job's is {:016x}): start its nodes with the \
+             program that submits the job",
+            submit.fingerprint
+        ),
+    }
+}

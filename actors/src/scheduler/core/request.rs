@@ -1,0 +1,352 @@
+//! What coordinators of running jobs ask for: more nodes, speeds of those that are free, and word of better ones.
+//!
+//! Requests are served by job number. One that brings a benchmark waits at most [`MEASURE_WITHIN`] for the speeds of
+//! free nodes of which none is known; those behind it wait too, or they would get what it waits for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::meter::{BenchmarkSpec, Measurement};
+use tokio::time::Instant;
+
+use super::choose::{Case, choose};
+use super::event::Action;
+use super::pool::{State, member};
+use super::speeds::{Kind, Unit};
+use super::{Core, Job};
+use crate::policy::Request;
+use crate::scheduler::{
+    GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
+};
+
+/// A request waits at most so long for benchmarks.
+const MEASURE_WITHIN: Duration = Duration::from_secs(5);
+/// A coordinator that did not take a grant gets the next one after this time.
+const GRANT_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a job asks for. The last request's words hold for all that is open.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    pub(super) count: u32,
+    pub(super) request: Request,
+    pub(super) benchmark: Option<BenchmarkSpec>,
+    pub(super) rtt_s: BTreeMap<ClusterId, f64>,
+    pub(super) bandwidth: BTreeMap<ClusterId, f64>,
+    /// Nothing is granted before this.
+    pub(super) not_before: Option<Instant>,
+    /// Benchmarks are waited for until this.
+    pub(super) measure_until: Option<Instant>,
+    /// Why nothing was granted.
+    why: String,
+}
+
+impl Open {
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let Open { count, why, .. } = self;
+        (*count > 0).then(|| format!("{count} more nodes: {why}"))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Subscription {
+    faster_than: f64,
+    /// Better nodes that were free when this was last looked at.
+    free: BTreeSet<NodeId>,
+}
+
+impl Core {
+    /// Whether a coordinator of this epoch has a say in this job.
+    ///
+    /// # Errors
+    /// [`Stale`].
+    pub fn check(&self, id: JobId, epoch: Epoch) -> Result<(), Stale> {
+        match self.jobs.get(&id) {
+            Some(job) if job.state == JobState::Ending => Err(Stale::Over { job: id }),
+            Some(job) if epoch < job.epoch => {
+                Err(Stale::Epoch { job: id, asked: epoch, known: job.epoch })
+            }
+            Some(_) => Ok(()),
+            None => Err(Stale::Over { job: id }),
+        }
+    }
+
+    /// How many nodes a job has asked for that are not in its coordinator's hands yet.
+    pub fn asked(&self, id: JobId) -> u32 {
+        self.jobs.get(&id).map_or(0, Job::asked)
+    }
+
+    /// What a job could have at `now`.
+    ///
+    /// # Errors
+    /// [`Stale`].
+    pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, Stale> {
+        self.check(id, epoch)?;
+        let Some(job) = self.jobs.get(&id) else { return Err(Stale::Over { job: id }) };
+        let existing = self.nodes.values().filter(|node| node.works()).count();
+        Ok(Offers {
+            offers: self.offers_for(job, now),
+            open: job.asked(),
+            existing: u32::try_from(existing).unwrap_or(u32::MAX),
+        })
+    }
+
+    pub(super) fn request(&mut self, request: RequestNodes, now: Instant, out: &mut Vec<Action>) {
+        let RequestNodes { job: id, epoch, request, benchmark, rtt_s, bandwidth } = request;
+        if self.check(id, epoch).is_err() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        for (what, value) in [("speed", request.min_speed), ("bandwidth", request.min_bandwidth)] {
+            if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
+                let what = format!("{id} asks for a {what} of at least {value}: no condition");
+                out.push(Action::Odd { what });
+            }
+        }
+        if let Some(spec) = &benchmark {
+            job.unit = Some(Unit::of(spec.id(), id));
+        }
+        job.open = Open {
+            count: job.open.count.saturating_add(request.count),
+            measure_until: benchmark.as_ref().map(|_| now + MEASURE_WITHIN),
+            request,
+            benchmark,
+            rtt_s,
+            bandwidth,
+            not_before: job.open.not_before,
+            why: String::new(),
+        };
+    }
+
+    pub(super) fn withdraw(&mut self, withdraw: WithdrawNodes) {
+        let WithdrawNodes { job: id, epoch, count } = withdraw;
+        if self.check(id, epoch).is_ok()
+            && let Some(job) = self.jobs.get_mut(&id)
+        {
+            job.open.count = job.open.count.saturating_sub(count);
+        }
+    }
+
+    pub(super) fn subscribe(&mut self, subscribe: Subscribe, out: &mut Vec<Action>) {
+        let Subscribe { job: id, epoch, faster_than } = subscribe;
+        if self.check(id, epoch).is_err() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if faster_than.is_some_and(f64::is_nan) {
+            let what = format!("{id} wants nodes faster than NaN: its subscription ends");
+            out.push(Action::Odd { what });
+        }
+        job.subscription = faster_than.filter(|speed| !speed.is_nan()).map(|faster_than| {
+            // Those that it was told of are not told again for another bound.
+            let free = job.subscription.take().map(|old| old.free).unwrap_or_default();
+            Subscription { faster_than, free }
+        });
+    }
+
+    pub(super) fn speeds_told(
+        &mut self,
+        told: SpeedsMeasured,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let SpeedsMeasured { job: id, epoch, spec, speeds } = told;
+        if self.check(id, epoch).is_err() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let unit = Unit::of(spec, id);
+        if job.open.benchmark.is_none() {
+            job.unit = Some(unit);
+        }
+        for (node, speed) in speeds {
+            let held = self.nodes.get(&node).filter(|node| node.state == State::Busy(id));
+            let Some(life) = held.and_then(|node| node.life.as_ref()) else { continue };
+            if let Err(speed) = self.speeds.at_work(unit, life, speed, now) {
+                let what = format!("{id} measured a speed of {speed} of node {node}: not used");
+                out.push(Action::Odd { what });
+            }
+        }
+    }
+
+    pub(super) fn measured(
+        &mut self,
+        id: &NodeId,
+        incarnation: Incarnation,
+        answer: Result<Measurement, String>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let State::Measuring(unit) = node.state else { return };
+        let Some(life) = node.life.as_ref().filter(|life| life.incarnation == incarnation) else {
+            return; // of an earlier life
+        };
+        node.state = State::Idle;
+        match answer {
+            Ok(Measurement { speed, .. }) => {
+                if let Err(speed) = self.speeds.benchmarked(unit, life, speed, now) {
+                    let what = format!("node {id} measured a speed of {speed}: not used");
+                    out.push(Action::Odd { what });
+                }
+            }
+            Err(reason) => {
+                self.speeds.failed(unit, life, now);
+                let what = format!("node {id} could not be measured: {reason}");
+                out.push(Action::Odd { what });
+            }
+        }
+    }
+
+    /// Serves the requests of running jobs by their number.
+    pub(super) fn serve_requests(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let over = |at: &mut Option<Instant>| *at = at.filter(|at| *at > now);
+        let mut asking = Vec::new();
+        for (&id, job) in &mut self.jobs {
+            over(&mut job.open.not_before);
+            over(&mut job.open.measure_until);
+            if job.state == JobState::Running && job.open.count > 0 {
+                asking.push(id);
+            }
+        }
+        for id in asking {
+            if !self.serve(id, now, out) {
+                return;
+            }
+        }
+    }
+
+    /// Returns whether the next job may be served.
+    fn serve(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return true };
+        let Some(coordinator) = job.view.coordinator.clone() else { return true };
+        if job.open.not_before.is_some() {
+            return true;
+        }
+        let has = u32::try_from(job.members.len()).unwrap_or(u32::MAX);
+        let count =
+            job.open.count.min(job.max_nodes.map_or(u32::MAX, |max| max.saturating_sub(has)));
+        let mut case = Case {
+            count,
+            request: job.open.request.clone(),
+            rtt_s: job.open.rtt_s.clone(),
+            bandwidth: job.open.bandwidth.clone(),
+            free: self.candidates(job, now),
+        };
+        if count > 0 && self.measure(id, &case, now, out) {
+            return false;
+        }
+        let Some(job) = self.jobs.get(&id) else { return true };
+        case.free = self.candidates(job, now);
+        let mut choice = choose(&case);
+        if count == 0 {
+            choice.why = format!("it has {has}, as many as it may have");
+        }
+        let granted = choice.nodes.iter().filter_map(|node| {
+            let life = self.nodes.get(node)?.life.as_ref()?;
+            let speed = case.free.get(node).and_then(|candidate| candidate.speed);
+            Some(GrantedNode { node: node.clone(), member: member(life), speed })
+        });
+        let nodes: Vec<GrantedNode> = granted.collect();
+        let Some(job) = self.jobs.get_mut(&id) else { return true };
+        if nodes.is_empty() {
+            job.open.why = choice.why;
+            return true;
+        }
+        self.last_grant += 1;
+        let grant = self.last_grant;
+        for GrantedNode { node, .. } in &nodes {
+            if let Some(known) = self.nodes.get_mut(node) {
+                known.state = State::Busy(id);
+            }
+            job.members.insert(node.clone());
+            job.granted.insert(node.clone());
+        }
+        job.open.count -= nodes.len() as u32;
+        job.open.why = "nothing is free".to_owned();
+        job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
+        let (open, why, case) = (job.open.count, choice.why, Box::new(case));
+        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        true
+    }
+
+    /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to
+    /// be waited for.
+    fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
+        let Some(job) = self.jobs.get_mut(&id) else { return false };
+        let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
+        if job.open.measure_until.is_none() {
+            return false;
+        }
+        let under_way = |nodes: &BTreeMap<NodeId, super::Node>| -> BTreeSet<Kind> {
+            let here = nodes.values().filter(|node| node.state == State::Measuring(unit));
+            here.filter_map(|node| node.life.as_ref()).map(Kind::of).collect()
+        };
+        let fit = choose(&Case { count: u32::MAX, ..case.clone() }).nodes;
+        let lives = fit.iter().filter_map(|node| self.nodes.get(node)?.life.as_ref());
+        for node in self.speeds.to_measure(unit, lives, under_way(&self.nodes), now) {
+            let Some(known) = self.nodes.get_mut(&node) else { continue };
+            let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else {
+                continue;
+            };
+            known.state = State::Measuring(unit);
+            out.push(Action::Measure { node, incarnation, spec: Box::new(spec.clone()) });
+        }
+        let waits = !under_way(&self.nodes).is_empty();
+        if waits {
+            job.open.why = "free nodes are being measured".to_owned();
+        }
+        waits
+    }
+
+    pub(super) fn grant_told(
+        &mut self,
+        id: JobId,
+        grant: u64,
+        ok: bool,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(nodes) = job.grants.remove(&grant) else { return };
+        if ok {
+            return;
+        }
+        job.open.count = job.open.count.saturating_add(nodes.len() as u32);
+        job.open.not_before = Some(now + GRANT_AGAIN);
+        job.open.why = "its coordinator did not take the last grant".to_owned();
+        for node in nodes {
+            // It may have taken it all the same: whatever it began there ends first.
+            let held = self.jobs.get(&id).is_some_and(|job| job.members.contains(&node));
+            if held {
+                self.release(id, &node, out);
+            }
+        }
+    }
+
+    /// Tells subscribers of better nodes that were not free when this was last looked at.
+    pub(super) fn tell_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let mut seen = Vec::new();
+        for (&id, job) in &self.jobs {
+            let Some(subscription) = &job.subscription else { continue };
+            let better = self.free_for(job).filter(|(_, life)| {
+                let speed = self.speeds.best(job.unit, life, now);
+                speed.is_some_and(|speed| speed > subscription.faster_than)
+            });
+            let better: BTreeSet<NodeId> = better.map(|(node, _)| node.clone()).collect();
+            if let (true, Some(coordinator)) =
+                (!better.is_subset(&subscription.free), &job.view.coordinator)
+            {
+                let (coordinator, offers) = (coordinator.clone(), self.offers_for(job, now));
+                out.push(Action::BetterFree { job: id, coordinator, offers });
+            }
+            seen.push((id, better));
+        }
+        for (id, better) in seen {
+            if let Some(subscription) = self.jobs.get_mut(&id).and_then(|j| j.subscription.as_mut())
+            {
+                subscription.free = better;
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! How fast nodes are, as far as somebody measured it: of single nodes for a while, of their kind for good.
+//!
+//! A node's own speed was measured while it worked for a job or ran a benchmark; it may be lower than its kind's
+//! because something else runs there, which is why it is forgotten after [`FRESH`]: what was wrong then may be over.
+//! Nodes of one kind have the same processors and as many compute threads. Speeds are comparable only under one
+//! [`Unit`].
+//!
+//! Must not know what the speeds are used for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::meter::SpecId;
+use tokio::time::Instant;
+
+use super::choose::is_rate;
+use crate::scheduler::Registered;
+
+/// A node's own speed counts for so long.
+pub(super) const FRESH: Duration = Duration::from_secs(60);
+/// After a benchmark failed it is not tried again on that kind for so long.
+const RETRY: Duration = Duration::from_secs(60);
+/// So many units are remembered, the last used ones.
+const MOST_UNITS: usize = 64;
+
+/// What speeds are measured in. Declared work units mean what one job's tasks declare, so they are the job's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Unit {
+    spec: SpecId,
+    job: Option<JobId>,
+}
+
+impl Unit {
+    /// The unit of a specification, as `job` uses it.
+    pub(super) fn of(spec: SpecId, job: JobId) -> Self {
+        Self { spec, job: (spec == SpecId::DECLARED).then_some(job) }
+    }
+}
+
+/// Nodes that are equally fast as long as nothing else runs on them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// These processors and so many compute threads.
+    Known { model: String, processors: u32, threads: u32 },
+    /// A node that does not tell is of its own kind.
+    Alone(NodeId),
+}
+
+impl Kind {
+    pub(super) fn of(life: &Registered) -> Self {
+        let hardware = &life.hardware;
+        if hardware.model.is_empty() {
+            return Kind::Alone(life.node.clone());
+        }
+        let (model, processors) = (hardware.model.clone(), hardware.threads);
+        Kind::Known { model, processors, threads: life.threads }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Of {
+    speed: f64,
+    /// By a benchmark of its own, on an idle node.
+    benchmarked: bool,
+}
+
+#[derive(Debug, Default)]
+struct InUnit {
+    used: u64,
+    kinds: BTreeMap<Kind, Of>,
+    nodes: BTreeMap<NodeId, (f64, Instant)>,
+    failed: BTreeMap<Kind, Instant>,
+}
+
+/// All that is known.
+#[derive(Debug, Default)]
+pub(super) struct Speeds {
+    units: BTreeMap<Unit, InUnit>,
+    uses: u64,
+}
+
+impl Speeds {
+    fn of(&mut self, unit: Unit) -> &mut InUnit {
+        self.uses += 1;
+        if self.units.len() >= MOST_UNITS && !self.units.contains_key(&unit) {
+            let oldest =
+                self.units.iter().min_by_key(|(_, known)| known.used).map(|(&unit, _)| unit);
+            self.units.retain(|known, _| Some(*known) != oldest);
+        }
+        let known = self.units.entry(unit).or_default();
+        known.used = self.uses;
+        known
+    }
+
+    /// A node has run the benchmark. What is no speed is told back.
+    pub(super) fn benchmarked(
+        &mut self,
+        unit: Unit,
+        life: &Registered,
+        speed: f64,
+        now: Instant,
+    ) -> Result<(), f64> {
+        if !is_rate(speed) {
+            self.failed(unit, life, now);
+            return Err(speed);
+        }
+        let known = self.of(unit);
+        known.nodes.insert(life.node.clone(), (speed, now));
+        let kind = known.kinds.entry(Kind::of(life)).or_insert(Of { speed, benchmarked: true });
+        // The best of them is what the hardware can do.
+        let best = if kind.benchmarked { kind.speed.max(speed) } else { speed };
+        *kind = Of { speed: best, benchmarked: true };
+        known.failed.remove(&Kind::of(life));
+        Ok(())
+    }
+
+    /// The benchmark could not be run on a node.
+    pub(super) fn failed(&mut self, unit: Unit, life: &Registered, now: Instant) {
+        self.of(unit).failed.insert(Kind::of(life), now);
+    }
+
+    /// A node had this speed at work. What is no speed is told back.
+    pub(super) fn at_work(
+        &mut self,
+        unit: Unit,
+        life: &Registered,
+        speed: f64,
+        now: Instant,
+    ) -> Result<(), f64> {
+        if !is_rate(speed) {
+            return Err(speed);
+        }
+        let known = self.of(unit);
+        known.nodes.insert(life.node.clone(), (speed, now));
+        let kind = known.kinds.entry(Kind::of(life)).or_insert(Of { speed, benchmarked: false });
+        if !kind.benchmarked {
+            kind.speed = kind.speed.max(speed);
+        }
+        Ok(())
+    }
+
+    /// The node's own speed, if it was measured lately.
+    pub(super) fn own(&self, unit: Option<Unit>, node: &NodeId, now: Instant) -> Option<f64> {
+        let (speed, at) = self.units.get(&unit?)?.nodes.get(node)?;
+        (now.saturating_duration_since(*at) < FRESH).then_some(*speed)
+    }
+
+    /// The speed of nodes like this one.
+    pub(super) fn of_kind(&self, unit: Option<Unit>, life: &Registered) -> Option<f64> {
+        Some(self.units.get(&unit?)?.kinds.get(&Kind::of(life))?.speed)
+    }
+
+    /// The node's own, else that of its kind.
+    pub(super) fn best(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Option<f64> {
+        self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life))
+    }
+
+    /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was
+    /// once slower than its kind, for that may be over. `kinds` are being measured already.
+    pub(super) fn to_measure<'a>(
+        &self,
+        unit: Unit,
+        free: impl Iterator<Item = &'a Registered>,
+        mut kinds: BTreeSet<Kind>,
+        now: Instant,
+    ) -> Vec<NodeId> {
+        let none = InUnit::default();
+        let known = self.units.get(&unit).unwrap_or(&none);
+        let mut chosen = Vec::new();
+        for life in free {
+            let kind = Kind::of(life);
+            let tried = known.failed.get(&kind);
+            if tried.is_some_and(|&at| now.saturating_duration_since(at) < RETRY) {
+                continue;
+            }
+            let doubtful = || {
+                let Some(kind) = known.kinds.get(&kind) else { return false };
+                known.nodes.get(&life.node).is_some_and(|(speed, at)| {
+                    now.saturating_duration_since(*at) >= FRESH && *speed < kind.speed * DOUBTFUL
+                })
+            };
+            if doubtful() || (!known.kinds.contains_key(&kind) && kinds.insert(kind.clone())) {
+                chosen.push(life.node.clone());
+            }
+        }
+        chosen
+    }
+
+    /// A job has ended: its own units mean nothing any more.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.units.retain(|unit, _| unit.job != Some(job));
+    }
+}
+
+/// A node below this share of its kind's speed had something else to do.
+const DOUBTFUL: f64 = 0.8;

@@ -1,0 +1,169 @@
+//! Tables of the choice among free nodes, and what holds of every choice.
+
+use proptest::prelude::*;
+
+use super::super::choose::{Candidate, Case, Unfit, choose};
+use super::*;
+use crate::policy::Request;
+
+type Free<'a> = (&'a str, Option<f64>, (u32, u32));
+
+fn case(count: u32, free: &[Free<'_>], request: Request) -> Case {
+    let free = free.iter().map(|&(id, speed, (threads, mhz))| {
+        let cluster = id.split_once('-').unwrap().0.into();
+        let hardware = Hardware { model: "m".into(), threads, mhz };
+        (NodeId::from(id), Candidate { cluster, speed, threads, hardware })
+    });
+    Case { count, request, free: free.collect(), ..Case::default() }
+}
+
+fn names(case: &Case) -> Vec<String> {
+    choose(case).nodes.iter().map(ToString::to_string).collect()
+}
+
+const HW: (u32, u32) = (4, 2000);
+
+#[test]
+fn the_fastest_come_first_and_within_five_percent_all_are_equal() {
+    let cases: [(&[Free<'_>], &[&str], &str); 8] = [
+        (&[("a-1", Some(1.0), HW), ("b-1", Some(2.0), HW)], &["b-1", "a-1"], "speed"),
+        (&[("b-1", Some(1.0), HW), ("a-1", Some(0.96), HW)], &["a-1", "b-1"], "equal: by name"),
+        (&[("b-1", Some(1.0), HW), ("a-1", Some(0.94), HW)], &["b-1", "a-1"], "not equal"),
+        // A chain of equals does not reach down for ever: the class ends 5 % below its fastest.
+        (
+            &[("c-1", Some(1.0), HW), ("b-1", Some(0.96), HW), ("a-1", Some(0.92), HW)],
+            &["b-1", "c-1", "a-1"],
+            "classes",
+        ),
+        (
+            &[("a-1", None, HW), ("b-1", Some(0.1), HW)],
+            &["b-1", "a-1"],
+            "measured before unmeasured",
+        ),
+        (&[("a-1", None, (4, 2000)), ("b-1", None, (8, 2000))], &["b-1", "a-1"], "by hardware"),
+        (
+            &[("a-1", None, (4, 9000)), ("b-1", None, (8, 0))],
+            &["b-1", "a-1"],
+            "a clock is not known",
+        ),
+        (
+            &[("a-1", Some(f64::NAN), HW), ("b-1", Some(-1.0), HW), ("c-1", Some(1.0), HW)],
+            &["c-1", "a-1", "b-1"],
+            "nonsense is not known",
+        ),
+    ];
+    for (free, expected, what) in cases {
+        assert_eq!(names(&case(9, free, Request::default())), expected, "{what}");
+    }
+    // A node with more threads than its machine has processors is not faster for it.
+    let mut over =
+        case(2, &[("a-1", None, (2, 2000)), ("b-1", None, (4, 2000))], Request::default());
+    over.free.get_mut(&NodeId::from("a-1")).unwrap().threads = 64;
+    assert_eq!(names(&over), ["b-1", "a-1"]);
+}
+
+#[test]
+fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
+    let free: Vec<Free<'_>> =
+        ["a-1", "b-1", "c-1", "d-1", "e-1", "f-1"].map(|id| (id, Some(1.0), HW)).to_vec();
+    let request = Request { prefer: vec!["e".into(), "c".into()], ..Request::default() };
+    let mut case = case(9, &free, request);
+    let rtt = [("a", 0.03), ("b", 0.01), ("d", 0.03), ("c", 0.5), ("f", f64::NAN)];
+    case.rtt_s = rtt.map(|(cluster, s)| (cluster.into(), s)).into();
+    case.bandwidth = [("a", 1e6), ("d", 1e7), ("f", 1e9)].map(|(c, b)| (c.into(), b)).into();
+    assert_eq!(names(&case), ["e-1", "c-1", "b-1", "d-1", "a-1", "f-1"]);
+    case.count = 2;
+    assert_eq!(names(&case), ["e-1", "c-1"]);
+    // Speed goes before all that.
+    case.free.get_mut(&NodeId::from("f-1")).unwrap().speed = Some(1.2);
+    assert_eq!(names(&case), ["f-1", "e-1"]);
+}
+
+#[test]
+fn only_what_is_known_to_be_unfit_is_left_out() {
+    let free: Vec<Free<'_>> = vec![
+        ("a-1", Some(1.0), HW),
+        ("a-2", Some(0.4), HW),
+        ("a-3", None, HW),
+        ("b-1", Some(1.0), HW),
+        ("c-1", Some(1.0), HW),
+        ("d-1", Some(1.0), HW),
+    ];
+    let request = Request {
+        min_speed: Some(0.5),
+        min_bandwidth: Some(1e6),
+        avoid_nodes: ["d-1".into()].into(),
+        avoid_clusters: ["c".into()].into(),
+        ..Request::default()
+    };
+    let mut case = case(9, &free, request);
+    case.bandwidth = [("b", 5e5)].map(|(cluster, b)| (cluster.into(), b)).into();
+    let choice = choose(&case);
+    assert_eq!(names(&case), ["a-1", "a-3"]);
+    let expected: BTreeMap<NodeId, Unfit> = [
+        ("a-2", Unfit::Speed { has: 0.4, least: 0.5 }),
+        ("b-1", Unfit::Bandwidth { has: 5e5, least: 1e6 }),
+        ("c-1", Unfit::ClusterAvoided),
+        ("d-1", Unfit::Avoided),
+    ]
+    .map(|(node, why)| (node.into(), why))
+    .into();
+    assert_eq!(choice.unfit, expected);
+    assert_eq!(
+        choice.why,
+        "of 6 free nodes 2 fit, the best are a-1 (speed 1.000), a-3 (not measured, by clock and threads); not a-2: its \
+         speed is 0.400, 0.500 is needed, not b-1: its cluster's link carries 500000 B/s, 1000000 are needed, not c-1: \
+         the job avoids its cluster, not d-1: the job avoids it"
+    );
+    case.request.waive.insert("b".into());
+    assert_eq!(names(&case), ["b-1", "a-1", "a-3"], "of the equals only b's link is known");
+    // Conditions that are no numbers are none.
+    (case.request.min_speed, case.request.min_bandwidth) = (Some(f64::NAN), Some(f64::INFINITY));
+    case.request.waive.clear();
+    assert_eq!(names(&case), ["b-1", "a-1", "a-2", "a-3"]);
+    let empty = Case { count: 3, ..Case::default() };
+    assert_eq!(choose(&empty).why, "none of 0 free nodes fits");
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let speed = prop_oneof![Just(None), any::<f64>().prop_map(Some), (0.5..2.0).prop_map(Some)];
+    let node = (0u8..4, 0u8..9, speed, 0u32..5, 0u32..3);
+    let measure =
+        || prop::collection::btree_map("[a-d]".prop_map(ClusterId::from), any::<f64>(), 0..4);
+    let request = (prop::option::of(any::<f64>()), prop::option::of(0.5..2.0), "[a-d]{0,3}");
+    (0u32..12, prop::collection::vec(node, 0..20), request, measure(), measure()).prop_map(
+        |(count, nodes, (min_bandwidth, min_speed, prefer), rtt_s, bandwidth)| {
+            let free = nodes.into_iter().map(|(cluster, n, speed, threads, mhz)| {
+                let cluster = char::from(b'a' + cluster);
+                let hardware = Hardware { model: "m".into(), threads, mhz };
+                let candidate =
+                    Candidate { cluster: cluster.to_string().into(), speed, threads, hardware };
+                (NodeId::from(format!("{cluster}-{n}")), candidate)
+            });
+            let prefer = prefer.chars().map(|c| c.to_string().into()).collect();
+            let request = Request { min_speed, min_bandwidth, prefer, ..Request::default() };
+            Case { count, request, rtt_s, bandwidth, free: free.collect() }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_free_node_is_given_or_told_why_not_and_fewer_are_the_best_of_more(case in any_case()) {
+        let all = choose(&Case { count: u32::MAX, ..case.clone() });
+        prop_assert_eq!(all.nodes.len() + all.unfit.len(), case.free.len());
+        let some = choose(&case);
+        prop_assert_eq!(&some.nodes[..], &all.nodes[..all.nodes.len().min(case.count as usize)]);
+        let known = |node: &NodeId| case.free[node].speed.filter(|s| *s > 0.0 && s.is_finite());
+        for pair in all.nodes.windows(2) {
+            let (a, b) = (known(&pair[0]), known(&pair[1]));
+            prop_assert!(a.is_some() || b.is_none());
+            // Nobody stands before one that is faster by more than the tolerance.
+            if let Some((a, b)) = a.zip(b) {
+                prop_assert!(a >= b * 0.9499, "{} before {}", a, b);
+            }
+        }
+        let least = case.request.min_speed;
+        prop_assert!(all.nodes.iter().all(|n| known(n).zip(least).is_none_or(|(s, l)| s >= l)));
+    }
+}

@@ -1,0 +1,185 @@
+//! Histories of nodes that are taken out of service.
+
+use std::time::Duration;
+
+use super::*;
+use crate::scheduler::{Drain, Freed};
+
+impl Grid {
+    fn drain(&mut self, drain: u64, nodes: &[&str], life: Option<u64>) -> Vec<String> {
+        let order = Drain {
+            nodes: nodes.iter().map(|&node| node.into()).collect(),
+            reason: "maintenance".into(),
+            deadline_ms: life.map(|_| 1500),
+            life: life.map(Incarnation),
+        };
+        self.put(Event::Drain { drain, order })
+    }
+
+    fn undrain(&mut self, nodes: &[&str]) -> Vec<String> {
+        self.put(Event::Undrain { nodes: nodes.iter().map(|&node| node.into()).collect() })
+    }
+
+    /// Job 1 on all nodes.
+    fn full(nodes: usize, least: u32) -> Self {
+        let mut grid = Self::of(nodes, OURS);
+        let mut submit = submit(None, OURS, None);
+        submit.params.min_nodes = least;
+        grid.submit(submit);
+        let names: Vec<String> = grid.core.nodes.keys().map(ToString::to_string).collect();
+        grid.accept(1, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        grid
+    }
+}
+
+#[test]
+fn an_idle_node_is_drained_at_once_and_gets_nothing_until_it_is_put_back() {
+    let mut grid = Grid::of(2, OURS);
+    assert_eq!(grid.drain(1, &["ams-1"], None), ["drained 1: [ams-1] empty, [] gone"]);
+    assert_eq!(grid.state("ams-1"), NodeState::Drained);
+    assert_eq!(grid.submit(submit(Some(&[("ams", 1)]), OURS, None)), ["assign job-1 ams-2"]);
+    grid.accept(1, &["ams-2"]);
+    grid.over(1);
+    // Every node that works: not this one.
+    assert_eq!(grid.submit(submit(None, OURS, None)).len(), 3);
+    grid.accept(2, &["ams-2", "del-1", "del-2"]);
+    grid.over(2);
+    // Nor does its next life.
+    grid.register("ams-1", 2, OURS);
+    assert_eq!(grid.state("ams-1"), NodeState::Drained);
+    assert_eq!(grid.undrain(&["ams-1"]), [""; 0]);
+    assert_eq!(grid.state("ams-1"), NodeState::Idle);
+}
+
+#[test]
+fn a_node_that_works_is_asked_for_and_the_drain_waits() {
+    let mut grid = Grid::full(2, 1);
+    let told = grid.drain(1, &["ams-2", "del-1"], None);
+    assert_eq!(told, ["ask job-1 at ams-1 to leave [ams-2, del-1] in None"]);
+    assert_eq!(grid.state("ams-2"), NodeState::Draining);
+    assert_eq!(grid.freed(1, "ams-2", Freed::Left), [""; 0]);
+    assert_eq!(grid.state("ams-2"), NodeState::Drained);
+    let (node, reason) = ("del-1".into(), "killed".to_owned());
+    let told = grid.put(Event::NodeLost { node, reason, returns: true });
+    assert_eq!(told, ["lost job-1 ams-1 del-1", "drained 1: [ams-2] empty, [del-1] gone"]);
+}
+
+#[test]
+fn a_coordinator_that_does_not_answer_is_asked_again_with_what_time_is_left() {
+    let mut grid = Grid::full(1, 1);
+    let told = grid.drain(1, &["del-1"], Some(1));
+    assert_eq!(told, ["ask job-1 at ams-1 to leave [del-1] in Some(1500)"]);
+    let (job, nodes) = (JobId(1), vec!["del-1".into()]);
+    assert_eq!(grid.put(Event::AskLeaveFailed { job, nodes }), [""; 0]);
+    let second = Duration::from_secs(1);
+    assert_eq!(grid.core.due(), Some(grid.now + second));
+    grid.now += second;
+    assert_eq!(grid.put(Event::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
+    assert_eq!(grid.core.due(), None);
+    // It drained itself to end, and its next life serves again.
+    let told = grid.register("del-1", 2, OURS);
+    assert_eq!(told, ["lost job-1 ams-1 del-1", "drained 1: [] empty, [del-1] gone"]);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+    // A late word of the former life means nothing to this one.
+    assert_eq!(grid.drain(2, &["del-1"], Some(1)), ["drained 2: [] empty, [del-1] gone"]);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+}
+
+#[test]
+fn a_job_that_begins_is_asked_when_it_runs() {
+    let mut grid = Grid::of(1, OURS);
+    grid.submit(submit(None, OURS, None));
+    assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
+    let told = grid.accept(1, &["ams-1", "del-1"]);
+    assert_eq!(told, ["grant job-1 ams-1", "ask job-1 at ams-1 to leave [del-1] in None"]);
+    assert_eq!(grid.over(1), ["drained 1: [del-1] empty, [] gone"]);
+}
+
+#[test]
+fn what_cannot_be_drained_is_refused_whole_with_the_mend() {
+    let mut grid = Grid::full(2, 3);
+    let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer nodes of it, wait until it ends, or cancel it first";
+    assert_eq!(grid.drain(1, &["ams-2", "del-1"], None), [needs]);
+    assert_eq!(
+        grid.drain(2, &["ams-2", "bud-1"], None),
+        ["drain 2: the grid has no node bud-1: look at its status for the names"]
+    );
+    assert_eq!(grid.drain(3, &[], None), ["drain 3: no node is named: name at least one"]);
+    assert_eq!(grid.core.status().count(NodeState::Busy), 4);
+    assert_eq!(grid.drain(4, &["ams-2"], None).len(), 1);
+    // One more would be too many, though the first has not left yet; the same once more is not.
+    assert_eq!(grid.drain(5, &["del-1"], None), [needs.replace("drain 1", "drain 5")]);
+    assert_eq!(grid.drain(6, &["ams-2"], None), ["ask job-1 at ams-1 to leave [ams-2] in None"]);
+    let told = grid.freed(1, "ams-2", Freed::Left);
+    assert_eq!(told, ["drained 4: [ams-2] empty, [] gone", "drained 6: [ams-2] empty, [] gone"]);
+}
+
+#[test]
+fn a_node_that_is_put_back_ends_the_drains_that_wait_for_it() {
+    let mut grid = Grid::full(1, 1);
+    grid.drain(1, &["del-1"], None);
+    let told = grid.undrain(&["del-1"]);
+    let why =
+        "node del-1 was put back into service before it was empty: drain it again if it is to go";
+    assert_eq!(told, [format!("drain 1: {why}")]);
+    assert_eq!(grid.state("del-1"), NodeState::Busy);
+}
+
+#[test]
+fn jobs_that_cannot_be_placed_any_more_say_so_and_let_others_pass() {
+    let mut grid = Grid::with_job(2, 1, None);
+    grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
+    grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
+    assert_eq!(grid.waits(2).unwrap(), "nodes: 1 more of cluster ams");
+    assert_eq!(grid.waits(3).unwrap(), "");
+    let told = grid.drain(1, &["ams-2"], None);
+    assert_eq!(told, ["drained 1: [ams-2] empty, [] gone"]);
+    let why =
+        "1 more of cluster ams; ams-2 are drained: put them back into service, or cancel the job";
+    assert_eq!(grid.waits(2).unwrap(), format!("nodes: {why}"));
+    assert_eq!(grid.waits(3).unwrap(), "nodes: 1 more of cluster ams");
+    let told = grid.over(1);
+    assert_eq!(told, ["assign job-3 ams-1", "assign job-3 del-1", "assign job-3 del-2"]);
+    grid.accept(3, &["ams-1", "del-1", "del-2"]);
+    grid.over(3);
+    assert_eq!(grid.undrain(&["ams-2"]), ["assign job-2 ams-1", "assign job-2 ams-2"]);
+}
+
+#[test]
+fn a_node_that_is_measured_is_drained_when_it_has_answered() {
+    let mut grid = Grid::with_job(1, 1, None);
+    let one = crate::policy::Request { count: 1, ..Default::default() };
+    assert_eq!(grid.request(1, one, true), ["measure del-1"]);
+    assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
+    assert_eq!(grid.state("del-1"), NodeState::Draining);
+    let (node, incarnation) = ("del-1".into(), Incarnation(1));
+    let told = grid.put(Event::Measured { node, incarnation, answer: Err("no".into()) });
+    let odd = "odd: node del-1 could not be measured: no";
+    assert_eq!(told, [odd, "drained 1: [del-1] empty, [] gone"]);
+}
+
+#[test]
+fn bounds_that_contradict_themselves_or_the_request_are_refused() {
+    let mut grid = Grid::of(2, OURS);
+    type Ask<'a> = Option<&'a [(&'a str, u32)]>;
+    let cases: [(Ask<'_>, u32, Option<u32>, &str); 4] = [
+        (
+            None,
+            3,
+            Some(2),
+            "it may have at most 2 nodes and needs at least 3: raise max_nodes or lower min_nodes",
+        ),
+        (Some(&[("ams", 2)]), 3, None, "it asks for 2 nodes and needs at least 3"),
+        (Some(&[("ams", 2)]), 0, Some(1), "it asks for 2 nodes and may have at most 1"),
+        (None, 5, None, "it needs at least 5 nodes, the grid has 4 that work"),
+    ];
+    for (n, (clusters, least, most, why)) in cases.into_iter().enumerate() {
+        let mut submit = submit(clusters, OURS, None);
+        (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
+        let told = grid.submit(submit);
+        assert_eq!(told, [format!("refuse job-{}: the job cannot be placed: {why}", n + 1)]);
+    }
+    let mut submit = submit(None, OURS, None);
+    submit.params.max_nodes = Some(3);
+    assert_eq!(grid.submit(submit).len(), 3, "all nodes, as far as it may");
+}

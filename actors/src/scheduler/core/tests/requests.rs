@@ -1,0 +1,349 @@
+//! Histories of requests of running jobs.
+
+use std::time::Duration;
+
+use springtide_runtime::meter::{Measurement, SpecId};
+
+use super::*;
+use crate::policy::Request;
+use crate::scheduler::{
+    Freed, NodeFreed, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Grid {
+    /// As [`Grid::of`], with job 1 on the first node of cluster ams.
+    pub(super) fn with_job(nodes: usize, least: u32, most: Option<u32>) -> Self {
+        let mut grid = Self::of(nodes, OURS);
+        let mut submit = submit(Some(&[("ams", 1)]), OURS, None);
+        (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
+        grid.submit(submit);
+        assert_eq!(grid.accept(1, &["ams-1"]), ["grant job-1 ams-1"]);
+        grid
+    }
+
+    pub(super) fn request(&mut self, job: u64, request: Request, bench: bool) -> Vec<String> {
+        let benchmark = bench.then(|| BenchmarkSpec::of_job("fib", bytes::Bytes::new()));
+        let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
+        let (job, epoch) = (JobId(job), Epoch(1));
+        let request = RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
+        self.put(Event::Request(Box::new(request)))
+    }
+
+    fn more(&mut self, job: u64, count: u32) -> Vec<String> {
+        self.request(job, Request { count, ..Request::default() }, false)
+    }
+
+    pub(super) fn granted(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
+        self.put(Event::GrantTold { job: JobId(job), grant, ok })
+    }
+
+    pub(super) fn freed(&mut self, job: u64, node: &str, why: Freed) -> Vec<String> {
+        let node = NodeId::from(node);
+        let (job, epoch, incarnation) = (JobId(job), Epoch(1), self.life(&node));
+        self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }))
+    }
+
+    fn measured(&mut self, node: &str, speed: Result<f64, &str>) -> Vec<String> {
+        let node = NodeId::from(node);
+        let incarnation = self.life(&node);
+        let answer = speed.map(|speed| Measurement { speed, relative_error: None });
+        self.put(Event::Measured { node, incarnation, answer: answer.map_err(str::to_owned) })
+    }
+
+    fn after(&mut self, time: Duration) -> Vec<String> {
+        self.now += time;
+        self.put(Event::Tick)
+    }
+
+    /// The kind of a node's machine.
+    fn machine(&mut self, node: &str, model: &str, life: u64) -> Vec<String> {
+        let (cluster, _) = node.split_once('-').unwrap();
+        self.put(Event::Registered(Registered {
+            cluster: cluster.into(),
+            node: node.into(),
+            incarnation: Incarnation(life),
+            address: Address::Memory,
+            threads: 1,
+            fingerprint: OURS,
+            pid: 1,
+            hardware: Hardware { model: model.into(), threads: 1, mhz: 1000 },
+        }))
+    }
+
+    pub(super) fn waits(&self, job: u64) -> Option<String> {
+        let jobs = self.core.status().jobs;
+        jobs.into_iter().find(|known| known.job == JobId(job)).unwrap().waits_for
+    }
+}
+
+#[test]
+fn a_running_job_gets_more_nodes_as_they_become_free() {
+    let mut grid = Grid::with_job(2, 1, None);
+    assert_eq!(grid.more(1, 2), ["grant 1 of job-1 at ams-1: ams-2 del-1 and 0"]);
+    assert_eq!(grid.core.asked(JobId(1)), 2, "under way");
+    assert_eq!(grid.granted(1, 1, true), [""; 0]);
+    assert_eq!(grid.core.asked(JobId(1)), 0);
+    assert_eq!(grid.more(1, 2), ["grant 2 of job-1 at ams-1: del-2 and 1"]);
+    grid.granted(1, 2, true);
+    assert_eq!(grid.waits(1).unwrap(), "1 more nodes: none of 0 free nodes fits");
+    // More of the same is more.
+    grid.more(1, 2);
+    assert_eq!(grid.core.asked(JobId(1)), 3);
+    let (job, epoch) = (JobId(1), Epoch(1));
+    grid.put(Event::Withdraw(WithdrawNodes { job, epoch, count: 2 }));
+    assert_eq!(grid.core.asked(job), 1);
+    // What left is free, and may come back.
+    assert_eq!(grid.freed(1, "del-1", Freed::Left), ["grant 3 of job-1 at ams-1: del-1 and 0"]);
+    grid.granted(1, 3, true);
+    // One that refused must have ended the job before anybody else gets it.
+    let refused = Freed::Refused { reason: "no threads".into() };
+    assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
+    assert_eq!(grid.state("del-1"), NodeState::Busy);
+    grid.released(1, "del-1", true);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+    // The job ends: those that came late may have taken part without anybody's knowledge.
+    assert_eq!(grid.over(1), ["release job-1 ams-2", "release job-1 del-2"]);
+    assert_eq!(grid.state("ams-1"), NodeState::Idle);
+    assert_eq!(grid.core.check(job, epoch), Err(Stale::Over { job }));
+    grid.released(1, "ams-2", true);
+    grid.released(1, "del-2", true);
+    assert_eq!(grid.core.status().count(NodeState::Idle), 4);
+    assert!(grid.core.status().jobs.is_empty());
+}
+
+#[test]
+fn a_grant_that_is_not_delivered_goes_back_and_the_request_stays_open() {
+    let mut grid = Grid::with_job(1, 1, None);
+    assert_eq!(grid.more(1, 1), ["grant 1 of job-1 at ams-1: del-1 and 0"]);
+    assert_eq!(grid.granted(1, 1, false), ["release job-1 del-1"]);
+    assert_eq!(grid.released(1, "del-1", true), [""; 0], "not at once again");
+    assert_eq!(grid.core.asked(JobId(1)), 1);
+    assert_eq!(grid.core.due(), Some(grid.now + SECOND));
+    assert_eq!(grid.after(SECOND), ["grant 2 of job-1 at ams-1: del-1 and 0"]);
+    assert_eq!(grid.core.due(), None);
+    // The loss of a node that is on its way is told like any other.
+    let (node, reason) = ("del-1".into(), "killed".to_owned());
+    assert_eq!(
+        grid.put(Event::NodeLost { node, reason, returns: true }),
+        ["lost job-1 ams-1 del-1"]
+    );
+    assert_eq!(grid.granted(1, 2, false), [""; 0]);
+    assert_eq!(grid.core.asked(JobId(1)), 1);
+}
+
+#[test]
+fn whole_jobs_go_first_then_requests_by_job_and_nobody_gets_more_than_its_most() {
+    let mut grid = Grid::with_job(2, 1, Some(3));
+    grid.submit(submit(Some(&[("del", 1)]), OURS, None));
+    grid.accept(2, &["del-1"]);
+    // Job 3 waits for two nodes of del: the one that is free is kept for it.
+    assert_eq!(grid.submit(submit(Some(&[("del", 2)]), OURS, None)), [""; 0]);
+    assert_eq!(grid.more(2, 1), ["grant 1 of job-2 at del-1: ams-2 and 0"]);
+    assert_eq!(grid.more(2, 1), [""; 0]);
+    assert_eq!(grid.more(1, 5), [""; 0]);
+    let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap();
+    assert_eq!((offers.offers.len(), offers.open, offers.existing), (0, 5, 4));
+    grid.put(Event::Cancel { job: JobId(3), reason: "enough".into() });
+    assert_eq!(grid.waits(1).unwrap(), "4 more nodes: nothing is free");
+    grid.granted(2, 1, true);
+    assert_eq!(grid.freed(2, "ams-2", Freed::Left), ["grant 3 of job-1 at ams-1: ams-2 and 3"]);
+    assert_eq!(grid.over(2), [""; 0]);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+    assert_eq!(grid.waits(1).unwrap(), "3 more nodes: it has 3, as many as it may have");
+}
+
+#[test]
+fn a_former_coordinator_is_not_listened_to() {
+    let mut grid = Grid::of(1, OURS);
+    let (job, epoch) = (JobId(1), Epoch(4));
+    let submit = Box::new(submit(Some(&[("ams", 1)]), OURS, None));
+    grid.put(Event::Submit { job, epoch, submit });
+    grid.accept(1, &["ams-1"]);
+    let stale = Stale::Epoch { job, asked: Epoch(3), known: epoch };
+    assert_eq!(grid.core.check(job, Epoch(3)), Err(stale));
+    assert_eq!(grid.core.check(job, epoch), Ok(()));
+    assert_eq!(grid.more(1, 1), [""; 0], "of epoch 1");
+    assert_eq!(grid.core.asked(job), 0);
+    assert_eq!(grid.core.check(JobId(2), epoch), Err(Stale::Over { job: JobId(2) }));
+}
+
+#[test]
+fn one_node_of_each_kind_is_measured_first_and_the_answer_is_remembered() {
+    let mut grid = Grid::with_job(3, 1, None);
+    for (node, model) in
+        [("ams-2", "slow"), ("ams-3", "slow"), ("del-1", "fast"), ("del-2", "fast")]
+    {
+        grid.machine(node, model, 1);
+    }
+    grid.machine("del-3", "broken", 1);
+    let one = Request { count: 1, ..Request::default() };
+    assert_eq!(
+        grid.request(1, one.clone(), true),
+        ["measure ams-2", "measure del-1", "measure del-3"]
+    );
+    assert_eq!(grid.state("del-1"), NodeState::Measuring);
+    assert_eq!(grid.waits(1).unwrap(), "1 more nodes: free nodes are being measured");
+    assert_eq!(grid.measured("ams-2", Ok(1.0)), [""; 0]);
+    let told = grid.measured("del-3", Ok(f64::NAN));
+    assert_eq!(told, ["odd: node del-3 measured a speed of NaN: not used"]);
+    let told = grid.measured("del-1", Ok(3.0));
+    assert_eq!(told, ["grant 1 of job-1 at ams-1: del-1 and 0"]);
+    grid.granted(1, 1, true);
+    let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap().offers;
+    let ams = &offers[&"ams".into()];
+    assert_eq!(
+        (ams.free, ams.speed, ams.nodes.len()),
+        (2, Some(1.0), 1),
+        "one was measured itself"
+    );
+    let del = &offers[&"del".into()];
+    assert_eq!((del.free, del.speed, del.nodes.len()), (2, Some(3.0), 0));
+    // Known kinds are not measured again; the least speed holds for the known.
+    let fast = Request { count: 9, min_speed: Some(2.0), ..Request::default() };
+    assert_eq!(grid.request(1, fast, true), ["grant 2 of job-1 at ams-1: del-2 del-3 and 7"]);
+}
+
+#[test]
+fn a_request_waits_five_seconds_for_benchmarks_at_most() {
+    let mut grid = Grid::with_job(1, 1, None);
+    let two = Request { count: 2, ..Request::default() };
+    grid.machine("del-1", "odd", 2);
+    assert_eq!(grid.request(1, two.clone(), true), ["measure del-1"]);
+    assert_eq!(grid.core.due(), Some(grid.now + 5 * SECOND));
+    assert_eq!(grid.after(5 * SECOND), [""; 0], "it is still busy with it");
+    let told = grid.measured("del-1", Err("no answer"));
+    let odd = "odd: node del-1 could not be measured: no answer";
+    assert_eq!(told, [odd, "grant 1 of job-1 at ams-1: del-1 and 1"]);
+    // Not tried again soon.
+    grid.granted(1, 1, true);
+    grid.freed(1, "del-1", Freed::Left);
+    let mut grid = Grid::with_job(2, 1, None);
+    grid.machine("del-1", "a", 2);
+    grid.machine("del-2", "b", 2);
+    grid.register("ams-2", 2, 99);
+    assert_eq!(grid.request(1, two, true), ["measure del-1", "measure del-2"]);
+    grid.measured("del-1", Ok(1.0));
+    assert_eq!(grid.after(5 * SECOND), ["grant 1 of job-1 at ams-1: del-1 and 1"]);
+    assert_eq!(grid.measured("del-2", Ok(1.0)), ["grant 2 of job-1 at ams-1: del-2 and 0"]);
+}
+
+#[test]
+fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
+    let mut grid = Grid::with_job(2, 1, None);
+    for node in ["ams-2", "del-1", "del-2"] {
+        grid.machine(node, "cpu", 2);
+    }
+    let one = Request { count: 1, ..Request::default() };
+    assert_eq!(grid.request(1, one.clone(), true), ["measure ams-2"]);
+    assert_eq!(grid.measured("ams-2", Ok(2.0)), ["grant 1 of job-1 at ams-1: ams-2 and 0"]);
+    grid.granted(1, 1, true);
+    let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
+    let (job, epoch) = (JobId(1), Epoch(1));
+    let speeds =
+        BTreeMap::from([("ams-2".into(), 0.5), ("ams-1".into(), -1.0), ("del-1".into(), 9.0)]);
+    let told = grid.put(Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds }));
+    assert_eq!(told, ["odd: job-1 measured a speed of -1 of node ams-1: not used"]);
+    grid.freed(1, "ams-2", Freed::Left);
+    let speeds = |grid: &Grid| {
+        let offers = grid.core.offers(job, epoch, grid.now).unwrap().offers;
+        (offers[&"ams".into()].nodes.clone(), offers[&"del".into()].speed)
+    };
+    assert_eq!(
+        speeds(&grid),
+        ([("ams-2".into(), 0.5)].into(), Some(2.0)),
+        "del-1 is not the job's"
+    );
+    let fast = Request { min_speed: Some(1.0), avoid_clusters: ["del".into()].into(), ..one };
+    assert_eq!(grid.request(1, fast.clone(), true), [""; 0]);
+    grid.now += 61 * SECOND;
+    assert_eq!(speeds(&grid), (BTreeMap::new(), Some(2.0)), "that was long ago");
+    grid.request(1, Request { count: 0, ..fast.clone() }, true);
+    assert_eq!(grid.state("ams-2"), NodeState::Measuring);
+    assert_eq!(grid.measured("ams-2", Ok(0.6)), [""; 0], "still slow");
+    grid.now += 61 * SECOND;
+    assert_eq!(grid.request(1, Request { count: 0, ..fast }, true), ["measure ams-2"]);
+    assert_eq!(grid.measured("ams-2", Ok(1.9)), ["grant 2 of job-1 at ams-1: ams-2 and 0"]);
+}
+
+#[test]
+fn declared_units_of_one_job_say_nothing_to_another() {
+    let mut grid = Grid::with_job(1, 1, None);
+    grid.submit(submit(Some(&[("del", 1)]), OURS, None));
+    grid.accept(2, &["del-1"]);
+    let epoch = Epoch(1);
+    let told = |job: u64, node: &str, speed| {
+        let (job, spec, speeds) =
+            (JobId(job), SpecId::DECLARED, BTreeMap::from([(node.into(), speed)]));
+        Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
+    };
+    grid.put(told(1, "ams-1", 5.0));
+    grid.put(told(2, "del-1", 7.0));
+    let (unit, other) = (grid.core.jobs[&JobId(1)].unit, grid.core.jobs[&JobId(2)].unit);
+    assert_ne!(unit, other);
+    assert_eq!(grid.core.speeds.own(unit, &"ams-1".into(), grid.now), Some(5.0));
+    assert_eq!(grid.core.speeds.own(unit, &"del-1".into(), grid.now), None);
+    grid.over(1);
+    assert_eq!(grid.core.speeds.own(unit, &"ams-1".into(), grid.now), None, "it is over");
+}
+
+#[test]
+fn subscribers_hear_of_better_nodes_once() {
+    let mut grid = Grid::with_job(2, 1, None);
+    for node in ["ams-2", "del-1", "del-2"] {
+        grid.machine(node, node, 2);
+    }
+    let (job, epoch) = (JobId(1), Epoch(1));
+    let subscribe = |faster_than| Event::Subscribe(Subscribe { job, epoch, faster_than });
+    assert_eq!(grid.put(subscribe(Some(1.0))), [""; 0], "nothing is known");
+    let one = Request { count: 1, ..Request::default() };
+    grid.request(1, one, true);
+    grid.measured("ams-2", Ok(0.9));
+    assert_eq!(grid.measured("del-1", Ok(1.1)), ["better for job-1: 1 of ams, 1 of del"]);
+    let told = grid.measured("del-2", Ok(1.5));
+    assert_eq!(told, ["grant 1 of job-1 at ams-1: del-2 and 0"]);
+    grid.granted(1, 1, true);
+    let told = grid.freed(1, "del-2", Freed::Left);
+    assert_eq!(told, ["better for job-1: 1 of ams, 2 of del"]);
+    assert_eq!(grid.put(Event::Tick), [""; 0]);
+    assert_eq!(grid.put(subscribe(Some(0.8))), ["better for job-1: 1 of ams, 2 of del"]);
+    let told = grid.put(subscribe(Some(f64::NAN)));
+    assert_eq!(told, ["odd: job-1 wants nodes faster than NaN: its subscription ends"]);
+    assert_eq!(grid.put(subscribe(None)), [""; 0]);
+}
+
+#[test]
+fn what_a_job_asked_for_ends_with_it() {
+    let mut grid = Grid::with_job(1, 1, None);
+    grid.more(1, 3);
+    let lost =
+        |node: &str| Event::NodeLost { node: node.into(), reason: "killed".into(), returns: true };
+    let told = grid.put(lost("ams-1"));
+    assert_eq!(told, ["ended job-1: node ams-1 was lost: killed", "release job-1 del-1"]);
+    assert_eq!(grid.granted(1, 1, false), [""; 0]);
+    assert_eq!(grid.released(1, "del-1", true), [""; 0]);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+    assert!(grid.core.status().jobs.is_empty() && grid.core.due().is_none());
+}
+
+#[test]
+fn a_late_answer_of_an_earlier_life_frees_nobody() {
+    let mut grid = Grid::with_job(1, 1, None);
+    for life in 1..=2 {
+        let told = grid.more(1, 1);
+        assert_eq!(told, [format!("grant {life} of job-1 at ams-1: del-1 and 0")]);
+        grid.granted(1, life, true);
+        let refused = Freed::Refused { reason: "no threads".into() };
+        assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
+        if life == 1 {
+            grid.register("del-1", 2, OURS);
+            assert_eq!(grid.state("del-1"), NodeState::Idle);
+        }
+    }
+    let (job, node, incarnation) = (JobId(1), NodeId::from("del-1"), Incarnation(1));
+    grid.put(Event::Released { job, node, incarnation, ok: true });
+    assert_eq!(grid.state("del-1"), NodeState::Busy);
+    grid.released(1, "del-1", true);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+}

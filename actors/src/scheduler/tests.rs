@@ -1,0 +1,252 @@
+//! The scheduler actor with real workers and a real job's coordinator, over the network in memory.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{Epoch, Incarnation, Peer};
+use springtide_runtime::meter::{BenchmarkSpec, Measurement};
+use springtide_runtime::net::{Address, MemoryNet};
+use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task, encode_job};
+
+use super::*;
+use crate::admit;
+use crate::endpoint::Endpoint;
+use crate::hardware::Hardware;
+use crate::job::{JobParams, SCHEDULER};
+use crate::links::Door;
+use crate::policy::Request;
+use crate::worker::WorkerConfig;
+
+/// Waits until it is halted, or not at all.
+#[derive(Clone, Serialize, Deserialize)]
+struct Wait {
+    forever: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Nap;
+
+impl Task for Nap {
+    type Output = ();
+    const NAME: &'static str = "nap";
+
+    fn run(self, _cx: &Cx) -> Result<(), Stop> {
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
+    }
+}
+
+impl Job for Wait {
+    const NAME: &'static str = "wait";
+    const ABOUT: &'static str = "for tests";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Nap>();
+    }
+
+    fn run(self, cx: &Cx) -> Result<Outcome, Stop> {
+        cx.call(Nap)?;
+        if self.forever {
+            loop {
+                cx.call(Nap)?;
+            }
+        }
+        Ok(Outcome { checksum: 0, result: serde_json::Value::Null })
+    }
+}
+
+struct Grid {
+    scheduler: Addr<Scheduler>,
+    /// The head, the client, then the nodes.
+    endpoints: Vec<Endpoint>,
+    registry: Arc<Registry>,
+    _dir: tempfile::TempDir,
+}
+
+impl Grid {
+    /// A head, a client, and registered nodes with a worker each.
+    async fn of(nodes: &[&str]) -> Self {
+        let network = MemoryNet::new(1);
+        let mut registry = Registry::new();
+        registry.job::<Wait>();
+        let registry = Arc::new(registry);
+        let join = |name: &str| {
+            let cluster = name.split('-').next().unwrap().into();
+            let peer = Peer { node: name.into(), incarnation: Incarnation(1), cluster };
+            Endpoint::over(network.join(peer).unwrap())
+        };
+        let names = ["head", "client-1"].iter().chain(nodes);
+        let endpoints: Vec<Endpoint> = names.map(|name| join(name)).collect();
+        for endpoint in &endpoints {
+            for other in &endpoints {
+                endpoint.net.learn(other.net.contact());
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("scheduler.log")).unwrap();
+        let Endpoint { net, hub, router, recorder } = endpoints[0].clone();
+        let links = Links::listen(&router, Door::Scheduler);
+        let scheduler = Scheduler::new(net, hub.clone(), links, store, recorder).start();
+        hub.publish(SCHEDULER, scheduler.clone())
+            .accepts_from::<JobOver>(admit::worker)
+            .accepts_from::<Drain>(admit::drain);
+        let (client, _news) = Client::new();
+        endpoints[1]
+            .hub
+            .publish(CLIENT, client.start())
+            .accepts::<crate::job::JobNote>()
+            .accepts::<JobEnded>();
+        for endpoint in &endpoints[2..] {
+            let Endpoint { net, hub, router, recorder } = endpoint.clone();
+            Worker::new(WorkerConfig::real(1), registry.clone(), net, hub, router, recorder)
+                .publish();
+        }
+        endpoints.iter().for_each(Endpoint::start);
+        let grid = Self { scheduler, endpoints, registry, _dir: dir };
+        for endpoint in &grid.endpoints[2..] {
+            let Peer { node, incarnation, cluster } = endpoint.net.me().clone();
+            let (nodes, starts_programs) = (vec![node.clone()], false);
+            grid.tell(SiteUp { cluster: cluster.clone(), nodes, starts_programs }).await;
+            let hardware = Hardware { model: "cpu".into(), threads: 1, mhz: 1000 };
+            let fingerprint = grid.registry.fingerprint();
+            let (address, threads, pid) = (Address::Memory, 1, 1);
+            grid.tell(Registered {
+                cluster,
+                node,
+                incarnation,
+                address,
+                threads,
+                fingerprint,
+                pid,
+                hardware,
+            })
+            .await;
+        }
+        grid
+    }
+
+    async fn tell<M>(&self, message: M) -> M::Result
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        Scheduler: Handler<M>,
+    {
+        self.scheduler.send(message).await.unwrap()
+    }
+
+    /// Runs a job that waits for ever on the first node's cluster.
+    async fn submit(&self) -> Granted {
+        let cluster = self.endpoints[2].net.me().cluster.clone();
+        let submit = Submit {
+            name: Wait::NAME.into(),
+            body: encode_job(Wait { forever: true }).unwrap(),
+            fingerprint: self.registry.fingerprint(),
+            params: JobParams::default(),
+            clusters: Some([(cluster, 1)].into()),
+            client: self.endpoints[1].net.contact(),
+            program: None,
+        };
+        self.tell(submit).await.unwrap()
+    }
+
+    /// The node's state, once it is `wanted`; after some time whatever it is.
+    async fn state(&self, node: &str, wanted: NodeState) -> NodeState {
+        let mut state = NodeState::Broken;
+        for _ in 0..1000 {
+            let status = self.tell(GetStatus {}).await;
+            let mut nodes = status.sites.values().flat_map(|site| &site.nodes);
+            state = nodes.find(|known| known.node == node.into()).unwrap().state;
+            if state == wanted {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        state
+    }
+}
+
+fn spec() -> BenchmarkSpec {
+    BenchmarkSpec::of_job(Wait::NAME, encode_job(Wait { forever: false }).unwrap())
+}
+
+#[test]
+fn nodes_go_to_a_running_job_and_come_back() {
+    System::new().block_on(async {
+        let grid = Grid::of(&["ams-1", "del-1"]).await;
+        let Granted { job, epoch, .. } = grid.submit().await;
+        let ask = |epoch, count| RequestNodes {
+            job,
+            epoch,
+            request: Request { count, ..Request::default() },
+            benchmark: Some(spec()),
+            rtt_s: BTreeMap::new(),
+            bandwidth: BTreeMap::new(),
+        };
+        let stale = Stale::Epoch { job, asked: Epoch(0), known: epoch };
+        assert_eq!(grid.tell(ask(Epoch(0), 1)).await, Err(stale));
+        // The only other node runs the benchmark, then it is granted, and the coordinator takes that.
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }));
+        assert_eq!(grid.state("del-1", NodeState::Measuring).await, NodeState::Measuring);
+        assert_eq!(grid.state("del-1", NodeState::Busy).await, NodeState::Busy);
+        let mut open = 1;
+        for _ in 0..1000 {
+            open = grid.tell(GetOffers { job, epoch }).await.unwrap().open;
+            if open == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(open, 0, "the coordinator has it");
+        let (node, incarnation) = (NodeId::from("del-1"), Incarnation(1));
+        let why = Freed::Refused { reason: "not wanted".into() };
+        grid.tell(NodeFreed { job, epoch, node: node.clone(), incarnation, why }).await;
+        assert_eq!(
+            grid.state("del-1", NodeState::Idle).await,
+            NodeState::Idle,
+            "its worker said so"
+        );
+        let offers = grid.tell(GetOffers { job, epoch }).await.unwrap();
+        let offer = &offers.offers[&"del".into()];
+        assert!(offer.free == 1 && offer.nodes[&node] > 0.0, "{offer:?}");
+        // The node of the job's root is the last of it.
+        let drain = |node: &str| Drain {
+            nodes: vec![node.into()],
+            reason: "test".into(),
+            deadline_ms: None,
+            life: None,
+        };
+        let below = DrainError::BelowMinimum { job, min_nodes: 1, left: 0 };
+        assert_eq!(grid.tell(drain("ams-1")).await, Err(below));
+        // By the network, as the command does.
+        let remote = grid.endpoints[1].hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
+        let empty = Drained { empty: vec![node.clone()], gone: Vec::new() };
+        assert_eq!(remote.send(drain("del-1")).await, Ok(Ok(empty)));
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }), "nothing is free");
+        let withdraw = WithdrawNodes { job, epoch, count: 1 };
+        assert_eq!(grid.tell(withdraw).await, Ok(Requested { open: 0 }));
+        assert_eq!(grid.tell(Undrain { nodes: vec![node] }).await, Ok(()));
+        grid.tell(CancelJob { job, reason: "enough".into() }).await;
+        assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Err(Stale::Over { job }));
+    });
+}
+
+#[test]
+fn a_worker_tells_its_speed_only_when_it_has_nothing_else_to_do() {
+    System::new().block_on(async {
+        let grid = Grid::of(&["ams-1"]).await;
+        let worker = grid.endpoints[0].hub.remote::<Worker>(&"ams-1".into(), WORKER);
+        let measure = |spec| worker.send(MeasureSpeed { spec });
+        let first = measure(spec()).start();
+        let second = measure(spec()).await;
+        assert_eq!(second, Ok(Err("node ams-1: another benchmark runs".into())));
+        let Ok(Ok(Measurement { speed, .. })) = first.await else { panic!("it is idle") };
+        assert!(speed > 0.0 && speed.is_finite());
+        let unknown = measure(BenchmarkSpec::of_job("other", Default::default())).await;
+        assert!(unknown.unwrap().unwrap_err().contains("job other is not registered"));
+        let Granted { job, .. } = grid.submit().await;
+        assert_eq!(measure(spec()).await, Ok(Err(format!("node ams-1: it works for {job}"))));
+        grid.tell(CancelJob { job, reason: "enough".into() }).await;
+        assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);
+    });
+}
