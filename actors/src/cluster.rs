@@ -136,8 +136,9 @@ impl ClusterCoordinator {
     }
 
     fn tell_if_all_joined(&mut self, ctx: &mut Context<Self>) {
-        let workers = u32::try_from(self.joined.len()).unwrap_or(u32::MAX);
-        if self.joined == self.members() && self.told_joined != Some(workers) {
+        let members = self.members();
+        let workers = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        if members.is_subset(&self.joined) && self.told_joined != Some(workers) {
             self.told_joined = Some(workers);
             let (job, cluster) = (self.spec.id, self.cluster.clone());
             self.tell_coordinator(ClusterJoined { job, cluster, workers }, ctx);
@@ -322,10 +323,10 @@ impl Handler<Joined> for ClusterCoordinator {
     type Result = ();
 
     fn handle(&mut self, message: Joined, ctx: &mut Self::Context) {
-        if message.job != self.spec.id || !self.members().contains(&message.node) {
-            tracing::warn!(node = %message.node, "a node that is not in the view wants to join");
+        if message.job != self.spec.id {
             return;
         }
+        // One that is no member yet was granted while the job runs, and the view with it is on its way.
         self.joined.insert(message.node);
         self.tell_if_all_joined(ctx);
     }
@@ -340,16 +341,31 @@ impl Handler<ViewChanged> for ClusterCoordinator {
     type Result = ();
 
     fn handle(&mut self, message: ViewChanged, ctx: &mut Self::Context) {
+        let before = self.view.clone();
         if self.view.advance(message.0) {
             let members = self.members();
-            let gone: Vec<NodeId> = self.joined.difference(&members).cloned().collect();
-            for node in gone {
-                self.joined.remove(&node);
-                self.tally.remove(&node);
+            let of_cluster =
+                |v: &View| v.in_cluster(&self.cluster).cloned().collect::<BTreeSet<_>>();
+            for node in of_cluster(&before).difference(&members) {
+                self.joined.remove(node);
+                self.tally.remove(node);
             }
             self.watch_members();
             self.tell_if_all_joined(ctx);
         }
+    }
+}
+
+/// Another node has this role from now on. Local only.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Retire;
+
+impl Handler<Retire> for ClusterCoordinator {
+    type Result = ();
+
+    fn handle(&mut self, _: Retire, ctx: &mut Self::Context) {
+        ctx.stop();
     }
 }
 

@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admit;
-use crate::cluster::{Alive, ClusterCoordinator, Joined, Period, Silent, ViewChanged};
+use crate::cluster::{Alive, ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
 use crate::job::{
     Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
@@ -124,7 +124,8 @@ impl Worker {
         let hub = self.hub.clone();
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
-            .accepts_from::<Assign>(admit::head)
+            .accepts_from::<Assign>(admit::worker)
+            .accepts_from::<Leave>(admit::worker)
             .accepts_from::<MeasureSpeed>(admit::head)
             .accepts_from::<NewView>(admit::worker)
             .accepts_from::<Finish>(admit::worker)
@@ -443,6 +444,17 @@ pub struct Finish {
     pub job: JobId,
 }
 
+/// To a worker, by the job's coordinator: leave the job in order. Answered when nothing of it is left here; by then the view says
+/// that this node leaves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Leave {
+    /// Which job.
+    pub job: JobId,
+    /// After so many milliseconds it goes in any case, and what it still runs is run elsewhere; absent: when it is done.
+    #[serde(default)]
+    pub deadline_ms: Option<u64>,
+}
+
 /// A worker's last word on a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinalReport {
@@ -455,6 +467,7 @@ pub struct FinalReport {
 remote_message! {
     "new-view" => NewView;
     "finish" => Finish -> Option<FinalReport>;
+    "leave" => Leave -> Option<FinalReport>;
 }
 
 impl Actor for Worker {
@@ -491,6 +504,11 @@ impl Handler<NewView> for Worker {
         let view = running.view.clone();
         running.engine.view(&view);
         if view.cluster_coordinators.get(&me.cluster) != Some(&me.node) {
+            if let Some(former) = running.cluster.take() {
+                // Another has the role: this node leaves.
+                self.hub.unpublish(&cluster_coordinator_name(message.job));
+                former.do_send(Retire);
+            }
             return;
         }
         match &running.cluster {
@@ -517,6 +535,41 @@ impl Handler<NewView> for Worker {
             };
             ctx.spawn(told.into_actor(self));
         }
+    }
+}
+
+impl Handler<Leave> for Worker {
+    type Result = ResponseActFuture<Self, Option<FinalReport>>;
+
+    fn handle(&mut self, message: Leave, _ctx: &mut Context<Self>) -> Self::Result {
+        let job = message.job;
+        let Some(running) = self.running.as_ref().filter(|running| running.spec.id == job) else {
+            return Box::pin(actix::fut::ready(None));
+        };
+        let engine = running.engine.clone();
+        let leaving = async move {
+            match message.deadline_ms.map(Duration::from_millis) {
+                // What it still has at the deadline is lost with it.
+                Some(within) => drop(tokio::time::timeout(within, engine.leave()).await),
+                None => engine.leave().await,
+            }
+        };
+        let then = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
+            let here = worker.running.as_ref().is_some_and(|running| running.spec.id == job);
+            let report = if here { worker.report(true) } else { None };
+            let left = if here { Some(worker.leave(ctx)) } else { None };
+            let ended = async move {
+                if let Some(left) = left {
+                    left.await;
+                }
+                report
+            };
+            ended.into_actor(worker).map(|report, worker, _| {
+                let records = worker.recorder.drain();
+                report.map(|report| FinalReport { report, records })
+            })
+        };
+        Box::pin(leaving.into_actor(self).then(then))
     }
 }
 

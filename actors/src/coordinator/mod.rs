@@ -3,6 +3,8 @@
 //!
 //! Its input and work are O(clusters). Adaptation decides here from the adaptation issue on.
 
+mod members;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +108,8 @@ pub struct Coordinator {
     /// Watches the clusters' coordinators.
     detector: Detector,
     started: Instant,
+    /// Nodes that come and go.
+    changes: members::Changes,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
 }
@@ -135,6 +139,7 @@ impl Coordinator {
             latencies: Deltas::default(),
             detector: Detector::new(Patience::WIDE, Instant::now()),
             started: Instant::now(),
+            changes: members::Changes::default(),
             out,
             outgoing: Some(outgoing),
         }
@@ -160,17 +165,6 @@ impl Coordinator {
     fn tell(&self, note: NoteKind) {
         // The forwarding task lives as long as this actor.
         let _ = self.out.send(Outgoing::Note(note));
-    }
-
-    /// The scheduler has given the job more nodes.
-    fn nodes_granted(&mut self, granted: &NodesGranted, _ctx: &mut Context<Self>) {
-        let nodes: Vec<&str> = granted.nodes.iter().map(|granted| granted.node.as_str()).collect();
-        tracing::info!(?nodes, open = granted.open, "nodes are granted");
-    }
-
-    /// The scheduler wants nodes to leave.
-    fn asked_to_leave(&mut self, asked: &AskLeave, _ctx: &mut Context<Self>) {
-        tracing::info!(nodes = ?asked.nodes, reason = %asked.reason, "nodes are to leave");
     }
 
     /// Better nodes than the job has are free.
@@ -400,6 +394,13 @@ impl Coordinator {
                 clusters.insert(cluster.clone(), report);
             }
         }
+        for (cluster, left) in self.changes.departed() {
+            let report: &mut ClusterReport = clusters.entry(cluster.clone()).or_default();
+            let merged = report.statistics.merge(left).and_then(|()| total.merge(left));
+            if let Err(error) = merged {
+                tracing::warn!(%cluster, %error, "a departed node's sums are malformed");
+            }
+        }
         if let Err(error) = total.latencies.merge(&self.latencies) {
             tracing::warn!(%error, "the periods' latencies are malformed");
         }
@@ -585,7 +586,13 @@ impl Handler<ClusterPeriod> for Coordinator {
                 if let Err(error) = self.latencies.merge(&self.tally.take_latencies()) {
                     tracing::warn!(%error, "latencies do not add up");
                 }
-                self.tell(NoteKind::Period { total: Box::new(self.tally.total()) });
+                let mut total = self.tally.total();
+                for (cluster, left) in self.changes.departed() {
+                    if let Err(error) = total.merge(left) {
+                        tracing::warn!(%cluster, %error, "a departed node's sums are malformed");
+                    }
+                }
+                self.tell(NoteKind::Period { total: Box::new(total) });
             }
             Ok(false) => {}
             Err(error) => {
@@ -608,7 +615,7 @@ impl Handler<NodesGranted> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: NodesGranted, ctx: &mut Self::Context) {
-        self.nodes_granted(&message, ctx);
+        self.nodes_granted(message, ctx);
     }
 }
 
@@ -616,7 +623,7 @@ impl Handler<AskLeave> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: AskLeave, ctx: &mut Self::Context) {
-        self.asked_to_leave(&message, ctx);
+        self.asked_to_leave(message, ctx);
     }
 }
 
