@@ -1,8 +1,8 @@
-//! What a node tells of a statistics period, and what part of it the node did nothing useful in, as the adaptation policy
-//! wants it.
+//! What a node tells of a statistics period, and what part of it the node did nothing useful in, as the adaptation
+//! policy wants it.
 //!
-//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2: overhead is the fraction of time spent idle or
-//! communicating; apart from the total, that of communication inside the cluster and between clusters. Pure.
+//! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2: overhead is the fraction of time spent
+//! idle or communicating; apart from the total, that of communication inside the cluster and between clusters. Pure.
 
 use serde::{Deserialize, Serialize};
 

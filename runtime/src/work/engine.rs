@@ -336,8 +336,8 @@ impl Engine {
         self.0.state().latencies.round_trip.record(time);
     }
 
-    /// Ends a statistics period: what was measured in it. To be called once a period, on the endpoint's thread. In static mode
-    /// nothing is measured, and all is empty.
+    /// Ends a statistics period: what was measured in it. To be called once a period, on the endpoint's thread. In static
+    /// mode nothing is measured, and all is empty.
     pub fn end_period(&self, now: Instant) -> PeriodMeasure {
         let Some(metering) = &self.0.metering else { return PeriodMeasure::default() };
         let measure = metering.end_period(self.0.pool_ref(), &self.0.net.links(), now);

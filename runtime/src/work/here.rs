@@ -1,7 +1,7 @@
 //! Runs a job on the calling thread and its stack, alone: no other threads, no node, nobody who could steal.
 //!
-//! For benchmarks on compute threads: what runs here has a pool of its own, so that none of it is in the node's deques, leases
-//! or counters, and shared objects of its own. Must not know what it is run for.
+//! For benchmarks on compute threads: what runs here has a pool of its own, so that none of it is in the node's deques,
+//! leases or counters, and shared objects of its own. Must not know what it is run for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use super::registry::{JobEntry, Registry};
 use super::solo::{Alone, into_failure};
 use super::task::{Failure, Outcome};
 
-/// Nobody wakes a thread that runs alone, and what it waits for is in its own hands: a wait is never long. It does not park, for
-/// that would take the wake-ups meant for the compute thread it is.
+/// Nobody wakes a thread that runs alone, and what it waits for is in its own hands: a wait is never long. It does not
+/// park, for that would take the wake-ups meant for the compute thread it is.
 const NAP: Duration = Duration::from_millis(1);
 
 struct Nap;
@@ -43,8 +43,8 @@ impl Seam for Nap {
     fn join(&self) {}
 }
 
-/// Runs the job to its end within so much stack, and tells how long it took. `begun` gets the pool before that, so that others
-/// can halt it.
+/// Runs the job to its end within so much stack, and tells how long it took. `begun` gets the pool before that, so that
+/// others can halt it.
 ///
 /// # Errors
 /// The job's failure, or that it was halted.
@@ -107,8 +107,10 @@ mod tests {
         }
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-            while self.endless {
-                cx.call(Fib(10))?;
+            if self.endless {
+                loop {
+                    cx.call(Fib(10))?;
+                }
             }
             let spawned = cx.spawn(Fib(self.n));
             let (a, _) = cx.join(Fib(self.n), Fib(3))?;

@@ -233,8 +233,8 @@ impl Pool {
         Arc::new(shared)
     }
 
-    /// Runs a job to its end on the calling thread, which is a pool by itself for so long. `begun` gets that pool before, so
-    /// that others can halt it.
+    /// Runs a job to its end on the calling thread, which is a pool by itself for so long. `begun` gets that pool before,
+    /// so that others can halt it.
     ///
     /// # Errors
     /// As the job's.

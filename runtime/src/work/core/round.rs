@@ -1,8 +1,8 @@
-//! What a pool does beside the job's tasks, for measurements: rounds, in which every thread does a share of something on its
-//! own stack; and the clock of the time that the job's root takes for itself.
+//! What a pool does beside the job's tasks, for measurements: rounds, in which every thread does a share of something
+//! on its own stack; and the clock of the time that the job's root takes for itself.
 //!
-//! Must not know what is measured. None of it touches the path of joins: threads are led here by the word that joins read
-//! anyway.
+//! Must not know what is measured. None of it touches the path of joins: threads are led here by the word that joins
+//! read anyway.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -42,9 +42,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Each thread does this once, at its next join or when it has nothing else to do, in [`ThreadState::Bench`]; threads that
-    /// are deep in their stacks do it when they have come up. [`Host::hungry`](crate::work::Host::hungry) is called after
-    /// each share. Replaces the round before.
+    /// Each thread does this once, at its next join or when it has nothing else to do, in [`ThreadState::Bench`];
+    /// threads that are deep in their stacks do it when they have come up. [`Host::hungry`](crate::work::Host::hungry)
+    /// is called after each share. Replaces the round before.
     pub(crate) fn begin_round(&self, share: Arc<Share>) {
         {
             let mut current = lock(&self.round.share);
@@ -86,8 +86,8 @@ impl Worker {
     }
 }
 
-/// Read by joins in place of the pool's signals while the root runs its own code: never zero, so that each of the root's joins
-/// takes the slow path, where the clock is stopped. All other joins pay nothing for it.
+/// Read by joins in place of the pool's signals while the root runs its own code: never zero, so that each of the
+/// root's joins takes the slow path, where the clock is stopped. All other joins pay nothing for it.
 static AT_ROOT: AtomicU32 = AtomicU32::new(1);
 
 /// How long the job's root ran its own code, between its children.
@@ -129,7 +129,8 @@ impl Worker {
         Some(AtRoot { worker: self, inside: true })
     }
 
-    /// From here on this thread runs no code of the root's own, until the guard is dropped. Absent where it does not anyway.
+    /// From here on this thread runs no code of the root's own, until the guard is dropped. Absent where it does not
+    /// anyway.
     #[inline]
     pub(crate) fn leave_root(&self) -> Option<AtRoot<'_>> {
         if !self.is_at_root() {

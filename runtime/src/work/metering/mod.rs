@@ -1,15 +1,15 @@
 //! What is measured of a node while it takes part in a job: its speed, its load, its links; and the benchmarks for it.
 //!
-//! Ties the parts of [`meter`](crate::meter), which have no clock and do nothing, to the pool: counts work units and busy time
-//! several times a period, asks the kernel for the load once a period, and carries out what the benchmarks' planner says.
-//! Driven by the engine's pump; must not know the network or the other nodes.
+//! Ties the parts of [`meter`](crate::meter), which have no clock and do nothing, to the pool: counts work units and
+//! busy time several times a period, asks the kernel for the load once a period, and carries out what the benchmarks'
+//! planner says. Driven by the engine's pump; must not know the network or the other nodes.
 //!
-//! Busy time is that of threads in [`ThreadState::Working`] less the time that the job's root runs its own code, between its
-//! children: the root declares no cost, and the node that holds it would look slower by that share. The root's clock stops at
-//! each of its calls that can run other work (see `core::round`).
+//! Busy time is that of threads in [`ThreadState::Working`] less the time that the job's root runs its own code,
+//! between its children: the root declares no cost, and the node that holds it would look slower by that share. The
+//! root's clock stops at each of its calls that can run other work (see `core::round`).
 //!
-//! Where the clock is not that of what is computed (virtual time), there are no benchmarks and no load: speeds come from
-//! work units.
+//! Where the clock is not that of what is computed (virtual time), there are no benchmarks and no load: speeds come
+//! from work units.
 
 mod run;
 #[cfg(test)]
@@ -139,7 +139,8 @@ impl Metering {
         lock(&self.state)
     }
 
-    /// Does what is due; when to come again at the latest. Also to be called whenever a thread runs out of work or gets some.
+    /// Does what is due; when to come again at the latest. Also to be called whenever a thread runs out of work or gets
+    /// some.
     pub(crate) fn pump(&self, pool: &Pool, now: Instant) -> Instant {
         let mut state = self.state();
         if now >= state.count_at {
@@ -270,7 +271,8 @@ impl State {
         Load::between(&before, &sample)
     }
 
-    /// Whether some thread has work of the job, or would if it did not run a benchmark. One that waits for a result has none.
+    /// Whether some thread has work of the job, or would if it did not run a benchmark. One that waits for a result has
+    /// none.
     fn is_busy(&self, pool: &Pool) -> bool {
         pool.states().any(|state| state == ThreadState::Working)
             || pool.queued() > 0

@@ -1,7 +1,7 @@
 //! A benchmark on a pool's own threads: each does its share on its own stack, between what it does otherwise.
 //!
-//! Whoever has the pool leads threads here; nobody waits for anybody. A thread that never comes by is not waited for longer
-//! than [`LATECOMERS`]; a repeat that lasts too long is halted. Must not know when benchmarks are due.
+//! Whoever has the pool leads threads here; nobody waits for anybody. A thread that never comes by is not waited for
+//! longer than [`LATECOMERS`]; a repeat that lasts too long is halted. Must not know when benchmarks are due.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,8 @@ use crate::work::pool::Pool;
 use crate::work::registry::{JobEntry, Registry};
 use crate::work::task::Halt;
 
-/// Threads that have not come by so long after they were called take no part; and what is told to end is halted after so long.
+/// Threads that have not come by so long after they were called take no part; and what is told to end is halted after
+/// so long.
 const LATECOMERS: Duration = Duration::from_secs(2);
 
 /// What came of a run.
@@ -194,8 +195,8 @@ impl Run {
         Ok(Ended::Measured { speed, whole })
     }
 
-    /// The node's speed, where some of its threads were not heard: they were busy with something as hard, so they are thought to
-    /// be as fast as the others; how far that is off nobody knows.
+    /// The node's speed, where some of its threads were not heard: they were busy with something as hard, so they are
+    /// thought to be as fast as the others; how far that is off nobody knows.
     fn of_all(&self, measured: Measurement, heard: u32) -> Measurement {
         if heard == self.threads || heard == 0 {
             return measured;

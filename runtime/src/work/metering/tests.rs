@@ -347,8 +347,8 @@ fn links_between_clusters_are_known_from_what_they_carry_anyway() {
         let told = grid.run("a", job);
         let measures = grid.measure(2).await;
         assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 200);
-        // The one that receives them from the other cluster knows; inside a cluster nobody asks. The round trip is known to
-        // whoever opened the link.
+        // The one that receives them from the other cluster knows; inside a cluster nobody asks. The round trip is
+        // known to whoever opened the link.
         let mut links = measures["c"].links.clone();
         let came = |links: &LinkReport| {
             let link = links.estimates();
