@@ -27,7 +27,7 @@ use crate::id::{ClusterId, Peer};
 use crate::meter::{
     BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkSettings, BenchmarkSpec,
     LinkEstimator, LinkSettings, Load, Offer, PeriodMeasure, Planner, Probe, Sample, Sampler,
-    SamplerSettings, SpecId, SpeedMeter, SpeedSettings, ThreadState, Times,
+    SamplerSettings, SpeedMeter, SpeedSettings, ThreadState, Times,
 };
 use crate::net::{LinkState, LinkStats};
 
@@ -303,15 +303,12 @@ impl State {
 
     fn begin(
         &mut self,
-        spec: SpecId,
         goal: BenchmarkGoal,
         pool: &Pool,
         now: Instant,
     ) -> Result<(), BenchmarkError> {
-        // The planner names the newest, which is what is here.
-        let Some(work) = self.spec.as_ref().filter(|known| known.id() == spec) else {
-            return Ok(());
-        };
+        // The planner knows of none before there is one, and means the newest.
+        let Some(work) = &self.spec else { return Ok(()) };
         let run = Arc::new(Run::new(pool.registry(), work, pool.threads(), goal, now)?);
         self.run = Some(run.clone());
         pool.begin_round(Arc::new(move |place| run.share(place)));
@@ -324,7 +321,7 @@ impl State {
             match action {
                 BenchmarkAction::Run { spec, goal, why } => {
                     tracing::info!(%spec, %why, length = ?goal.at_least, "a benchmark begins");
-                    if let Err(error) = self.begin(spec, goal, pool, now) {
+                    if let Err(error) = self.begin(goal, pool, now) {
                         tracing::warn!(%error, "the benchmark cannot be run");
                         return self.plan(BenchmarkEvent::Failed, pool, now);
                     }

@@ -16,7 +16,7 @@ use super::*;
 use crate::event::Recorder;
 use crate::id::{Epoch, Incarnation, JobId, NodeId};
 use crate::membership::{Member, View};
-use crate::meter::{LinkReport, Overheads, SpeedReport, SpeedSource};
+use crate::meter::{LinkReport, Overheads, SpecId, SpeedReport, SpeedSource};
 use crate::net::{Address, LinkProfile, MemoryConfig, MemoryNet, Router};
 use crate::share::{Need, ShareConfig, Version, Versioned};
 use crate::wire::Kind;
