@@ -100,6 +100,7 @@ fn answers_of_scheduler_and_site() {
         cluster: "ams".into(),
         address: address(),
         threads: 2,
+        leaving: false,
     };
     let view = View {
         epoch: Epoch(1),
@@ -164,6 +165,7 @@ fn job_view() -> View {
         cluster: "ams".into(),
         address: address(),
         threads: 1,
+        leaving: false,
     };
     View {
         epoch: Epoch(1),

@@ -164,7 +164,7 @@ impl Worker {
             .start_engine(&spec, tell.clone())
             .map_err(|error| AssignError::failed(&node, error.to_string()))?;
         let inbox = engine.inbox();
-        self.router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, inbox.clone());
+        self.router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
         engine.view(&view);
         actix_rt::spawn(engine.clone().drive());

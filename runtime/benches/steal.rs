@@ -286,7 +286,10 @@ impl Nodes {
             .map(|(_, net)| {
                 let (me, address) = (net.me(), net.address());
                 let (incarnation, cluster) = (me.incarnation, me.cluster.clone());
-                (me.node.clone(), Member { incarnation, cluster, address, threads: 1 })
+                (
+                    me.node.clone(),
+                    Member { incarnation, cluster, address, threads: 1, leaving: false },
+                )
             })
             .collect();
         let coordinator = members.keys().next().cloned();

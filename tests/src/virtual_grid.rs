@@ -86,8 +86,36 @@ impl Hands {
     /// The membership's word: these nodes are members no more.
     pub fn declare_lost(&self, nodes: &[&str]) {
         let gone: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
+        self.change(|view| view.without(&gone));
+    }
+
+    /// Tells nodes to leave, as the job's coordinator does, and waits until nothing is left on them; then they are members no
+    /// more. Returns how long each took.
+    pub async fn leave(&self, nodes: &[&str]) -> Vec<Duration> {
+        let leaving: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
+        self.change(|view| view.leaving(&leaving));
+        let all: Vec<_> = leaving
+            .iter()
+            .map(|node| {
+                let engine = self.engines[node].clone();
+                actix_rt::spawn(async move {
+                    let start = Instant::now();
+                    engine.leave().await;
+                    start.elapsed()
+                })
+            })
+            .collect();
+        let mut took = Vec::new();
+        for one in all {
+            took.push(one.await.expect("no panic"));
+        }
+        self.change(|view| view.without(&leaving));
+        took
+    }
+
+    fn change(&self, next: impl FnOnce(&View) -> View) {
         let mut view = self.view.borrow_mut();
-        *view = view.without(&gone);
+        *view = next(&view);
         for (node, engine) in &self.engines {
             if view.members.contains_key(node) {
                 engine.view(&view);
@@ -132,6 +160,7 @@ fn view_of(shape: &Shape) -> View {
                 cluster: cluster.clone(),
                 address: Address::Memory,
                 threads: shape.threads as u32,
+                leaving: false,
             };
             members.insert(node, member);
         }
@@ -187,7 +216,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             notes,
         )
         .expect("threads");
-        router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, engine.inbox());
+        router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, engine.inbox());
         router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
         net.start(router);
         engine.view(&view);

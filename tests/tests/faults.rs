@@ -88,6 +88,34 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
     }
 }
 
+/// Half of the workers leave at once: nothing that was finished is computed again, and each goes within a task's length and
+/// a second.
+#[test]
+fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    let half = ["c0-n01", "c0-n03", "c1-n00", "c1-n02", "c2-n01", "c2-n03"];
+    for seed in 1..=4 {
+        for at in [1300, 2900, 4100] {
+            let run = run_scripted(
+                &shape(&[4, 4, 4], seed, RESULTS_BYTES),
+                JOB,
+                move |hands| async move {
+                    sleep(Duration::from_millis(at)).await;
+                    let took = hands.leave(&half).await;
+                    let longest = took.into_iter().max().unwrap_or_default();
+                    assert!(longest < Duration::from_millis(1020), "{longest:?}, seed {seed}");
+                },
+            );
+            assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+            let twice = (work_share(&run, &JOB) - 1.0) * f64::from(JOB.leaves);
+            println!("leave at {at} ms, seed {seed}: {twice:.2} leaf tasks computed twice");
+            // Each was in the midst of one leaf, which is not finished and takes up to one and a half times the mean.
+            let unfinished = 1.5 * half.len() as f64;
+            assert!(twice <= unfinished, "{twice:.2} leaves, at {at} ms, seed {seed}");
+        }
+    }
+}
+
 /// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.
 #[test]
 fn a_cut_between_clusters_that_heals_loses_nothing() {

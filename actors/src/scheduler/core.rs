@@ -681,6 +681,7 @@ impl Core {
                 cluster: node.cluster.clone(),
                 address: life.address.clone(),
                 threads: life.threads,
+                leaving: false,
             };
             node.state = State::Busy(id);
             view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());

@@ -24,6 +24,9 @@ pub struct Member {
     pub address: Address,
     /// Its compute threads.
     pub threads: u32,
+    /// It was told to leave: nobody asks it for work or offers it any, and it holds no role.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
 }
 
 /// The members of a job and the roles among them.
@@ -76,14 +79,36 @@ impl View {
         next
     }
 
+    /// The next view in which these members leave. A cluster whose coordinator's node leaves gets another one in that role, if
+    /// it has any that stays.
+    #[must_use]
+    pub fn leaving<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> View {
+        let mut next = self.clone();
+        next.version += 1;
+        for node in nodes {
+            if let Some(member) = next.members.get_mut(node) {
+                member.leaving = true;
+            }
+        }
+        next.fill_roles();
+        next
+    }
+
     fn fill_roles(&mut self) {
         let members = &self.members;
+        let stays = |cluster: &ClusterId| {
+            members.values().any(|member| member.cluster == *cluster && !member.leaving)
+        };
         self.cluster_coordinators.retain(|cluster, node| {
-            members.get(node).is_some_and(|member| member.cluster == *cluster)
+            let holder = members.get(node).filter(|member| member.cluster == *cluster);
+            holder.is_some_and(|holder| !holder.leaving || !stays(cluster))
         });
-        for (node, member) in members {
-            let coordinator = self.cluster_coordinators.entry(member.cluster.clone());
-            coordinator.or_insert_with(|| node.clone());
+        // Those that stay first: only a cluster of which all leave has one that leaves in the role.
+        for leaving in [false, true] {
+            for (node, member) in members.iter().filter(|(_, member)| member.leaving == leaving) {
+                let coordinator = self.cluster_coordinators.entry(member.cluster.clone());
+                coordinator.or_insert_with(|| node.clone());
+            }
         }
     }
 
@@ -108,7 +133,8 @@ mod tests {
 
     fn member(cluster: &str) -> Member {
         let incarnation = Incarnation(1);
-        Member { incarnation, cluster: cluster.into(), address: Address::Memory, threads: 1 }
+        let (address, leaving) = (Address::Memory, false);
+        Member { incarnation, cluster: cluster.into(), address, threads: 1, leaving }
     }
 
     #[test]

@@ -86,6 +86,8 @@ kinds! {
     ADOPT = 39, "adopt", Compact, 64 * KIB;
     /// Which leases an owner believes with the receiver, after their link was down.
     AUDIT = 40, "audit", Compact, 4 * MIB;
+    /// What a leaving node has of a task whose owner left before it.
+    HANDOVER = 41, "handover", Compact, DATA_MAX;
     /// A new version of a shared object, whole or as a delta, on its way down the broadcast plan.
     OBJECT_UPDATE = 48, "object-update", Compact, DATA_MAX;
     /// A node asks a holder for an object.

@@ -17,8 +17,8 @@ use super::core::LeaseId;
 use super::core::slot::Base;
 use super::metering::{Metering, MeteringSettings};
 use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, Seam};
-use super::recover::messages::{Adopt, Audit, Orphans};
-use super::recover::{Finished, Identity, Place, Results, Whereabouts};
+use super::recover::messages::{Adopt, Audit, Handover, Orphans};
+use super::recover::{Finished, Identity, Kept, Left, Place, Results, Whereabouts};
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
@@ -46,6 +46,14 @@ const LEASES_A_MESSAGE: usize = 1000;
 /// advances, so it breaks here.
 const ASK_AFTER: Duration = Duration::from_secs(1);
 const STALLED_MAX: u32 = 3;
+
+/// Places told with a stolen task that was begun before; what is not told is computed again.
+const PLACES_A_TASK: usize = 4000;
+
+/// A leaving node that told others of heirs stays so long after its last tree has ended, to pass on what crosses that word.
+const LINGER: Duration = Duration::from_millis(500);
+/// How often it looks whether it is done.
+const LEAVE_LOOK: Duration = Duration::from_millis(10);
 
 /// How often a member whose link is down is tried.
 const PROBE: Duration = Duration::from_secs(1);
@@ -116,6 +124,12 @@ struct State {
     results: Results,
     /// Where results are that tasks made from now on may use.
     known: Whereabouts,
+    /// This node leaves: it takes no work and gives none.
+    leaving: bool,
+    /// Leases of trees that were halted because this node leaves: the tasks go on elsewhere, for these heirs.
+    moved: BTreeMap<LeaseId, (Identity, Peer)>,
+    /// Tasks that were given back, or handed over, because this node leaves, and to whom.
+    given: BTreeMap<TaskPath, Peer>,
     /// What was taken over and still runs elsewhere: when to ask after it, and whom.
     adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
     /// Members whose link went down since it was up last, and when they are tried again.
@@ -135,8 +149,11 @@ struct State {
 struct Stolen {
     base: Arc<Base>,
     task: Identity,
-    /// The node it was stolen from is lost.
+    owner: Peer,
+    /// The node it was stolen from is lost, or leaves.
     orphan: bool,
+    /// Who will come for it, where the owner left in order.
+    heir: Option<Peer>,
     /// Who took it over since.
     adopters: Vec<Adopter>,
     /// Keeps the objects' versions that the task reads.
@@ -153,7 +170,116 @@ struct Adopter {
     stalled: u32,
 }
 
+/// Whether a task lies inside another.
+fn is_below(path: &TaskPath, outer: &TaskPath) -> bool {
+    path != outer && path.is_at_or_below(outer)
+}
+
+impl Stolen {
+    /// Who gets what is left of it: its owner, or whoever took it over, or will.
+    fn successor(&self) -> Option<&Peer> {
+        let adopter = self.adopters.first().map(|adopter| &adopter.peer);
+        if self.orphan { adopter.or(self.heir.as_ref()) } else { Some(&self.owner) }
+    }
+}
+
 impl State {
+    /// What was done of a task that stops because this node leaves. Its own result is none of it.
+    fn left_of(&mut self, stolen: &Stolen, me: &Peer) -> Left {
+        let mut left = stolen.base.take_left();
+        let path = &stolen.task.path;
+        // Results of leases, and what was told with the task when it came.
+        let mine = self.results.take_for(path, &me.node);
+        for Finished { identity, output, .. } in mine {
+            let known = left.kept.iter().any(|kept| identity.path.is_at_or_below(&kept.path));
+            if identity.path != *path && !known {
+                let Identity { path, name, .. } = identity;
+                left.kept.push(Kept { path, name, output });
+            }
+        }
+        let places = self.known.below(path).filter(|place| place.identity.path != *path);
+        left.leased.extend(places.filter(|place| place.holder != *me).cloned());
+        left
+    }
+
+    /// Results of tasks below one, which this node keeps for whoever runs that one again.
+    fn kept_of(&self, path: &TaskPath, me: &NodeId) -> Left {
+        let kept = self.results.inside(path).filter(|finished| finished.owner == *me);
+        let kept = kept.map(|finished| Kept {
+            path: finished.identity.path.clone(),
+            name: finished.identity.name.clone(),
+            output: finished.output.clone(),
+        });
+        Left { kept: kept.collect(), leased: Vec::new() }
+    }
+
+    /// A tree has ended here: what was trusted for its sake alone is of no use any more.
+    fn tree_ended(&mut self, path: &TaskPath) {
+        self.results.forget_trusted(path);
+        self.known.forget_trusted(path);
+    }
+
+    /// Takes in what was done of a task that came back: whoever runs it again finds it.
+    fn take_left(&mut self, path: &TaskPath, left: Left, me: &Peer) {
+        let now = Instant::now();
+        for Kept { path: of, name, output } in left.kept {
+            if !of.is_at_or_below(path) || of == *path || self.results.is_off() {
+                continue;
+            }
+            let identity = Identity::trusted(of, name);
+            let finished = Finished {
+                identity: identity.clone(),
+                owner: me.node.clone(),
+                output,
+                claimed: true,
+            };
+            self.results.keep(finished);
+            self.known.learn(Place { identity, holder: me.clone() }, now);
+        }
+        for place in left.leased {
+            let inside = place.identity.path.is_at_or_below(path) && place.identity.path != *path;
+            if inside && self.view.members.contains_key(&place.holder.node) {
+                self.known.learn(place, now);
+            }
+        }
+    }
+
+    /// Whether a task that was begun before, elsewhere, has parts that this node runs: whoever runs it again waits for them, and
+    /// would wait for itself if they lie further down its stack.
+    fn holds_part_of(&self, task: &StolenTask) -> bool {
+        !task.known.is_empty() && self.stolen.values().any(|s| is_below(&s.task.path, &task.path))
+    }
+
+    /// The owner of a task here leaves, and names an heir.
+    fn inherit(&mut self, from: &Peer, lease: LeaseId, heir: Peer) {
+        if let Some(stolen) = self.stolen.get_mut(&(from.node.clone(), lease)) {
+            stolen.orphan = true;
+            stolen.heir = Some(heir);
+            return;
+        }
+        let is = |a: &Adopter| a.peer == *from && a.lease == lease;
+        for stolen in self.stolen.values_mut() {
+            if stolen.adopters.iter().any(is) {
+                stolen.adopters.retain(|adopter| !is(adopter));
+                stolen.heir = Some(heir);
+                return;
+            }
+        }
+        // Else it has ended, and its result is on the way to the owner, which passes it on.
+    }
+
+    /// A member's name on the wire.
+    fn peer(&self, node: &NodeId) -> Option<Peer> {
+        let member = self.view.members.get(node)?;
+        let (incarnation, cluster) = (member.incarnation, member.cluster.clone());
+        Some(Peer { node: node.clone(), incarnation, cluster })
+    }
+
+    /// To whom a task was given that this node had, or one that it lies in.
+    fn given_to(&self, path: &TaskPath) -> Option<&Peer> {
+        self.given.iter().find(|(given, _)| path.is_at_or_below(given)).map(|(_, to)| to)
+    }
+
     /// The tasks here whose owner is lost: those to be stopped, and those (running or finished) that a recomputed parent can
     /// use. Without reuse all are stopped.
     fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Arc<Base>>, Vec<Identity>) {
@@ -172,13 +298,16 @@ impl State {
         }
         for stolen in self.stolen.values_mut() {
             stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
+            if stolen.heir.take_if(|heir| heir.node == *owner).is_some() {
+                orphans.push(stolen.task.clone());
+            }
         }
         (halted, orphans)
     }
 }
 
 impl Engine {
-    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=AUDIT` and `OBJECT_UPDATE..=OBJECT_MERGE`
+    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=HANDOVER` and `OBJECT_UPDATE..=OBJECT_MERGE`
     /// must be routed to [`Engine::inbox`], and [`Engine::drive`] must run on the endpoint's thread.
     ///
     /// # Errors
@@ -202,6 +331,9 @@ impl Engine {
             waiting: BTreeMap::new(),
             results: Results::new(config.results_bytes),
             known: Whereabouts::default(),
+            leaving: false,
+            moved: BTreeMap::new(),
+            given: BTreeMap::new(),
             adopted: BTreeMap::new(),
             suspected: BTreeSet::new(),
             probe_at: None,
@@ -314,6 +446,27 @@ impl Engine {
             self.0.lost(&node, "it is no member any more");
         }
         self.0.poke.notify_one();
+    }
+
+    /// Gives all work of other nodes back: what has not begun at once, what runs at its next call into the runtime, with what
+    /// is finished below it. From here on no work comes. Completes when nothing is left; whatever still runs when the caller
+    /// stops waiting is lost with the node.
+    pub async fn leave(&self) {
+        self.0.leave();
+        let mut empty_since: Option<Instant> = None;
+        loop {
+            let now = Instant::now();
+            match self.0.left() {
+                Some(passes_on) => {
+                    let since = *empty_since.get_or_insert(now);
+                    if !passes_on || now >= since + LINGER {
+                        return;
+                    }
+                }
+                None => empty_since = None,
+            }
+            tokio::time::sleep(LEAVE_LOOK).await;
+        }
     }
 
     /// Runs the job's root here; `done` is called on a compute thread.
@@ -456,7 +609,8 @@ impl Inner {
                 pool.awaited().into_iter().map(|(path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
-                let hungry = pool.appetite() > state.waiting.len();
+                let awaited = if state.leaving { Vec::new() } else { awaited };
+                let hungry = pool.appetite() > state.waiting.len() && !state.leaving;
                 state.thief.set_hungry(hungry);
                 state.thief_wake = None;
                 state.thief.pump(&awaited, now)
@@ -552,10 +706,13 @@ impl Inner {
         let pool = self.pool_ref();
         let StealRequest { id, awaited, .. } = request;
         let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
-        let task = pool.export(from, awaited.as_ref(), start).map(|export| StolenTask {
+        let leaving = self.state().leaving;
+        let export = if leaving { None } else { pool.export(from, awaited.as_ref(), start) };
+        let task = export.map(|export| StolenTask {
             lease: export.lease,
-            path: export.path,
-            name: export.name,
+            known: self.places_below(&export.task.path),
+            path: export.task.path,
+            name: export.task.name,
             needs: export.encoded.needs,
             body: export.encoded.body,
         });
@@ -566,8 +723,7 @@ impl Inner {
             // What the thief waits for has not even started here: back with it.
             if let Some(task) = pool.take_back(from, path) {
                 self.state().stolen.remove(&(from.node.clone(), task.lease));
-                let back = TaskReturn { job: self.job, lease: task.lease };
-                self.send(&from.node, Kind::TASK_RETURN, &back);
+                self.hand_back(from, task.lease, Left::default());
             }
         }
         let lease = task.as_ref().map(|task| task.lease);
@@ -605,19 +761,84 @@ impl Inner {
             }
             TaskOutcome::Failed(failure) => Err(failure),
         };
-        if !self.pool_ref().complete(result.lease, delivery) {
-            self.state().counters.results.duplicates += 1;
-            tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
+        let output = delivery.as_ref().ok().cloned();
+        if let Some(task) = self.pool_ref().complete(result.lease, delivery) {
+            // For the case that this node leaves before the task's parent has ended.
+            let Some(output) = output else { return };
+            let mut state = self.state();
+            let path = task.path.clone();
+            let owner = self.me.node.clone();
+            state.results.keep(Finished { identity: task, owner, output, claimed: true });
+            self.finished_below(state, &path);
+            return;
         }
+        let moved = self.state().moved.get(&result.lease).cloned();
+        match (moved, output) {
+            (Some((task, heir)), Some(output)) => {
+                let left = Left::default();
+                self.hand_over(&heir, Handover { job: self.job, task, output: Some(output), left });
+            }
+            _ => {
+                self.state().counters.results.duplicates += 1;
+                tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
+            }
+        }
+    }
+
+    /// A task is finished: nobody asks for what is below it any more. (Word of itself stays: others may have been told.)
+    fn finished_below(&self, mut state: MutexGuard<'_, State>, path: &TaskPath) {
+        if state.known.is_empty() {
+            return;
+        }
+        state.known.forget_inside(path);
+        let depth = state.known.depth();
+        drop(state);
+        self.pool_ref().recover(depth);
+    }
+
+    /// A leased task came back unfinished.
+    fn on_return(&self, from: &Peer, back: TaskReturn) {
+        let TaskReturn { lease, left, .. } = back;
+        let moved = self.state().moved.get(&lease).cloned();
+        if let Some((task, heir)) = moved {
+            self.hand_over(&heir, Handover { job: self.job, task, output: None, left });
+            return;
+        }
+        let Some(task) = self.pool_ref().leased_task(lease) else {
+            tracing::debug!(%from, ?lease, "a return of what is not leased");
+            return;
+        };
+        if !left.is_empty() {
+            let depth = {
+                let mut state = self.state();
+                state.take_left(&task.path, left, &self.me);
+                state.known.depth()
+            };
+            // Before it is queued, so that whoever runs it knows.
+            self.pool_ref().recover(depth);
+        }
+        if self.pool_ref().reclaim(lease) {
+            self.state().counters.tasks.returned += 1;
+        }
+    }
+
+    /// What is known of results below a task that is about to go to another node.
+    fn places_below(&self, path: &TaskPath) -> Vec<Place> {
+        let state = self.state();
+        if state.known.is_empty() {
+            return Vec::new();
+        }
+        let below = state.known.below(path).filter(|place| place.identity.path != *path);
+        below.take(PLACES_A_TASK).cloned().collect()
     }
 
     // --- thief ---
 
     fn on_reply(&self, from: &Peer, reply: StealReply) {
         let now = Instant::now();
-        let hit = reply.task.is_some();
         {
             let mut state = self.state();
+            let hit = reply.task.as_ref().is_some_and(|task| !state.holds_part_of(task));
             let scope = match state.thief.answered(reply.id, hit, now) {
                 Some(answered) => {
                     let latencies = &mut state.latencies;
@@ -648,6 +869,16 @@ impl Inner {
     }
 
     fn take_in(&self, from: &Peer, task: StolenTask) {
+        let refused = {
+            let state = self.state();
+            // An answer to a request that was on its way when the order to leave came; or a task that would wait for one that
+            // lies under the thread that would run it.
+            state.leaving || state.holds_part_of(&task)
+        };
+        if refused {
+            self.hand_back(from, task.lease, Left::default());
+            return;
+        }
         let scope = self.state().thief.scope_of(&from.node);
         self.recorder.record(Event::TaskStolen {
             job: self.job,
@@ -692,7 +923,7 @@ impl Inner {
     }
 
     fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
-        let StolenTask { lease, path, name, body, needs } = task;
+        let StolenTask { lease, path, name, body, needs, known } = task;
         let pool = self.pool_ref();
         match pool.admit(&name, path.clone()) {
             Ok((base, run)) => {
@@ -701,11 +932,20 @@ impl Inner {
                 let stolen = Stolen {
                     base: base.clone(),
                     task,
+                    owner: from.clone(),
                     orphan: false,
+                    heir: None,
                     adopters: Vec::new(),
                     _held: held,
                 };
-                self.state().stolen.insert((from.node.clone(), lease), stolen);
+                let depth = {
+                    let mut state = self.state();
+                    let path = stolen.task.path.clone();
+                    state.stolen.insert((from.node.clone(), lease), stolen);
+                    state.take_left(&path, Left { kept: Vec::new(), leased: known }, &self.me);
+                    state.known.depth()
+                };
+                pool.recover(depth);
                 pool.enter(base, run, from.clone(), lease, body);
             }
             Err(failure) => {
@@ -725,11 +965,157 @@ impl Inner {
     }
 
     fn on_abandon(&self, from: &Peer, abandon: Abandon) {
+        if let Some(heir) = abandon.heir {
+            let unstarted = {
+                let mut state = self.state();
+                state.inherit(from, abandon.lease, heir);
+                let is = |(owner, task): &(Peer, StolenTask)| {
+                    owner == from && task.lease == abandon.lease
+                };
+                let ticket = state.waiting.iter().find(|(_, waiting)| is(waiting));
+                let ticket = ticket.map(|(ticket, _)| *ticket);
+                ticket.inspect(|ticket| drop(state.waiting.remove(ticket)))
+            };
+            // Its heir asks, and runs it.
+            if let Some(ticket) = unstarted {
+                self.objects_ref().forget(Ticket(ticket));
+            }
+            return;
+        }
         let stolen = self.state().stolen.remove(&(from.node.clone(), abandon.lease));
         if let Some(stolen) = stolen {
             self.state().counters.tasks.abandoned += 1;
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
         }
+    }
+
+    // --- leaving ---
+
+    fn leave(&self) {
+        let pool = self.pool_ref();
+        if let Some(metering) = &self.metering {
+            metering.leave(pool, Instant::now());
+        }
+        let unstarted = pool.take_all_incoming(|_| true);
+        let (given_up, waiting, halted, unclaimed) = {
+            let mut state = self.state();
+            state.leaving = true;
+            state.adopted.clear();
+            let given_up: Vec<(Peer, LeaseId, Stolen)> = unstarted
+                .into_iter()
+                .filter_map(|task| {
+                    let stolen = state.stolen.remove(&(task.owner.node.clone(), task.lease))?;
+                    Some((task.owner, task.lease, stolen))
+                })
+                .collect();
+            let waiting = std::mem::take(&mut state.waiting);
+            let halted: Vec<_> = state.stolen.values().map(|stolen| stolen.base.clone()).collect();
+            (given_up, waiting, halted, state.results.unclaimed())
+        };
+        for (owner, lease, stolen) in given_up {
+            self.give_back(&owner, lease, stolen);
+        }
+        for (ticket, (owner, task)) in waiting {
+            self.objects_ref().forget(Ticket(ticket));
+            let left = Left { kept: Vec::new(), leased: task.known };
+            self.hand_back(&owner, task.lease, left);
+        }
+        for base in halted {
+            pool.halt_tree(&base, Halt::Leave);
+        }
+        for Finished { identity: task, owner, output, .. } in unclaimed {
+            let heir = self.state().peer(&owner).or_else(|| self.any_other());
+            if let Some(heir) = heir {
+                let left = Left::default();
+                self.hand_over(&heir, Handover { job: self.job, task, output: Some(output), left });
+            }
+        }
+        self.poke.notify_one();
+    }
+
+    /// Whether nothing is left here of a node that leaves; and then, whether word for others may still be on its way here.
+    fn left(&self) -> Option<bool> {
+        let state = self.state();
+        let empty = state.stolen.is_empty() && state.waiting.is_empty() && state.unsent.is_empty();
+        empty.then(|| !state.moved.is_empty() || !state.given.is_empty())
+    }
+
+    /// What was done of a task goes back to whoever it belongs to now.
+    fn give_back(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
+        let left = {
+            let mut state = self.state();
+            let left = state.left_of(&stolen, &self.me);
+            state.tree_ended(&stolen.task.path);
+            if state.leaving
+                && let Some(to) = stolen.successor()
+            {
+                state.given.insert(stolen.task.path.clone(), to.clone());
+            }
+            left
+        };
+        for Adopter { peer, lease, .. } in &stolen.adopters {
+            self.hand_back(peer, *lease, left.clone());
+        }
+        if !stolen.orphan {
+            self.hand_back(owner, lease, left);
+        } else if let (Some(heir), true) = (&stolen.heir, stolen.adopters.is_empty()) {
+            let task = stolen.task;
+            self.hand_over(heir, Handover { job: self.job, task, output: None, left });
+        }
+    }
+
+    fn hand_over(&self, heir: &Peer, handover: Handover) {
+        if heir.node == self.me.node {
+            self.on_handover(handover);
+        } else {
+            self.send(&heir.node, Kind::HANDOVER, &handover);
+        }
+    }
+
+    fn on_handover(&self, handover: Handover) {
+        let next = {
+            let state = self.state();
+            let to = state.given_to(&handover.task.path).cloned();
+            to.filter(|to| to.node != self.me.node)
+        };
+        if let Some(next) = next {
+            self.hand_over(&next, handover);
+            return;
+        }
+        let Handover { task, output, left, .. } = handover;
+        let Some(output) = output else {
+            let depth = {
+                let mut state = self.state();
+                state.take_left(&task.path, left, &self.me);
+                state.known.depth()
+            };
+            self.pool_ref().recover(depth);
+            return;
+        };
+        let depth = {
+            let mut state = self.state();
+            let owner = self.me.node.clone();
+            let identity = task.clone();
+            state.results.keep(Finished { identity, owner, output, claimed: false });
+            let place = Place { identity: task.clone(), holder: self.me.clone() };
+            state.known.learn(place, Instant::now());
+            state.known.depth()
+        };
+        self.pool_ref().recover(depth);
+        // Whoever runs its parent again may be another by now.
+        self.tell_of(vec![task]);
+    }
+
+    /// A member that does not leave: the cluster's coordinator's node, the job's, or any.
+    fn any_other(&self) -> Option<Peer> {
+        let state = self.state();
+        let view = &state.view;
+        let first = [view.cluster_coordinators.get(&self.me.cluster), view.coordinator.as_ref()];
+        let mut all = first.into_iter().flatten().chain(view.members.keys());
+        let stays = |node: &&NodeId| {
+            **node != self.me.node && view.members.get(*node).is_some_and(|m| !m.leaving)
+        };
+        all.find(stays).and_then(|node| state.peer(node))
     }
 
     /// A member is gone for good, by the membership's word.
@@ -844,12 +1230,16 @@ impl Inner {
     }
 
     /// A recomputed parent takes over what is here.
-    fn on_adopt(&self, from: &Peer, adopt: Adopt) {
+    fn on_adopt(&self, from: &Peer, mut adopt: Adopt) {
+        let asker = adopt.asker.take();
+        let passed_on = asker.is_some();
+        let from = &asker.unwrap_or_else(|| from.clone());
         enum There {
             Finished(Bytes),
             Running,
             Stuck(Arc<Base>),
-            No,
+            Given(Peer),
+            Left(Left),
         }
         let pool = self.pool_ref();
         let there = {
@@ -866,15 +1256,25 @@ impl Inner {
                     (more, None) => more,
                 };
                 stolen.adopters.retain(|a| !is(a));
-                if stalled >= STALLED_MAX {
-                    There::Stuck(stolen.base.clone())
+                let (peer, lease) = (from.clone(), adopt.lease);
+                if stalled > STALLED_MAX {
+                    // It was told to stop and cannot: what it lies under waits in the same circle.
+                    let leased = pool.leased_below(&adopt.task.path);
+                    There::Left(Left { leased, ..state.kept_of(&adopt.task.path, &self.me.node) })
                 } else {
-                    let (peer, lease) = (from.clone(), adopt.lease);
                     stolen.adopters.push(Adopter { peer, lease, stalled });
-                    There::Running
+                    match stalled == STALLED_MAX {
+                        true => There::Stuck(stolen.base.clone()),
+                        false => There::Running,
+                    }
                 }
+            } else if let Some(to) =
+                state.given_to(&adopt.task.path).filter(|to| to.node != from.node)
+                && !passed_on
+            {
+                There::Given(to.clone())
             } else {
-                There::No
+                There::Left(state.kept_of(&adopt.task.path, &self.me.node))
             }
         };
         match there {
@@ -883,12 +1283,13 @@ impl Inner {
                 self.report(from, TaskResult { job: self.job, lease: adopt.lease, outcome });
             }
             There::Running => {}
-            There::Stuck(base) => {
-                // Whoever waits for it runs it anew.
-                pool.halt_tree(&base, Halt::OwnerLost);
-                self.hand_back(from, adopt.lease);
+            // Whoever waits for it runs it anew, with what is finished below it.
+            There::Stuck(base) => pool.halt_tree(&base, Halt::Leave),
+            There::Given(to) => {
+                let asker = Some(from.clone());
+                self.send(&to.node, Kind::ADOPT, &Adopt { asker, ..adopt });
             }
-            There::No => self.hand_back(from, adopt.lease),
+            There::Left(left) => self.hand_back(from, adopt.lease, left),
         }
     }
 
@@ -917,7 +1318,7 @@ impl Inner {
     }
 
     fn send_adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
-        let adopt = Adopt { job: self.job, lease, task };
+        let adopt = Adopt { job: self.job, lease, task, asker: None };
         if holder.node == self.me.node {
             self.on_adopt(&self.me, adopt);
         } else {
@@ -925,11 +1326,12 @@ impl Inner {
         }
     }
 
-    fn hand_back(&self, owner: &Peer, lease: LeaseId) {
+    fn hand_back(&self, owner: &Peer, lease: LeaseId, left: Left) {
+        let back = TaskReturn { job: self.job, lease, left };
         if owner.node == self.me.node {
-            self.pool_ref().reclaim(lease);
+            self.on_return(&self.me, back);
         } else {
-            self.send(&owner.node, Kind::TASK_RETURN, &TaskReturn { job: self.job, lease });
+            self.send(&owner.node, Kind::TASK_RETURN, &back);
         }
     }
 
@@ -985,7 +1387,7 @@ impl Inner {
                     let outcome = TaskOutcome::Output(output);
                     self.report(from, TaskResult { job: self.job, lease, outcome });
                 }
-                None => self.hand_back(from, lease),
+                None => self.hand_back(from, lease, Left::default()),
             }
         }
     }
@@ -1103,28 +1505,37 @@ impl Host for Inner {
             Err(stop) => match *stop.0 {
                 Cause::Failed(failure) => TaskOutcome::Failed(failure),
                 Cause::Halt(Halt::Leave) => {
-                    self.send(&owner.node, Kind::TASK_RETURN, &TaskReturn { job: self.job, lease });
+                    if let Some(stolen) = stolen {
+                        self.give_back(&owner, lease, stolen);
+                    }
                     return;
                 }
                 // Nobody wants it any more.
-                Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => return,
+                Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
+                    if let Some(stolen) = stolen {
+                        self.state().tree_ended(&stolen.task.path);
+                    }
+                    return;
+                }
             },
         };
-        let Some(Stolen { task, orphan, adopters, .. }) = stolen else { return };
+        let Some(Stolen { task, orphan, heir, adopters, .. }) = stolen else { return };
         if let TaskOutcome::Output(output) = &outcome {
             let mut state = self.state();
             let path = task.path.clone();
+            let claimed = !orphan || !adopters.is_empty();
             state.results.keep(Finished {
-                identity: task,
-                owner: owner.node.clone(),
+                identity: task.clone(),
+                owner: heir.as_ref().unwrap_or(&owner).node.clone(),
                 output: output.clone(),
+                claimed,
             });
-            if !state.known.is_empty() {
-                // Its own pointer stays: others may have been told of it.
-                state.known.forget_inside(&path);
-                let depth = state.known.depth();
-                drop(state);
-                self.pool_ref().recover(depth);
+            let leaving = state.leaving && !claimed;
+            self.finished_below(state, &path);
+            if leaving && let Some(heir) = &heir {
+                let output = Some(output.clone());
+                let left = Left::default();
+                self.hand_over(heir, Handover { job: self.job, task, output, left });
             }
         }
         for Adopter { peer, lease, .. } in adopters {
@@ -1152,7 +1563,7 @@ impl Host for Inner {
         let (recalled, depth) = {
             let mut state = self.state();
             let Some(place) = state.known.take(path) else { return Recalled::No };
-            let recalled = if place.identity != task {
+            let recalled = if !place.identity.is(&task) {
                 state.counters.tasks.reuse_misses += 1;
                 Recalled::No
             } else if let Some(output) = state.results.find(&task) {
@@ -1179,6 +1590,15 @@ impl Host for Inner {
         recalled
     }
 
+    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
+        let state = self.state();
+        if state.known.below(path).all(|place| place.identity.path == *path) {
+            return true;
+        }
+        let part = |s: &Stolen| is_below(&s.task.path, path) && s.base.is_run_by(thread);
+        !state.stolen.values().any(part)
+    }
+
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let again = Instant::now() + ASK_AFTER;
         self.state().adopted.insert(lease, (again, holder.clone(), task.clone()));
@@ -1188,7 +1608,27 @@ impl Host for Inner {
 
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
         self.abandoned_leases.fetch_add(1, Ordering::Relaxed);
-        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease });
+        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir: None });
+    }
+
+    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
+        let heir = {
+            let mut state = self.state();
+            let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
+            let heir = stolen.and_then(Stolen::successor).cloned();
+            if let Some(heir) = &heir {
+                state.moved.insert(lease, (task, heir.clone()));
+            }
+            heir
+        };
+        if thief.node == self.me.node {
+            // Adopted from this very node.
+            if let Some(heir) = heir {
+                self.state().inherit(thief, lease, heir);
+            }
+            return;
+        }
+        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir });
     }
 
     fn task_ran(&self, time: Duration) {
@@ -1255,8 +1695,8 @@ impl Inner {
             }
             Kind::TASK_RETURN => {
                 let back: TaskReturn = wire::decode(kind, &body)?;
-                if back.job == self.job && self.pool_ref().reclaim(back.lease) {
-                    self.state().counters.tasks.returned += 1;
+                if back.job == self.job {
+                    self.on_return(from, back);
                 }
             }
             Kind::TASK_ABANDON => {
@@ -1281,6 +1721,12 @@ impl Inner {
                 let audit: Audit = wire::decode(kind, &body)?;
                 if audit.job == self.job {
                     self.on_audit(from, audit);
+                }
+            }
+            Kind::HANDOVER => {
+                let handover: Handover = wire::decode(kind, &body)?;
+                if handover.job == self.job {
+                    self.on_handover(handover);
                 }
             }
             _ => self.objects_ref().frame(&from.node, kind, body),
@@ -1350,7 +1796,11 @@ impl Inbox for Inner {
                 self.poke.notify_one();
             }
             // What must arrive if the node lives: kept until its link is up again, or it is lost.
-            Kind::TASK_RESULT | Kind::TASK_RETURN | Kind::TASK_ABANDON | Kind::ADOPT => {
+            Kind::TASK_RESULT
+            | Kind::TASK_RETURN
+            | Kind::TASK_ABANDON
+            | Kind::ADOPT
+            | Kind::HANDOVER => {
                 let mut state = self.state();
                 if state.view.members.contains_key(&to) {
                     state.parked.entry(to).or_default().push((kind, body));

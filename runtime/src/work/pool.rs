@@ -13,7 +13,7 @@ use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared}
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate, panic_text};
 use super::core::worker;
-use super::recover::Identity;
+use super::recover::{Identity, Place};
 use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
@@ -91,6 +91,12 @@ pub trait Host: Send + Sync {
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>);
     /// A leased task is no longer wanted.
     fn abandoned(&self, thief: &Peer, lease: LeaseId);
+    /// The tree whose top is at `tree` stops because this node leaves; a task below it that `thief` has under a lease goes on
+    /// there, for whoever runs the tree again.
+    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
+        let _ = (tree, task);
+        self.abandoned(thief, lease);
+    }
     /// A stolen task ran this long.
     fn task_ran(&self, time: Duration);
     /// It had these arguments and ended well.
@@ -116,6 +122,12 @@ pub trait Host: Send + Sync {
     ) -> Recalled {
         let _ = (thread, path, name, encode);
         Recalled::No
+    }
+    /// Whether this thread may begin a task that was begun before, elsewhere, and came back: not if parts of it lie further down
+    /// its stack, for which it would wait.
+    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
+        let _ = (thread, path);
+        true
     }
     /// A task that [`Host::recall`] found elsewhere is leased to its holder under this lease.
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
@@ -332,7 +344,7 @@ impl Pool {
         self.shared.inject(Injected::Incoming(Incoming { base, run, body, owner, lease }));
     }
 
-    pub(crate) fn complete(&self, lease: LeaseId, delivery: Delivery) -> bool {
+    pub(crate) fn complete(&self, lease: LeaseId, delivery: Delivery) -> Option<Identity> {
         self.shared.complete(lease, delivery)
     }
 
@@ -351,6 +363,14 @@ impl Pool {
     /// Results are known for tasks whose paths are at most `depth` long, 0 for none: joins ask [`Host::recall`].
     pub(crate) fn recover(&self, depth: usize) {
         self.shared.recover(depth);
+    }
+
+    pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<Identity> {
+        self.shared.leased_task(lease)
+    }
+
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
+        self.shared.leased_below(path)
     }
 
     pub(crate) fn is_leased(&self, lease: LeaseId) -> bool {

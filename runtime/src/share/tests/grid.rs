@@ -171,6 +171,7 @@ impl Grid {
             cluster: format!("c{cluster}").as_str().into(),
             address: Address::Memory,
             threads: 1,
+            leaving: false,
         };
         self.view.members.insert(name.clone(), member);
         let actions: Actions = Arc::default();

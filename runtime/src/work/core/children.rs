@@ -5,9 +5,9 @@ use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::slot::{Frame, Header, Slot, state};
+use super::slot::{Frame, Header, Slot, keep_output, state};
 use super::worker::Worker;
-use crate::work::task::{Stop, Task};
+use crate::work::task::{Halt, Stop, Task};
 
 struct Child {
     slot: NonNull<Header>,
@@ -183,8 +183,17 @@ unsafe fn finish<T: Task>(
     floor: isize,
     slot: NonNull<Header>,
 ) -> Result<(), Stop> {
+    // SAFETY: the slot is the caller's until it is collected.
+    let index = unsafe { slot.as_ref() }.index;
     // SAFETY: by the contract.
-    unsafe { collect::<T>(worker, frame, floor, slot) }.map(drop)
+    let output = unsafe { collect::<T>(worker, frame, floor, slot) }?;
+    // SAFETY: the frame is the calling task's.
+    let base = unsafe { frame.base() };
+    if worker.shared().halted(|| base) == Some(Halt::Leave) {
+        // SAFETY: as above.
+        keep_output::<T>(base, unsafe { Frame::child(frame, index).path() }, &output);
+    }
+    Ok(())
 }
 
 /// # Safety

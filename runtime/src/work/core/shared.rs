@@ -17,6 +17,7 @@ use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
 use crate::work::pool::{Host, Recalled, Seam};
+use crate::work::recover::{Identity, Place};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
 
@@ -49,9 +50,7 @@ pub struct LeaseId {
 #[derive(Debug)]
 pub(crate) struct Export {
     pub(crate) lease: LeaseId,
-    pub(crate) path: TaskPath,
-    /// Its name as registered.
-    pub(crate) name: String,
+    pub(crate) task: Identity,
     pub(crate) encoded: Encoded,
 }
 
@@ -90,7 +89,7 @@ unsafe impl Send for SlotPointer {}
 
 struct Lease {
     slot: SlotPointer,
-    path: TaskPath,
+    task: Identity,
     thief: Peer,
 }
 
@@ -344,7 +343,7 @@ impl Shared {
                 true
             }
             Recalled::At(holder, task) => {
-                let lease = self.lease(slot, path, holder.clone());
+                let lease = self.lease(slot, task.clone(), holder.clone());
                 self.host.adopt(&holder, lease, task);
                 true
             }
@@ -372,7 +371,7 @@ impl Shared {
         // store of a final state and the waker's look at `asleep`.
         self.fences.heavy();
         fence(Ordering::SeqCst);
-        if !ready() && !(any_work && (self.is_closing() || self.has_visible_work())) {
+        if !ready() && !(any_work && (self.is_closing() || self.has_visible_work(thread))) {
             self.seam.park(thread as usize, timeout);
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {
@@ -394,8 +393,11 @@ impl Shared {
         }
     }
 
-    fn has_visible_work(&self) -> bool {
-        !lock(&self.injector).is_empty() || self.threads.iter().any(|t| !t.deque.looks_empty())
+    /// Whether there is work for this thread. What is in its own deque still lies below what it waits for, and is others' or
+    /// its own later.
+    fn has_visible_work(&self, thread: u32) -> bool {
+        let others = self.threads.iter().enumerate().filter(|(at, _)| *at != thread as usize);
+        !lock(&self.injector).is_empty() || others.into_iter().any(|(_, t)| !t.deque.looks_empty())
     }
 
     /// Work was made: one sleeper, or else the waiting thieves of other nodes, should know.
@@ -487,6 +489,29 @@ impl Shared {
         }
     }
 
+    /// Takes any piece of injected work that this thread may begin.
+    pub(crate) fn take_any_injected(&self, thread: u32) -> Option<Injected> {
+        if self.signals() & RECOVER == 0 {
+            return self.take_injected(|_| true);
+        }
+        let mut not_now = Vec::new();
+        let taken = loop {
+            let work = self.take_injected(|_| true);
+            if let Some(Injected::Slot(slot)) = &work {
+                // SAFETY: taken out of the injector just now, so the slot is in our hands.
+                let path = unsafe { slot.0.as_ref().path() };
+                if !self.host.may_begin(thread, &path) {
+                    not_now.extend(work);
+                    continue;
+                }
+            }
+            break work;
+        };
+        // Whoever waits for one of them, or another thread, takes it.
+        lock(&self.injector).extend(not_now);
+        taken
+    }
+
     /// Pieces of work that wait in the injector.
     pub(crate) fn injected(&self) -> usize {
         lock(&self.injector).len()
@@ -565,9 +590,10 @@ impl Shared {
             // SAFETY: as above.
             match unsafe { VTable::encode(slot) } {
                 Ok(encoded) => {
-                    let lease = self.lease(slot, path.clone(), thief.clone());
                     let name = wire_name(vtable.name, vtable.batch);
-                    return Some(Export { lease, path, name, encoded });
+                    let task = Identity::of(path, &name, &encoded.body, &encoded.needs);
+                    let lease = self.lease(slot, task.clone(), thief.clone());
+                    return Some(Export { lease, task, encoded });
                 }
                 Err(failure) => {
                     // SAFETY: as above; nothing of the slot is used afterwards.
@@ -579,9 +605,9 @@ impl Shared {
         None
     }
 
-    fn lease(&self, slot: NonNull<Header>, path: TaskPath, thief: Peer) -> LeaseId {
+    fn lease(&self, slot: NonNull<Header>, task: Identity, thief: Peer) -> LeaseId {
         let mut leases = lock(&self.leases);
-        let lease = Some(Lease { slot: SlotPointer(slot), path, thief });
+        let lease = Some(Lease { slot: SlotPointer(slot), task, thief });
         let index = match leases.free.pop() {
             Some(index) => {
                 leases.entries[index as usize].1 = lease;
@@ -600,16 +626,16 @@ impl Shared {
         id
     }
 
-    /// A leased task has ended. False if the lease is not, or no longer, there: a late duplicate.
-    pub(crate) fn complete(&self, id: LeaseId, delivery: Delivery) -> bool {
-        let Some(lease) = lock(&self.leases).take(id) else { return false };
+    /// A leased task has ended; which it was. `None` if the lease is not, or no longer, there: a late duplicate.
+    pub(crate) fn complete(&self, id: LeaseId, delivery: Delivery) -> Option<Identity> {
+        let lease = lock(&self.leases).take(id)?;
         let slot = lease.slot.0;
         // SAFETY: we took the lease out of the table, so the slot is in our hands.
         let owner = unsafe { slot.as_ref() }.owner;
         // SAFETY: as above; nothing of the slot is used afterwards.
         unsafe { VTable::deliver(slot, delivery) };
         self.wake_owner(owner, u32::MAX);
-        true
+        Some(lease.task)
     }
 
     /// A leased task comes back unfinished (returned by the thief, or never sent): queued again. False if the lease is
@@ -664,12 +690,31 @@ impl Shared {
         }
         let id = LeaseId { index, generation: *generation };
         let lease = leases.take(id);
+        // Before the state: until then the slot's tree, and with it its base, is alive for sure.
+        // SAFETY: the slot is in the caller's frame, so those above are alive.
+        let base = unsafe { header.base() };
+        let leaves = self.halted(|| base) == Some(Halt::Leave);
+        if let Some(Lease { task, thief, .. }) = &lease
+            && leaves
+        {
+            let place = Place { identity: task.clone(), holder: thief.clone() };
+            base.keep(|left| left.leased.push(place));
+        }
         header.state.store(state::ABANDONED, Ordering::Release);
         drop(leases);
-        if let Some(lease) = lease {
-            self.host.abandoned(&lease.thief, id);
+        match lease {
+            Some(lease) if leaves => self.host.disowned(&base.path, &lease.thief, id, lease.task),
+            Some(lease) => self.host.abandoned(&lease.thief, id),
+            None => {}
         }
         true
+    }
+
+    /// The task under a lease that is still in the table.
+    pub(crate) fn leased_task(&self, id: LeaseId) -> Option<Identity> {
+        let leases = lock(&self.leases);
+        let (generation, lease) = leases.entries.get(id.index as usize)?;
+        lease.as_ref().filter(|_| *generation == id.generation).map(|lease| lease.task.clone())
     }
 
     /// Whether this lease is still in the table.
@@ -677,6 +722,16 @@ impl Shared {
         let leases = lock(&self.leases);
         let entry = leases.entries.get(id.index as usize);
         entry.is_some_and(|(generation, lease)| *generation == id.generation && lease.is_some())
+    }
+
+    /// The leased tasks inside one, and who has them.
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
+        let leases = lock(&self.leases);
+        let all = leases.entries.iter().filter_map(|(_, lease)| lease.as_ref());
+        let inside = all.filter(|l| l.task.path != *path && l.task.path.is_at_or_below(path));
+        inside
+            .map(|lease| Place { identity: lease.task.clone(), holder: lease.thief.clone() })
+            .collect()
     }
 
     /// What is leased to a node: under which leases, and the tasks' paths.
@@ -687,7 +742,7 @@ impl Shared {
             .filter_map(|(index, (generation, lease))| {
                 let lease = lease.as_ref().filter(|lease| lease.thief == *thief)?;
                 let id = LeaseId { index: index as u32, generation: *generation };
-                Some((id, lease.path.clone()))
+                Some((id, lease.task.path.clone()))
             })
             .collect()
     }
@@ -707,7 +762,7 @@ impl Shared {
         awaits
             .filter(|awaits| *awaits != 0)
             .filter_map(|awaits| leases.entries.get(awaits as usize - 1)?.1.as_ref())
-            .map(|lease| (lease.path.clone(), lease.thief.clone()))
+            .map(|lease| (lease.task.path.clone(), lease.thief.clone()))
             .collect()
     }
 
@@ -721,6 +776,6 @@ impl Shared {
         }
         let index = header.holder.load(Ordering::Relaxed);
         let lease = leases.entries.get(index as usize)?.1.as_ref()?;
-        (lease.slot.0 == slot).then(|| (index, lease.thief.clone(), lease.path.clone()))
+        (lease.slot.0 == slot).then(|| (index, lease.thief.clone(), lease.task.path.clone()))
     }
 }

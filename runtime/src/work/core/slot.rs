@@ -27,6 +27,7 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -36,6 +37,8 @@ use crate::id::TaskPath;
 use crate::share::Need;
 use crate::wire;
 use crate::work::context::Context;
+use crate::work::recover::{Kept, Left};
+use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
 pub(crate) mod state {
@@ -67,6 +70,8 @@ pub(crate) struct Base {
     pub(crate) reason: AtomicU32,
     /// Which thread runs the top task; [`NOBODY`] before one has begun.
     thread: AtomicU32,
+    /// What is kept of the tree while it stops because the node leaves.
+    left: Mutex<Left>,
 }
 
 /// No thread: see [`Base::thread`].
@@ -80,7 +85,21 @@ impl Base {
             halted: AtomicBool::new(false),
             reason: AtomicU32::new(0),
             thread: AtomicU32::new(NOBODY),
+            left: Mutex::default(),
         }
+    }
+
+    /// Keeps something of the tree, which stops because its node leaves.
+    pub(crate) fn keep(&self, add: impl FnOnce(&mut Left)) {
+        // Entries are added whole, so a poisoned lock may be used on.
+        add(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// What was kept.
+    pub(crate) fn take_left(&self) -> Left {
+        let mut left = Left::default();
+        self.keep(|kept| std::mem::swap(kept, &mut left));
+        left
     }
 
     /// This thread begins with the top task.
@@ -232,6 +251,8 @@ pub(crate) struct VTable {
     discard: unsafe fn(NonNull<Header>),
     /// Drops whatever the outcome holds.
     forget: unsafe fn(NonNull<Header>),
+    /// As `forget`, but an output is kept in the base first.
+    save: unsafe fn(NonNull<Header>, &Base),
 }
 
 /// A task as it travels.
@@ -300,6 +321,7 @@ impl<T: Task> Slot<T> {
         deliver: deliver::<T>,
         discard: discard::<T>,
         forget: forget::<T>,
+        save: save::<T>,
     };
 
     #[inline(always)]
@@ -350,7 +372,7 @@ impl<T: Task> Slot<T> {
         }
         // SAFETY: both states mean that the outcome is written; the acquire load above ordered it before this read.
         match unsafe { (*self.finish.get()).assume_init_read() } {
-            Finish::Here(outcome) => outcome,
+            Finish::Here(outcome) => outcome.inspect_err(|_| worker.told()),
             Finish::Elsewhere(Err(failure), _) => Err(Stop::failure(failure)),
             Finish::Elsewhere(Ok(body), at) => {
                 worker.shared().host.join_delayed(at.elapsed());
@@ -397,11 +419,14 @@ fn run_caught<T: Task>(task: T, frame: Frame, worker: &Worker) -> Result<T::Outp
         worker.shared().halted(|| unsafe { context.frame().base() })
     };
     if let Some(halt) = halted() {
-        return Err(Stop::halt(halt));
+        return Err(worker.stop(halt));
     }
+    let told = worker.halts_told();
     let outcome = catch_unwind(AssertUnwindSafe(|| context.run_task(task)));
-    if let Some(halt) = halted() {
-        return Err(Stop::halt(halt));
+    if let Some(halt) = halted()
+        && !worker.is_whole(halt, told)
+    {
+        return Err(worker.stop(halt));
     }
     match outcome {
         Ok(outcome) => outcome,
@@ -504,6 +529,27 @@ unsafe fn forget<T: Task>(header: NonNull<Header>) {
     drop(unsafe { (*slot.finish.get()).assume_init_read() });
 }
 
+/// Keeps the output of a finished task of a tree that stops because its node leaves.
+pub(crate) fn keep_output<T: Task>(base: &Base, path: TaskPath, output: &T::Output) {
+    // What does not serialise cannot be stolen either, and is computed again.
+    if let Ok(output) = wire::encode_payload(output) {
+        let name = wire_name(T::NAME, T::BATCH);
+        base.keep(|left| left.kept.push(Kept { path, name, output }));
+    }
+}
+
+unsafe fn save<T: Task>(header: NonNull<Header>, base: &Base) {
+    // SAFETY: as in `forget`.
+    let slot = unsafe { slot::<T>(header) };
+    // SAFETY: the outcome is written and was not taken; nobody else touches the slot.
+    if let Finish::Here(Ok(output)) = unsafe { (*slot.finish.get()).assume_init_ref() } {
+        // SAFETY: the slot is in the caller's hands.
+        keep_output::<T>(base, unsafe { slot.header.path() }, output);
+    }
+    // SAFETY: by the contract.
+    unsafe { forget::<T>(header) };
+}
+
 impl VTable {
     /// # Safety
     /// The slot is in the caller's hands; afterwards it is not.
@@ -540,5 +586,15 @@ impl VTable {
     pub(crate) unsafe fn forget(header: NonNull<Header>) {
         // SAFETY: by the contract.
         unsafe { (header.as_ref().vtable.forget)(header) }
+    }
+
+    /// As [`VTable::forget`]; an output that was computed on this node is kept in the tree's base. (One that came from another
+    /// node is among the engine's results.)
+    ///
+    /// # Safety
+    /// As [`VTable::forget`].
+    pub(crate) unsafe fn save(header: NonNull<Header>, base: &Base) {
+        // SAFETY: by the contract.
+        unsafe { (header.as_ref().vtable.save)(header, base) }
     }
 }

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use super::deque::Steal;
 use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadShared};
-use super::slot::{Base, Frame, Header, Slot, VTable, locate, note_panic, panic_text, state};
+use super::slot::{
+    Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, panic_text, state,
+};
 use crate::meter::{ThreadState, UnitCounter};
 use crate::work::context::Context;
-use crate::work::task::{Failure, Stop, Task};
+use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
 /// How long a sleeping thread sleeps at most before it looks around by itself: a bound on the harm of a wake-up that some
 /// other part forgot, not a part of the protocol.
@@ -33,6 +35,8 @@ pub(crate) struct Worker {
     random: Cell<u64>,
     /// Waits on this stack that took unrelated work.
     nesting: Cell<u32>,
+    /// How often users' code on this thread was told to stop.
+    told: Cell<u64>,
     /// Below this address of the stack, half-way down, no unrelated work is taken.
     stack_watermark: usize,
     stack_bytes: usize,
@@ -64,6 +68,7 @@ impl Worker {
             index,
             random: Cell::new(seed | 1),
             nesting: Cell::new(0),
+            told: Cell::new(0),
             stack_watermark: top.saturating_sub(stack_bytes / 2),
             stack_bytes,
             rounds: Cell::new(0),
@@ -163,10 +168,59 @@ impl Worker {
             context.renew(index + 1);
             let right = self.run_in(&context, b);
             std::mem::forget(guard);
-            Ok((left, right?))
+            match right {
+                Ok(right) => Ok((left, right)),
+                Err(stop) => Err(self.stopped_beside::<A>(parent, index, left, stop)),
+            }
         } else {
-            Ok((left, self.join_stolen(parent, &slot, place)?))
+            match self.join_stolen(parent, &slot, place) {
+                Ok(right) => Ok((left, right)),
+                Err(stop) => Err(self.stopped_beside::<A>(parent, index, left, stop)),
+            }
         }
+    }
+
+    /// A join's second child has stopped, after the first has finished: in a tree that stops because the node leaves, the
+    /// first one's output is kept.
+    #[cold]
+    #[inline(never)]
+    fn stopped_beside<A: Task>(
+        &self,
+        parent: &Frame,
+        index: u32,
+        output: A::Output,
+        stop: Stop,
+    ) -> Stop {
+        if let Cause::Halt(Halt::Leave) = *stop.0 {
+            // SAFETY: the parent is the calling task.
+            let (base, path) = unsafe { (parent.base(), Frame::child(parent, index).path()) };
+            keep_output::<A>(base, path, &output);
+        }
+        stop
+    }
+
+    /// A stop for users' code.
+    #[cold]
+    pub(crate) fn stop(&self, halt: Halt) -> Stop {
+        self.told();
+        Stop::halt(halt)
+    }
+
+    /// Users' code on this thread is told to stop.
+    pub(crate) fn told(&self) {
+        self.told.set(self.told.get() + 1);
+    }
+
+    /// How often that was.
+    pub(crate) fn halts_told(&self) -> u64 {
+        self.told.get()
+    }
+
+    /// Whether a task that has ended in a halted tree ran to its true end: nothing on this thread was told to stop since
+    /// `told`. Then its output counts if the node only leaves. (A task that was told may have swallowed that, and what it
+    /// returns is no answer.)
+    pub(crate) fn is_whole(&self, halt: Halt, told: u64) -> bool {
+        halt == Halt::Leave && self.told.get() == told
     }
 
     /// Answers the signals a join saw. Whether its children may have results already, or it is the root's.
@@ -176,7 +230,7 @@ impl Worker {
         // SAFETY: the parent is the calling task.
         let halt = self.shared.attend(self.index, || unsafe { parent.base() });
         if let Some(halt) = halt {
-            return Err(Stop::halt(halt));
+            return Err(self.stop(halt));
         }
         if self.shared.signals() & ROUND != 0 {
             self.take_part(true);
@@ -242,16 +296,27 @@ impl Worker {
             // SAFETY: out of the deque, so ours, with its task.
             let right = self.run_child(unsafe { slot.take_task() }, parent, index + 1);
             std::mem::forget(guard);
-            right?
+            right
         } else {
-            self.join_stolen(parent, slot, place)?
+            self.join_stolen(parent, slot, place)
         };
-        std::mem::forget(first_guard);
-        let left = match left {
-            Some(left) => left,
-            None => self.join_stolen(parent, &first, place)?,
+        let right = match (right, left) {
+            (Ok(right), left) => {
+                std::mem::forget(first_guard);
+                let left = match left {
+                    Some(left) => Ok(left),
+                    None => self.join_stolen(parent, &first, place),
+                };
+                return match left {
+                    Ok(left) => Ok((left, right)),
+                    Err(stop) => Err(self.stopped_beside::<B>(parent, index + 1, right, stop)),
+                };
+            }
+            (Err(stop), Some(left)) => self.stopped_beside::<A>(parent, index, left, stop),
+            (Err(stop), None) => stop,
         };
-        Ok((left, right))
+        // `first_guard` settles the first child, if that is elsewhere.
+        Err(right)
     }
 
     /// Runs one child here, unless it has a result already.
@@ -327,7 +392,7 @@ impl Worker {
     pub(crate) fn halt_of(&self, frame: &Frame) -> Stop {
         // SAFETY: the frame is the calling task's.
         let halt = self.shared.halted(|| unsafe { frame.base() });
-        Stop::halt(halt.unwrap_or(crate::work::task::Halt::Cancelled))
+        self.stop(halt.unwrap_or(Halt::Cancelled))
     }
 
     /// Whether the task in this frame must stop.
@@ -337,7 +402,7 @@ impl Worker {
         }
         // SAFETY: the frame is the calling task's.
         match self.shared.halted(|| unsafe { frame.base() }) {
-            Some(halt) => Err(Stop::halt(halt)),
+            Some(halt) => Err(self.stop(halt)),
             None => Ok(()),
         }
     }
@@ -352,8 +417,15 @@ impl Worker {
                 self.count_not_run();
             }
             match now {
-                // SAFETY: final states: the slot is ours; each drops what is there.
-                state::DONE | state::DELIVERED => return unsafe { VTable::forget(slot) },
+                state::DONE | state::DELIVERED => {
+                    // SAFETY: the slot is in a frame (or box) of this thread's, so those above are alive.
+                    let base = unsafe { slot.as_ref().base() };
+                    // SAFETY: final states: the slot is ours; each drops what is there.
+                    return match self.shared.halted(|| base) {
+                        Some(Halt::Leave) => unsafe { VTable::save(slot, base) },
+                        _ => unsafe { VTable::forget(slot) },
+                    };
+                }
                 // SAFETY: as above.
                 state::ABANDONED => return unsafe { VTable::discard(slot) },
                 _ => {}
@@ -434,7 +506,10 @@ impl Worker {
                 }
                 self.nesting.set(self.nesting.get() + 1);
                 me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
+                // What that is told is none of what is told to the task that waits.
+                let told = self.told.get();
                 self.execute(found);
+                self.told.set(told);
                 self.nesting.set(self.nesting.get() - 1);
                 looks = 0;
                 continue;
@@ -514,7 +589,7 @@ impl Worker {
         if !unrelated {
             return None;
         }
-        if let Some(work) = self.shared.take_injected(|_| true) {
+        if let Some(work) = self.shared.take_any_injected(self.index) {
             return Some(Found::Injected(work));
         }
         let threads = self.shared.threads.len();
@@ -548,7 +623,7 @@ impl Worker {
 
     fn run_incoming(&self, task: Incoming) {
         let host = self.shared.host.clone();
-        if let Some(halt) = self.shared.halted(|| &task.base) {
+        if let Some(halt) = self.shared.halted(|| &*task.base) {
             host.finished(task.owner, task.lease, Err(Stop::halt(halt)));
             return;
         }
@@ -557,14 +632,15 @@ impl Worker {
         base.begin(self.index);
         let frame = Frame::top(base);
         Counts::add(&self.me().counts.tops, 1);
+        let told = self.halts_told();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let context = Context::new(frame, self);
             (task.run)(&task.body, &context)
         }));
         let outcome = match (self.shared.halted(|| base), outcome) {
-            (Some(halt), _) => Err(Stop::halt(halt)),
-            (None, Ok(outcome)) => outcome,
-            (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
+            (Some(halt), _) if !self.is_whole(halt, told) => Err(Stop::halt(halt)),
+            (_, Ok(outcome)) => outcome,
+            (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
         };
         let outcome = outcome.map_err(|stop| locate(stop, base.name, || base.path.clone()));
         let time = started.elapsed();

@@ -217,6 +217,7 @@ impl Grid {
             cluster: cluster.into(),
             address: Address::Memory,
             threads,
+            leaving: false,
         };
         let mut view = View { epoch: Epoch(1), version: 1, ..View::default() };
         for (name, cluster, _) in nodes {
@@ -247,7 +248,7 @@ impl Grid {
                 Engine::start(&config, registry.clone(), net.clone(), seam, recorder, notes);
             let engine = engine.unwrap();
             let router = Arc::new(Router::default());
-            router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, engine.inbox());
+            router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, engine.inbox());
             router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
             net.start(router);
             engine.view(&view);

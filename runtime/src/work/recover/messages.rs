@@ -1,8 +1,9 @@
 //! What nodes say to each other after a loss or about a leave. Compact encoding; golden bytes in `runtime/golden`.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::Identity;
+use super::{Identity, Left};
 use crate::id::{Epoch, JobId, Peer, TaskPath};
 use crate::work::LeaseId;
 
@@ -29,6 +30,22 @@ pub struct Adopt {
     pub lease: LeaseId,
     /// Which task; the answer is its result, now or when it has ended, or its return if it is not there.
     pub task: Identity,
+    /// Who asks, where the message was passed on by a node that had handed the task over.
+    #[serde(default)]
+    pub asker: Option<Peer>,
+}
+
+/// A leaving node hands over what it has of a task whose owner left before it: to the heir that the owner named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handover {
+    /// Which job.
+    pub job: JobId,
+    /// Of which task.
+    pub task: Identity,
+    /// Its output, if it was finished.
+    pub output: Option<Bytes>,
+    /// Else what was done of it.
+    pub left: Left,
 }
 
 /// After a link was down: these leases of mine I believe with you. What is not there any more is answered by its result,
@@ -43,6 +60,7 @@ pub struct Audit {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Kept, Place};
     use super::*;
     use crate::id::Incarnation;
     use crate::share::{Need, ObjectKey, Version};
@@ -50,10 +68,11 @@ mod tests {
 
     #[test]
     fn mutated_frames_are_values_or_typed_errors() {
-        let decoders: [fuzz::Decoder; 3] = [
+        let decoders: [fuzz::Decoder; 4] = [
             (Kind::ORPHANS, |b| decode::<Orphans>(Kind::ORPHANS, b).is_ok()),
             (Kind::ADOPT, |b| decode::<Adopt>(Kind::ADOPT, b).is_ok()),
             (Kind::AUDIT, |b| decode::<Audit>(Kind::AUDIT, b).is_ok()),
+            (Kind::HANDOVER, |b| decode::<Handover>(Kind::HANDOVER, b).is_ok()),
         ];
         let tally = fuzz::run(&golden::corpus(env!("CARGO_MANIFEST_DIR")), &decoders, 5);
         assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
@@ -71,10 +90,21 @@ mod tests {
         let (node, incarnation) = ("ams-1".into(), Incarnation(5));
         let holder = Peer { node, incarnation, cluster: "ams".into() };
         let tasks = vec![task.clone()];
-        let orphans = Orphans { job, epoch: Epoch(2), holder, tasks };
+        let orphans = Orphans { job, epoch: Epoch(2), holder: holder.clone(), tasks };
         let home = env!("CARGO_MANIFEST_DIR");
         golden::check(home, Kind::ORPHANS, "orphans", &orphans);
-        golden::check(home, Kind::ADOPT, "adopt", &Adopt { job, lease, task });
+        golden::check(
+            home,
+            Kind::ADOPT,
+            "adopt",
+            &Adopt { job, lease, task: task.clone(), asker: None },
+        );
+        let name = "forces".to_owned();
+        let output = Bytes::from_static(b"\x07");
+        let kept = vec![Kept { path: path.clone(), name, output }];
+        let leased = vec![Place { identity: task.clone(), holder }];
+        let left = Left { kept, leased };
+        golden::check(home, Kind::HANDOVER, "left", &Handover { job, task, output: None, left });
         golden::check(home, Kind::AUDIT, "audit", &Audit { job, leases: vec![(lease, path)] });
     }
 }

@@ -12,13 +12,15 @@ pub(crate) mod messages;
 mod results;
 mod whereabouts;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::TaskPath;
 use crate::share::Need;
 
 pub(crate) use results::{Finished, Results};
-pub(crate) use whereabouts::{Place, Whereabouts};
+pub use whereabouts::Place;
+pub(crate) use whereabouts::Whereabouts;
 
 /// What makes two tasks the same: a result of one is a result of the other. (The job is that of the engine.)
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,16 +29,60 @@ pub struct Identity {
     pub path: TaskPath,
     /// The name as registered.
     pub name: String,
-    /// Of the encoded task (FNV-1a over words).
+    /// Of the encoded task (FNV-1a over words); 0, which no task has, where it is not known: see [`Identity::trusted`].
     pub hash: u64,
     /// The shared objects it reads, in these versions.
     pub needs: Vec<Need>,
 }
 
+/// The output of a task below one that a leaving node gives back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Which.
+    pub path: TaskPath,
+    /// Its name as registered.
+    pub name: String,
+    /// Its encoded output.
+    pub output: Bytes,
+}
+
+/// What was done of a task that a leaving node gives back unfinished.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// Tasks below it that are finished.
+    pub kept: Vec<Kept>,
+    /// Tasks below it that other nodes run, or have finished.
+    pub leased: Vec<Place>,
+}
+
+impl Left {
+    /// Whether nothing was done, as far as is known.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.leased.is_empty()
+    }
+}
+
 impl Identity {
     /// The identity of a task from its encoded form.
     pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[Need]) -> Self {
-        Self { path, name: name.to_owned(), hash: hash(body), needs: needs.to_vec() }
+        Self { path, name: name.to_owned(), hash: hash(body).max(1), needs: needs.to_vec() }
+    }
+
+    /// A task below one whose identity is known: what a leaving node kept of a task that it returned. Whoever runs that very
+    /// task again makes the same children, so the place in the tree tells which it was.
+    pub fn trusted(path: TaskPath, name: String) -> Self {
+        Self { path, name, hash: 0, needs: Vec::new() }
+    }
+
+    /// Whether a result of this task is one of `asked`, which is known in full.
+    pub fn is(&self, asked: &Identity) -> bool {
+        let same = self.path == asked.path && self.name == asked.name;
+        same && (self.is_trusted() || (self.hash == asked.hash && self.needs == asked.needs))
+    }
+
+    /// Whether its arguments are known by its place alone.
+    pub fn is_trusted(&self) -> bool {
+        self.hash == 0
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Finished {
     pub(crate) owner: NodeId,
     /// The encoded output.
     pub(crate) output: Bytes,
+    /// Whether whoever it is for has it already.
+    pub(crate) claimed: bool,
 }
 
 /// A bounded cache: the oldest go first.
@@ -85,12 +87,36 @@ impl Results {
     /// The result of this very task, if it is kept.
     pub(crate) fn find(&self, identity: &Identity) -> Option<&Bytes> {
         let (_, finished) = self.by_path.get(&identity.path)?;
-        (finished.identity == *identity).then_some(&finished.output)
+        finished.identity.is(identity).then_some(&finished.output)
     }
 
     /// The result at this path, whatever its task's arguments were.
     pub(crate) fn at(&self, path: &TaskPath) -> Option<&Finished> {
         self.by_path.get(path).map(|(_, finished)| finished)
+    }
+
+    /// What is kept of tasks below this one, and of the task itself, that were computed for `owner`: taken out.
+    pub(crate) fn take_for(&mut self, path: &TaskPath, owner: &NodeId) -> Vec<Finished> {
+        let of = |path: &&TaskPath| self.by_path[*path].1.owner == *owner;
+        let old: Vec<TaskPath> = self.below(path).filter(of).cloned().collect();
+        let taken = old.iter().filter_map(|path| {
+            let found = self.by_path.get(path).map(|(_, finished)| finished.clone());
+            self.remove(path);
+            found
+        });
+        taken.collect()
+    }
+
+    /// What is kept of tasks below this one.
+    pub(crate) fn inside<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Finished> {
+        self.below(path).filter(move |other| *other != path).map(|other| &self.by_path[other].1)
+    }
+
+    /// A tree has ended here: what was trusted for its sake is of no use any more.
+    pub(crate) fn forget_trusted(&mut self, path: &TaskPath) {
+        let trusted = |path: &&TaskPath| self.by_path[*path].1.identity.is_trusted();
+        let old: Vec<TaskPath> = self.below(path).filter(trusted).cloned().collect();
+        old.iter().for_each(|path| self.remove(path));
     }
 
     /// Whether nothing is ever kept.
@@ -101,6 +127,11 @@ impl Results {
     /// What was computed for a node, outermost first.
     pub(crate) fn for_owner<'a>(&'a self, owner: &'a NodeId) -> impl Iterator<Item = &'a Identity> {
         self.all().filter(move |finished| finished.owner == *owner).map(|f| &f.identity)
+    }
+
+    /// Those that nobody has but this node.
+    pub(crate) fn unclaimed(&self) -> Vec<Finished> {
+        self.all().filter(|finished| !finished.claimed).cloned().collect()
     }
 
     /// All, in order of path: parents before children.
@@ -124,7 +155,7 @@ mod tests {
     fn finished(path: &[u32], len: usize) -> Finished {
         let path = TaskPath(path.to_vec());
         let identity = Identity::of(path, "t", &[len as u8], &[]);
-        Finished { identity, owner: "o".into(), output: vec![7; len].into() }
+        Finished { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Identity;
@@ -15,10 +16,12 @@ const POINTERS_MAX: usize = 1 << 16;
 const STALE: Duration = Duration::from_secs(600);
 
 /// Where a task's result is, or is being computed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) identity: Identity,
-    pub(crate) holder: Peer,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Which task.
+    pub identity: Identity,
+    /// Who has it.
+    pub holder: Peer,
 }
 
 /// Pointers by path. A later word for a path replaces an earlier one.
@@ -68,6 +71,13 @@ impl Whereabouts {
         let from = self.by_path.range(path.clone()..);
         from.take_while(move |(other, _)| other.is_at_or_below(path))
             .map(|(_, (_, _, place))| place)
+    }
+
+    /// A tree has ended here: what its own owner told of places in it is of no use any more.
+    pub(crate) fn forget_trusted(&mut self, path: &TaskPath) {
+        let trusted = self.below(path).filter(|place| place.identity.is_trusted());
+        let old: Vec<TaskPath> = trusted.map(|place| place.identity.path.clone()).collect();
+        old.iter().for_each(|path| drop(self.by_path.remove(path)));
     }
 
     /// A task is finished: what lies below it is wanted no more.

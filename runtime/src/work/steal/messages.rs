@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, TaskPath};
+use crate::id::{JobId, Peer, TaskPath};
 use crate::share::Need;
+use crate::work::recover::{Left, Place};
 use crate::work::{Failure, LeaseId};
 
 /// A thief asks for work.
@@ -42,6 +43,9 @@ pub struct StolenTask {
     pub needs: Vec<Need>,
     /// The task itself.
     pub body: Bytes,
+    /// Where results of tasks below it are, if it was begun before by a node that left.
+    #[serde(default)]
+    pub known: Vec<Place>,
 }
 
 /// A victim that had no work has some now.
@@ -78,6 +82,9 @@ pub struct TaskReturn {
     pub job: JobId,
     /// The lease it was handed out under.
     pub lease: LeaseId,
+    /// What was done of it.
+    #[serde(default)]
+    pub left: Left,
 }
 
 /// The owner no longer wants a leased task.
@@ -87,6 +94,9 @@ pub struct Abandon {
     pub job: JobId,
     /// The lease it was handed out under.
     pub lease: LeaseId,
+    /// The owner leaves, and whoever has this peer's task runs the parent again: the task goes on, for that one.
+    #[serde(default)]
+    pub heir: Option<Peer>,
 }
 
 #[cfg(test)]
@@ -125,6 +135,7 @@ mod tests {
             name: "forces".to_owned(),
             needs,
             body: body.clone(),
+            known: Vec::new(),
         };
         let failure = Failure {
             name: "forces".to_owned(),
@@ -175,13 +186,13 @@ mod tests {
             env!("CARGO_MANIFEST_DIR"),
             Kind::TASK_RETURN,
             "return",
-            &TaskReturn { job, lease },
+            &TaskReturn { job, lease, left: Left::default() },
         );
         golden::check(
             env!("CARGO_MANIFEST_DIR"),
             Kind::TASK_ABANDON,
             "abandon",
-            &Abandon { job, lease },
+            &Abandon { job, lease, heir: None },
         );
     }
 }

@@ -158,8 +158,9 @@ impl Thief {
         self.suspected.retain(|node| view.members.contains_key(node));
         self.clusters =
             view.members.iter().map(|(node, m)| (node.clone(), m.cluster.clone())).collect();
+        let leaves = |node: &NodeId| view.members.get(node).is_some_and(|member| member.leaving);
         let of = |scope: Option<Scope>| -> Vec<NodeId> {
-            let others = self.clusters.iter().filter(|(node, _)| **node != self.me);
+            let others = self.clusters.iter().filter(|(n, _)| **n != self.me && !leaves(n));
             let fits = |cluster: &ClusterId| match scope {
                 Some(Scope::Local) => *cluster == self.cluster,
                 Some(Scope::Wide) => *cluster != self.cluster,
@@ -455,6 +456,7 @@ mod tests {
             cluster: ClusterId::from(cluster),
             address: Address::Memory,
             threads: 1,
+            leaving: false,
         };
         let members = nodes.iter().map(|(n, c)| (NodeId::from(*n), member(c))).collect();
         View { epoch: Epoch(1), version: 1, members, ..View::default() }
