@@ -248,6 +248,7 @@ impl Worker {
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },
+            metering: None,
             results_bytes: RESULTS_BYTES,
         };
         // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.

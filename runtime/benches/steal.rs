@@ -334,6 +334,7 @@ fn node(identity: &NodeIdentity, registry: Arc<Registry>) -> (Engine, Net) {
         policy: StealPolicy::ClusterAware,
         pool: PoolConfig { threads: 1, ..PoolConfig::default() },
         share: ShareConfig::default(),
+        metering: None,
         results_bytes: RESULTS_BYTES,
     };
     let notes = Box::new(|_: Note| {});

@@ -203,6 +203,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed: shape.seed + at as u64, ..ShareConfig::default() },
+            metering: None,
             results_bytes: shape.results_bytes,
         };
         let notes = Box::new(|_: Note| {});

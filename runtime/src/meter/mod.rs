@@ -9,6 +9,7 @@ mod counters;
 mod histogram;
 mod link_estimate;
 mod load;
+mod period;
 mod report;
 mod speed;
 
@@ -27,6 +28,7 @@ pub use load::{
     CpuTicks, Load, LoadChange, LoadPart, LoadThresholds, Probe, Quota, Sample, Throttled,
     USUAL_QUOTA_PERIOD,
 };
+pub use period::{Overheads, PeriodMeasure};
 pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};
 pub use speed::{
     Comparable, Measurement, Nonsense, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
@@ -80,6 +81,9 @@ pub trait Inbox: Send + Sync {
     /// A peer broke the protocol and lost its link for it. `banned`: it did [`STRIKES`] times within [`STRIKES_WITHIN`],
     /// and its links are refused for [`BAN`].
     fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
+    /// So many bytes came from a peer in one transfer between these moments; its payload follows. Told of payloads that
+    /// went in bulk.
+    fn transferred(&self, _from: &Peer, _bytes: u64, _began: Instant, _ended: Instant) {}
     /// A payload that was taken for sending surely was not delivered. Follows [`Inbox::down`].
     fn undelivered(&self, _payload: Undelivered) {}
 }
@@ -370,7 +374,11 @@ impl Events for Inner {
         }
         match self.bulk.frame(&*self.transport, from, frame) {
             Ok(None) => {}
-            Ok(Some(bulk::Told::Payload(kind, body))) => inbox.frame(from, kind, body),
+            Ok(Some(bulk::Told::Payload(whole))) => {
+                let began = self.bulk.moment(whole.began);
+                inbox.transferred(from, whole.body.len() as u64, began, Instant::now());
+                inbox.frame(from, whole.kind, whole.body);
+            }
             Ok(Some(bulk::Told::Undelivered(payload))) => inbox.undelivered(payload),
             Err(error) if error.is_breach() => self.transport.breach(from, &error.to_string()),
             Err(error) => {

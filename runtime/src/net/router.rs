@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::{Inbox, Undelivered, Why};
 use crate::id::Peer;
 use crate::wire::Kind;
 
-/// An [`Inbox`] that hands payloads on by kind, and news of links to everybody.
+/// An [`Inbox`] that hands payloads on by kind, and news of links and transfers to everybody.
 ///
 /// ```ignore
 /// let router = Arc::new(Router::default());
@@ -100,6 +101,10 @@ impl Inbox for Router {
 
     fn struck(&self, peer: &Peer, why: &str, banned: bool) {
         self.each(|inbox| inbox.struck(peer, why, banned));
+    }
+
+    fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
+        self.each(|inbox| inbox.transferred(from, bytes, began, ended));
     }
 
     fn undelivered(&self, payload: Undelivered) {

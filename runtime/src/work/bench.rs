@@ -48,14 +48,7 @@ pub fn run(
     goal: BenchmarkGoal,
     stop: impl Fn() -> bool + Sync,
 ) -> Result<BenchmarkRun, BenchmarkError> {
-    let (entry, body) = match &spec.work {
-        BenchmarkWork::Job(job) => {
-            let entry = registry.find_job(&job.name);
-            let unknown = || BenchmarkError::UnknownJob(job.name.clone());
-            (*entry.ok_or_else(unknown)?, job.body.clone())
-        }
-        BenchmarkWork::Tasks(tasks) => (SAMPLE, wire::encode_payload(tasks)?),
-    };
+    let (entry, body) = prepare(registry, spec)?;
     let threads = threads.max(1);
     let measured = BenchmarkRun::new(goal, spec.units(), threads, Instant::now());
     let state = Mutex::new((measured, None::<BenchmarkError>));
@@ -94,6 +87,21 @@ pub fn run(
     match state.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(error)) => Err(error),
         (measured, None) => Ok(measured),
+    }
+}
+
+/// One repeat of the benchmark as a job to run.
+pub(crate) fn prepare(
+    registry: &Registry,
+    spec: &BenchmarkSpec,
+) -> Result<(JobEntry, Bytes), BenchmarkError> {
+    match &spec.work {
+        BenchmarkWork::Job(job) => {
+            let entry = registry.find_job(&job.name);
+            let unknown = || BenchmarkError::UnknownJob(job.name.clone());
+            Ok((*entry.ok_or_else(unknown)?, job.body.clone()))
+        }
+        BenchmarkWork::Tasks(tasks) => Ok((SAMPLE, wire::encode_payload(tasks)?)),
     }
 }
 

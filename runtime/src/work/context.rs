@@ -57,7 +57,13 @@ impl<'w> Context<'w> {
     /// Runs the task that this context was made for: its remaining children are waited for before it ends.
     #[inline(always)]
     pub(crate) fn run_task<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
+        // Of tasks that declare no cost nothing of this is left.
+        let units = self.worker().units();
+        let cost = units.and_then(|_| task.cost());
         let output = task.run(self)?;
+        if let (Some(units), Some(cost)) = (units, cost) {
+            units.add(cost);
+        }
         if self.children.any() {
             self.children.finish(&self.frame)?;
         }
@@ -101,6 +107,7 @@ impl<'w> Context<'w> {
     pub fn call<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
         self.check()?;
         self.worker().count_spawned(1);
+        let _not_root = self.worker().leave_root();
         if self.worker().may_recover(&self.frame) {
             return self.worker().call_recovering(task, &self.frame, self.indices(1));
         }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::core::LeaseId;
 use super::core::slot::Base;
+use super::metering::{Metering, MeteringSettings};
 use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{Finished, Identity, Kept, Left, Place, Results, Whereabouts};
@@ -28,7 +29,7 @@ use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::{Member, View};
-use crate::meter::{Counters, Histograms, Statistics};
+use crate::meter::{BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics};
 use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
@@ -71,6 +72,8 @@ pub struct EngineConfig {
     pub policy: StealPolicy,
     /// The shared objects' settings.
     pub share: ShareConfig,
+    /// What is measured of this node, and how; nothing by default.
+    pub metering: Option<MeteringSettings>,
     /// Bytes of finished results kept for the case that the node they were computed for is lost; 0 keeps none, and tasks
     /// whose owner is lost are stopped.
     pub results_bytes: usize,
@@ -94,6 +97,7 @@ struct Inner {
     notes: Notes,
     pool: OnceLock<Pool>,
     objects: OnceLock<Objects>,
+    metering: Option<Metering>,
     state: Mutex<State>,
     /// Wakes the driver.
     poke: Notify,
@@ -342,6 +346,12 @@ impl Engine {
             share_wake: None,
         };
         let bytes_before = sent_to(&net);
+        let threads = config.pool.threads.max(1);
+        // What takes modelled time does not take real time, and the other way round.
+        let real = seam.is_real() && config.pool.fork_time.is_none();
+        let metering = config.metering.map(|settings| {
+            Metering::new(settings, me.cluster.clone(), threads as u32, real, Instant::now())
+        });
         let inner = Arc::new(Inner {
             job: config.job,
             me: me.clone(),
@@ -350,11 +360,12 @@ impl Engine {
             notes,
             pool: OnceLock::new(),
             objects: OnceLock::new(),
+            metering,
             state: Mutex::new(state),
             poke: Notify::new(),
             surplus: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            threads_left: AtomicUsize::new(config.pool.threads.max(1)),
+            threads_left: AtomicUsize::new(threads),
             ended: Notify::new(),
             next_deque: AtomicUsize::new(0),
             abandoned_leases: AtomicU64::new(0),
@@ -372,7 +383,8 @@ impl Engine {
         // Both are set here only.
         let _ = inner.objects.set(objects);
         let host: Arc<dyn Host> = inner.clone();
-        let pool = Pool::start(&config.pool, registry, seam, host)?;
+        let pool_config = PoolConfig { metered: config.metering.is_some(), ..config.pool.clone() };
+        let pool = Pool::start(&pool_config, registry, seam, host)?;
         let _ = inner.pool.set(pool);
         inner.poke.notify_one();
         Ok(Self(inner))
@@ -477,9 +489,35 @@ impl Engine {
         self.0.state().latencies.round_trip.record(time);
     }
 
+    /// Ends a statistics period: what was measured in it. To be called once a period, on the endpoint's thread. In static
+    /// mode nothing is measured, and all is empty.
+    pub fn end_period(&self, now: Instant) -> PeriodMeasure {
+        let Some(metering) = &self.0.metering else { return PeriodMeasure::default() };
+        let measure = metering.end_period(self.0.pool_ref(), &self.0.net.links(), now);
+        // A benchmark may have become due.
+        self.0.poke.notify_one();
+        measure
+    }
+
+    /// The job's benchmark from now on, the same on all its nodes. Where nothing is measured it is ignored.
+    pub fn benchmark(&self, spec: BenchmarkSpec) {
+        if let Some(metering) = &self.0.metering {
+            metering.benchmark(spec, self.0.pool_ref(), Instant::now());
+            self.0.poke.notify_one();
+        }
+    }
+
+    /// A benchmark made of tasks that ran here, once there are enough of them, and until the job has one.
+    pub fn candidate(&self) -> Option<BenchmarkSpec> {
+        self.0.metering.as_ref()?.candidate()
+    }
+
     /// Halts all work and lets the threads end.
     pub fn close(&self) {
         self.0.closing.store(true, Ordering::Release);
+        if let Some(metering) = &self.0.metering {
+            metering.leave(self.0.pool_ref(), Instant::now());
+        }
         self.0.pool_ref().close();
         self.0.poke.notify_one();
     }
@@ -560,6 +598,10 @@ impl Inner {
         for at in [self.probe(now), self.ask_after(now)].into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
+        if let Some(metering) = &self.metering {
+            let at = metering.pump(pool, now);
+            wake = Some(wake.map_or(at, |wake| wake.min(at)));
+        }
         self.hint_waiting(pool);
         // A victim that cannot be reached frees its lane for another: at most all of them in a row.
         for _ in 0..64 {
@@ -588,6 +630,10 @@ impl Inner {
             }
         }
         let state = self.state();
+        if let Some(waiting) = state.thief.waiting() {
+            // Also those that have run out of work since the others did.
+            pool.label_waiting(waiting);
+        }
         for at in [state.thief_wake, state.share_wake].into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
@@ -947,6 +993,9 @@ impl Inner {
 
     fn leave(&self) {
         let pool = self.pool_ref();
+        if let Some(metering) = &self.metering {
+            metering.leave(pool, Instant::now());
+        }
         let unstarted = pool.take_all_incoming(|_| true);
         let (given_up, waiting, halted, unclaimed) = {
             let mut state = self.state();
@@ -1586,6 +1635,14 @@ impl Host for Inner {
         self.state().latencies.task.record(time);
     }
 
+    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
+        let Some(metering) = &self.metering else { return };
+        let key = (owner.node.clone(), lease);
+        let Some(task) = self.state().stolen.get(&key).map(|s| s.task.clone()) else { return };
+        let needs_objects = !task.needs.is_empty();
+        metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
+    }
+
     fn join_delayed(&self, time: Duration) {
         self.state().latencies.join_delay.record(time);
     }
@@ -1716,6 +1773,12 @@ impl Inbox for Inner {
             self.audit(peer);
         }
         self.poke.notify_one();
+    }
+
+    fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
+        if let Some(metering) = &self.metering {
+            metering.transferred(from, bytes, began, ended);
+        }
     }
 
     fn undelivered(&self, (to, kind, body): Undelivered) {

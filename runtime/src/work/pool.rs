@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::core::round::Share;
 use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared};
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate, panic_text};
@@ -45,6 +46,11 @@ pub trait Seam: Send + Sync {
 
     /// Waits until all threads have ended. Called on no compute thread.
     fn join(&self);
+
+    /// Whether what threads compute takes the time that the clock shows: then, and only then, it can be measured.
+    fn is_real(&self) -> bool {
+        false
+    }
 }
 
 /// What a job reports while it runs.
@@ -93,6 +99,10 @@ pub trait Host: Send + Sync {
     }
     /// A stolen task ran this long.
     fn task_ran(&self, time: Duration);
+    /// It had these arguments and ended well.
+    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
+        let _ = (owner, lease, body, time);
+    }
     /// A result of another node lay there so long before its task took it.
     fn join_delayed(&self, time: Duration);
     /// A sleeping thread of this node was called for work so long before it ran.
@@ -151,6 +161,8 @@ pub struct PoolConfig {
     pub seed: u64,
     /// Modelled time that each join and spawn takes; for virtual time, in which what a task computes takes none.
     pub fork_time: Option<Duration>,
+    /// Work units of tasks and the root's own time are counted: see [`Task::cost`](super::Task::cost).
+    pub metered: bool,
     /// Start of the threads' names.
     pub name: String,
 }
@@ -163,6 +175,7 @@ impl Default for PoolConfig {
             nesting_bound: 32,
             seed: 1,
             fork_time: None,
+            metered: false,
             name: "compute".to_owned(),
         }
     }
@@ -199,17 +212,8 @@ impl Pool {
         seam: Arc<dyn Seam>,
         host: Arc<dyn Host>,
     ) -> std::io::Result<Self> {
-        let now = tokio::time::Instant::now();
         let threads = config.threads.max(1);
-        let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let shared = Arc::new(Shared::new(
-            accounts,
-            seam.clone(),
-            host,
-            registry,
-            config.nesting_bound,
-            config.fork_time,
-        ));
+        let shared = Self::shared(config, threads, registry, seam.clone(), host);
         for index in 0..threads {
             let shared_here = shared.clone();
             let seed = splitmix(config.seed ^ ((index as u64) << 32));
@@ -222,6 +226,50 @@ impl Pool {
             }
         }
         Ok(Self { shared })
+    }
+
+    fn shared(
+        config: &PoolConfig,
+        threads: usize,
+        registry: Arc<Registry>,
+        seam: Arc<dyn Seam>,
+        host: Arc<dyn Host>,
+    ) -> Arc<Shared> {
+        let now = tokio::time::Instant::now();
+        let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
+        let (bound, fork_time) = (config.nesting_bound, config.fork_time);
+        let mut shared = Shared::new(accounts, seam, host, registry, bound, fork_time);
+        if config.metered {
+            shared.meter();
+        }
+        Arc::new(shared)
+    }
+
+    /// Runs a job to its end on the calling thread, which is a pool by itself for so long. `begun` gets that pool before,
+    /// so that others can halt it.
+    ///
+    /// # Errors
+    /// As the job's.
+    pub(crate) fn run_alone(
+        config: &PoolConfig,
+        registry: Arc<Registry>,
+        seam: Arc<dyn Seam>,
+        host: Arc<dyn Host>,
+        (job, body): (&JobEntry, Bytes),
+        begun: impl FnOnce(&Pool),
+    ) -> Result<Outcome, Stop> {
+        let pool = Self { shared: Self::shared(config, 1, registry, seam, host) };
+        begun(&pool);
+        let ended = Arc::new(Mutex::new(None));
+        let (tell, shared) = (ended.clone(), pool.shared.clone());
+        pool.run_job(job, body, move |outcome| {
+            *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            shared.close();
+        });
+        // The pool was made here and has no thread but this one.
+        worker::run(pool.shared, 0, splitmix(config.seed), config.stack_bytes);
+        let outcome = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        outcome.unwrap_or_else(|| Err(Stop::halt(Halt::Cancelled)))
     }
 
     /// Runs a job's root on some thread; `done` is called on that thread with its end.
@@ -386,6 +434,44 @@ impl Pool {
         )
     }
 
+    /// Each thread's state.
+    pub(crate) fn states(&self) -> impl Iterator<Item = ThreadState> {
+        self.shared.threads.iter().map(|thread| thread.account.state())
+    }
+
+    /// Work units of the tasks that ended so far, and costs refused; nothing where they are not counted.
+    pub(crate) fn units(&self) -> (f64, u64) {
+        let counters = self.shared.threads.iter().filter_map(|t| t.counts.units.as_ref());
+        counters.fold((0.0, 0), |(units, refused), counter| {
+            (units + counter.units(), refused + counter.refused())
+        })
+    }
+
+    /// Time that the root has spent in its own code so far, between its children; nothing where units are not counted.
+    pub(crate) fn root_time(&self, now: tokio::time::Instant) -> Duration {
+        self.shared.root_clock.spent(now)
+    }
+
+    /// As [`Shared::begin_round`].
+    pub(crate) fn begin_round(&self, share: Arc<Share>) {
+        self.shared.begin_round(share);
+    }
+
+    /// As [`Shared::end_round`].
+    pub(crate) fn end_round(&self) {
+        self.shared.end_round();
+    }
+
+    /// Pieces of work that no thread has begun.
+    pub(crate) fn queued(&self) -> usize {
+        self.shared.injected()
+    }
+
+    /// The program.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.shared.registry
+    }
+
     /// What was counted so far.
     pub fn counts(&self) -> PoolCounts {
         let mut sum = PoolCounts::default();
@@ -471,6 +557,10 @@ impl Seam for RealSeam {
 
     fn pass(&self, _thread: usize, time: Duration) {
         std::thread::sleep(time);
+    }
+
+    fn is_real(&self) -> bool {
+        true
     }
 
     fn join(&self) {

@@ -62,7 +62,7 @@ pub(crate) fn run_entry(
     config: &PoolConfig,
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
-    let host = Arc::new(Alone { registry: registry.clone(), objects: OnceLock::new(), note });
+    let host = Arc::new(Alone::new(registry.clone(), note));
     let pool = Pool::start(config, registry, RealSeam::new(), host)?;
     let (tell, told) = mpsc::channel();
     let started = tokio::time::Instant::now();
@@ -92,10 +92,17 @@ pub(crate) fn into_failure(stop: Stop) -> Failure {
     }
 }
 
-struct Alone<N> {
+/// The node of a pool that has no node.
+pub(crate) struct Alone<N> {
     registry: Arc<Registry>,
     objects: OnceLock<Objects>,
     note: N,
+}
+
+impl<N> Alone<N> {
+    pub(crate) fn new(registry: Arc<Registry>, note: N) -> Self {
+        Self { registry, objects: OnceLock::new(), note }
+    }
 }
 
 impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {

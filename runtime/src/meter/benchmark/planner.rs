@@ -1,6 +1,7 @@
 //! When a node runs a benchmark, and for how long: a state machine without I/O and without a clock.
 //!
-//! - A node that has just got its first benchmark runs it at once: it has no work yet, and nothing is known of its speed.
+//! - A node that has just got its first benchmark runs it at once, if nothing is known of its speed: a joiner. One that works
+//!   and tells work units (it was there from the start) waits until it is idle.
 //! - After that it runs again only if the kernel's load has changed since the last time, if the last run was cut short, or if the
 //!   benchmark is another one. Where the kernel tells nothing, it runs as often as the budget allows, as in the paper.
 //! - An idle node runs freely. A busy one pays from a budget that fills with time, and does not run at all while its work units
@@ -362,7 +363,7 @@ impl Planner {
             stretch: self.quota_period,
         };
         let joined = matches!(need.why, BenchmarkReason::Joined);
-        if !self.busy || joined {
+        if !self.busy || (joined && !self.knows_units) {
             // Where nothing can be known of the load an idle node would run for ever: it keeps to the budget too.
             let unlimited = !matches!(need.why, BenchmarkReason::LoadUnknown);
             if unlimited {

@@ -81,6 +81,23 @@ fn a_joiner_runs_at_once_for_five_quota_periods() {
 }
 
 #[test]
+fn a_node_that_works_and_tells_units_waits_with_its_first_run() {
+    let mut bench = Bench::new();
+    bench.hear(BenchmarkEvent::Busy);
+    bench.hear(BenchmarkEvent::KnowsUnits(true));
+    assert_eq!(bench.hear(BenchmarkEvent::Spec(SPEC)), []);
+    assert_eq!(bench.reason(BenchmarkEvent::Load(quiet())), None);
+    assert_eq!(bench.reason(BenchmarkEvent::Idle), Some(BenchmarkReason::Joined));
+    // And one whose units have ended runs it then.
+    let mut bench = Bench::new();
+    bench.hear(BenchmarkEvent::Busy);
+    bench.hear(BenchmarkEvent::KnowsUnits(true));
+    bench.hear(BenchmarkEvent::Spec(SPEC));
+    let why = bench.reason(BenchmarkEvent::KnowsUnits(false));
+    assert_eq!(why, Some(BenchmarkReason::Joined));
+}
+
+#[test]
 fn while_the_load_is_what_it_was_nothing_runs() {
     for busy in [true, false] {
         let mut bench = Bench::at_work();

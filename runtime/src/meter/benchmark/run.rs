@@ -68,6 +68,11 @@ impl BenchmarkRun {
         self.repeats
     }
 
+    /// How many threads have repeated anything.
+    pub fn heard(&self) -> u32 {
+        self.threads.iter().map(|thread| u32::from(thread.repeats > 0)).sum()
+    }
+
     /// Whether it has lasted as long at `now` as it should; if not, it was cut short and its error is larger.
     pub fn is_whole(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.began) >= self.goal.at_least && self.repeats > 0
@@ -82,9 +87,8 @@ impl BenchmarkRun {
             ratio.push(f64::from(repeats) * self.units, time);
         }
         // Threads that were never heard of (they had other work) are not counted.
-        let threads = self.threads.iter().filter(|thread| thread.repeats > 0).count();
         Some(Measurement {
-            speed: ratio.rate()? * threads as f64,
+            speed: ratio.rate()? * f64::from(self.heard()),
             relative_error: ratio.relative_error(),
         })
     }

@@ -20,8 +20,8 @@
 //! that ended add up. The place to add them is where a task's `run` returns, into the thread's own [`UnitCounter`]; for tasks
 //! without a cost the compiler leaves nothing of it. At least five times a period the engine hands
 //! [`SpeedMeter::units`] what was added since the last time, with the growth of [`Times::working_ns`](super::Times) of the same
-//! threads as `busy`. Time that a job's root spends between its children is busy time without units: the node that holds
-//! the root looks slower by that share, unless the engine leaves it out of `busy`.
+//! threads as `busy`, less the time that a job's root spends in its own code, between its children: that is time without
+//! units, and the node that holds the root would look slower by that share.
 
 mod ratio;
 mod report;

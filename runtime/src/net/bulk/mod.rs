@@ -161,11 +161,20 @@ impl BulkError {
     }
 }
 
+/// A payload that was put together.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Whole {
+    pub(crate) kind: Kind,
+    pub(crate) body: Bytes,
+    /// When its transfer began here, by the layer's clock.
+    pub(crate) began: Duration,
+}
+
 /// What the layer has to tell above.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// A whole payload has come.
-    Payload(Kind, Bytes),
+    /// A whole payload has come, and when its transfer began.
+    Payload(Whole),
     /// A payload that was taken surely was not delivered.
     Undelivered(Undelivered),
 }
@@ -203,6 +212,11 @@ impl Layer {
 
     fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// The moment of the layer's clock.
+    pub(crate) fn moment(&self, at: Duration) -> Instant {
+        self.start + at
     }
 
     /// Takes a payload for sending.
@@ -304,11 +318,11 @@ fn handle(
     frame: Frame,
     send: sender::Send<'_>,
 ) -> Result<Option<Told>, BulkError> {
-    let payload = |whole: Option<(Kind, Bytes)>| whole.map(|(k, body)| Told::Payload(k, body));
+    let payload = |whole: Option<Whole>| whole.map(Told::Payload);
     match frame.kind {
         Kind::BULK_BEGIN => {
             let begin = wire::decode(frame.kind, &frame.body)?;
-            receiver.begin(config, from, &begin).map(payload)
+            receiver.begin(config, now, from, &begin).map(payload)
         }
         Kind::BULK_PART => {
             let part = wire::decode(frame.kind, &frame.body)?;

@@ -3,12 +3,13 @@
 //! No I/O. Whatever a peer sends leads to a payload, to a cancel, or to a typed error; never to memory over the bounds.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::message::{Begin, Cancel, Credit, Part};
 use super::sender::TURNS_MAX;
-use super::{BulkConfig, BulkError, is_bulk};
+use super::{BulkConfig, BulkError, Whole, is_bulk};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::{self, Frame, Kind};
 
@@ -37,6 +38,7 @@ struct Transfer {
     kind: Kind,
     len: usize,
     received: usize,
+    began: Duration,
     /// None: refused; its chunks are dropped until the sender's cancel comes.
     buffer: Option<Vec<u8>>,
 }
@@ -59,9 +61,10 @@ impl Receiver {
     pub(super) fn begin(
         &mut self,
         config: &BulkConfig,
+        began: Duration,
         from: &Peer,
         begin: &Begin,
-    ) -> Result<Option<(Kind, Bytes)>, BulkError> {
+    ) -> Result<Option<Whole>, BulkError> {
         let (id, kind) = (begin.id, Kind(begin.kind));
         let memory = self.memory;
         let peer = self.peer(from);
@@ -86,7 +89,7 @@ impl Receiver {
         }
         if len == 0 {
             peer.current = None;
-            return Ok(Some((kind, Bytes::new())));
+            return Ok(Some(Whole { kind, body: Bytes::new(), began }));
         }
         if peer.open() >= config.transfers_max || memory + len > config.memory_bytes {
             let _ = peer.refuse(id, len, kind, BulkError::NoMemory { id, len });
@@ -94,7 +97,7 @@ impl Receiver {
         }
         // Not touched before chunks fill it; `memory` counts it from now on.
         let buffer = Some(Vec::with_capacity(len));
-        peer.transfers.insert(id, Transfer { kind, len, received: 0, buffer });
+        peer.transfers.insert(id, Transfer { kind, len, received: 0, began, buffer });
         self.memory += len;
         Ok(None)
     }
@@ -109,11 +112,7 @@ impl Receiver {
         Ok(())
     }
 
-    pub(super) fn chunk(
-        &mut self,
-        from: &Peer,
-        chunk: &[u8],
-    ) -> Result<Option<(Kind, Bytes)>, BulkError> {
+    pub(super) fn chunk(&mut self, from: &Peer, chunk: &[u8]) -> Result<Option<Whole>, BulkError> {
         let peer = self.peer(from);
         let Some(id) = peer.current else { return Err(BulkError::Stray) };
         let Some(transfer) = peer.transfers.get_mut(&id) else { return Err(BulkError::Stray) };
@@ -139,7 +138,8 @@ impl Receiver {
         if !whole {
             return Ok(None);
         }
-        let payload = (transfer.kind, Bytes::from(std::mem::take(buffer)));
+        let body = Bytes::from(std::mem::take(buffer));
+        let payload = Whole { kind: transfer.kind, body, began: transfer.began };
         let freed = transfer.len;
         peer.transfers.remove(&id);
         peer.current = None;
@@ -200,7 +200,8 @@ impl Incoming {
     fn refuse(&mut self, id: u64, len: usize, kind: Kind, error: BulkError) -> BulkError {
         self.cancels.insert(id, error.reason());
         if len > 0 {
-            self.transfers.insert(id, Transfer { kind, len, received: 0, buffer: None });
+            let began = Duration::ZERO;
+            self.transfers.insert(id, Transfer { kind, len, received: 0, began, buffer: None });
         } else {
             self.current = None;
         }

@@ -91,7 +91,7 @@ impl Wire {
             told
         });
         match told.expect("honest peers make no errors") {
-            Some(Told::Payload(_, body)) => self.came.push((to, body)),
+            Some(Told::Payload(whole)) => self.came.push((to, whole.body)),
             Some(Told::Undelivered((_, _, body))) => self.back.push((to, body)),
             None => {}
         }

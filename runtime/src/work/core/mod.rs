@@ -11,6 +11,7 @@ pub(crate) mod deque;
 pub(crate) mod fence;
 #[cfg(all(test, feature = "loom"))]
 mod loom_tests;
+pub(crate) mod round;
 pub(crate) mod shared;
 pub(crate) mod slot;
 pub(crate) mod sync;

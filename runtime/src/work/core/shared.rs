@@ -12,9 +12,10 @@ use tokio::time::Instant;
 
 use super::deque::{Deque, Steal};
 use super::fence::Fences;
+use super::round::{RootClock, Round};
 use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state};
 use crate::id::{Peer, TaskPath};
-use crate::meter::{SharedAccount, ThreadState};
+use crate::meter::{SharedAccount, ThreadState, UnitCounter};
 use crate::work::pool::{Host, Recalled, Seam};
 use crate::work::recover::{Identity, Place};
 use crate::work::registry::{Registry, wire_name};
@@ -32,6 +33,9 @@ const MODELLED: u32 = 8;
 
 /// Results are known, here or elsewhere, that a task made now may use: see [`Shared::recover`].
 const RECOVER: u32 = 16;
+
+/// Each thread has a share to do: see [`Shared::begin_round`].
+pub(crate) const ROUND: u32 = 32;
 
 /// Names a leased slot: the index in the lease table and the generation of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -126,6 +130,8 @@ pub(crate) struct Counts {
     pub(crate) taken_here: AtomicU64,
     /// How often a finished result lay under unrelated work, and the longest nesting.
     pub(crate) nesting_max: AtomicU32,
+    /// Work units of the tasks that ended here; absent where they are not counted.
+    pub(crate) units: Option<UnitCounter>,
 }
 
 impl Counts {
@@ -164,6 +170,8 @@ pub(crate) struct Shared {
     /// Results are known for tasks whose paths are at most so long; valid with `RECOVER`.
     recover_depth: AtomicU32,
     closing: AtomicBool,
+    pub(crate) round: Round,
+    pub(crate) root_clock: RootClock,
     pub(crate) seam: Arc<dyn Seam>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) registry: Arc<Registry>,
@@ -209,6 +217,8 @@ impl Shared {
             halt_reason: AtomicU32::new(0),
             recover_depth: AtomicU32::new(0),
             closing: AtomicBool::new(false),
+            round: Round::default(),
+            root_clock: RootClock::default(),
             seam,
             host,
             registry,
@@ -222,6 +232,27 @@ impl Shared {
     #[inline(always)]
     pub(crate) fn signals(&self) -> u32 {
         self.signals.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets or clears one of the signals.
+    pub(crate) fn signal(&self, bit: u32, on: bool) {
+        if on {
+            self.signals.0.fetch_or(bit, Ordering::SeqCst);
+        } else {
+            self.signals.0.fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    /// From the start on, work units and the root's own time are counted.
+    pub(crate) fn meter(&mut self) {
+        self.threads
+            .iter_mut()
+            .for_each(|thread| thread.counts.units = Some(UnitCounter::default()));
+    }
+
+    /// Whether [`Shared::meter`] was called.
+    pub(crate) fn is_metered(&self) -> bool {
+        self.threads.iter().any(|thread| thread.counts.units.is_some())
     }
 
     pub(crate) fn signals_word(&self) -> &AtomicU32 {
@@ -434,7 +465,7 @@ impl Shared {
         }
     }
 
-    fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         for thread in 0..self.threads.len() {
             self.seam.unpark(thread);
         }
@@ -719,7 +750,9 @@ impl Shared {
     /// Whether the thread that runs a tree's top task computes something: that task, or what it took on top of a wait.
     pub(crate) fn advances(&self, base: &Base) -> bool {
         let thread = base.thread().and_then(|thread| self.threads.get(thread as usize));
-        thread.is_some_and(|thread| thread.account.state() == ThreadState::Working)
+        // A benchmark ends soon.
+        let state = thread.map(|thread| thread.account.state());
+        matches!(state, Some(ThreadState::Working | ThreadState::Bench))
     }
 
     /// The leased tasks that threads wait for, with their holders: where to leapfrog.

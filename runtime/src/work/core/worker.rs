@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::deque::Steal;
-use super::shared::{Counts, Incoming, Injected, RootWork, Shared, ThreadShared};
+use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadShared};
 use super::slot::{
     Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, panic_text, state,
 };
-use crate::meter::ThreadState;
+use crate::meter::{ThreadState, UnitCounter};
 use crate::work::context::Context;
 use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
@@ -29,16 +29,19 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     /// This thread's part of `shared`, which keeps it alive.
     me: NonNull<ThreadShared>,
-    /// The pool's signals, in `shared` too.
-    signals: NonNull<AtomicU32>,
+    /// The pool's signals, in `shared` too; while the root runs its own code, a word that is never zero: see `round`.
+    pub(super) signals: Cell<NonNull<AtomicU32>>,
     index: u32,
     random: Cell<u64>,
     /// Waits on this stack that took unrelated work.
     nesting: Cell<u32>,
     /// How often users' code on this thread was told to stop.
     told: Cell<u64>,
-    /// Below this address of the stack no unrelated work is taken.
+    /// Below this address of the stack, half-way down, no unrelated work is taken.
     stack_watermark: usize,
+    stack_bytes: usize,
+    /// The last round it took part in.
+    pub(super) rounds: Cell<u64>,
 }
 
 enum Found {
@@ -59,7 +62,7 @@ impl Worker {
         let top = std::ptr::from_ref(&here) as usize;
         let me = NonNull::from(&shared.threads[index as usize]);
         Self {
-            signals: NonNull::from(shared.signals_word()),
+            signals: Cell::new(NonNull::from(shared.signals_word())),
             shared,
             me,
             index,
@@ -67,6 +70,8 @@ impl Worker {
             nesting: Cell::new(0),
             told: Cell::new(0),
             stack_watermark: top.saturating_sub(stack_bytes / 2),
+            stack_bytes,
+            rounds: Cell::new(0),
         }
     }
 
@@ -80,8 +85,14 @@ impl Worker {
         self.index
     }
 
+    /// Where the work units of this thread's tasks are counted, if they are.
     #[inline(always)]
-    fn me(&self) -> &ThreadShared {
+    pub(crate) fn units(&self) -> Option<&UnitCounter> {
+        self.me().counts.units.as_ref()
+    }
+
+    #[inline(always)]
+    pub(super) fn me(&self) -> &ThreadShared {
         // SAFETY: points into `shared`, which this worker keeps alive and whose threads never move.
         unsafe { self.me.as_ref() }
     }
@@ -91,8 +102,8 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn signals_after_push(&self) -> u32 {
         self.me().deque.light_fence();
-        // SAFETY: points into `shared`, which this worker keeps alive.
-        unsafe { self.signals.as_ref() }.load(Ordering::Relaxed)
+        // SAFETY: points into `shared`, which this worker keeps alive, or to a static.
+        unsafe { self.signals.get().as_ref() }.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -212,14 +223,19 @@ impl Worker {
         halt == Halt::Leave && self.told.get() == told
     }
 
-    /// Answers the signals a join saw. Whether its children may have results already.
+    /// Answers the signals a join saw. Whether its children may have results already, or it is the root's.
     #[cold]
     #[inline(never)]
     fn attend(&self, parent: &Frame) -> Result<bool, Stop> {
         // SAFETY: the parent is the calling task.
         let halt = self.shared.attend(self.index, || unsafe { parent.base() });
-        // SAFETY: as above.
-        halt.map_or_else(|| Ok(self.may_recover(parent)), |halt| Err(self.stop(halt)))
+        if let Some(halt) = halt {
+            return Err(self.stop(halt));
+        }
+        if self.shared.signals() & ROUND != 0 {
+            self.take_part(true);
+        }
+        Ok(self.may_recover(parent) || self.is_at_root())
     }
 
     /// Whether a child of the calling task, whose frame this is, may have a result already.
@@ -250,6 +266,7 @@ impl Worker {
         slot: &Slot<B>,
         place: isize,
     ) -> Result<(A::Output, B::Output), Stop> {
+        let _not_root = self.leave_root();
         let guard = FirstGuard::<A, B> { worker: self, slot, place, first: PhantomData };
         let mut place = place;
         // SAFETY: this worker owns its deque, and nothing was pushed after the slot.
@@ -456,6 +473,7 @@ impl Worker {
         // SAFETY: the slot is in a frame (or box) of this thread's.
         let header = unsafe { slot.as_ref() };
         let is_final = || state::is_final(header.state.load(Ordering::Acquire));
+        let _not_root = self.leave_root();
         let mut looks = 0;
         let mut waiting = false;
         let me = self.me();
@@ -474,6 +492,9 @@ impl Worker {
                     header.state.store(state::ABANDONED, Ordering::Relaxed);
                     break;
                 }
+            }
+            if !halted && self.shared.signals() & ROUND != 0 {
+                self.take_part(false);
             }
             let unrelated = !halted && self.may_take_unrelated();
             if let Some(found) = self.find(Some(slot), floor, unrelated) {
@@ -516,9 +537,18 @@ impl Worker {
     }
 
     fn may_take_unrelated(&self) -> bool {
+        self.nesting.get() < self.shared.nesting_bound && self.has_stack()
+    }
+
+    /// Whether half of the stack is left, for something that has nothing to do with what is on it.
+    pub(super) fn has_stack(&self) -> bool {
         let here = 0u8;
-        self.nesting.get() < self.shared.nesting_bound
-            && std::ptr::from_ref(&here) as usize > self.stack_watermark
+        std::ptr::from_ref(&here) as usize > self.stack_watermark
+    }
+
+    /// Bytes of stack that are left where [`Worker::has_stack`].
+    pub(super) fn stack_left(&self) -> usize {
+        self.stack_bytes / 2
     }
 
     /// Looks for something to run: own deque, below the awaited slot, then anything if `unrelated`.
@@ -613,7 +643,11 @@ impl Worker {
             (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
         };
         let outcome = outcome.map_err(|stop| locate(stop, base.name, || base.path.clone()));
-        host.task_ran(started.elapsed());
+        let time = started.elapsed();
+        host.task_ran(time);
+        if outcome.is_ok() {
+            host.task_done(&task.owner, task.lease, &task.body, time);
+        }
         host.finished(task.owner, task.lease, outcome);
     }
 
@@ -621,6 +655,7 @@ impl Worker {
         let frame = Frame::top(&root.base);
         Counts::add(&self.me().counts.tops, 1);
         let context = Context::new(frame, self);
+        let _at_root = self.enter_root();
         (root.run)(&context);
     }
 
@@ -632,6 +667,9 @@ impl Worker {
         let mut looks = 0;
         let mut idle = true;
         loop {
+            if self.shared.signals() & ROUND != 0 && !self.shared.is_closing() {
+                self.take_part(false);
+            }
             if let Some(found) = self.find(None, isize::MIN, true) {
                 if idle {
                     idle = false;

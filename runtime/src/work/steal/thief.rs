@@ -266,6 +266,11 @@ impl Thief {
         }
     }
 
+    /// What idle threads of this node wait for, while it wants work.
+    pub fn waiting(&self) -> Option<ThreadState> {
+        self.waiting.filter(|_| self.hungry)
+    }
+
     /// Requests given up waiting for: inside the cluster, and between clusters.
     pub fn timeouts(&self) -> [u64; 2] {
         self.timeouts

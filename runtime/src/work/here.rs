@@ -1,0 +1,163 @@
+//! Runs a job on the calling thread and its stack, alone: no other threads, no node, nobody who could steal.
+//!
+//! For benchmarks on compute threads: what runs here has a pool of its own, so that none of it is in the node's deques,
+//! leases or counters, and shared objects of its own. Must not know what it is run for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::pool::{Note, Pool, PoolConfig, Seam};
+use super::registry::{JobEntry, Registry};
+use super::solo::{Alone, into_failure};
+use super::task::{Failure, Outcome};
+
+/// Nobody wakes a thread that runs alone, and what it waits for is in its own hands: a wait is never long. It does not
+/// park, for that would take the wake-ups meant for the compute thread it is.
+const NAP: Duration = Duration::from_millis(1);
+
+struct Nap;
+
+impl Seam for Nap {
+    fn start(
+        &self,
+        _thread: usize,
+        _name: String,
+        _stack_bytes: usize,
+        _body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
+    fn park(&self, _thread: usize, timeout: Option<Duration>) {
+        std::thread::sleep(timeout.unwrap_or(NAP).min(NAP));
+    }
+
+    fn unpark(&self, _thread: usize) {}
+
+    fn pass(&self, _thread: usize, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn join(&self) {}
+}
+
+/// Runs the job to its end within so much stack, and tells how long it took. `begun` gets the pool before that, so that
+/// others can halt it.
+///
+/// # Errors
+/// The job's failure, or that it was halted.
+pub(crate) fn run(
+    registry: &Arc<Registry>,
+    entry: &JobEntry,
+    body: &Bytes,
+    stack_bytes: usize,
+    begun: impl FnOnce(&Pool),
+) -> Result<(Outcome, Duration), Failure> {
+    let host = Arc::new(Alone::new(registry.clone(), |_: Note| {}));
+    let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
+    let started = tokio::time::Instant::now();
+    let work = (entry, body.clone());
+    let outcome = Pool::run_alone(&config, registry.clone(), Arc::new(Nap), host, work, begun);
+    let took = started.elapsed();
+    outcome.map(|outcome| (outcome, took)).map_err(into_failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::super::{Context, Job, Stop, Task, encode_job};
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Fib(u32);
+
+    impl Task for Fib {
+        type Output = u64;
+        const NAME: &'static str = "fib";
+
+        fn run(self, cx: &Context) -> Result<u64, Stop> {
+            match self.0 {
+                0 | 1 => Ok(self.0.into()),
+                99 => panic!("no such number"),
+                n => {
+                    let (a, b) = cx.join(Fib(n - 1), Fib(n - 2))?;
+                    Ok(a + b)
+                }
+            }
+        }
+    }
+
+    /// Joins, spawns, and does both again on its own stack while it runs, as a compute thread does in a benchmark.
+    #[derive(Clone, Serialize, Deserialize)]
+    struct Nested {
+        n: u32,
+        deeper: u32,
+        endless: bool,
+    }
+
+    impl Job for Nested {
+        const NAME: &'static str = "nested";
+        const ABOUT: &'static str = "for tests";
+
+        fn register(registry: &mut Registry) {
+            registry.task::<Fib>();
+        }
+
+        fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+            if self.endless {
+                loop {
+                    cx.call(Fib(10))?;
+                }
+            }
+            let spawned = cx.spawn(Fib(self.n));
+            let (a, _) = cx.join(Fib(self.n), Fib(3))?;
+            let inner = match self.deeper {
+                0 => 0,
+                deeper => start(Nested { deeper: deeper - 1, ..self }, |_| {})?.checksum,
+            };
+            let checksum = inner + a + spawned.take()?;
+            Ok(Outcome { checksum, result: serde_json::Value::Null })
+        }
+    }
+
+    fn start(job: Nested, begun: impl FnOnce(&Pool)) -> Result<Outcome, Failure> {
+        let mut registry = Registry::new();
+        registry.job::<Nested>();
+        let entry = *registry.find_job("nested").unwrap();
+        let body = encode_job(job).unwrap();
+        run(&Arc::new(registry), &entry, &body, 1 << 20, begun).map(|(outcome, _)| outcome)
+    }
+
+    #[test]
+    fn a_job_runs_on_this_very_stack_and_within_itself() {
+        let job = Nested { n: 12, deeper: 0, endless: false };
+        assert_eq!(start(job.clone(), |_| {}).unwrap().checksum, 2 * 144);
+        assert_eq!(start(Nested { deeper: 2, ..job }, |_| {}).unwrap().checksum, 6 * 144);
+    }
+
+    #[test]
+    fn a_failure_is_told_and_leaves_no_trace() {
+        let job = Nested { n: 99, deeper: 0, endless: false };
+        for _ in 0..2 {
+            let failure = start(job.clone(), |_| {}).unwrap_err();
+            assert!(failure.panicked && failure.message == "no such number", "{failure:?}");
+        }
+        assert!(start(Nested { n: 3, ..job }, |_| {}).is_ok());
+    }
+
+    #[test]
+    fn others_can_halt_it() {
+        let job = Nested { n: 3, deeper: 0, endless: true };
+        let failure = start(job, |pool| {
+            let pool = pool.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(5));
+                pool.halt(super::super::Halt::Cancelled);
+            });
+        });
+        assert!(failure.unwrap_err().message.contains("halted"));
+    }
+}

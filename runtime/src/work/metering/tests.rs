@@ -1,0 +1,500 @@
+//! Nodes that are measured while they work: exactly in virtual time, and by orders of magnitude on real threads.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+
+use super::super::{
+    Context, Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, RealSeam, Registry,
+    Seam, Stop, Task, VirtualSeam, encode_job, steal,
+};
+use super::*;
+use crate::event::Recorder;
+use crate::id::{Epoch, Incarnation, JobId, NodeId};
+use crate::membership::{Member, View};
+use crate::meter::{LinkReport, Overheads, SpecId, SpeedReport, SpeedSource};
+use crate::net::{Address, LinkProfile, MemoryConfig, MemoryNet, Router};
+use crate::share::{Need, ShareConfig, Version, Versioned};
+use crate::wire::Kind;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Serialize, Deserialize)]
+struct Blob(#[serde(with = "serde_bytes")] Vec<u8>);
+
+impl Versioned for Blob {
+    const NAME: &'static str = "blob";
+    type Delta = ();
+
+    fn apply(&self, (): ()) -> Self {
+        Blob(self.0.clone())
+    }
+}
+
+/// Leaves that take modelled time, or so many turns, and say what they cost.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Leaves {
+    count: u64,
+    model_ms: u64,
+    turns: u32,
+    cost: Option<f64>,
+    blob: Option<Version>,
+}
+
+impl Leaves {
+    fn some(&self, count: u64) -> Self {
+        Self { count, ..self.clone() }
+    }
+}
+
+fn spin(turns: u32) {
+    let mut x = 1u64;
+    for turn in 0..turns {
+        x = std::hint::black_box(x.wrapping_mul(3) ^ u64::from(turn));
+    }
+}
+
+impl Task for Leaves {
+    type Output = u64;
+    const NAME: &'static str = "leaves";
+
+    fn run(self, cx: &Context) -> Result<u64, Stop> {
+        if self.count <= 1 {
+            if self.model_ms > 0 {
+                cx.model(Duration::from_millis(self.model_ms))?;
+            }
+            spin(self.turns);
+            return Ok(self.count);
+        }
+        let half = self.count / 2;
+        let (a, b) = cx.join(self.some(half), self.some(self.count - half))?;
+        Ok(a + b)
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        self.blob.iter().map(|version| Need::of::<Blob>(0, *version)).collect()
+    }
+
+    fn cost(&self) -> Option<f64> {
+        self.cost.filter(|_| self.count == 1)
+    }
+}
+
+/// Holds a thread until it is let go, without a call into the runtime.
+#[derive(Serialize, Deserialize)]
+struct Hold;
+
+static HELD: AtomicBool = AtomicBool::new(false);
+
+impl Task for Hold {
+    type Output = u64;
+    const NAME: &'static str = "hold";
+
+    fn run(self, _cx: &Context) -> Result<u64, Stop> {
+        while HELD.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(0)
+    }
+}
+
+/// Rounds of leaves, by each of the ways in which a root makes children.
+#[derive(Clone, Default, Serialize, Deserialize)]
+struct Rounds {
+    rounds: u64,
+    leaves: Leaves,
+    /// Modelled time of the root's own in each round.
+    own_ms: u64,
+    /// Published in each round, in bytes.
+    blob: usize,
+    holds: bool,
+}
+
+impl Job for Rounds {
+    const NAME: &'static str = "rounds";
+    const ABOUT: &'static str = "for tests";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Leaves>().task::<Hold>().versioned::<Blob>();
+    }
+
+    fn run(mut self, cx: &Context) -> Result<Outcome, Stop> {
+        let mut checksum = 0;
+        if self.holds {
+            checksum += cx.call(Hold)?;
+        }
+        for round in 0..self.rounds {
+            if self.own_ms > 0 {
+                cx.model(Duration::from_millis(self.own_ms))?;
+            }
+            if self.blob > 0 {
+                self.leaves.blob = Some(cx.put(0, Blob(vec![7; self.blob]))?);
+            }
+            let half = self.leaves.count / 2;
+            let (first, rest) =
+                (self.leaves.some(half), self.leaves.some(self.leaves.count - half));
+            checksum += match round % 4 {
+                0 => cx.call(self.leaves.clone())?,
+                1 => {
+                    let (a, b) = cx.join(first, rest)?;
+                    a + b
+                }
+                2 => cx.join_all([first, rest])?.into_iter().sum(),
+                _ => {
+                    let children = [cx.spawn(first), cx.spawn(rest)];
+                    cx.sync()?;
+                    let mut sum = 0;
+                    for child in children {
+                        sum += child.take()?;
+                    }
+                    sum
+                }
+            };
+            cx.iteration_done();
+        }
+        Ok(Outcome { checksum, result: serde_json::Value::Null })
+    }
+
+    /// The same leaves, few.
+    fn benchmark(&self) -> Option<Self> {
+        let leaves = Leaves { count: 8, turns: 20_000, cost: Some(1e9), ..Leaves::default() };
+        Some(Self { rounds: 4, leaves, ..Self::default() })
+    }
+}
+
+/// Virtual threads that take longer for all they do.
+struct Slow(Arc<VirtualSeam>, u32);
+
+impl Seam for Slow {
+    fn start(
+        &self,
+        thread: usize,
+        name: String,
+        stack_bytes: usize,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<()> {
+        self.0.start(thread, name, stack_bytes, body)
+    }
+
+    fn park(&self, thread: usize, timeout: Option<Duration>) {
+        self.0.park(thread, timeout);
+    }
+
+    fn unpark(&self, thread: usize) {
+        self.0.unpark(thread);
+    }
+
+    fn pass(&self, thread: usize, time: Duration) {
+        self.0.pass(thread, time * self.1);
+    }
+
+    fn join(&self) {
+        self.0.join();
+    }
+}
+
+/// Nodes of one job on a network in memory.
+struct Grid {
+    registry: Arc<Registry>,
+    engines: BTreeMap<&'static str, Engine>,
+    period: Duration,
+}
+
+impl Grid {
+    /// Nodes by name, cluster and how slow they are; 0: on real threads.
+    fn new(nodes: &[(&'static str, &str, u32)], threads: u32, period: Duration) -> Self {
+        let mut registry = Registry::new();
+        registry.job::<Rounds>();
+        let registry = Arc::new(registry);
+        let between = LinkProfile::default().delay(Duration::from_millis(5)).rate(4_000_000);
+        let network = MemoryNet::with(1, MemoryConfig { between, ..MemoryConfig::default() });
+        let member = |cluster: &str| Member {
+            incarnation: Incarnation(1),
+            cluster: cluster.into(),
+            address: Address::Memory,
+            threads,
+            leaving: false,
+        };
+        let mut view = View { epoch: Epoch(1), version: 1, ..View::default() };
+        for (name, cluster, _) in nodes {
+            view.members.insert((*name).into(), member(cluster));
+            let coordinators = &mut view.cluster_coordinators;
+            coordinators.entry((*cluster).into()).or_insert_with(|| (*name).into());
+        }
+        let engines = nodes.iter().map(|&(name, cluster, slow)| {
+            let node = NodeId::from(name);
+            let incarnation = Incarnation(1);
+            let peer = Peer { node: node.clone(), incarnation, cluster: cluster.into() };
+            let net = network.join(peer).unwrap();
+            let seam: Arc<dyn Seam> = match slow {
+                0 => RealSeam::new(),
+                slow => Arc::new(Slow(VirtualSeam::new(), slow)),
+            };
+            let config = EngineConfig {
+                job: JobId(1),
+                pool: PoolConfig { threads: threads as usize, ..PoolConfig::default() },
+                policy: steal::StealPolicy::default(),
+                share: ShareConfig::default(),
+                metering: Some(MeteringSettings::new(period, 3)),
+                results_bytes: 0,
+            };
+            let recorder = Recorder::new(node, incarnation, Instant::now(), 1 << 10);
+            let notes = Box::new(|_: Note| {});
+            let engine =
+                Engine::start(&config, registry.clone(), net.clone(), seam, recorder, notes);
+            let engine = engine.unwrap();
+            let router = Arc::new(Router::default());
+            router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, engine.inbox());
+            router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
+            net.start(router);
+            engine.view(&view);
+            tokio::task::spawn_local(engine.clone().drive());
+            (name, engine)
+        });
+        let engines = engines.collect();
+        Self { registry, engines, period }
+    }
+
+    fn run(&self, node: &str, job: Rounds) -> oneshot::Receiver<Result<Outcome, Failure>> {
+        let (tell, told) = oneshot::channel();
+        let entry = self.registry.find_job("rounds").unwrap();
+        self.engines[node].run_job(entry, encode_job(job).unwrap(), move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        told
+    }
+
+    fn end_period(&self) -> BTreeMap<&'static str, PeriodMeasure> {
+        let now = Instant::now();
+        self.engines.iter().map(|(name, engine)| (*name, engine.end_period(now))).collect()
+    }
+
+    /// Speeds after so many periods.
+    async fn measure(&self, periods: u32) -> BTreeMap<&'static str, PeriodMeasure> {
+        for _ in 1..periods {
+            tokio::time::sleep(self.period).await;
+            self.end_period();
+        }
+        tokio::time::sleep(self.period).await;
+        self.end_period()
+    }
+
+    fn benchmark(&self) -> BenchmarkSpec {
+        let job = encode_job(Rounds::default()).unwrap();
+        self.registry.find_job("rounds").unwrap().benchmark(&job).unwrap().unwrap()
+    }
+
+    async fn close(self) {
+        for engine in self.engines.values() {
+            engine.close();
+            engine.closed().await;
+        }
+    }
+}
+
+fn on_tokio<F: Future<Output = ()>>(paused: bool, test: impl FnOnce() -> F) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(paused).build().unwrap();
+    LocalSet::new().block_on(&runtime, async { test().await });
+}
+
+fn speed(measure: &PeriodMeasure) -> SpeedReport {
+    measure.speed.expect("a speed was measured")
+}
+
+#[test]
+fn in_virtual_time_speeds_are_in_proportion_to_what_threads_can_do() {
+    on_tokio(true, || async {
+        for threads in [1, 2] {
+            let nodes = [("a", "x", 1), ("b", "x", 2), ("c", "y", 4)];
+            let grid = Grid::new(&nodes, threads, SECOND * 10);
+            let leaves = Leaves { count: 400, model_ms: 20, cost: Some(3.0), ..Leaves::default() };
+            // A third of its time the root is on its own; the node that holds it is no slower for that.
+            let told =
+                grid.run("a", Rounds { rounds: 40, leaves, own_ms: 1000, ..Rounds::default() });
+            let measures = grid.measure(3).await;
+            for (name, slow) in [("a", 1.0), ("b", 2.0), ("c", 4.0)] {
+                let report = speed(&measures[name]);
+                let expected = 3.0 / 0.02 * f64::from(threads) / slow;
+                // The clock's grain is a millisecond.
+                let off = report.speed / expected;
+                assert!((0.9..1.1).contains(&off), "{name}: {report:?}, expected {expected}");
+                assert_eq!((report.source, report.spec), (SpeedSource::Units, SpecId::DECLARED));
+                let measure = &measures[name];
+                assert_eq!(measure.times.total_ns(), u64::from(threads) * 10_000_000_000);
+                assert_eq!((measure.times.bench_ns, measure.load), (0, Load::default()));
+                let overheads = Overheads::of(&measure.times);
+                assert!(overheads.total > 0.0 && overheads.total < 0.9, "{name}: {overheads:?}");
+            }
+            // Told with field names, and the same again.
+            let bytes = rmp_serde::to_vec_named(&measures["c"]).unwrap();
+            assert_eq!(rmp_serde::from_slice::<PeriodMeasure>(&bytes).unwrap(), measures["c"]);
+            assert_eq!(told.await.unwrap().unwrap().checksum, 40 * 400);
+            grid.close().await;
+        }
+    });
+}
+
+#[test]
+fn links_between_clusters_are_known_from_what_they_carry_anyway() {
+    on_tokio(true, || async {
+        let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND * 10);
+        let leaves = Leaves { count: 200, model_ms: 20, ..Leaves::default() };
+        let job = Rounds { rounds: 20, leaves, blob: 2_000_000, ..Rounds::default() };
+        let told = grid.run("a", job);
+        let measures = grid.measure(2).await;
+        assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 200);
+        // The one that receives them from the other cluster knows; inside a cluster nobody asks. The round trip is
+        // known to whoever opened the link.
+        let mut links = measures["c"].links.clone();
+        let came = |links: &LinkReport| {
+            let link = links.estimates();
+            link.into_iter().find(|l| (l.from.as_str(), l.to.as_str()) == ("x", "y")).unwrap()
+        };
+        let bandwidth = came(&links).bandwidth.unwrap();
+        assert!((2e6..6e6).contains(&bandwidth), "{links:?}");
+        measures.values().for_each(|measure| links.merge(&measure.links));
+        let round_trip = came(&links).round_trip_us.unwrap();
+        assert!((8e3..13e3).contains(&round_trip), "{links:?}");
+        assert!(measures["b"].links.estimates().iter().all(|link| link.bandwidth.is_none()));
+        grid.close().await;
+    });
+}
+
+#[test]
+fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
+    on_tokio(true, || async {
+        let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND);
+        assert_eq!(grid.engines["b"].candidate(), None);
+        let leaves = Leaves { count: 50, model_ms: 7, ..Leaves::default() };
+        let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
+        let drawn = loop {
+            tokio::time::sleep(SECOND / 10).await;
+            if let Some(spec) = grid.engines["b"].candidate() {
+                break spec;
+            }
+        };
+        let crate::meter::BenchmarkWork::Tasks(tasks) = &drawn.work else { panic!("{drawn:?}") };
+        assert!(tasks.len() >= 4 && tasks.iter().all(|task| task.name.starts_with("leaves")));
+        // It can be run where it was never seen.
+        let goal = BenchmarkGoal {
+            at_least: Duration::ZERO,
+            at_most: Duration::ZERO,
+            stretch: Duration::ZERO,
+        };
+        let run = super::super::bench::run(&grid.registry, &drawn, 1, goal, || false).unwrap();
+        assert_eq!(run.repeats(), 1);
+        grid.engines["b"].benchmark(drawn);
+        assert_eq!(grid.engines["b"].candidate(), None);
+        assert_eq!(told.await.unwrap().unwrap().checksum, 100 * 50);
+        // In virtual time nothing is run.
+        assert_eq!(grid.end_period()["b"].times.bench_ns, 0);
+        grid.close().await;
+    });
+}
+
+#[test]
+fn a_node_whose_tasks_take_twice_as_long_is_told_half_as_fast() {
+    on_tokio(false, || async {
+        // At the same time, and asleep for most of it: what else the machine has to do is the same for both, and little.
+        let grid = |model_ms| {
+            let leaves = Leaves { count: 64, model_ms, cost: Some(1.0), ..Leaves::default() };
+            let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 2);
+            let told = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
+            (grid, told)
+        };
+        let (fast, slow) = (grid(10), grid(20));
+        let measures = tokio::join!(fast.0.measure(4), slow.0.measure(4));
+        let (fast_speed, slow_speed) = (speed(&measures.0["a"]), speed(&measures.1["a"]));
+        let ratio = fast_speed.speed / slow_speed.speed;
+        assert!((1.2..3.3).contains(&ratio), "{fast_speed:?} and {slow_speed:?}");
+        for (grid, told) in [fast, slow] {
+            grid.close().await;
+            told.await.unwrap().unwrap_err();
+        }
+    });
+}
+
+#[test]
+fn a_benchmark_on_a_busy_pool_ends_and_leaves_all_as_it_is() {
+    on_tokio(false, || async {
+        let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
+        let leaves = Leaves { count: 500, turns: 2_000, ..Leaves::default() };
+        let job = Rounds { rounds: 20, leaves, ..Rounds::default() };
+        let spec = grid.benchmark();
+        let mut told = grid.run("a", job.clone());
+        grid.engines["a"].benchmark(spec.clone());
+        let (mut times, mut runs) = (Times::default(), 1);
+        let report = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut told => {
+                    assert_eq!(outcome.unwrap().unwrap().checksum, 20 * 500);
+                    told = grid.run("a", job.clone());
+                    runs += 1;
+                }
+                () = tokio::time::sleep(grid.period) => {}
+            }
+            let measure = grid.end_period().remove("a").unwrap();
+            times += measure.times;
+            if let Some(report) = measure.speed {
+                break report;
+            }
+        };
+        assert_eq!((report.source, report.spec), (SpeedSource::Benchmark, spec.id()));
+        assert!(report.speed > 0.0 && times.bench_ns > 0 && times.working_ns > 0, "{times:?}");
+        assert_eq!(told.await.unwrap().unwrap().checksum, 20 * 500);
+        // Nothing of the benchmark's tasks is among the job's.
+        let tasks = grid.engines["a"].statistics(false).counters.tasks;
+        // In each four rounds a call's and a join's child are in the tree, and of a batch of two nothing more.
+        let of_round = [2 * 500 - 1, 2 * 500 - 2, 2 * 500 - 2, 2 * 500 - 2];
+        assert_eq!(tasks.spawned, runs * 5 * of_round.iter().sum::<u64>());
+        assert_eq!(tasks.executed, tasks.spawned + runs);
+        grid.close().await;
+    });
+}
+
+#[test]
+fn a_thread_that_never_comes_by_is_not_waited_for() {
+    on_tokio(false, || async {
+        HELD.store(true, Ordering::Release);
+        let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
+        let told = grid.run("a", Rounds { holds: true, ..Rounds::default() });
+        tokio::time::sleep(SECOND / 10).await;
+        grid.engines["a"].benchmark(grid.benchmark());
+        let report = loop {
+            tokio::time::sleep(grid.period).await;
+            if let Some(report) = grid.end_period().remove("a").unwrap().speed {
+                break report;
+            }
+        };
+        // One thread's, for two; how good that is is not known.
+        assert!(report.speed > 0.0 && report.relative_error >= 0.25, "{report:?}");
+        HELD.store(false, Ordering::Release);
+        assert_eq!(told.await.unwrap().unwrap().checksum, 0);
+        grid.close().await;
+    });
+}
+
+#[test]
+fn a_benchmark_that_does_not_end_is_halted_with_the_node() {
+    on_tokio(false, || async {
+        let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
+        let endless = Rounds {
+            rounds: u64::MAX,
+            leaves: Leaves { count: 9, ..Leaves::default() },
+            ..Rounds::default()
+        };
+        let body: Bytes = crate::wire::encode_payload(&endless).unwrap();
+        grid.engines["a"].benchmark(BenchmarkSpec::of_job("rounds", body));
+        tokio::time::sleep(SECOND / 2).await;
+        let measure = grid.end_period().remove("a").unwrap();
+        assert!(measure.speed.is_none() && measure.times.bench_ns > 0, "{measure:?}");
+        // Ends, or this test does not.
+        grid.close().await;
+    });
+}
