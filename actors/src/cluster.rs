@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
-use springtide_runtime::meter::{NodeReport, Statistics, Tally};
+use springtide_runtime::meter::{
+    BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, Scale, SpecId, SpeedReport,
+    Statistics, Tally,
+};
 use springtide_runtime::remote::{Hub, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
@@ -18,6 +21,7 @@ use tokio::time::Instant;
 use crate::admit;
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, WORKER, cluster_coordinator_name, coordinator_name};
+use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::worker::{Finish, NewView, Worker};
 
 /// How long a worker may take to take in a view.
@@ -38,6 +42,21 @@ pub struct ClusterCoordinator {
     periods: u64,
     /// Watches the workers.
     detector: Detector,
+    measured: BTreeMap<NodeId, Measured>,
+    /// A benchmark that a worker proposes.
+    candidate: Option<BenchmarkSpec>,
+    /// What the coordinator last told.
+    told: ClusterTold,
+    /// Bytes to other clusters when the last period ended.
+    wide_bytes: u64,
+}
+
+/// A worker's numbers over its reports.
+#[derive(Default)]
+struct Measured {
+    history: History,
+    speed: Option<SpeedReport>,
+    links: LinkReport,
 }
 
 impl ClusterCoordinator {
@@ -53,6 +72,10 @@ impl ClusterCoordinator {
             tally: Tally::new(),
             periods: 0,
             detector: Detector::new(Patience::CLUSTER, Instant::now()),
+            measured: BTreeMap::new(),
+            candidate: None,
+            told: ClusterTold::default(),
+            wide_bytes: 0,
         }
     }
 
@@ -170,6 +193,11 @@ impl ClusterCoordinator {
         self.periods += 1;
         let mut statistics = self.tally.total();
         statistics.latencies = self.tally.take_latencies();
+        let adapts = self.spec.params.mode != Mode::Static;
+        let scale = self.scale();
+        let aggregate = adapts.then(|| self.aggregate(&scale));
+        let mut links = LinkReport::default();
+        self.measured.values().for_each(|measured| links.merge(&measured.links));
         let message = ClusterPeriod {
             job: self.spec.id,
             cluster: self.cluster.clone(),
@@ -177,8 +205,110 @@ impl ClusterCoordinator {
             seq: self.periods,
             workers: self.joined.len() as u32,
             statistics,
+            aggregate,
+            scale,
+            links,
+            candidate: self.candidate.clone().filter(|_| self.told.benchmark.is_none()),
+            benchmark: self.told.benchmark.as_ref().map(BenchmarkSpec::id),
         };
-        self.tell_coordinator(message, ctx);
+        let Some(node) = &self.view.coordinator else { return };
+        let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
+        let period = Duration::from_millis(self.spec.params.period_ms.max(100));
+        let call = remote.send(message).deadline(period.max(Duration::from_secs(1))).start();
+        ctx.spawn(call.into_actor(self).map(|answer, cluster, _| match answer {
+            Ok(told) => cluster.take_told(told),
+            Err(error) => {
+                tracing::info!(%error, "an aggregate did not arrive; the next holds the same sums");
+            }
+        }));
+    }
+
+    fn take_told(&mut self, mut told: ClusterTold) {
+        // It is sent when it is another.
+        told.benchmark = told.benchmark.or_else(|| self.told.benchmark.take());
+        self.told = told;
+    }
+
+    /// What the workers' speeds are compared in: as the coordinator says, or else as suits them.
+    fn scale(&self) -> Scale {
+        let own = Scale::from_reports(self.measured.values().filter_map(|m| m.speed.as_ref()));
+        if self.told.agreed.is_none() {
+            return own;
+        }
+        let mut factors = own.factors;
+        for (spec, factor) in &self.told.scale.factors {
+            factors.insert(*spec, *factor);
+        }
+        // The first to know work units tells the others by its report.
+        let spec = if own.spec == SpecId::DECLARED { own.spec } else { self.told.scale.spec };
+        Scale { spec, factors }
+    }
+
+    /// The period's aggregate; the period of every worker is closed by it.
+    fn aggregate(&mut self, scale: &Scale) -> ClusterAggregate {
+        let settings = &self.spec.params.settings;
+        let agreed =
+            self.told.agreed.unwrap_or_else(|| Agreed::of(&Memory::new(settings), settings));
+        let view = &self.view;
+        let of_cluster = |node: &NodeId| view.cluster_of(node) == Some(&self.cluster);
+        self.measured.retain(|node, _| of_cluster(node));
+        let mut workers = Vec::new();
+        for node in view.in_cluster(&self.cluster) {
+            let Some(member) = view.members.get(node) else { continue };
+            // One that has never reported is joining.
+            let mut worker = self
+                .measured
+                .get_mut(node)
+                .and_then(|measured| measured.history.close_period())
+                .unwrap_or_else(|| WorkerStats {
+                    node: node.clone(),
+                    incarnation: member.incarnation,
+                    threads: member.threads,
+                    ..WorkerStats::default()
+                });
+            worker.leaving = member.leaving;
+            if let Some(measured) = self.measured.get(node)
+                && worker.speed.is_some()
+                && let Some(known) = measured.speed.as_ref().and_then(|told| scale.compare(told))
+            {
+                (worker.speed, worker.speed_error) =
+                    (Some(known.speed), known.relative_error.min(1.0));
+            }
+            workers.push(worker);
+        }
+        let mut aggregate = ClusterAggregate::of(&workers, &agreed);
+        let wide_bytes = self.tally.total().counters.bytes.wide;
+        let sent = wide_bytes.saturating_sub(self.wide_bytes);
+        self.wide_bytes = wide_bytes;
+        let period_s = self.spec.params.period_ms.max(100) as f64 * 1e-3;
+        aggregate.uplink = Uplink { bandwidth: None, used: Some(sent as f64 / period_s) };
+        aggregate
+    }
+
+    /// A worker's measures of a period.
+    fn measure(&mut self, report: &NodeReport, measure: PeriodMeasure) {
+        let scale = self.scale();
+        let measured = self.measured.entry(report.node.clone()).or_default();
+        measured.links = measure.links;
+        measured.speed = measure.speed.or(measured.speed);
+        let known = measured.speed.as_ref().and_then(|speed| scale.compare(speed));
+        let Overheads { total, intra, inter } = Overheads::of(&measure.times);
+        let worker = WorkerStats {
+            node: report.node.clone(),
+            incarnation: report.incarnation,
+            threads: measure.threads,
+            speed: known.map(|known| known.speed),
+            speed_error: known.map_or(0.0, |known| known.relative_error.min(1.0)),
+            overhead: total,
+            overhead_intra: intra,
+            overhead_inter: inter,
+            age: 0,
+            joined: u32::try_from(report.seq.saturating_sub(1)).unwrap_or(u32::MAX),
+            leaving: false,
+        };
+        if let Some(oddity) = measured.history.report(worker, &self.spec.params.settings) {
+            tracing::warn!("{oddity}");
+        }
     }
 }
 
@@ -205,6 +335,23 @@ pub struct Period {
     pub view: (Epoch, u64),
     /// The sums since the job's start.
     pub report: NodeReport,
+    /// What was measured in the period; absent where nothing is.
+    #[serde(default)]
+    pub measure: Option<PeriodMeasure>,
+    /// A benchmark that this worker proposes, while the job has none.
+    #[serde(default)]
+    pub candidate: Option<BenchmarkSpec>,
+    /// The benchmark that it has been told of.
+    #[serde(default)]
+    pub benchmark: Option<SpecId>,
+}
+
+/// What a worker is told in answer to its period.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerTold {
+    /// The job's benchmark, if the worker has another or none.
+    pub benchmark: Option<BenchmarkSpec>,
 }
 
 /// To the cluster's coordinator, by a worker: it lives. Answered by whether it is a member; one that is not was declared dead.
@@ -270,6 +417,36 @@ pub struct ClusterPeriod {
     pub workers: u32,
     /// Sum over the workers since the job's start; latencies since the aggregate before.
     pub statistics: Statistics,
+    /// The period as the policy sees it; absent where nothing is adapted.
+    #[serde(default)]
+    pub aggregate: Option<ClusterAggregate>,
+    /// What the aggregate's speeds are in.
+    #[serde(default)]
+    pub scale: Scale,
+    /// What the cluster's nodes have seen of links.
+    #[serde(default)]
+    pub links: LinkReport,
+    /// A benchmark that a worker proposes, while the job has none.
+    #[serde(default)]
+    pub candidate: Option<BenchmarkSpec>,
+    /// The benchmark that this cluster has been told of.
+    #[serde(default)]
+    pub benchmark: Option<SpecId>,
+}
+
+/// What a cluster's coordinator is told in answer to its aggregate: all that the clusters must agree on, and what a
+/// successor of the job's coordinator needs to know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterTold {
+    /// By what the worst workers are chosen.
+    pub agreed: Option<Agreed>,
+    /// What was learned so far.
+    pub memory: Option<Memory>,
+    /// What speeds are compared in.
+    pub scale: Scale,
+    /// The job's benchmark, if the cluster has another or none.
+    pub benchmark: Option<BenchmarkSpec>,
 }
 
 /// To the cluster's coordinator: the job has ended; stop the workers and send their last words.
@@ -296,12 +473,12 @@ pub struct ClusterFinal {
 
 remote_message! {
     "joined" => Joined;
-    "period" => Period;
+    "period" => Period -> WorkerTold;
     "alive" => Alive -> bool;
     "silent" => Silent;
     "cluster-alive" => ClusterAlive;
     "cluster-joined" => ClusterJoined;
-    "cluster-period" => ClusterPeriod;
+    "cluster-period" => ClusterPeriod -> ClusterTold;
     "finish-cluster" => FinishCluster -> ClusterFinal;
 }
 
@@ -387,16 +564,25 @@ impl Handler<Alive> for ClusterCoordinator {
 }
 
 impl Handler<Period> for ClusterCoordinator {
-    type Result = ();
+    type Result = MessageResult<Period>;
 
-    fn handle(&mut self, message: Period, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: Period, ctx: &mut Self::Context) -> Self::Result {
         if message.view < (self.view.epoch, self.view.version) {
             self.send_view(&message.report.node, ctx);
+        }
+        if let Some(measure) = message.measure {
+            self.measure(&message.report, measure);
+        }
+        if self.told.benchmark.is_none() {
+            self.candidate = self.candidate.take().or(message.candidate);
         }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
         if let Err(error) = self.tally.put(node.clone(), incarnation.0, seq, statistics) {
             tracing::warn!(%node, %error, "a worker's report is malformed; its last one counts");
         }
+        let benchmark = self.told.benchmark.clone();
+        let benchmark = benchmark.filter(|spec| message.benchmark != Some(spec.id()));
+        MessageResult(WorkerTold { benchmark })
     }
 }
 

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use serde::{Serialize, de::DeserializeOwned};
 use springtide_runtime::id::{Epoch, Incarnation, JobId};
 use springtide_runtime::membership::{Member, View};
-use springtide_runtime::meter::{BenchmarkSpec, Measurement, NodeReport, SpecId, Statistics};
+use springtide_runtime::meter::{
+    BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
+};
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
@@ -21,7 +23,7 @@ use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
     MemberLost, NoteKind, Release, Shutdown,
 };
-use crate::policy::{Offer, Request};
+use crate::policy::{ClusterAggregate, Offer, Request};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
@@ -31,7 +33,7 @@ use crate::scheduler::{
     WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
-use crate::worker::{FinalReport, Finish, NewView};
+use crate::worker::{FinalReport, Finish, Leave, NewView};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -201,7 +203,8 @@ fn report() -> NodeReport {
 fn messages_of_a_job() {
     let job = JobId(3);
     let (client, scheduler) = (contact("client-1"), contact("head"));
-    message(&Assign { spec: spec(), view: job_view(), client, scheduler });
+    let benchmark = None;
+    message(&Assign { spec: spec(), view: job_view(), client, scheduler, benchmark });
     answer::<Result<(), AssignError>>("assign-ok", &Ok(()));
     let busy = AssignError::Busy { node: "ams-1".into(), job };
     answer::<Result<(), AssignError>>("assign-busy", &Err(busy));
@@ -224,12 +227,27 @@ fn messages_of_the_coordinator_tree() {
     let (node, incarnation) = ("ams-1".into(), Incarnation(5));
     message(&Joined { job, node, incarnation, threads: 1 });
     let view = (Epoch(1), 3);
-    message(&Period { job, view, report: report() });
+    let measure = PeriodMeasure { threads: 2, ..PeriodMeasure::default() };
+    let (candidate, benchmark) = (None, Some(SpecId(9)));
+    message(&Period { job, view, report: report(), measure: Some(measure), candidate, benchmark });
+    message(&Leave { job, deadline_ms: Some(5000) });
     message(&ClusterJoined { job, cluster: "ams".into(), workers: 2 });
     let statistics = Statistics { threads: 2, ..Statistics::default() };
     let cluster = "ams".into();
     let statistics_now = statistics.clone();
-    message(&ClusterPeriod { job, cluster, view, seq: 1, workers: 2, statistics: statistics_now });
+    message(&ClusterPeriod {
+        job,
+        cluster,
+        view,
+        seq: 1,
+        workers: 2,
+        statistics: statistics_now,
+        aggregate: Some(ClusterAggregate::default()),
+        scale: Scale::default(),
+        links: LinkReport::default(),
+        candidate: None,
+        benchmark: Some(SpecId(9)),
+    });
     let (node, incarnation): (springtide_runtime::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
     message(&Alive { job, node: node.clone(), incarnation, view });
     message(&Silent { job, node: node.clone(), silent_ms: 2900 });

@@ -15,7 +15,7 @@ use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{
-    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe,
+    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
     USUAL_QUOTA_PERIOD,
 };
 use springtide_runtime::net::{Inbox, Net, Router};
@@ -25,7 +25,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry, Seam, bench,
+    Engine, EngineConfig, MeteringSettings, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry,
+    Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -37,6 +38,7 @@ use crate::job::{
     Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
     coordinator_name,
 };
+use crate::policy::Mode;
 use crate::scheduler::MeasureSpeed;
 
 /// Histograms travel with every so many reports (and with the last).
@@ -98,6 +100,8 @@ struct Running {
     engine: Engine,
     inbox: Arc<dyn Inbox>,
     reports: u64,
+    /// The job's benchmark, once it was told.
+    benchmark: Option<SpecId>,
     /// Periodic work of this job.
     timers: Vec<SpawnHandle>,
     /// Watches the cluster's coordinator.
@@ -171,7 +175,7 @@ impl Worker {
     fn take_part(&mut self, assign: Assign, ctx: &mut Context<Self>) -> Result<(), AssignError> {
         self.check(&assign)?;
         self.stop_measuring();
-        let Assign { spec, view, client, scheduler } = assign;
+        let Assign { spec, view, client, scheduler, benchmark } = assign;
         let node = self.me();
         for contact in [&client, &scheduler] {
             if contact.node != node {
@@ -188,6 +192,10 @@ impl Worker {
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
         engine.view(&view);
         actix_rt::spawn(engine.clone().drive());
+        let known = benchmark.as_ref().map(BenchmarkSpec::id);
+        if let Some(benchmark) = benchmark {
+            engine.benchmark(benchmark);
+        }
         let cluster = self.net.me().cluster.clone();
         let hosts_cluster = view.cluster_coordinators.get(&cluster) == Some(&node);
         let cluster_coordinator = hosts_cluster.then(|| {
@@ -217,6 +225,7 @@ impl Worker {
             engine,
             inbox,
             reports: 0,
+            benchmark: known,
             timers: vec![period, alive],
             detector: Detector::new(Patience::CLUSTER, Instant::now()),
             coordinator,
@@ -248,7 +257,8 @@ impl Worker {
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },
-            metering: None,
+            metering: (spec.params.mode != Mode::Static)
+                .then(|| MeteringSettings::new(period_of(spec), seed)),
             results_bytes: RESULTS_BYTES,
         };
         // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
@@ -321,16 +331,31 @@ impl Worker {
         let period = Duration::from_millis(running.spec.params.period_ms.max(100));
         let view = (running.view.epoch, running.view.version);
         let engine = running.engine.clone();
+        let measures = running.spec.params.mode != Mode::Static;
+        let measure = measures.then(|| engine.end_period(Instant::now()));
+        let benchmark = running.benchmark;
+        let candidate = engine.candidate().filter(|_| benchmark.is_none());
+        let message = Period { job, view, report, measure, candidate, benchmark };
         let sent = async move {
             let start = Instant::now();
-            match remote.send(Period { job, view, report }).deadline(period).await {
-                Ok(()) => engine.round_trip(start.elapsed()),
+            match remote.send(message).deadline(period).await {
+                Ok(told) => {
+                    engine.round_trip(start.elapsed());
+                    return told.benchmark;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a report did not arrive; the next holds the same sums");
                 }
             }
+            None
         };
-        ctx.spawn(sent.into_actor(self));
+        ctx.spawn(sent.into_actor(self).map(move |benchmark, worker, _| {
+            let running = worker.running.as_mut().filter(|running| running.spec.id == job);
+            if let (Some(running), Some(benchmark)) = (running, benchmark) {
+                running.benchmark = Some(benchmark.id());
+                running.engine.benchmark(benchmark);
+            }
+        }));
     }
 
     /// Tells the cluster's coordinator that this node lives, and looks whether it does.
@@ -421,6 +446,11 @@ impl Worker {
             }
         }
     }
+}
+
+/// The job's statistics period.
+fn period_of(spec: &JobSpec) -> Duration {
+    Duration::from_millis(spec.params.period_ms.max(100))
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {

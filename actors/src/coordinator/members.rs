@@ -45,6 +45,11 @@ struct Departure {
 }
 
 impl Changes {
+    /// Granted nodes that are no members yet.
+    pub(super) fn coming(&self) -> u32 {
+        u32::try_from(self.granted.len() + self.joining.len()).unwrap_or(u32::MAX)
+    }
+
     /// What those that have left had done.
     pub(super) fn departed(&self) -> &BTreeMap<ClusterId, Statistics> {
         &self.departed
@@ -91,6 +96,7 @@ impl Coordinator {
                     view: view.clone(),
                     client: self.client.clone(),
                     scheduler: self.scheduler.clone(),
+                    benchmark: self.adaptation.benchmark(),
                 };
                 let remote = self.hub.remote::<Worker>(node, WORKER);
                 (node.clone(), remote.send(assign).deadline(ASSIGN_WITHIN).start())

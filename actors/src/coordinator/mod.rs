@@ -1,12 +1,13 @@
 //! The coordinator: one a job, on the node that runs the job's root. It starts the root when all clusters have joined,
 //! passes on what the job reports, collects each period's aggregates, and ends the job in order.
 //!
-//! Its input and work are O(clusters). Adaptation decides here from the adaptation issue on.
+//! Its input and work are O(clusters). `adapt` carries adaptation out, `members` joins and leaves.
 
+mod adapt;
 mod members;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -23,13 +24,14 @@ use tokio::time::Instant;
 use crate::admit;
 use crate::client::Client;
 use crate::cluster::{
-    ClusterAlive, ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster,
-    Silent,
+    ClusterAlive, ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold,
+    FinishCluster, Silent,
 };
 use crate::job::{
     CLIENT, Cancel, ClusterReport, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
     MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
 };
+use crate::policy::Progress;
 use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, Scheduler};
 use crate::worker::{NewView, Worker, workers_by_cluster};
 
@@ -110,6 +112,9 @@ pub struct Coordinator {
     started: Instant,
     /// Nodes that come and go.
     changes: members::Changes,
+    adaptation: adapt::Adaptation,
+    /// As the root last told.
+    progress: Arc<Mutex<Option<Progress>>>,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
 }
@@ -118,6 +123,14 @@ impl Coordinator {
     /// A coordinator that waits for the clusters to join.
     pub fn new(config: CoordinatorConfig, hub: Arc<Hub>) -> Self {
         let (out, outgoing) = mpsc::unbounded_channel();
+        let CoordinatorConfig { spec, registry, .. } = &config;
+        let benchmark = registry.find_job(&spec.name).map(|job| job.benchmark(&spec.body));
+        let benchmark = benchmark.transpose().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the job's benchmark is not used");
+            None
+        });
+        let settings = spec.params.settings.clone();
+        let adaptation = adapt::Adaptation::new(settings, benchmark.flatten());
         let CoordinatorConfig { spec, view, client, scheduler, .. } = config;
         let CoordinatorConfig { registry, engine, recorder, reports: (report, reports), .. } =
             config;
@@ -140,6 +153,8 @@ impl Coordinator {
             detector: Detector::new(Patience::WIDE, Instant::now()),
             started: Instant::now(),
             changes: members::Changes::default(),
+            adaptation,
+            progress: Arc::default(),
             out,
             outgoing: Some(outgoing),
         }
@@ -167,12 +182,6 @@ impl Coordinator {
         let _ = self.out.send(Outgoing::Note(note));
     }
 
-    /// Better nodes than the job has are free.
-    fn better_free(&mut self, better: &BetterFree, _ctx: &mut Context<Self>) {
-        let clusters: Vec<&ClusterId> = better.offers.keys().collect();
-        tracing::info!(?clusters, "better nodes are free");
-    }
-
     /// Members are dead. The job goes on without them.
     fn go_on_without(
         &mut self,
@@ -196,6 +205,9 @@ impl Coordinator {
                 // Where its site saw it end, the reason holds them.
                 last_lines: Vec::new(),
             });
+            if !member.leaving {
+                self.adaptation.crashed(node, &member.cluster);
+            }
             gone.push(node);
         }
         if gone.is_empty() || self.phase == Phase::Ending {
@@ -438,6 +450,7 @@ async fn read_reports(
     coordinator: Addr<Coordinator>,
     recorder: Recorder,
     job: JobId,
+    progress: Arc<Mutex<Option<Progress>>>,
 ) {
     let mut iterations = Vec::new();
     let mut last_iteration = Instant::now();
@@ -473,6 +486,8 @@ async fn read_reports(
                 NoteKind::Iteration { index, seconds: took.as_secs_f64() }
             }
             Note::Progress { done, total, what } => {
+                let told = Progress { done, total: (total > 0).then_some(total) };
+                *progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
                 let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
                 if soon && done < total {
                     continue;
@@ -534,7 +549,8 @@ impl Actor for Coordinator {
         let job = self.spec.id;
         if let (Some(reports), Some(outgoing)) = (self.reports.take(), self.outgoing.take()) {
             let (out, recorder) = (self.out.clone(), self.recorder.clone());
-            let reading = read_reports(reports, out, ctx.address(), recorder, job);
+            let progress = self.progress.clone();
+            let reading = read_reports(reports, out, ctx.address(), recorder, job, progress);
             ctx.spawn(reading.into_actor(self));
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -545,6 +561,10 @@ impl Actor for Coordinator {
         ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
             coordinator.look_after_clusters(ctx);
         });
+        if self.adapts() {
+            let period = Duration::from_millis(self.spec.params.period_ms.max(100));
+            ctx.run_interval(period, |coordinator, ctx| coordinator.end_period(ctx));
+        }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
             if coordinator.phase == Phase::Joining {
                 let wanted = workers_by_cluster(&coordinator.view);
@@ -574,9 +594,11 @@ impl Handler<ClusterJoined> for Coordinator {
 }
 
 impl Handler<ClusterPeriod> for Coordinator {
-    type Result = ();
+    type Result = MessageResult<ClusterPeriod>;
 
-    fn handle(&mut self, message: ClusterPeriod, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: ClusterPeriod, ctx: &mut Self::Context) -> Self::Result {
+        let told =
+            if self.adapts() { self.heard_cluster(&message) } else { ClusterTold::default() };
         if message.view < (self.view.epoch, self.view.version) {
             self.send_view(&message.cluster, ctx);
         }
@@ -599,6 +621,7 @@ impl Handler<ClusterPeriod> for Coordinator {
                 tracing::warn!(cluster = %message.cluster, %error, "an aggregate is malformed");
             }
         }
+        MessageResult(told)
     }
 }
 
@@ -630,8 +653,8 @@ impl Handler<AskLeave> for Coordinator {
 impl Handler<BetterFree> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: BetterFree, ctx: &mut Self::Context) {
-        self.better_free(&message, ctx);
+    fn handle(&mut self, message: BetterFree, _ctx: &mut Self::Context) {
+        self.better_free(message);
     }
 }
 

@@ -286,6 +286,7 @@ impl Core {
                 view: view.clone(),
                 client: submit.client.clone(),
                 scheduler: self.me.clone(),
+                benchmark: None,
             };
             out.push(Action::Assign { node: node.clone(), assign: Box::new(assign) });
         }

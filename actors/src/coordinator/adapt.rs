@@ -1,0 +1,373 @@
+//! Adaptation carried out: each period a snapshot of the job goes to the policy, and what it decides is done and written down.
+//!
+//! Must not know how anything is decided.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::event::Event;
+use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::meter::{BenchmarkSpec, LinkReport, Scale, SpecId};
+use tokio::time::Instant;
+
+use super::{Coordinator, Phase};
+use crate::cluster::{ClusterPeriod, ClusterTold};
+use crate::job::{NoteKind, SCHEDULER};
+use crate::policy::{
+    self, Action, Agreed, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, Logged, Memory,
+    Mode, Offer, Request, Root, Settings, Snapshot,
+};
+use crate::scheduler::{
+    BetterFree, GetOffers, Offers, RequestNodes, Scheduler, SpeedsMeasured, WithdrawNodes,
+};
+
+/// A cluster's last aggregate counts for so many periods.
+const AGGREGATE_AGE: u32 = 3;
+/// The scheduler has so long to say what is free; else what it last said counts.
+const OFFERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the coordinator knows for the policy.
+pub(super) struct Adaptation {
+    settings: Settings,
+    memory: Memory,
+    period: u64,
+    clusters: BTreeMap<ClusterId, Heard>,
+    offers: Offers,
+    crashes: Vec<Crash>,
+    /// The job's benchmark, once there is one.
+    benchmark: Option<BenchmarkSpec>,
+    scale: Scale,
+}
+
+struct Heard {
+    at: Instant,
+    aggregate: ClusterAggregate,
+    scale: Scale,
+    links: LinkReport,
+}
+
+impl Adaptation {
+    /// Of a job that begins. `benchmark`: its own, if it brings one along.
+    pub(super) fn new(settings: Settings, benchmark: Option<BenchmarkSpec>) -> Self {
+        Self {
+            memory: Memory::new(&settings),
+            settings,
+            period: 0,
+            clusters: BTreeMap::new(),
+            offers: Offers::default(),
+            crashes: Vec::new(),
+            benchmark,
+            scale: Scale::default(),
+        }
+    }
+
+    /// The job's benchmark, if there is one.
+    pub(super) fn benchmark(&self) -> Option<BenchmarkSpec> {
+        self.benchmark.clone()
+    }
+
+    /// A member died that had not been told to leave.
+    pub(super) fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
+        self.crashes.push(Crash { node: node.clone(), cluster: cluster.clone() });
+    }
+
+    /// What is known of links, each pair of clusters once: the slower direction counts.
+    fn links(&self) -> Vec<LinkEstimate> {
+        let mut all = LinkReport::default();
+        self.clusters.values().for_each(|heard| all.merge(&heard.links));
+        let mut pairs: BTreeMap<(ClusterId, ClusterId), LinkEstimate> = BTreeMap::new();
+        for link in all.estimates() {
+            let (a, b) =
+                if link.from <= link.to { (link.from, link.to) } else { (link.to, link.from) };
+            if a == b {
+                continue;
+            }
+            let pair = pairs.entry((a.clone(), b.clone())).or_insert_with(|| LinkEstimate {
+                a,
+                b,
+                bandwidth: None,
+                rtt_s: None,
+                age_s: 0.0,
+            });
+            let slower = |known: Option<f64>, new: f64| Some(known.map_or(new, |old| old.min(new)));
+            if let Some(bandwidth) = link.bandwidth {
+                pair.bandwidth = slower(pair.bandwidth, bandwidth);
+            }
+            if let Some(us) = link.round_trip_us {
+                pair.rtt_s = slower(pair.rtt_s, us * 1e-6);
+            }
+        }
+        pairs.into_values().collect()
+    }
+
+    /// What one unit of the benchmark's speed is in the job's.
+    fn unit(&self) -> Option<f64> {
+        let spec = self.benchmark.as_ref()?.id();
+        if spec == self.scale.spec {
+            return Some(1.0);
+        }
+        self.scale.factors.get(&spec).copied().filter(|factor| factor.is_finite() && *factor > 0.0)
+    }
+
+    /// The clusters' scales put together: declared work units if any cluster has them, else that of the benchmark.
+    fn agree_on_scale(&mut self) {
+        let scales = || self.clusters.values().map(|heard| &heard.scale);
+        let mut scale = Scale::default();
+        if !scales().any(|scale| scale.spec == SpecId::DECLARED && !is_blank(scale)) {
+            scale.spec = self.benchmark.as_ref().map_or(SpecId::DECLARED, BenchmarkSpec::id);
+        }
+        for of_cluster in scales().filter(|of_cluster| of_cluster.spec == scale.spec) {
+            for (spec, factor) in &of_cluster.factors {
+                scale.factors.entry(*spec).or_insert(*factor);
+            }
+        }
+        self.scale = scale;
+    }
+}
+
+/// Whether nothing was measured behind it.
+fn is_blank(scale: &Scale) -> bool {
+    *scale == Scale::default()
+}
+
+impl Coordinator {
+    pub(super) fn adapts(&self) -> bool {
+        self.spec.params.mode != Mode::Static
+    }
+
+    /// A cluster's period. Returns what all clusters are to know.
+    pub(super) fn heard_cluster(&mut self, message: &ClusterPeriod) -> ClusterTold {
+        let adapt = &mut self.adaptation;
+        if let Some(aggregate) = &message.aggregate {
+            let heard = Heard {
+                at: Instant::now(),
+                aggregate: aggregate.clone(),
+                scale: message.scale.clone(),
+                links: message.links.clone(),
+            };
+            adapt.clusters.insert(message.cluster.clone(), heard);
+            adapt.agree_on_scale();
+        }
+        if adapt.benchmark.is_none()
+            && let Some(candidate) = &message.candidate
+        {
+            tracing::info!(spec = %candidate.id(), "the job's benchmark is a sample of its tasks");
+            adapt.benchmark = Some(candidate.clone());
+        }
+        let known = adapt.benchmark.as_ref().map(BenchmarkSpec::id);
+        ClusterTold {
+            agreed: Some(Agreed::of(&adapt.memory, &adapt.settings)),
+            memory: Some(adapt.memory.clone()),
+            scale: adapt.scale.clone(),
+            benchmark: adapt.benchmark.clone().filter(|_| known != message.benchmark),
+        }
+    }
+
+    /// The period is over: what is free is asked for, then it is decided.
+    pub(super) fn end_period(&mut self, ctx: &mut Context<Self>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let get = GetOffers { job: self.spec.id, epoch: self.spec.epoch };
+        let call = remote.send(get).deadline(OFFERS_WITHIN).start();
+        ctx.spawn(call.into_actor(self).map(|answer, coordinator, ctx| {
+            match answer {
+                Ok(Ok(offers)) => coordinator.adaptation.offers = offers,
+                Ok(Err(stale)) => {
+                    tracing::warn!("{stale}");
+                    return;
+                }
+                Err(error) => tracing::info!(%error, "the scheduler did not say what is free"),
+            }
+            coordinator.adapt(ctx);
+        }));
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        let period_s = self.spec.params.period_ms.max(100) as f64 * 1e-3;
+        let oldest = Duration::from_secs_f64(period_s) * AGGREGATE_AGE;
+        let now = Instant::now();
+        let view = &self.view;
+        let adapt = &mut self.adaptation;
+        adapt.clusters.retain(|cluster, heard| {
+            view.cluster_coordinators.contains_key(cluster)
+                && now.saturating_duration_since(heard.at) <= oldest
+        });
+        adapt.period += 1;
+        let mut members: BTreeMap<ClusterId, u32> = BTreeMap::new();
+        for member in view.members.values() {
+            *members.entry(member.cluster.clone()).or_default() += 1;
+        }
+        let root = view.coordinator.as_ref().and_then(|node| {
+            Some(Root { node: node.clone(), cluster: view.cluster_of(node)?.clone() })
+        });
+        let unit = adapt.unit();
+        let offers = adapt.offers.offers.iter().map(|(cluster, offer)| {
+            // A speed in an unknown unit is none.
+            let in_unit = |(node, speed): (&NodeId, &f64)| Some((node.clone(), speed * unit?));
+            let nodes = offer.nodes.iter().filter_map(in_unit);
+            let speed = unit.zip(offer.speed).map(|(unit, speed)| unit * speed);
+            (cluster.clone(), Offer { nodes: nodes.collect(), speed, ..offer.clone() })
+        });
+        Snapshot {
+            epoch: self.spec.epoch,
+            period: adapt.period,
+            period_s,
+            elapsed_s: self.started.elapsed().as_secs_f64(),
+            mode: self.spec.params.mode,
+            clusters: adapt
+                .clusters
+                .iter()
+                .map(|(cluster, heard)| (cluster.clone(), heard.aggregate.clone()))
+                .collect(),
+            members,
+            root,
+            min_nodes: self.spec.params.min_nodes,
+            max_nodes: self.spec.params.max_nodes,
+            requested: adapt.offers.open.saturating_add(self.changes.coming()),
+            leaving: view
+                .members
+                .iter()
+                .filter(|(_, member)| member.leaving)
+                .map(|(node, _)| node.clone())
+                .collect(),
+            crashes: std::mem::take(&mut adapt.crashes),
+            links: adapt.links(),
+            offers: offers.collect(),
+            progress: *self.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        }
+    }
+
+    fn adapt(&mut self, ctx: &mut Context<Self>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let snapshot = self.snapshot();
+        let memory = self.adaptation.memory.clone();
+        let settings = self.adaptation.settings.clone();
+        let (decision, next) = policy::decide(&snapshot, &memory, &settings);
+        let inputs = Inputs { snapshot, memory, settings };
+        self.write_down(Logged { inputs, decision: decision.clone() });
+        self.adaptation.memory = next;
+        for action in &decision.actions {
+            let mut text = policy::action(action);
+            if let Some(reason) = decision.why.first() {
+                text = format!("{text}: {reason}");
+            }
+            self.tell(NoteKind::Say { text });
+            self.carry_out(action, ctx);
+        }
+        self.tell_speeds(ctx);
+        // The run log follows the run, and nothing piles up here.
+        self.tell(NoteKind::Events { records: self.recorder.drain() });
+    }
+
+    fn write_down(&self, logged: Logged) {
+        let Decision { why, .. } = &logged.decision;
+        let sentences: Vec<String> = why.iter().map(ToString::to_string).collect();
+        match serde_json::to_value(&logged) {
+            Ok(inputs) => self.recorder.record(Event::Decision {
+                decision: "adapt".to_owned(),
+                why: sentences.join("; "),
+                inputs,
+            }),
+            Err(error) => tracing::error!(%error, "a decision cannot be written down"),
+        }
+    }
+
+    fn carry_out(&mut self, action: &Action, ctx: &mut Context<Self>) {
+        match action {
+            Action::Request(request) => self.request(request, ctx),
+            Action::Withdraw { count } => {
+                let (job, epoch) = (self.spec.id, self.spec.epoch);
+                let withdraw = WithdrawNodes { job, epoch, count: *count };
+                let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+                let call = remote.send(withdraw).start();
+                ctx.spawn(call.into_actor(self).map(|answer, coordinator, _| match answer {
+                    Ok(Ok(requested)) => coordinator.adaptation.offers.open = requested.open,
+                    Ok(Err(stale)) => tracing::warn!("{stale}"),
+                    Err(error) => tracing::warn!(%error, "a request was not withdrawn"),
+                }));
+            }
+            Action::Remove { nodes, cause } => {
+                self.remove(nodes, &cause.to_string(), None, ctx);
+            }
+            Action::RemoveCluster { cluster, cause } => {
+                let nodes: Vec<NodeId> = self.view.in_cluster(cluster).cloned().collect();
+                self.remove(&nodes, &cause.to_string(), None, ctx);
+            }
+            Action::MoveRoot { from, to, cluster } => self.move_root(from, to, cluster),
+        }
+    }
+
+    /// The root is not moved while it runs: what a policy wants of it is written down, and the root's node stays.
+    fn move_root(&self, from: &NodeId, to: &NodeId, cluster: &ClusterId) {
+        tracing::info!(%from, %to, %cluster, "the root would be moved");
+    }
+
+    fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {
+        let adapt = &self.adaptation;
+        let unit = adapt.unit();
+        // The scheduler knows speeds by the benchmark only.
+        let min_speed = request.min_speed.zip(unit).map(|(speed, unit)| speed / unit);
+        let home = self.view.coordinator.as_ref().and_then(|node| self.view.cluster_of(node));
+        let mut rtt_s = BTreeMap::new();
+        let mut bandwidth: BTreeMap<ClusterId, f64> = BTreeMap::new();
+        for link in adapt.links() {
+            for (one, other) in [(&link.a, &link.b), (&link.b, &link.a)] {
+                if Some(one) == home
+                    && let Some(rtt) = link.rtt_s
+                {
+                    rtt_s.insert(other.clone(), rtt);
+                }
+                if let Some(rate) = link.bandwidth {
+                    let best = bandwidth.entry(other.clone()).or_insert(rate);
+                    *best = best.max(rate);
+                }
+            }
+        }
+        let message = RequestNodes {
+            job: self.spec.id,
+            epoch: self.spec.epoch,
+            request: Request { min_speed, ..request.clone() },
+            benchmark: adapt.benchmark.clone(),
+            rtt_s,
+            bandwidth,
+        };
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let call = remote.send(message).start();
+        ctx.spawn(call.into_actor(self).map(|answer, coordinator, _| match answer {
+            Ok(Ok(requested)) => coordinator.adaptation.offers.open = requested.open,
+            Ok(Err(stale)) => tracing::warn!("{stale}"),
+            Err(error) => tracing::warn!(%error, "nodes could not be asked for"),
+        }));
+    }
+
+    /// Tells the scheduler how fast nodes are that clusters name: it knows the nodes, and will be asked for such.
+    fn tell_speeds(&self, ctx: &mut Context<Self>) {
+        let adapt = &self.adaptation;
+        let (Some(unit), Some(benchmark)) = (adapt.unit(), &adapt.benchmark) else { return };
+        let named = adapt
+            .clusters
+            .values()
+            .flat_map(|heard| heard.aggregate.worst.iter().chain(&heard.aggregate.best));
+        let speeds: BTreeMap<NodeId, f64> =
+            named.map(|named| (named.node.clone(), named.speed / unit)).collect();
+        if speeds.is_empty() {
+            return;
+        }
+        let (job, epoch, spec) = (self.spec.id, self.spec.epoch, benchmark.id());
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let call = remote.send(SpeedsMeasured { job, epoch, spec, speeds }).start();
+        // The next period tells again.
+        ctx.spawn(async move { drop(call.await) }.into_actor(self));
+    }
+
+    /// Better nodes than the job has are free: what is known of the pool is as of now.
+    pub(super) fn better_free(&mut self, better: BetterFree) {
+        tracing::info!(clusters = ?better.offers.keys(), "better nodes are free");
+        self.adaptation.offers.offers = better.offers;
+    }
+}
