@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::JobId;
+use springtide_runtime::id::{Epoch, JobId};
 use tokio::sync::mpsc;
 
 use crate::job::{JobEnded, JobNote, NoteKind};
@@ -66,7 +66,7 @@ impl Handler<JobNote> for Client {
 
     fn handle(&mut self, note: JobNote, _: &mut Self::Context) -> Self::Result {
         let watched = self.jobs.entry(note.job).or_default();
-        watched.note(note.seq, note.what);
+        watched.note(note.epoch, note.seq, note.what);
         AtomicResponse::new(self.hand_on(note.job))
     }
 }
@@ -92,6 +92,7 @@ impl Handler<JobEnded> for Client {
 /// Puts a job's notes in order. No I/O.
 #[derive(Debug, Default)]
 struct Watched {
+    epoch: Epoch,
     next: u64,
     early: BTreeMap<u64, NoteKind>,
     ended: Option<Box<JobEnded>>,
@@ -100,13 +101,32 @@ struct Watched {
 }
 
 impl Watched {
-    fn note(&mut self, seq: u64, what: NoteKind) {
+    fn note(&mut self, epoch: Epoch, seq: u64, what: NoteKind) {
+        self.follow(epoch);
+        if epoch < self.epoch {
+            return; // of a coordinator that was replaced
+        }
         if seq >= self.next && self.early.len() < EARLY_MAX {
             self.early.entry(seq).or_insert(what);
         }
     }
 
+    /// Under a new epoch another coordinator speaks, from its own beginning on.
+    fn follow(&mut self, epoch: Epoch) {
+        if epoch > self.epoch {
+            (self.epoch, self.next) = (epoch, 0);
+            self.early.clear();
+            self.ended = None;
+        }
+    }
+
     fn ended(&mut self, ended: JobEnded) {
+        if let Some(epoch) = ended.epoch {
+            self.follow(epoch);
+            if epoch < self.epoch {
+                return;
+            }
+        }
         // The first word counts: the scheduler's reason comes before the coordinator's.
         if self.ended.is_none() {
             self.ended = Some(Box::new(ended));
@@ -160,7 +180,8 @@ mod tests {
         let outcome = Outcome { checksum: 1, result: serde_json::Value::Null };
         let failed = JobError::Cancelled { reason: "test".into() };
         let outcome = if ok { Ok(outcome) } else { Err(failed) };
-        JobEnded { job: JobId(1), outcome, report: JobReport::default() }
+        let report = JobReport::default();
+        JobEnded { job: JobId(1), epoch: Some(Epoch(1)), outcome, report }
     }
 
     fn text(news: &News) -> String {
@@ -187,7 +208,7 @@ mod tests {
             // The end overtakes only notes of which a later one is known.
             let end = order.iter().position(|&seq| seq == count - 1).unwrap().max(end);
             for (at, &seq) in order.iter().enumerate() {
-                watched.note(seq, note(seq));
+                watched.note(Epoch(1), seq, note(seq));
                 if at == end {
                     watched.ended(ended(true));
                 }
@@ -202,7 +223,7 @@ mod tests {
     #[test]
     fn lost_notes_do_not_hold_up_the_end_for_ever() {
         let mut watched = Watched::default();
-        watched.note(1, note(1));
+        watched.note(Epoch(1), 1, note(1));
         watched.ended(ended(true));
         assert!(watched.take().is_empty());
         assert!(watched.give_up_waiting());
@@ -211,7 +232,7 @@ mod tests {
         assert!(!watched.give_up_waiting());
         // A failure is told at once, and the first word of the end is the only one.
         let mut watched = Watched::default();
-        watched.note(1, note(1));
+        watched.note(Epoch(1), 1, note(1));
         watched.ended(ended(false));
         watched.ended(ended(true));
         assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["end false"]);

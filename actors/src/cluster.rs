@@ -122,6 +122,7 @@ impl ClusterCoordinator {
             .accepts_from::<Joined>(admit::joined)
             .accepts_from::<Period>(admit::period)
             .accepts_from::<Alive>(admit::alive)
+            .accepts_from::<GetMemory>(admit::worker)
             .accepts_from::<FinishCluster>(admit::worker);
         addr
     }
@@ -449,6 +450,13 @@ pub struct ClusterTold {
     pub benchmark: Option<BenchmarkSpec>,
 }
 
+/// To the cluster's coordinator, by a new coordinator of the job: what was learned so far?
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GetMemory {
+    /// Which job.
+    pub job: JobId,
+}
+
 /// To the cluster's coordinator: the job has ended; stop the workers and send their last words.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishCluster {
@@ -479,6 +487,7 @@ remote_message! {
     "cluster-alive" => ClusterAlive;
     "cluster-joined" => ClusterJoined;
     "cluster-period" => ClusterPeriod -> ClusterTold;
+    "get-memory" => GetMemory -> Option<Memory>;
     "finish-cluster" => FinishCluster -> ClusterFinal;
 }
 
@@ -583,6 +592,14 @@ impl Handler<Period> for ClusterCoordinator {
         let benchmark = self.told.benchmark.clone();
         let benchmark = benchmark.filter(|spec| message.benchmark != Some(spec.id()));
         MessageResult(WorkerTold { benchmark })
+    }
+}
+
+impl Handler<GetMemory> for ClusterCoordinator {
+    type Result = MessageResult<GetMemory>;
+
+    fn handle(&mut self, _: GetMemory, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.told.memory.clone())
     }
 }
 

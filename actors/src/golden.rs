@@ -15,8 +15,8 @@ use springtide_runtime::wire::{Kind, golden};
 use springtide_runtime::work::Outcome;
 
 use crate::cluster::{
-    Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, Joined, Period,
-    Silent,
+    Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
+    Joined, Period, Silent,
 };
 use crate::hardware::Hardware;
 use crate::job::{
@@ -29,7 +29,7 @@ use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
     Granted, GrantedNode, GridStatus, JobState, JobStatus, MeasureSpeed, MemberSilent, NodeFreed,
     NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes, Requested,
-    SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, Undrain,
+    SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, TakeOver, Undrain,
     WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
@@ -212,10 +212,16 @@ fn messages_of_a_job() {
     message(&Shutdown { reason: "told to".into() });
     message(&Cancel { job, reason: "enough".into() });
     message(&JobOver { job, epoch: Epoch(1), ok: true });
-    message(&JobNote { job, seq: 4, what: NoteKind::Iteration { index: 1, seconds: 0.5 } });
+    let what = NoteKind::Iteration { index: 1, seconds: 0.5 };
+    message(&JobNote { job, epoch: Epoch(2), seq: 4, what });
     let outcome = Outcome { checksum: 9, result: serde_json::json!({ "n": 1 }) };
     let report = JobReport { wall_s: 1.5, ..JobReport::default() };
-    message(&JobEnded { job, outcome: Ok(outcome), report });
+    let epoch = Some(Epoch(2));
+    message(&JobEnded { job, epoch, outcome: Ok(outcome), report });
+    message(&GetMemory { job });
+    let members = BTreeMap::from([("ams-2".into(), Incarnation(3))]);
+    let (lost, reason) = ("ams-1".into(), "killed".to_owned());
+    message(&TakeOver { job, epoch: Epoch(2), members, lost, reason });
 }
 
 #[test]

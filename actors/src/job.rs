@@ -178,7 +178,10 @@ pub struct Shutdown {
 pub struct JobNote {
     /// Which job.
     pub job: JobId,
-    /// Counts up from 0.
+    /// Of the coordinator that says it.
+    #[serde(default)]
+    pub epoch: Epoch,
+    /// Counts up from 0 under each epoch.
     pub seq: u64,
     /// What.
     pub what: NoteKind,
@@ -302,6 +305,9 @@ impl JobReport {
 pub struct JobEnded {
     /// Which job.
     pub job: JobId,
+    /// Of the coordinator that says it; absent: the scheduler says it.
+    #[serde(default)]
+    pub epoch: Option<Epoch>,
     /// How.
     pub outcome: Result<Outcome, JobError>,
     /// What it used.

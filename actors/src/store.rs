@@ -91,6 +91,16 @@ impl Store {
         Ok((job, epoch))
     }
 
+    /// Gives out the epoch after `known` of a job. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: the epoch must not be used.
+    pub fn new_epoch(&mut self, job: JobId, known: Epoch) -> Result<Epoch, StoreError> {
+        let epoch = Epoch(known.0 + 1);
+        self.append(Entry::Epoch { job, epoch })?;
+        Ok(epoch)
+    }
+
     fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
         let line = encode(&entry);
         let written = self

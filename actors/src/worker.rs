@@ -5,20 +5,20 @@
 //! Must not know how jobs get nodes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Patience, View};
+use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
     USUAL_QUOTA_PERIOD,
 };
-use springtide_runtime::net::{Inbox, Net, Router};
+use springtide_runtime::net::{Contact, Inbox, Net, Router};
 use springtide_runtime::remote::{Hub, RemoteError};
 use springtide_runtime::remote_message;
 use springtide_runtime::share::ShareConfig;
@@ -33,13 +33,13 @@ use tokio::time::Instant;
 
 use crate::admit;
 use crate::cluster::{Alive, ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged};
-use crate::coordinator::{Coordinator, CoordinatorConfig, Reported};
+use crate::coordinator::{Coordinator, CoordinatorConfig, Replaced, Reported, Succession};
 use crate::job::{
     Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
     coordinator_name,
 };
 use crate::policy::Mode;
-use crate::scheduler::MeasureSpeed;
+use crate::scheduler::{MeasureSpeed, TakeOver};
 
 /// Histograms travel with every so many reports (and with the last).
 const LATENCIES_EVERY: u64 = 10;
@@ -94,9 +94,15 @@ pub struct Worker {
     measuring: Option<Arc<AtomicBool>>,
 }
 
+/// Who hears what the job's root reports: the coordinator, if this node has that role.
+type Listener = Arc<Mutex<Option<mpsc::UnboundedSender<Reported>>>>;
+
 struct Running {
     spec: JobSpec,
     view: View,
+    client: Contact,
+    scheduler: Contact,
+    listener: Listener,
     engine: Engine,
     inbox: Arc<dyn Inbox>,
     reports: u64,
@@ -130,6 +136,7 @@ impl Worker {
         hub.publish(WORKER, addr.clone())
             .accepts_from::<Assign>(admit::worker)
             .accepts_from::<Leave>(admit::worker)
+            .accepts_from::<TakeOver>(admit::head)
             .accepts_from::<MeasureSpeed>(admit::head)
             .accepts_from::<NewView>(admit::worker)
             .accepts_from::<Finish>(admit::worker)
@@ -183,9 +190,9 @@ impl Worker {
             }
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);
-        let (tell, reports) = mpsc::unbounded_channel();
+        let listener = Listener::default();
         let engine = self
-            .start_engine(&spec, tell.clone())
+            .start_engine(&spec, listener.clone())
             .map_err(|error| AssignError::failed(&node, error.to_string()))?;
         let inbox = engine.inbox();
         self.router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, inbox.clone());
@@ -206,12 +213,13 @@ impl Worker {
             let config = CoordinatorConfig {
                 spec: spec.clone(),
                 view: view.clone(),
-                client,
-                scheduler,
+                client: client.clone(),
+                scheduler: scheduler.clone(),
                 registry: self.registry.clone(),
                 engine: engine.clone(),
                 recorder: self.recorder.clone(),
-                reports: (tell, reports),
+                reports: listen(&listener),
+                succeeds: None,
             };
             Coordinator::new(config, self.hub.clone()).publish()
         });
@@ -222,6 +230,9 @@ impl Worker {
         self.running = Some(Running {
             spec,
             view,
+            client,
+            scheduler,
+            listener,
             engine,
             inbox,
             reports: 0,
@@ -234,11 +245,7 @@ impl Worker {
         Ok(())
     }
 
-    fn start_engine(
-        &self,
-        spec: &JobSpec,
-        tell: mpsc::UnboundedSender<Reported>,
-    ) -> std::io::Result<Engine> {
+    fn start_engine(&self, spec: &JobSpec, listener: Listener) -> std::io::Result<Engine> {
         let me = self.net.me();
         let policy = match spec.params.steal {
             StealMode::ClusterAware => StealPolicy::ClusterAware,
@@ -263,8 +270,11 @@ impl Worker {
         };
         // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
         let notes: Notes = Box::new(move |note| {
-            // After the coordinator has ended nobody reads them.
-            let _ = tell.send(Reported::Note(Instant::now(), note));
+            let listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(tell) = &*listener {
+                // After the coordinator has ended nobody reads them.
+                let _ = tell.send(Reported::Note(Instant::now(), note));
+            }
         });
         Engine::start(
             &config,
@@ -448,6 +458,15 @@ impl Worker {
     }
 }
 
+/// Both ends of what the root reports, the sending one in the listener.
+fn listen(
+    listener: &Listener,
+) -> (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>) {
+    let (tell, reports) = mpsc::unbounded_channel();
+    *listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell.clone());
+    (tell, reports)
+}
+
 /// The job's statistics period.
 fn period_of(spec: &JobSpec) -> Duration {
     Duration::from_millis(spec.params.period_ms.max(100))
@@ -566,6 +585,49 @@ impl Handler<NewView> for Worker {
             };
             ctx.spawn(told.into_actor(self));
         }
+    }
+}
+
+impl Handler<TakeOver> for Worker {
+    type Result = Result<(), String>;
+
+    fn handle(&mut self, order: TakeOver, ctx: &mut Context<Self>) -> Self::Result {
+        let TakeOver { job, epoch, members, lost, reason } = order;
+        let me = self.me();
+        let Some(running) = self.running.as_mut().filter(|running| running.spec.id == job) else {
+            return Err(format!("node {me} does not take part in {job}"));
+        };
+        if epoch <= running.view.epoch {
+            return Err(format!("node {me} knows of epoch {} already", running.view.epoch.0));
+        }
+        let lives = |node: &NodeId, member: &Member| {
+            *node != lost && members.get(node) == Some(&member.incarnation)
+        };
+        let view = running.view.succeeded(epoch, &me, lives);
+        if !view.members.contains_key(&me) {
+            return Err(format!("node {me} is not among the members that live"));
+        }
+        tracing::warn!(%job, %lost, reason, "this node coordinates the job from now on");
+        running.spec.epoch = epoch;
+        if let Some(former) = running.coordinator.take() {
+            // Of an earlier epoch, in which this node had the role before.
+            former.do_send(Replaced);
+        }
+        let strangers = members.into_iter().filter(|(n, _)| !view.members.contains_key(n));
+        let config = CoordinatorConfig {
+            spec: running.spec.clone(),
+            view: view.clone(),
+            client: running.client.clone(),
+            scheduler: running.scheduler.clone(),
+            registry: self.registry.clone(),
+            engine: running.engine.clone(),
+            recorder: self.recorder.clone(),
+            reports: listen(&running.listener),
+            succeeds: Some(Succession { lost, reason, strangers: strangers.collect() }),
+        };
+        running.coordinator = Some(Coordinator::new(config, self.hub.clone()).publish());
+        self.handle(NewView { job, view }, ctx);
+        Ok(())
     }
 }
 

@@ -62,6 +62,11 @@ impl Adaptation {
         }
     }
 
+    /// What a predecessor had learned.
+    pub(super) fn inherit(&mut self, memory: Memory) {
+        self.memory = Memory::newest(self.memory.clone(), memory);
+    }
+
     /// The job's benchmark, if there is one.
     pub(super) fn benchmark(&self) -> Option<BenchmarkSpec> {
         self.benchmark.clone()

@@ -214,8 +214,27 @@ impl Coordinator {
         let names: Vec<&str> = told.iter().map(NodeId::as_str).collect();
         let text = format!("node {} leaves the job: {reason}", names.join(", "));
         self.tell(NoteKind::Say { text });
+        self.send_leaves(&told, deadline, ctx);
+        told
+    }
+
+    /// Members that a predecessor had told to leave are told again.
+    pub(super) fn resume_leaves(&mut self, ctx: &mut Context<Self>) {
+        let leaving = self.view.members.iter().filter(|(_, member)| member.leaving);
+        let leaving: Vec<_> = leaving.map(|(n, member)| (n.clone(), member.clone())).collect();
+        let mut told = Vec::new();
+        for (node, member) in leaving {
+            let reason = "it was told to before".to_owned();
+            self.changes.leaving.insert(node.clone(), Departure { member, reason });
+            told.push(node);
+        }
+        self.send_leaves(&told, None, ctx);
+    }
+
+    fn send_leaves(&self, told: &[NodeId], deadline: Option<Duration>, ctx: &mut Context<Self>) {
         let job = self.spec.id;
-        for node in told.clone() {
+        for node in told {
+            let node = node.clone();
             let deadline_ms = deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
             let remote = self.hub.remote::<Worker>(&node, WORKER);
             let within = deadline.unwrap_or(LEAVE_WITHIN).saturating_add(ANSWER_WITHIN);
@@ -224,7 +243,6 @@ impl Coordinator {
                 coordinator.left(&node, answer, ctx);
             }));
         }
-        told
     }
 
     /// A node has left, or did not answer.

@@ -5,6 +5,7 @@
 
 mod adapt;
 mod members;
+mod succeed;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
@@ -64,6 +65,33 @@ pub struct CoordinatorConfig {
     pub recorder: Recorder,
     /// What the root reports, and the other end, for the root's end itself.
     pub reports: (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>),
+    /// It takes the place of another.
+    pub succeeds: Option<Succession>,
+}
+
+/// Whose place a coordinator takes.
+#[derive(Clone, Debug)]
+pub struct Succession {
+    /// The node that is lost.
+    pub lost: NodeId,
+    /// How it was lost.
+    pub reason: String,
+    /// The job's nodes of which this node knows nothing: granted, and never told of the job.
+    pub strangers: BTreeMap<NodeId, Incarnation>,
+}
+
+/// Another coordinates the job: this one ends without a word. Local only.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Replaced;
+
+impl Handler<Replaced> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, _: Replaced, ctx: &mut Self::Context) {
+        self.phase = Phase::Ending;
+        ctx.stop();
+    }
 }
 
 /// What comes from the root, in order, with the time it happened.
@@ -92,6 +120,8 @@ enum Phase {
 
 /// The coordinator actor. Published under [`coordinator_name`].
 pub struct Coordinator {
+    /// Until it has what its predecessor left.
+    succeeds: Option<Succession>,
     spec: JobSpec,
     view: View,
     client: Contact,
@@ -134,7 +164,9 @@ impl Coordinator {
         let CoordinatorConfig { spec, view, client, scheduler, .. } = config;
         let CoordinatorConfig { registry, engine, recorder, reports: (report, reports), .. } =
             config;
+        let succeeds = config.succeeds;
         Self {
+            succeeds,
             spec,
             view,
             client,
@@ -308,7 +340,8 @@ impl Coordinator {
     }
 
     fn start_if_all_joined(&mut self, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Joining && self.joined == workers_by_cluster(&self.view) {
+        let all = self.joined == workers_by_cluster(&self.view);
+        if self.phase == Phase::Joining && self.succeeds.is_none() && all {
             self.start_root(ctx);
         }
     }
@@ -428,7 +461,8 @@ impl Coordinator {
         let iterations = std::mem::take(&mut self.iterations);
         let report = JobReport { wall_s: wall.as_secs_f64(), iterations, clusters, total };
         let over = JobOver { job, epoch: self.spec.epoch, ok: outcome.is_ok() };
-        let ended = Box::new(JobEnded { job, outcome, report });
+        let epoch = Some(self.spec.epoch);
+        let ended = Box::new(JobEnded { job, epoch, outcome, report });
         let _ = self.out.send(Outgoing::End(ended, over));
     }
 }
@@ -510,14 +544,14 @@ async fn forward(
     client: Remote<Client>,
     scheduler: Remote<Scheduler>,
     coordinator: Addr<Coordinator>,
-    job: JobId,
+    (job, epoch): (JobId, Epoch),
 ) {
     let mut seq = 0;
     let mut client_lost = false;
     while let Some(item) = outgoing.recv().await {
         match item {
             Outgoing::Note(what) if !client_lost => {
-                let note = JobNote { job, seq, what };
+                let note = JobNote { job, epoch, seq, what };
                 seq += 1;
                 if let Err(error) = client.send(note).deadline(NOTE_DEADLINE).await {
                     tracing::warn!(%error, "the client does not take notes any more");
@@ -554,10 +588,14 @@ impl Actor for Coordinator {
             ctx.spawn(reading.into_actor(self));
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
-            let forwarding = forward(outgoing, client, scheduler, ctx.address(), job);
+            let of = (job, self.spec.epoch);
+            let forwarding = forward(outgoing, client, scheduler, ctx.address(), of);
             ctx.spawn(forwarding.into_actor(self).map(|(), _, ctx| ctx.stop()));
         }
         self.watch_clusters();
+        if self.succeeds.is_some() {
+            self.inherit(ctx);
+        }
         ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
             coordinator.look_after_clusters(ctx);
         });

@@ -273,6 +273,22 @@ pub enum DrainError {
     Ended,
 }
 
+/// To a worker, by the scheduler: the node of the job's coordinator is lost, and this one takes its place under a new epoch.
+/// Answered when its coordinator is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakeOver {
+    /// Which job.
+    pub job: JobId,
+    /// The new epoch.
+    pub epoch: Epoch,
+    /// The job's nodes that live.
+    pub members: BTreeMap<NodeId, Incarnation>,
+    /// The node that is lost.
+    pub lost: NodeId,
+    /// How it was lost.
+    pub reason: String,
+}
+
 /// To a worker, by the scheduler: run this benchmark. Answered when it has, or at once if the node serves a job or
 /// knows not how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -293,5 +309,6 @@ remote_message! {
     "better-free" => BetterFree;
     "drain" => Drain -> Result<Drained, DrainError>;
     "undrain" => Undrain -> Result<(), DrainError>;
+    "take-over" => TakeOver -> Result<(), String>;
     "measure-speed" => MeasureSpeed -> Result<Measurement, String>;
 }

@@ -41,6 +41,8 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 /// A node that has not told its speed after this time is taken to have none. Longer than a benchmark by what its last
 /// repeat may take.
 const MEASURE_WITHIN: Duration = Duration::from_secs(15);
+/// A node that has not taken a job over after this time does not.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
@@ -202,6 +204,34 @@ impl Scheduler {
                         let _ = reply.send(answer);
                     }
                 }
+                Action::NewEpoch { job, known } => {
+                    let epoch = self.store.new_epoch(job, known);
+                    let epoch = epoch.map_err(|error| error.to_string());
+                    actions.extend(
+                        self.core.handle(Event::EpochIssued { job, epoch }, Instant::now()),
+                    );
+                }
+                Action::TakeOver { node, order } => {
+                    let job = order.job;
+                    self.recorder.record(Told::Decision {
+                        decision: format!(
+                            "{job} is coordinated by {node} under epoch {}",
+                            order.epoch.0
+                        ),
+                        why: format!("node {} is lost: {}", order.lost, order.reason),
+                        inputs: serde_json::json!({ "members": order.members }),
+                    });
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(*order).deadline(TAKE_OVER_WITHIN).start();
+                    let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
+                        let answer = match answer {
+                            Ok(answer) => answer,
+                            Err(error) => Err(RemoteError::to_string(&error)),
+                        };
+                        act.feed(ctx, Event::TookOver { job, node, answer });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
                 Action::Odd { what } => {
                     tracing::warn!("{what}");
                     self.recorder.record(Told::Fault { part: "scheduler".to_owned(), what });
@@ -222,7 +252,8 @@ impl Scheduler {
                     tracing::info!("{job} ends: {error}");
                     let remote: Remote<Client> = self.hub.remote(&client.node, CLIENT);
                     let outcome = Err(error);
-                    let ended = JobEnded { job, outcome, report: JobReport::default() };
+                    let ended =
+                        JobEnded { job, epoch: None, outcome, report: JobReport::default() };
                     let call = remote.send(ended).deadline(TELL_WITHIN).start();
                     // Nobody else is told before the client is, so that this reason is the one it hears.
                     let then = move |_, act: &mut Self, ctx: &mut Context<Self>| {

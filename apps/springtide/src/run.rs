@@ -497,10 +497,9 @@ async fn drive(
                 granted = Some(reply);
             }
             changes = links.next() => {
-                let coordinator = granted.as_ref().map(|granted| &granted.coordinator.node);
                 for (node, link) in changes {
-                    let concerns = node == head || Some(&node) == coordinator;
-                    if let Link::Down(why) = link && concerns {
+                    // What becomes of a job whose coordinator's node is lost the head decides.
+                    if let Link::Down(why) = link && node == head {
                         let text = format!("the link to {node} is down: {why}");
                         lost = Some((Instant::now(), Why { text, ..why }));
                     }

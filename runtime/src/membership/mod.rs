@@ -94,6 +94,22 @@ impl View {
         next
     }
 
+    /// The first view under a new epoch: of these members those that live still, with another node in the coordinator's role.
+    #[must_use]
+    pub fn succeeded(
+        &self,
+        epoch: Epoch,
+        coordinator: &NodeId,
+        lives: impl Fn(&NodeId, &Member) -> bool,
+    ) -> View {
+        let mut next = self.clone();
+        (next.epoch, next.version) = (epoch, 1);
+        next.members.retain(|node, member| lives(node, member));
+        next.coordinator = Some(coordinator.clone());
+        next.fill_roles();
+        next
+    }
+
     fn fill_roles(&mut self) {
         let members = &self.members;
         let stays = |cluster: &ClusterId| {

@@ -284,12 +284,16 @@ impl State {
     /// use. Without reuse all are stopped.
     fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Arc<Base>>, Vec<Identity>) {
         let mut halted = Vec::new();
-        let mut orphans: Vec<Identity> = self.results.for_owner(owner).cloned().collect();
+        // What read objects of an epoch that is over will never be the same task again.
+        let epoch = self.view.epoch;
+        let current = |task: &Identity| task.needs.iter().all(|need| need.version.epoch >= epoch);
+        let found = self.results.for_owner(owner).filter(|task| current(task));
+        let mut orphans: Vec<Identity> = found.cloned().collect();
         let keys: Vec<_> = self.stolen.keys().filter(|(node, _)| node == owner).cloned().collect();
         for key in keys {
             let Some(stolen) = self.stolen.get_mut(&key) else { continue };
             stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
-            if self.results.is_off() {
+            if self.results.is_off() || !current(&stolen.task) {
                 halted.extend(self.stolen.remove(&key).map(|stolen| stolen.base));
             } else {
                 stolen.orphan = true;

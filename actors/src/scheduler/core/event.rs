@@ -11,7 +11,7 @@ use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, MemberSilent, NodeFreed, Registered,
-    RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, WithdrawNodes,
+    RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// What the scheduler hears.
@@ -141,6 +141,22 @@ pub enum Event {
         /// Who was to leave.
         nodes: Vec<NodeId>,
     },
+    /// An answer to [`Action::NewEpoch`].
+    EpochIssued {
+        /// Which job.
+        job: JobId,
+        /// The epoch, on disk; or why there is none.
+        epoch: Result<Epoch, String>,
+    },
+    /// A worker answered [`Action::TakeOver`], or did not.
+    TookOver {
+        /// Which job.
+        job: JobId,
+        /// Who was asked.
+        node: NodeId,
+        /// Whether it coordinates the job now.
+        answer: Result<(), String>,
+    },
     /// [`Core::due`](super::Core::due) has come.
     Tick,
 }
@@ -267,6 +283,20 @@ pub enum Action {
         drain: u64,
         /// The answer.
         answer: Result<Drained, DrainError>,
+    },
+    /// Put the next epoch of a job on disk; feed back [`Event::EpochIssued`].
+    NewEpoch {
+        /// Which job.
+        job: JobId,
+        /// The last one.
+        known: Epoch,
+    },
+    /// Tell the node's worker that it coordinates the job; feed back [`Event::TookOver`].
+    TakeOver {
+        /// Whom.
+        node: NodeId,
+        /// What it needs to know.
+        order: Box<TakeOver>,
     },
     /// Note in the log that somebody says what cannot be.
     Odd {

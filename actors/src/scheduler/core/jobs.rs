@@ -28,6 +28,13 @@ impl Core {
             out.push(Action::MemberLost { job, coordinator, node, reason: reason.to_owned() });
             return;
         }
+        if held.state == JobState::Running {
+            if held.view.coordinator.is_some() {
+                self.coordinator_lost(job, id, reason, out);
+            }
+            // Else another is being sought, and is told of those that live.
+            return;
+        }
         let error = JobError::NodeLost { node: id.clone(), reason: reason.to_owned() };
         self.fail(job, error, Some(id), out);
     }

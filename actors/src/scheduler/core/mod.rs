@@ -16,6 +16,7 @@ mod pool;
 mod queue;
 mod request;
 mod speeds;
+mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,6 +33,7 @@ use self::pool::{Node, Site};
 use self::queue::Waiting;
 use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
+use self::takeover::Orphaned;
 use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit};
 use crate::job::JobError;
 
@@ -61,6 +63,8 @@ struct Job {
     /// What its coordinator means by a speed.
     unit: Option<Unit>,
     subscription: Option<Subscription>,
+    /// Its coordinator's node is lost, and another is sought.
+    orphaned: Option<Orphaned>,
 }
 
 impl Job {
@@ -82,6 +86,7 @@ impl Job {
             grants: BTreeMap::new(),
             unit: None,
             subscription: None,
+            orphaned: None,
         }
     }
 
@@ -159,6 +164,10 @@ impl Core {
             Event::Drain { drain, order } => self.drain(drain, order, now, &mut out),
             Event::Undrain { nodes } => self.undrain(&nodes, &mut out),
             Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
+            Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, &mut out),
+            Event::TookOver { job, node, answer } => {
+                self.took_over(job, &node, answer, &mut out);
+            }
             Event::Tick => {}
         }
         // Whole jobs come before the wishes of those that run.

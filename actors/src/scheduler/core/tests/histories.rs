@@ -67,6 +67,8 @@ enum Asked {
     Grant(JobId, u64),
     Measure(NodeId, u64),
     Leave(JobId, Vec<NodeId>),
+    Epoch(JobId),
+    TakeOver(JobId, NodeId),
 }
 
 /// What is true outside of the scheduler.
@@ -81,6 +83,8 @@ struct World {
     /// Answers that each submission got.
     answers: BTreeMap<JobId, u32>,
     roots: BTreeMap<JobId, NodeId>,
+    /// As the store has them.
+    epochs: BTreeMap<JobId, u32>,
     most: BTreeMap<JobId, u32>,
     marks: BTreeMap<NodeId, Option<u64>>,
     drains: BTreeMap<u64, BTreeMap<NodeId, u64>>,
@@ -99,6 +103,7 @@ impl World {
             asked: Vec::new(),
             answers: BTreeMap::new(),
             roots: BTreeMap::new(),
+            epochs: BTreeMap::new(),
             most: BTreeMap::new(),
             marks: BTreeMap::new(),
             drains: BTreeMap::new(),
@@ -123,6 +128,10 @@ impl World {
         self.holds.remove(node);
         self.granted.remove(node);
         self.measuring.remove(node);
+    }
+
+    fn epoch(&self, job: JobId) -> Epoch {
+        Epoch(self.epochs.get(&job).copied().unwrap_or(1))
     }
 
     /// A job that runs and a node of it that is not its root's.
@@ -169,6 +178,7 @@ impl World {
             }
             Step::Silent(n) => {
                 let (job, node) = self.member(n)?;
+                let epoch = self.epoch(job);
                 let incarnation = Incarnation(self.lives[&node]);
                 self.dies(&node);
                 Event::MemberSilent(MemberSilent {
@@ -201,6 +211,7 @@ impl World {
             }
             Step::Over(n) => {
                 let job = *self.running().get(n)?;
+                let epoch = self.epoch(job);
                 let freed =
                     |node: &NodeId| !self.granted.contains(node) && !self.is_releasing(node);
                 let free: Vec<NodeId> = self
@@ -219,7 +230,7 @@ impl World {
                 let request = Request { count, ..Request::default() };
                 let benchmark = bench.then(|| BenchmarkSpec::of_job("fib", bytes::Bytes::new()));
                 let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
-                let epoch = Epoch(stale.min(1));
+                let epoch = Epoch(stale.min(1) * self.epoch(job).0);
                 Event::Request(Box::new(RequestNodes {
                     job,
                     epoch,
@@ -230,10 +241,12 @@ impl World {
                 }))
             }
             Step::Withdraw(n, count) => {
-                Event::Withdraw(WithdrawNodes { job: *self.running().get(n)?, epoch, count })
+                let job = *self.running().get(n)?;
+                Event::Withdraw(WithdrawNodes { job, epoch: self.epoch(job), count })
             }
             Step::Free(n, left, now) => {
                 let (job, node) = self.member(n)?;
+                let epoch = self.epoch(job);
                 let incarnation = Incarnation(self.lives[&node] - u64::from(!now));
                 if now {
                     // What the coordinator speaks of has reached it.
@@ -246,10 +259,12 @@ impl World {
                 Event::Freed(NodeFreed { job, epoch, node, incarnation, why })
             }
             Step::Subscribe(n, faster_than) => {
-                Event::Subscribe(Subscribe { job: *self.running().get(n)?, epoch, faster_than })
+                let job = *self.running().get(n)?;
+                Event::Subscribe(Subscribe { job, epoch: self.epoch(job), faster_than })
             }
             Step::Speed(n, speed) => {
                 let (job, node) = self.member(n)?;
+                let epoch = self.epoch(job);
                 let (spec, speeds) = (SpecId(7), BTreeMap::from([(node, speed)]));
                 Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
             }
@@ -300,6 +315,18 @@ impl World {
                     return None;
                 }
                 Event::AskLeaveFailed { job, nodes }
+            }
+            Asked::Epoch(job) => {
+                let epoch = self.epoch(job).0 + 1;
+                self.epochs.insert(job, epoch);
+                Event::EpochIssued { job, epoch: Ok(Epoch(epoch)) }
+            }
+            Asked::TakeOver(job, node) => {
+                let ok = ok && self.holds.get(&node) == Some(&job);
+                if ok {
+                    self.roots.insert(job, node.clone());
+                }
+                Event::TookOver { job, node, answer: if ok { Ok(()) } else { Err("test".into()) } }
             }
         })
     }
@@ -396,6 +423,17 @@ impl World {
                             .find(|(n, life)| self.lives[*n] == **life && self.is_full(n));
                         prop_assert_eq!(full, None);
                     }
+                }
+                Action::NewEpoch { job, known } => {
+                    prop_assert_eq!(known, self.epoch(job));
+                    self.asked.push(Asked::Epoch(job));
+                }
+                Action::TakeOver { node, order } => {
+                    prop_assert_eq!(self.holds.get(&node), Some(&order.job));
+                    prop_assert_eq!(order.epoch, self.epoch(order.job));
+                    prop_assert!(order.members.contains_key(&node));
+                    prop_assert!(!order.members.contains_key(&order.lost));
+                    self.asked.push(Asked::TakeOver(order.job, node));
                 }
                 Action::Cancel { .. }
                 | Action::Ended { .. }

@@ -148,6 +148,10 @@ fn text(action: &Action) -> String {
             format!("drained {drain}: {:?} empty, {:?} gone", drained.empty, drained.gone)
         }
         Action::Drained { drain, answer: Err(error) } => format!("drain {drain}: {error}"),
+        Action::NewEpoch { job, known } => format!("epoch after {} for {job}", known.0),
+        Action::TakeOver { node, order } => {
+            format!("{node} takes {} over under {}", order.job, order.epoch.0)
+        }
         Action::Odd { what } => format!("odd: {what}"),
     }
 }
@@ -233,7 +237,7 @@ fn a_refusal_releases_the_others_and_names_the_refuser() {
 }
 
 #[test]
-fn a_job_goes_on_without_a_lost_node_and_ends_with_the_one_of_its_root() {
+fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
     let mut grid = Grid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
@@ -246,24 +250,29 @@ fn a_job_goes_on_without_a_lost_node_and_ends_with_the_one_of_its_root() {
     // Its next life is free, and no member.
     assert_eq!(grid.register("del-2", 2, OURS), [""; 0]);
     assert_eq!(grid.state("del-2"), NodeState::Idle);
-    let told = grid.put(lost("ams-1"));
+    // Another takes the place of the root's node, of another cluster if there is one; each attempt has its own epoch.
+    assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
+    let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(epoch)) };
+    assert_eq!(grid.put(issued(2)), ["del-1 takes job-1 over under 2"]);
+    let answer = |node: &str, answer| Event::TookOver { job: JobId(1), node: node.into(), answer };
+    let told = grid.put(answer("del-1", Err("no answer".to_owned())));
     assert_eq!(
         told,
-        [
-            "ended job-1: node ams-1 was lost: killed by signal 9",
-            "release job-1 ams-2",
-            "release job-1 del-1",
-        ]
+        ["odd: node del-1 does not take job-1 over: no answer", "epoch after 2 for job-1"]
     );
-    // The coordinator's late word frees nobody: the releases do.
-    assert_eq!(grid.over(1), [""; 0]);
+    assert_eq!(grid.put(issued(3)), ["ams-2 takes job-1 over under 3"]);
+    // One that is lost meanwhile is told of.
+    assert_eq!(grid.put(lost("del-1")), [""; 0]);
+    assert_eq!(grid.put(answer("ams-2", Ok(()))), ["lost job-1 ams-2 del-1"]);
+    // The word of a former coordinator does not end the job.
+    let over = |epoch| Event::JobOver { job: JobId(1), epoch: Epoch(epoch) };
+    assert_eq!(grid.put(over(2)), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Busy);
-    for node in ["ams-2", "del-1"] {
-        grid.released(1, node, true);
-    }
-    assert_eq!(grid.core.status().count(NodeState::Idle), 3);
+    // When the last one is lost too, the job has ended.
+    let told = grid.put(lost("ams-2"));
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("ended job-1: node ams-2 was lost: killed by signal 9; no other"));
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
-    assert_eq!(grid.register("ams-1", 2, OURS).len(), 4);
 }
 
 #[test]
@@ -273,11 +282,13 @@ fn the_loss_of_the_coordinators_node_does_not_ask_the_dead() {
     grid.accept(1, &["ams-1", "del-1"]);
     // A new life before the word of the old one's end.
     let told = grid.register("ams-1", 2, OURS);
-    assert_eq!(
-        told,
-        ["ended job-1: node ams-1 was lost: it was started anew", "release job-1 del-1"]
-    );
+    assert_eq!(told, ["epoch after 1 for job-1"]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
+    let issued = Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) };
+    assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
+    let reason = "the disk is full".to_owned();
+    let failed = Event::EpochIssued { job: JobId(1), epoch: Err(reason) };
+    assert!(grid.put(failed)[0].starts_with("ended job-1"), "no epoch, no coordinator");
 }
 
 #[test]

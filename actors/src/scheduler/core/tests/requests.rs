@@ -319,8 +319,14 @@ fn what_a_job_asked_for_ends_with_it() {
     grid.more(1, 3);
     let lost =
         |node: &str| Event::NodeLost { node: node.into(), reason: "killed".into(), returns: true };
-    let told = grid.put(lost("ams-1"));
-    assert_eq!(told, ["ended job-1: node ams-1 was lost: killed", "release job-1 del-1"]);
+    assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
+    let issued = Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) };
+    assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
+    // The grant had not reached it.
+    let (job, node) = (JobId(1), "del-1".into());
+    let told = grid.put(Event::TookOver { job, node, answer: Err("it knows no job-1".into()) });
+    assert!(told[1].starts_with("ended job-1: node ams-1 was lost: killed; no other"), "{told:?}");
+    assert_eq!(told[2], "release job-1 del-1");
     assert_eq!(grid.granted(1, 1, false), [""; 0]);
     assert_eq!(grid.released(1, "del-1", true), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);

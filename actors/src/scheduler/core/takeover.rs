@@ -1,0 +1,145 @@
+//! A job whose coordinator's node is lost gets another one, under a new epoch.
+//!
+//! Each attempt has an epoch of its own: a node that did not answer may have begun all the same, and must not be believed
+//! any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{Epoch, JobId, NodeId};
+
+use super::Core;
+use super::event::Action;
+use super::request::Open;
+use crate::job::JobError;
+use crate::scheduler::{JobState, TakeOver};
+
+/// A job that has no coordinator at the moment.
+#[derive(Debug)]
+pub(super) struct Orphaned {
+    /// Whose loss it was, and why.
+    lost: NodeId,
+    reason: String,
+    /// Who was asked in vain.
+    tried: BTreeSet<NodeId>,
+    /// Who is asked now.
+    asked: Option<NodeId>,
+    /// The members that it was told of.
+    told: BTreeSet<NodeId>,
+}
+
+impl Core {
+    /// The node of a job's coordinator is lost, and is no member any more.
+    pub(super) fn coordinator_lost(
+        &mut self,
+        id: JobId,
+        lost: &NodeId,
+        reason: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        // The next one asks anew; what was granted and not taken it gives back.
+        (job.open, job.subscription) = (Open::default(), None);
+        job.grants.clear();
+        job.view.coordinator = None;
+        let (lost, reason) = (lost.clone(), reason.to_owned());
+        let (tried, told) = (BTreeSet::new(), BTreeSet::new());
+        job.orphaned = Some(Orphaned { lost, reason, tried, asked: None, told });
+        self.find_coordinator(id, out);
+    }
+
+    fn find_coordinator(&mut self, id: JobId, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(orphaned) = &job.orphaned else { return };
+        if job.state == JobState::Running && self.candidate(id).is_some() {
+            out.push(Action::NewEpoch { job: id, known: job.epoch });
+            return;
+        }
+        let (node, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
+        let reason = format!("{reason}; no other node of the job could take its place");
+        self.fail(id, JobError::NodeLost { node, reason }, None, out);
+    }
+
+    /// The next node to ask: one that took part from the start if there is any (of a granted one only the lost coordinator
+    /// knew whether it takes part), of another cluster than the lost one if there is any.
+    fn candidate(&self, id: JobId) -> Option<NodeId> {
+        let job = self.jobs.get(&id)?;
+        let orphaned = job.orphaned.as_ref()?;
+        let home = self.nodes.get(&orphaned.lost).map(|node| &node.cluster);
+        let fits = |node: &&NodeId| !orphaned.tried.contains(*node);
+        job.members
+            .iter()
+            .filter(fits)
+            .min_by_key(|node| {
+                let known = self.nodes.get(*node);
+                let drained = known.is_some_and(|known| known.drain.is_some());
+                let near = known.map(|known| &known.cluster) == home;
+                (job.granted.contains(*node), drained, near, (*node).clone())
+            })
+            .cloned()
+    }
+
+    /// An epoch was put on disk for a job without a coordinator, or could not be.
+    pub(super) fn epoch_issued(
+        &mut self,
+        id: JobId,
+        epoch: Result<Epoch, String>,
+        out: &mut Vec<Action>,
+    ) {
+        let epoch = match epoch {
+            Ok(epoch) => epoch,
+            Err(reason) => {
+                return self.fail(id, JobError::Start { reason }, None, out);
+            }
+        };
+        let Some(node) = self.candidate(id) else { return self.find_coordinator(id, out) };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(orphaned) = job.orphaned.as_mut() else { return };
+        job.epoch = epoch;
+        orphaned.asked = Some(node.clone());
+        orphaned.tried.insert(node.clone());
+        let life = |node: &NodeId| {
+            let life = self.nodes.get(node)?.life.as_ref()?;
+            Some((node.clone(), life.incarnation))
+        };
+        let members: BTreeMap<_, _> = job.members.iter().filter_map(life).collect();
+        orphaned.told = members.keys().cloned().collect();
+        let (lost, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
+        let order = TakeOver { job: id, epoch, members, lost, reason };
+        out.push(Action::TakeOver { node, order: Box::new(order) });
+    }
+
+    /// Whoever was asked to take a job over has answered, or did not.
+    pub(super) fn took_over(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        answer: Result<(), String>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(orphaned) = &mut job.orphaned else { return };
+        if orphaned.asked.as_ref() != Some(node) {
+            return;
+        }
+        orphaned.asked = None;
+        match answer {
+            Ok(()) if job.members.contains(node) => {
+                let told = std::mem::take(&mut orphaned.told);
+                job.orphaned = None;
+                job.view.coordinator = Some(node.clone());
+                for lost in told.into_iter().filter(|told| !job.members.contains(told)) {
+                    let reason = "it was lost while the job was taken over".to_owned();
+                    let coordinator = node.clone();
+                    out.push(Action::MemberLost { job: id, coordinator, node: lost, reason });
+                }
+            }
+            Ok(()) => self.find_coordinator(id, out),
+            Err(reason) => {
+                out.push(Action::Odd {
+                    what: format!("node {node} does not take {id} over: {reason}"),
+                });
+                self.find_coordinator(id, out);
+            }
+        }
+    }
+}
