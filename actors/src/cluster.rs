@@ -20,8 +20,9 @@ use tokio::time::Instant;
 
 use crate::admit;
 use crate::coordinator::Coordinator;
-use crate::job::{JobSpec, WORKER, cluster_coordinator_name, coordinator_name};
+use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
+use crate::scheduler::{MemberSilent, Scheduler};
 use crate::worker::{Finish, NewView, Worker};
 
 /// How long a worker may take to take in a view.
@@ -35,6 +36,10 @@ pub struct ClusterCoordinator {
     view: View,
     cluster: ClusterId,
     hub: Arc<Hub>,
+    /// The scheduler's node.
+    scheduler: NodeId,
+    /// Watches the job's coordinator.
+    upward: Detector,
     joined: BTreeSet<NodeId>,
     /// Under which number of workers the coordinator was told that all have joined.
     told_joined: Option<u32>,
@@ -61,12 +66,20 @@ struct Measured {
 
 impl ClusterCoordinator {
     /// The coordinator of `cluster` for a job.
-    pub fn new(spec: JobSpec, view: View, cluster: ClusterId, hub: Arc<Hub>) -> Self {
+    pub fn new(
+        spec: JobSpec,
+        view: View,
+        cluster: ClusterId,
+        hub: Arc<Hub>,
+        scheduler: NodeId,
+    ) -> Self {
         Self {
             spec,
             view,
             cluster,
             hub,
+            scheduler,
+            upward: Detector::new(Patience::WIDE, Instant::now()),
             joined: BTreeSet::new(),
             told_joined: None,
             tally: Tally::new(),
@@ -106,8 +119,14 @@ impl ClusterCoordinator {
 
     /// The coordinator that takes over from one that was lost: the members have joined before, and their next reports hold all
     /// that they told it.
-    pub fn succeeding(spec: JobSpec, view: View, cluster: ClusterId, hub: Arc<Hub>) -> Self {
-        let mut next = Self::new(spec, view, cluster, hub);
+    pub fn succeeding(
+        spec: JobSpec,
+        view: View,
+        cluster: ClusterId,
+        hub: Arc<Hub>,
+        scheduler: NodeId,
+    ) -> Self {
+        let mut next = Self::new(spec, view, cluster, hub, scheduler);
         next.joined = next.members();
         // Its aggregates come after all of those before it: views make newer ones, and no coordinator sends 2^32 aggregates.
         next.periods = next.view.version << 32;
@@ -177,17 +196,43 @@ impl ClusterCoordinator {
         ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
-    fn tell_alive(&self, ctx: &mut Context<Self>) {
-        let me = self.hub.net().me();
+    fn tell_alive(&mut self, ctx: &mut Context<Self>) {
+        let me = self.hub.net().me().clone();
         let Some(node) = self.view.coordinator.as_ref().filter(|node| **node != me.node) else {
             return;
         };
+        let Some(life) = self.view.members.get(node).map(|member| member.incarnation) else {
+            return;
+        };
+        let now = Instant::now();
+        self.upward.watch([(node.clone(), life)], now);
+        for finding in self.upward.look(now) {
+            // Said again when it has been silent for as long again: others may come to the same only later.
+            let Finding::Dead(_, silent) = finding else { continue };
+            let told = MemberSilent {
+                job: self.spec.id,
+                epoch: self.view.epoch,
+                node: node.clone(),
+                incarnation: life,
+                reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                by: Some(self.cluster.clone()),
+            };
+            let remote = self.hub.remote::<Scheduler>(&self.scheduler, SCHEDULER);
+            let call = remote.send(told).start();
+            ctx.spawn(async move { drop(call.await) }.into_actor(self));
+        }
+        let node = &node.clone();
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
         let alive =
             ClusterAlive { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
         let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
-        // Silence is what the other side acts on.
-        ctx.spawn(async move { drop(request.await) }.into_actor(self));
+        let node = node.clone();
+        // Silence is what the other side acts on; and an answer of any kind a sign of life.
+        ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
+            if matches!(answer, Ok(()) | Err(RemoteError::NoActor { .. })) {
+                cluster.upward.heard(&node, life, Instant::now());
+            }
+        }));
     }
 
     fn push_period(&mut self, ctx: &mut Context<Self>) {

@@ -259,7 +259,7 @@ fn messages_of_the_coordinator_tree() {
     message(&Silent { job, node: node.clone(), silent_ms: 2900 });
     message(&ClusterAlive { job, node: node.clone(), incarnation });
     let reason = "silent for 2.9 s".into();
-    message(&MemberSilent { job, epoch: Epoch(1), node, incarnation, reason });
+    message(&MemberSilent { job, epoch: Epoch(1), node, incarnation, reason, by: None });
     message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
     message(&FinishCluster { job });
     answer(

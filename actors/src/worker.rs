@@ -35,11 +35,11 @@ use crate::admit;
 use crate::cluster::{Alive, ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Replaced, Reported, Succession};
 use crate::job::{
-    Assign, AssignError, JobSpec, Release, Shutdown, StealMode, WORKER, cluster_coordinator_name,
-    coordinator_name,
+    Assign, AssignError, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
+    cluster_coordinator_name, coordinator_name,
 };
 use crate::policy::Mode;
-use crate::scheduler::{MeasureSpeed, TakeOver};
+use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver};
 
 /// Histograms travel with every so many reports (and with the last).
 const LATENCIES_EVERY: u64 = 10;
@@ -206,7 +206,9 @@ impl Worker {
         let cluster = self.net.me().cluster.clone();
         let hosts_cluster = view.cluster_coordinators.get(&cluster) == Some(&node);
         let cluster_coordinator = hosts_cluster.then(|| {
-            ClusterCoordinator::new(spec.clone(), view.clone(), cluster.clone(), self.hub.clone())
+            let hub = self.hub.clone();
+            let scheduler = scheduler.node.clone();
+            ClusterCoordinator::new(spec.clone(), view.clone(), cluster.clone(), hub, scheduler)
                 .publish()
         });
         let coordinator = is_coordinator.then(|| {
@@ -389,6 +391,21 @@ impl Worker {
             let Some(coordinator) = &running.view.coordinator else { continue };
             let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
             let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+            if *coordinator == node {
+                // It is the job's coordinator's own node.
+                let told = MemberSilent {
+                    job,
+                    epoch: running.view.epoch,
+                    node,
+                    incarnation: life,
+                    reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                    by: Some(me.cluster.clone()),
+                };
+                let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
+                let request = remote.send(told).start();
+                ctx.spawn(async move { drop(request.await) }.into_actor(self));
+                return;
+            }
             let request = remote.send(Silent { job, node, silent_ms }).start();
             ctx.spawn(async move { drop(request.await) }.into_actor(self));
             return;
@@ -566,7 +583,9 @@ impl Handler<NewView> for Worker {
             None => {
                 let (spec, hub) = (running.spec.clone(), self.hub.clone());
                 let cluster = me.cluster.clone();
-                let next = ClusterCoordinator::succeeding(spec, view.clone(), cluster, hub);
+                let scheduler = running.scheduler.node.clone();
+                let next =
+                    ClusterCoordinator::succeeding(spec, view.clone(), cluster, hub, scheduler);
                 tracing::info!("this node coordinates its cluster from now on");
                 running.cluster = Some(next.publish());
             }

@@ -276,6 +276,7 @@ impl Coordinator {
                 node: node.clone(),
                 incarnation: member.incarnation,
                 reason: reason.to_owned(),
+                by: None,
             };
             let request = remote.send(dead).start();
             let told = async move {

@@ -250,6 +250,10 @@ pub struct MemberSilent {
     pub incarnation: Incarnation,
     /// For how long.
     pub reason: String,
+    /// Set where it is the job's coordinator's own node that is silent, and this cluster that does not hear it. The job is
+    /// taken from it when clusters with more than half of its nodes say so at about the same time.
+    #[serde(default)]
+    pub by: Option<ClusterId>,
 }
 
 remote_message! {

@@ -1,7 +1,10 @@
 //! What becomes of jobs and their nodes when one of them ends.
 
+use std::time::Duration;
+
 use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::net::Contact;
+use tokio::time::Instant;
 
 use super::event::Action;
 use super::pool::State;
@@ -9,6 +12,9 @@ use super::request::Open;
 use super::{Core, Job};
 use crate::job::{AssignError, JobError};
 use crate::scheduler::{Freed, Granted, JobState, MemberSilent, NodeFreed, SubmitError};
+
+/// Words of clusters that do not hear the coordinator count together if they come within this time.
+const VOTE: Duration = Duration::from_secs(10);
 
 impl Core {
     pub(super) fn lost(&mut self, id: &NodeId, reason: &str, returns: bool, out: &mut Vec<Action>) {
@@ -40,20 +46,42 @@ impl Core {
     }
 
     /// The job has a new view without the node already; what is left is to have it started anew.
-    pub(super) fn silent(&mut self, silent: MemberSilent, out: &mut Vec<Action>) {
-        let MemberSilent { job, epoch, node: id, incarnation, reason } = silent;
+    pub(super) fn silent(&mut self, silent: MemberSilent, now: Instant, out: &mut Vec<Action>) {
+        let MemberSilent { job, epoch, node: id, incarnation, reason, by } = silent;
         let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch <= epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
         if node.state != State::Busy(job) || !this_life {
             return;
         }
+        let coordinates = held.view.coordinator.as_ref() == Some(&id);
+        if coordinates != by.is_some() {
+            return; // nobody else speaks of the coordinator, and these speak of nobody else
+        }
+        if let Some(cluster) = by {
+            held.unheard_by.retain(|_, at| now.saturating_duration_since(*at) <= VOTE);
+            held.unheard_by.insert(cluster, now);
+            let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
+            let others = held.members.iter().filter(|n| **n != id);
+            let says = |n: &&NodeId| of(n).is_some_and(|c| held.unheard_by.contains_key(c));
+            let (say, all) = (others.clone().filter(says).count(), others.count());
+            if 2 * say <= all {
+                return;
+            }
+            held.unheard_by.clear();
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
         held.let_go(&id);
         node.state = State::Starting;
         node.reason = Some(reason.clone());
         let (cluster, nodes) = (node.cluster.clone(), vec![id]);
+        let lost = nodes.clone();
+        let why = reason.clone();
         out.push(Action::Replace { cluster, nodes, program: None, reason });
-        self.end_if_empty(job);
+        match lost.first().filter(|_| coordinates) {
+            Some(lost) => self.coordinator_lost(job, lost, &why, out),
+            None => self.end_if_empty(job),
+        }
     }
 
     /// The coordinator does not need a node any more, or never had it.

@@ -65,6 +65,8 @@ struct Job {
     subscription: Option<Subscription>,
     /// Its coordinator's node is lost, and another is sought.
     orphaned: Option<Orphaned>,
+    /// Clusters that do not hear the coordinator, and when they said so.
+    unheard_by: BTreeMap<ClusterId, Instant>,
 }
 
 impl Job {
@@ -87,6 +89,7 @@ impl Job {
             unit: None,
             subscription: None,
             orphaned: None,
+            unheard_by: BTreeMap::new(),
         }
     }
 
@@ -150,7 +153,7 @@ impl Core {
             Event::CancelFailed { job, reason } => {
                 self.fail(job, JobError::Cancelled { reason }, None, &mut out)
             }
-            Event::MemberSilent(silent) => self.silent(silent, &mut out),
+            Event::MemberSilent(silent) => self.silent(silent, now, &mut out),
             Event::ClientLost { client } => self.client_lost(&client, &mut out),
             Event::Request(request) => self.request(*request, now, &mut out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),

@@ -187,6 +187,7 @@ impl World {
                     node,
                     incarnation,
                     reason: "test".into(),
+                    by: None,
                 })
             }
             Step::Submit([ams, del], least, most, ours, program) => {
