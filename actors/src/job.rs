@@ -13,6 +13,8 @@ use springtide_runtime::net::{Contact, RefuseReason};
 use springtide_runtime::remote_message;
 use springtide_runtime::work::{Failure, Outcome};
 
+use crate::policy::{Mode, Settings};
+
 /// How nodes choose whom to steal from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -26,7 +28,7 @@ pub enum StealMode {
 }
 
 /// How a job is run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobParams {
     /// Whom to steal from.
@@ -43,6 +45,10 @@ pub struct JobParams {
     pub min_nodes: u32,
     /// Most that it may have; absent: no limit.
     pub max_nodes: Option<u32>,
+    /// How far its set of nodes is adapted.
+    pub mode: Mode,
+    /// By what it is adapted. `period_s` there is `period_ms` here: whoever makes these sets both.
+    pub settings: Settings,
 }
 
 impl JobParams {
@@ -62,12 +68,14 @@ impl Default for JobParams {
             nesting_bound: 32,
             min_nodes: 1,
             max_nodes: None,
+            mode: Mode::default(),
+            settings: Settings::default(),
         }
     }
 }
 
 /// A job as its workers get it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Which.
     pub id: JobId,
