@@ -1,8 +1,10 @@
-//! A node process: it registers with its site, stays warm, serves jobs, and ends when told or left alone.
+//! A node process: it registers with its site, stays warm, serves jobs, and ends when told or left alone. Told to leave, it
+//! first asks the scheduler to be emptied, so that its job loses nothing that was finished.
 //!
 //! Assembly only; must not know what its worker does, nor how the process came about.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,15 +14,16 @@ use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{Address, Contact, NetConfig, NetError};
 use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError};
 use springtide_runtime::work::Registry;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::head::HEAD_CLUSTER;
-use crate::job::Shutdown;
+use crate::job::{SCHEDULER, Shutdown};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
+use crate::scheduler::{Drain, DrainError, Drained, Scheduler};
 use crate::site::{Register, RegisterError, Site};
 use crate::worker::{Worker, WorkerConfig};
 
@@ -35,6 +38,15 @@ const STOP_WITHIN: Duration = Duration::from_millis(700);
 
 /// Starts users' actors on an arbiter of their own and publishes them.
 pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
+
+/// What a node is told by whoever runs its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// To leave its job in order, then to end. Said again, or followed by [`End::Now`]: to end at once.
+    Leave(String),
+    /// To end at once.
+    Now(String),
+}
 
 /// How a node is made.
 pub struct NodeOptions {
@@ -52,6 +64,8 @@ pub struct NodeOptions {
     pub site: String,
     /// The network.
     pub net: NetConfig,
+    /// How long [`End::Leave`] may take; nothing: it is [`End::Now`].
+    pub leave_within: Duration,
     /// The users' own actors.
     pub actors: Option<UserActors>,
 }
@@ -81,15 +95,15 @@ pub enum NodeError {
     },
 }
 
-/// Runs a node until `stop` completes (with the reason), it is told to end, or it is left alone. To be called on the main
-/// arbiter of a process.
+/// Runs a node until it is told to end, by `ends` or by its site, or is left alone. To be called on the main arbiter of a
+/// process.
 ///
 /// # Errors
 /// [`NodeError`], after an orderly end.
 pub async fn serve(
     options: NodeOptions,
     registry: Arc<Registry>,
-    stop: impl Future<Output = String>,
+    mut ends: UnboundedReceiver<End>,
 ) -> Result<(), NodeError> {
     let endpoint = Endpoint::quic(options.net.clone(), &options.identity, options.incarnation)?;
     let links = Links::listen(&endpoint.router, Door::Node);
@@ -122,11 +136,35 @@ pub async fn serve(
     };
     tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
     let site = endpoint.hub.remote(&options.head, &options.site);
-    let (ended, reason) = tokio::select! {
+    let mut registration = pin!(stay_registered(&site, &register, &links, options.address));
+    let told = tokio::select! {
         biased;
-        reason = stop => (Ok(()), reason),
-        Some(reason) = shutdowns.recv() => (Ok(()), reason),
-        error = stay_registered(&site, &register, &links, options.address) => {
+        Some(end) = ends.recv() => Ok(end),
+        Some(reason) = shutdowns.recv() => Ok(End::Now(reason)),
+        error = &mut registration => Err(error),
+    };
+    let told = match told {
+        Ok(End::Leave(reason)) if !options.leave_within.is_zero() => {
+            let within = options.leave_within;
+            tracing::info!("{reason}: leaves its job first, within {within:?}");
+            let scheduler = endpoint.hub.remote(&options.head, SCHEDULER);
+            let me = (&register.contact.node, options.incarnation);
+            tokio::select! {
+                biased;
+                Some(End::Leave(again) | End::Now(again)) = ends.recv() => {
+                    Ok(format!("{reason}, then {again}: at once"))
+                }
+                Some(by_order) = shutdowns.recv() => Ok(by_order),
+                left = leave(&scheduler, me, &reason, within) => Ok(format!("{reason}: {left}")),
+                error = &mut registration => Err(error),
+            }
+        }
+        Ok(End::Leave(reason) | End::Now(reason)) => Ok(reason),
+        Err(error) => Err(error),
+    };
+    let (ended, reason) = match told {
+        Ok(reason) => (Ok(()), reason),
+        Err(error) => {
             let reason = error.to_string();
             (Err(error), reason)
         }
@@ -136,6 +174,38 @@ pub async fn serve(
     let _ = timeout(STOP_WITHIN, worker.send(Shutdown { reason: reason.clone() })).await;
     endpoint.net.close(&reason).await;
     ended
+}
+
+/// Asks to be emptied and says how that went. It works on meanwhile: its job is asked to let it go, and tells the worker.
+async fn leave(
+    scheduler: &Remote<Scheduler>,
+    (node, life): (&NodeId, Incarnation),
+    reason: &str,
+    within: Duration,
+) -> String {
+    // So that the word of a job that let it go at the last moment still arrives.
+    let deadline = within.saturating_sub((within / 10).min(Duration::from_secs(1)));
+    let drain = Drain {
+        nodes: vec![node.clone()],
+        reason: reason.to_owned(),
+        deadline_ms: Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX)),
+        life: Some(life),
+    };
+    how_it_went(scheduler.send(drain).deadline(within).await, within)
+}
+
+fn how_it_went(
+    answer: Result<Result<Drained, DrainError>, RemoteError>,
+    within: Duration,
+) -> String {
+    match answer {
+        Ok(Ok(_)) => "it is empty".to_owned(),
+        Ok(Err(error)) => format!("it does not leave in order: {error}"),
+        Err(RemoteError::Timeout { .. }) => {
+            format!("it is not empty after {within:?}: what was unfinished is computed elsewhere")
+        }
+        Err(error) => format!("it does not leave in order: the scheduler was not asked: {error}"),
+    }
 }
 
 /// Registers, and again after each change of the link. Completes when that is in vain.
@@ -165,6 +235,35 @@ async fn stay_registered(
                 tracing::debug!("not registered yet: {error}");
                 sleep(PAUSE).await;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::id::JobId;
+
+    use super::*;
+
+    #[test]
+    fn how_a_leave_went_is_said() {
+        let within = Duration::from_secs(30);
+        let timeout = RemoteError::Timeout {
+            node: "head".into(),
+            actor: SCHEDULER.to_owned(),
+            message: "drain",
+            after: within,
+        };
+        let gone = RemoteError::Gone { node: "head".into(), why: "it is off".into() };
+        let minimum = DrainError::BelowMinimum { job: JobId(1), min_nodes: 2, left: 1 };
+        for (answer, told) in [
+            (Ok(Ok(Drained::default())), "it is empty"),
+            (Ok(Err(minimum)), "it does not leave in order: job-1 needs 2 nodes"),
+            (Err(timeout), "it is not empty after 30s"),
+            (Err(gone), "the scheduler was not asked: node head is gone"),
+        ] {
+            let said = how_it_went(answer, within);
+            assert!(said.contains(told), "{said}");
         }
     }
 }

@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
-use crate::{files, netcheck, node, run, talk, up};
+use crate::{drain, files, netcheck, node, run, talk, up, why};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -154,6 +154,19 @@ impl App {
                 let registry = Arc::new(self.registry);
                 on_arbiter(node::run(config, with_parent, registry, self.actors))
             }
+            Other::Node(NodeCommand::Drain { nodes, config, deadline, json }) => {
+                log_to_stderr(own_level(&global), false);
+                let order = drain::Order { nodes: &nodes, file: &config, deadline, json };
+                on_arbiter(drain::drain(order, &global))
+            }
+            Other::Node(NodeCommand::Undrain { nodes, config }) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(drain::undrain(&nodes, &config))
+            }
+            Other::Why { run, at, node, json } => {
+                why::why(&why::Question { run: &run, at, node: node.as_deref(), json })
+            }
+            Other::Replay { run } => why::replay(&run),
             Other::Config(command) => files::config(&command),
             Other::Ca(command) => files::ca(&command),
             Other::Net(NetCommand::Check { config, all_pairs, json }) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueHint};
-use springtide_runtime::config::{Level, Steal, Time};
+use springtide_runtime::config::{Level, Mode, Sources, Steal, Time};
 
 use crate::exit::EXIT_CODES;
 
@@ -40,6 +40,24 @@ pub struct RunArgs {
     /// Shape of the grid it starts: clusters x nodes, and threads of a node
     #[arg(id = "run.clusters", long = "clusters", value_name = "CxN[@T]", conflicts_with_all = ["run.config", "run.sequential"])]
     pub clusters: Option<Shape>,
+    /// Begin on so many nodes of so many of the clusters; the others are free for the job to grow into [default: all]
+    #[arg(id = "run.start", long = "start", value_name = "CxN", value_parser = start,
+          conflicts_with_all = ["run.config", "run.sequential"])]
+    pub start: Option<Shape>,
+    /// How far the set of nodes is adapted: static, monitor (decided and logged, not done) or adaptive [default: adaptive]
+    #[arg(id = "run.mode", long = "mode", value_name = "HOW",
+          value_parser = words::<Mode>(&["static", "monitor", "adaptive"]), hide_possible_values = true)]
+    pub mode: Option<Mode>,
+    /// Fewest nodes that the job may have [default: 1]
+    #[arg(id = "run.min_nodes", long = "min-nodes", value_name = "N")]
+    pub min_nodes: Option<u32>,
+    /// Most nodes that it may have [default: no limit]
+    #[arg(id = "run.max_nodes", long = "max-nodes", value_name = "N")]
+    pub max_nodes: Option<u32>,
+    /// Set what adaptation goes by, such as e_min=0.4 or weights.alpha=2; the names are those of [adaptation] in the config.
+    /// May be given several times
+    #[arg(id = "run.set", long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    pub set: Vec<(String, String)>,
     /// Run without a grid, on one thread of this process
     #[arg(id = "run.sequential", long = "sequential", conflicts_with = "run.config")]
     pub sequential: bool,
@@ -64,6 +82,27 @@ pub struct RunArgs {
     pub period: Option<Duration>,
 }
 
+impl RunArgs {
+    /// Puts what these say of adaptation over the config's.
+    pub fn over(&self, mut sources: Sources) -> Sources {
+        for (name, value) in &self.set {
+            sources = sources.with_flag("--set", &format!("adaptation.{name}"), value);
+        }
+        if let Some(mode) = self.mode {
+            sources = sources.with_flag("--mode", "adaptation.mode", mode);
+        }
+        for (flag, key, nodes) in [
+            ("--min-nodes", "adaptation.min_nodes", self.min_nodes),
+            ("--max-nodes", "adaptation.max_nodes", self.max_nodes),
+        ] {
+            if let Some(nodes) = nodes {
+                sources = sources.with_flag(flag, key, nodes);
+            }
+        }
+        sources
+    }
+}
+
 /// The commands beside `run`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Other {
@@ -82,9 +121,30 @@ pub enum Other {
         #[arg(long, value_name = "DIR", default_value = ".springtide-dev", value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
-    /// One node
+    /// Nodes: run one, take some out of service and put them back
     #[command(subcommand, arg_required_else_help = true)]
     Node(NodeCommand),
+    /// Tell why a run's nodes were added, removed or not removed, in order of time
+    Why {
+        /// The run's directory: what `run` was given as --out
+        #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
+        run: PathBuf,
+        /// Only the decision at this moment, with all its reasons: seconds since the job's start
+        #[arg(long, value_name = "SECONDS", value_parser = moment)]
+        at: Option<f64>,
+        /// Only what concerns this node: why it was added, removed, or not removed
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
+        /// Print it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a run's decisions again from its log: they must come out the same
+    Replay {
+        /// The run's directory: what `run` was given as --out
+        #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
+        run: PathBuf,
+    },
     /// Write, check and show configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(ConfigCommand),
@@ -119,7 +179,37 @@ pub enum NodeCommand {
         #[arg(long, hide = true)]
         with_parent: bool,
     },
+    /// Empty nodes of a grid that is up, and give them no more jobs; returns when they are empty
+    #[command(after_help = DRAIN_EXIT_CODES)]
+    Drain {
+        /// Their names
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<String>,
+        /// The grid's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// After this time jobs let them go in any case, for example 30s: what was unfinished there is computed again
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        deadline: Option<Duration>,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put drained nodes back into service
+    #[command(after_help = DRAIN_EXIT_CODES)]
+    Undrain {
+        /// Their names
+        #[arg(value_name = "NODE", required = true)]
+        nodes: Vec<String>,
+        /// The grid's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+    },
 }
+
+const DRAIN_EXIT_CODES: &str = "\
+Exit codes: 0 done; 1 no grid is up, or somebody put the nodes back; 2 there is no such node; 3 a job needs the nodes; \
+130 interrupted: the drain goes on, `node undrain` takes it back.";
 
 /// `config ...`
 #[derive(Subcommand, Clone, Debug)]
@@ -268,6 +358,29 @@ impl Shape {
     }
 }
 
+/// As a shape, without threads: those are the grid's.
+fn start(text: &str) -> Result<Shape, String> {
+    match text.parse::<Shape>() {
+        Ok(shape) if !text.contains('@') => Ok(shape),
+        _ => Err("must be clusters x nodes such as 1x2: the job begins on so many".to_owned()),
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE such as e_min=0.4")?;
+    if name == "period_s" {
+        return Err("the period is set by --period".to_owned());
+    }
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn moment(text: &str) -> Result<f64, String> {
+    let seconds = text.strip_suffix('s').unwrap_or(text).trim_end().parse::<f64>().ok();
+    seconds
+        .filter(|s| s.is_finite() && *s >= 0.0)
+        .ok_or_else(|| "must be seconds since the job's start, such as 42.5".to_owned())
+}
+
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<Time>()?.get();
     if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
@@ -357,6 +470,44 @@ mod tests {
         for text in ["3x2", "2x1@8"] {
             assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn what_is_said_of_adaptation() {
+        let run = |line: &[&str]| {
+            let matches = job_command("job", "A job", |command| command)
+                .try_get_matches_from([&["job"], line].concat())
+                .map_err(|error| error.to_string())?;
+            Ok::<_, String>(RunArgs::from_arg_matches(&matches).unwrap())
+        };
+        let line = ["--start", "1x2", "--mode", "monitor", "--min-nodes", "2", "--max-nodes", "4"];
+        let set = ["--set", "e_min=0.4", "--set", "weights.alpha = 2"];
+        let args = run(&[&line[..], &set].concat()).unwrap();
+        assert_eq!(args.start, Some(Shape { clusters: 1, nodes: 2, threads: 1 }));
+        let over = args.over(Sources::default()).overrides;
+        let keys: Vec<_> =
+            over.iter().map(|o| (o.flag.as_str(), o.key.as_str(), o.value.as_str())).collect();
+        let expected = [
+            ("--set", "adaptation.e_min", "0.4"),
+            ("--set", "adaptation.weights.alpha", "2"),
+            ("--mode", "adaptation.mode", "monitor"),
+            ("--min-nodes", "adaptation.min_nodes", "2"),
+            ("--max-nodes", "adaptation.max_nodes", "4"),
+        ];
+        assert_eq!(keys, expected);
+        for (bad, told) in [
+            (&["--start", "1x2@4"][..], "clusters x nodes such as 1x2"),
+            (&["--start", "1x2", "--config", "a"], "cannot be used with"),
+            (&["--mode", "adaptve"], "'adaptive'"),
+            (&["--set", "e_min"], "NAME=VALUE"),
+            (&["--set", "period_s=3"], "--period"),
+            (&["--min-nodes", "few"], "--min-nodes"),
+        ] {
+            let error = run(bad).unwrap_err();
+            assert!(error.contains(told), "{bad:?}: {error}");
+        }
+        assert_eq!((moment("42.5"), moment("7 s")), (Ok(42.5), Ok(7.0)));
+        assert!(moment("-1").is_err() && moment("inf").is_err() && moment("x").is_err());
     }
 
     #[derive(Args)]

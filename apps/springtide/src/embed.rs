@@ -122,7 +122,7 @@ impl App {
         let shape: Shape = shape.parse().map_err(Failed::usage)?;
         let registry = Arc::new(self.registry);
         actix::System::new().block_on(async move {
-            let config = grid::ad_hoc(shape)?.value;
+            let config = grid::ad_hoc(shape, |sources| sources)?.value;
             let dir = TempDir::make()?;
             let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
             let this = std::env::current_exe().map_err(|error| {

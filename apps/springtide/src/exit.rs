@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use springtide_actors::head::HeadError;
 use springtide_actors::job::{AssignError, JobError};
 use springtide_actors::node::NodeError;
-use springtide_actors::scheduler::SubmitError;
+use springtide_actors::scheduler::{DrainError, SubmitError};
 use springtide_runtime::config::ConfigError;
 use springtide_runtime::event::{LogError, RunDirError};
 use springtide_runtime::net::tls::TlsError;
@@ -25,7 +25,7 @@ pub enum Exit {
     Failure = 1,
     /// Options, configuration or input files are wrong.
     Usage = 2,
-    /// The grid cannot give the nodes asked for.
+    /// The grid cannot give the nodes asked for, or a job cannot spare them.
     NotPlaced = 3,
     /// It took longer than allowed.
     Timeout = 4,
@@ -51,7 +51,7 @@ Exit codes:
   0    done
   1    failure
   2    wrong options, configuration or input files
-  3    the grid cannot give the nodes asked for
+  3    the grid cannot give the nodes asked for, or a job cannot spare them
   4    took longer than --timeout
   5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
@@ -165,6 +165,17 @@ impl From<SubmitError> for Failed {
             SubmitError::NotPlaced { .. } | SubmitError::Program { .. } => Exit::NotPlaced,
             SubmitError::Refused(AssignError::Failed { refused, .. }) => of_refusal(refused),
             _ => Exit::Failure,
+        };
+        Self::new(exit, error)
+    }
+}
+
+impl From<DrainError> for Failed {
+    fn from(error: DrainError) -> Self {
+        let exit = match error {
+            DrainError::NoNodes | DrainError::UnknownNode { .. } => Exit::Usage,
+            DrainError::BelowMinimum { .. } => Exit::NotPlaced,
+            DrainError::Undrained { .. } | DrainError::Ended => Exit::Failure,
         };
         Self::new(exit, error)
     }

@@ -12,9 +12,9 @@ use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::Ca;
 
-use crate::args::{CaCommand, ConfigCommand};
+use crate::args::{CaCommand, ConfigCommand, Shape};
 use crate::exit::Failed;
-use crate::grid::{cannot, make_private_dir};
+use crate::grid::{ad_hoc, cannot, make_private_dir};
 use crate::netconf;
 use crate::run::print;
 
@@ -41,12 +41,15 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
             Ok(())
         }
         ConfigCommand::Check { file, node: true } => {
-            let config = check::<NodeConfig>(file)?;
+            let config = load::<NodeConfig>(&Sources::of_process(Some(file)))?.value;
+            eprintln!("{}: no mistakes", file.display());
             tell_links(&config.link, &config.net);
             Ok(())
         }
         ConfigCommand::Check { file, node: false } => {
-            let config = check::<GridConfig>(file)?;
+            let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+            netconf::check_adaptation(&config, &netconf::job_params(&config))?;
+            eprintln!("{}: no mistakes", file.display());
             tell_links(&config.link, &config.net);
             Ok(())
         }
@@ -54,19 +57,13 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
             show::<NodeConfig>(file.as_deref(), *origin)
         }
         ConfigCommand::Show { file: None, origin, node: false } => {
-            let grid = crate::grid::ad_hoc(crate::args::Shape::default())?;
+            let grid = ad_hoc(Shape::default(), |sources| sources)?;
             print(&grid.show(*origin))
         }
         ConfigCommand::Show { file, origin, node: false } => {
             show::<GridConfig>(file.as_deref(), *origin)
         }
     }
-}
-
-fn check<T: Config>(file: &Path) -> Result<T, Failed> {
-    let loaded = load::<T>(&Sources::of_process(Some(file)))?;
-    eprintln!("{}: no mistakes", file.display());
-    Ok(loaded.value)
 }
 
 /// What is expected of links is not seen at work before a job runs over them: what follows from it is told here.

@@ -164,11 +164,14 @@ pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Fail
     Ok(Authority::Kept(ca))
 }
 
-/// The config of an ad-hoc grid of this shape.
+/// The config of an ad-hoc grid of this shape. `over` puts what flags say over it.
 ///
 /// # Errors
-/// An environment variable has a wrong value.
-pub fn ad_hoc(shape: Shape) -> Result<Loaded<GridConfig>, Failed> {
+/// An environment variable or a flag has a wrong value.
+pub fn ad_hoc(
+    shape: Shape,
+    over: impl FnOnce(Sources) -> Sources,
+) -> Result<Loaded<GridConfig>, Failed> {
     // A text in place of a file, so that the environment can still override it.
     let mut text = String::new();
     for name in shape.names() {
@@ -177,7 +180,7 @@ pub fn ad_hoc(shape: Shape) -> Result<Loaded<GridConfig>, Failed> {
     }
     let of_text = Sources::of_text(&format!("--clusters {shape}"), &text);
     let sources = Sources { env: Sources::of_process(None).env, ..of_text };
-    Ok(load::<GridConfig>(&sources)?)
+    Ok(load::<GridConfig>(&over(sources))?)
 }
 
 /// Makes a directory that only its owner may enter.

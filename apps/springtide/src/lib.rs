@@ -13,6 +13,7 @@
 
 mod app;
 mod args;
+mod drain;
 mod embed;
 mod exit;
 mod files;
@@ -23,10 +24,13 @@ mod node;
 mod outdir;
 mod report;
 mod run;
+mod runlog;
 mod signals;
 mod solo;
 mod talk;
 mod up;
+mod why;
+mod wrap;
 
 pub use app::App;
 pub use embed::Grid;

@@ -2,15 +2,20 @@
 //!
 //! Must not know commands.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use springtide_actors::job::{JobParams, StealMode};
+use springtide_actors::policy::{self, Frame, Settings, Weights};
 use springtide_runtime::config::{
-    Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Steal, WorkSection,
+    AdaptationSection, Congestion, GridConfig, LinkSection, Mode, NetSection, NodeConfig, Steal,
+    WeightsSection, WorkSection,
 };
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 
+use crate::args::Shape;
 use crate::exit::Failed;
 
 fn congestion(choice: Congestion) -> net::Congestion {
@@ -96,8 +101,24 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
 
 /// How jobs are run.
 pub fn job_params(config: &GridConfig) -> JobParams {
-    let period = u64::try_from(config.stats.period.get().as_millis()).unwrap_or(u64::MAX);
-    JobParams { period_ms: period, ..work_params(&config.work) }
+    let mut params = work_params(&config.work);
+    let adaptation = &config.adaptation;
+    params.min_nodes = adaptation.min_nodes.get();
+    params.max_nodes = adaptation.max_nodes.map(|nodes| nodes.get());
+    params.mode = match adaptation.mode {
+        Mode::Static => policy::Mode::Static,
+        Mode::Monitor => policy::Mode::Monitor,
+        Mode::Adaptive => policy::Mode::Adaptive,
+    };
+    params.settings = settings(adaptation);
+    set_period(&mut params, config.stats.period.get());
+    params
+}
+
+/// Sets how often statistics are sent: the policy goes by the same period.
+pub fn set_period(params: &mut JobParams, period: Duration) {
+    params.period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+    params.settings.period_s = params.period_ms as f64 / 1e3;
 }
 
 fn work_params(work: &WorkSection) -> JobParams {
@@ -110,6 +131,124 @@ fn work_params(work: &WorkSection) -> JobParams {
         nesting_bound: work.nesting.get(),
         ..JobParams::default()
     }
+}
+
+/// What the policy goes by, but for its period. Every field is named, so that none is forgotten.
+fn settings(section: &AdaptationSection) -> Settings {
+    let WeightsSection { alpha, beta, gamma } = section.weights;
+    Settings {
+        e_min: section.e_min,
+        e_max: section.e_max,
+        weights: Weights { alpha, beta, gamma },
+        cluster_threshold: section.cluster_threshold,
+        cluster_exceptional: section.cluster_exceptional,
+        node_threshold: section.node_threshold,
+        slow_below: section.slow_below,
+        period_s: Settings::default().period_s,
+        most_growth: section.most_growth,
+        most_shrink: section.most_shrink,
+        bad_periods: section.bad_periods.get(),
+        cool_down: section.cool_down.get(),
+        grace: section.grace.get(),
+        stale: section.stale.get(),
+        near_end: section.near_end.get(),
+        named: section.named.get(),
+        refill: section.refill,
+        migrate: section.migrate,
+        migrate_factor: section.migrate_factor,
+        move_cost_s: section.move_cost_s,
+        migrate_margin: section.migrate_margin,
+        parole_s: section.parole_s,
+        parole_cap_s: section.parole_cap_s,
+        better_factor: section.better_factor,
+        weight_bound: section.weight_bound,
+        weight_step: section.weight_step,
+        request_patience: section.request_patience.get(),
+        check_periods: section.check_periods.get(),
+        check_patience: section.check_patience.get(),
+        nonsense_factor: section.nonsense_factor,
+    }
+}
+
+/// The config's nodes.
+fn existing(config: &GridConfig) -> u32 {
+    config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
+}
+
+/// Whether what a job is adapted by makes sense together, and on the config's grid.
+///
+/// # Errors
+/// All contradictions at once.
+pub fn check_adaptation(config: &GridConfig, params: &JobParams) -> Result<(), Failed> {
+    check_start(config, params, None).map(drop)
+}
+
+/// As [`check_adaptation`], with the nodes on which the job begins: returns how many of which cluster. `None`: the
+/// scheduler takes what the job may have.
+///
+/// # Errors
+/// All contradictions at once.
+pub fn check_start(
+    config: &GridConfig,
+    params: &JobParams,
+    start: Option<Shape>,
+) -> Result<Option<BTreeMap<ClusterId, u32>>, Failed> {
+    let existing = existing(config);
+    let frame = Frame {
+        min_nodes: params.min_nodes,
+        max_nodes: params.max_nodes,
+        existing_nodes: Some(existing),
+        // Known to the job alone; its coordinator sees to it.
+        benchmark_s: None,
+    };
+    let mut wrong = match params.settings.validate(&frame) {
+        Ok(()) => Vec::new(),
+        Err(found) => found.0.iter().map(ToString::to_string).collect(),
+    };
+    let asked = start.and_then(|start| begins(config, params, start, &mut wrong));
+    if !wrong.is_empty() {
+        let wrong = wrong.join("\n  ");
+        return Err(Failed::usage(format!(
+            "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  {wrong}"
+        )));
+    }
+    let most = params.max_nodes.unwrap_or(u32::MAX);
+    let all = || config.cluster.iter().map(|c| (ClusterId::from(c.name.as_str()), c.nodes.get()));
+    Ok(asked.or_else(|| (existing <= most).then(|| all().collect())))
+}
+
+/// The first nodes of a job by cluster.
+fn begins(
+    config: &GridConfig,
+    params: &JobParams,
+    start: Shape,
+    wrong: &mut Vec<String>,
+) -> Option<BTreeMap<ClusterId, u32>> {
+    let told = wrong.len();
+    let clusters = start.clusters as usize;
+    if clusters > config.cluster.len() {
+        let has = config.cluster.len();
+        wrong.push(format!(
+            "--start {start} names {clusters} clusters, the grid has {has}: see --clusters"
+        ));
+    }
+    let first = || config.cluster.iter().take(clusters);
+    for cluster in first().filter(|cluster| cluster.nodes.get() < start.nodes) {
+        let (name, has) = (&cluster.name, cluster.nodes.get());
+        wrong.push(format!(
+            "--start {start} is more than cluster {name} has, {has}: see --clusters"
+        ));
+    }
+    let sum = start.clusters * start.nodes;
+    let (least, most) = (params.least_nodes(), params.max_nodes.unwrap_or(u32::MAX));
+    if sum < least {
+        wrong.push(format!("--start {start} is below the job's minimum ({least} nodes)"));
+    }
+    if sum > most {
+        wrong.push(format!("--start {start} is above the job's maximum ({most} nodes)"));
+    }
+    let names = first().map(|cluster| (ClusterId::from(cluster.name.as_str()), start.nodes));
+    (wrong.len() == told).then(|| names.collect())
 }
 
 /// The address behind a name and port.
@@ -128,6 +267,93 @@ mod tests {
     use springtide_runtime::config::{Sources, load};
 
     use super::*;
+
+    #[test]
+    fn the_configs_defaults_are_the_policys() {
+        let config = crate::grid::ad_hoc(Shape::default(), |sources| sources).unwrap().value;
+        let params = job_params(&config);
+        assert_eq!(params.settings, Settings::default());
+        assert_eq!(params, JobParams::default());
+        assert!(check_adaptation(&config, &params).is_ok());
+    }
+
+    #[test]
+    fn every_setting_has_a_key_of_its_own() {
+        // Each is set to another value than its default and arrives where it belongs.
+        let defaults = serde_json::to_value(Settings::default()).unwrap();
+        let mut tried = 0;
+        let mut try_out = |path: &str, default: &serde_json::Value| {
+            let other = match default {
+                serde_json::Value::Bool(flag) => serde_json::json!(!flag),
+                number if number.is_u64() => serde_json::json!(number.as_u64().unwrap() + 1),
+                number => serde_json::json!(number.as_f64().unwrap() / 2.0),
+            };
+            let key = format!("adaptation.{path}");
+            let set = |sources: Sources| sources.with_flag("--set", &key, &other);
+            let config = crate::grid::ad_hoc(Shape::default(), set).unwrap().value;
+            let settings = serde_json::to_value(job_params(&config).settings).unwrap();
+            let pointer = format!("/{}", path.replace('.', "/"));
+            let mut expected = defaults.clone();
+            *expected.pointer_mut(&pointer).unwrap() = other;
+            assert_eq!(settings, expected, "{path}");
+            tried += 1;
+        };
+        for (name, default) in defaults.as_object().unwrap() {
+            match default.as_object() {
+                _ if name == "period_s" => {}
+                Some(inner) => {
+                    inner.iter().for_each(|(key, d)| try_out(&format!("{name}.{key}"), d));
+                }
+                None => try_out(name, default),
+            }
+        }
+        assert!(tried > 30, "{tried}");
+    }
+
+    #[test]
+    fn contradictions_are_told_at_once_before_anything_starts() {
+        let loaded = |set: &[(&str, &str)]| {
+            let with = |mut sources: Sources| {
+                for (key, value) in set {
+                    sources = sources.with_flag("--set", &format!("adaptation.{key}"), value);
+                }
+                sources
+            };
+            let config = crate::grid::ad_hoc(Shape::default(), with).unwrap().value;
+            let params = job_params(&config);
+            (config, params)
+        };
+        let shape = |text: &str| Some(text.parse::<Shape>().unwrap());
+        let (config, params) = loaded(&[
+            ("e_min", "0.6"),
+            ("slow_below", "2"),
+            ("min_nodes", "8"),
+            ("max_nodes", "5"),
+        ]);
+        let told = check_start(&config, &params, shape("4x3")).unwrap_err();
+        assert_eq!(told.exit, crate::Exit::Usage);
+        for part in [
+            "e_min (0.6) must be below e_max (0.5)",
+            "slow_below is 2",
+            "minimum (8 nodes) is above its maximum (5)",
+            "minimum (8 nodes) is above what the grid has (6)",
+            "--start 4x3 names 4 clusters, the grid has 3",
+            "--start 4x3 is more than cluster ams has, 2",
+            "--start 4x3 is above the job's maximum (5 nodes)",
+        ] {
+            assert!(told.message.contains(part), "{part} is not in\n{told}");
+        }
+        let names = |start: Option<Shape>, set: &[(&str, &str)]| {
+            let (config, params) = loaded(set);
+            check_start(&config, &params, start).unwrap().map(|asked| {
+                asked.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
+            })
+        };
+        assert_eq!(names(None, &[]).as_deref(), Some("ams 2, bud 2, del 2"));
+        assert_eq!(names(shape("2x1"), &[]).as_deref(), Some("ams 1, del 1"));
+        // Fewer than there are: which, the scheduler says.
+        assert_eq!(names(None, &[("max_nodes", "4")]), None);
+    }
 
     #[test]
     fn a_nodes_links_are_those_of_its_cluster() {

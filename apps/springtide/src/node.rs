@@ -4,16 +4,17 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::job::site_name;
-use springtide_actors::node::{NodeOptions, UserActors, serve};
+use springtide_actors::node::{End, NodeOptions, UserActors, serve};
 use springtide_runtime::config::{NodeConfig, Sources, load};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::work::Registry;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::{Exit, Failed};
 use crate::netconf;
@@ -64,22 +65,34 @@ pub async fn run(
         address: netconf::resolve(&config.head.address).await?,
         site: site_name(&ClusterId::from(cluster.as_str())),
         net: netconf::node_net(&config),
+        leave_within: config.work.leave_within.get(),
         actors,
     };
-    let stop = async move {
-        let parent = async {
+    let (end, ends) = mpsc::unbounded_channel();
+    actix_rt::spawn(async move {
+        let mut parent = pin!(async {
             match with_parent {
                 true => parent_gone().await,
                 false => std::future::pending().await,
             }
-        };
-        tokio::select! {
-            biased;
-            exit = signals.next() => format!("ended by {}", word(exit)),
-            () = parent => "whoever started it has ended, or told it to".to_owned(),
+        });
+        loop {
+            let told = tokio::select! {
+                biased;
+                exit = signals.next() => End::Leave(format!("told to end by {}", word(exit))),
+                // Its grid ends, or nobody is left whom it could ask.
+                () = &mut parent => {
+                    let reason = "whoever started it has ended, or told it to".to_owned();
+                    let _ = end.send(End::Now(reason));
+                    return;
+                }
+            };
+            if end.send(told).is_err() {
+                return; // it ends already
+            }
         }
-    };
-    Ok(serve(options, registry, stop).await?)
+    });
+    Ok(serve(options, registry, ends).await?)
 }
 
 /// The identity's files, which lie in one folder under fixed names.

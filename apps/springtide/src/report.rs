@@ -312,7 +312,8 @@ pub fn number(n: u64) -> String {
     out
 }
 
-fn many(n: u64, thing: &str) -> String {
+/// A count of things.
+pub fn many(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
 }
 

@@ -116,13 +116,18 @@ pub fn print(text: &str) -> Result<(), Failed> {
 
 async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     let mut signals = Signals::take()?;
+    let over = |sources| order.args.over(sources);
     let config = match &order.args.config {
-        Some(file) => load::<GridConfig>(&Sources::of_process(Some(file)))?,
-        None => grid::ad_hoc(order.args.clusters.unwrap_or_default())?,
+        Some(file) => load::<GridConfig>(&over(Sources::of_process(Some(file))))?,
+        None => grid::ad_hoc(order.args.clusters.unwrap_or_default(), over)?,
     };
     let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
     let deadline = limit.map(|limit| Instant::now() + limit);
     let params = params(&config.value, &order.args);
+    let begins = match order.args.sequential {
+        true => None,
+        false => netconf::check_start(&config.value, &params, order.args.start)?,
+    };
     let manifest = manifest(order.job, order.version, Some(params.seed));
     let out_dir = order.args.out.clone().or_else(|| config.value.run.out.clone());
     let mut out = match &out_dir {
@@ -146,7 +151,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     } else if let Some(file) = &order.args.config {
         attached(&order, file, &config, params, &manifest.run, &mut watch).await
     } else {
-        own_grid(&order, &config, params, &manifest.run, &mut watch).await
+        own_grid(&order, &config, params, begins, &manifest.run, &mut watch).await
     };
     talk.done();
     let (result, exit) = match &ended {
@@ -175,7 +180,7 @@ fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
         params.seed = seed;
     }
     if let Some(period) = args.period {
-        params.period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+        netconf::set_period(&mut params, period);
     }
     params
 }
@@ -293,6 +298,7 @@ async fn own_grid(
     order: &Order,
     config: &Loaded<GridConfig>,
     params: JobParams,
+    begins: Option<BTreeMap<ClusterId, u32>>,
     run: &str,
     watch: &mut Watch<'_>,
 ) -> Result<(Ended, Exit), Failed> {
@@ -320,10 +326,10 @@ async fn own_grid(
         run: run.to_owned(),
         version: order.version.to_owned(),
         seed: Some(params.seed),
-        clusters: clusters.clone(),
+        clusters,
     });
     let began = Instant::now();
-    let submit = submission(order, params, Some(clusters), head.contact());
+    let submit = submission(order, params, begins, head.contact());
     let session = Session { endpoint: endpoint.clone(), head: HEAD.into(), submit, links, news };
     let ended = match started(&head, watch).await {
         Ok(()) => drive(order.job, session, watch).await,

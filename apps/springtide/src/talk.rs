@@ -114,6 +114,11 @@ pub fn error(name: &str, message: &str) {
     }
 }
 
+/// Says a line where there is no bar.
+pub fn tell(line: &str) {
+    print_err(line);
+}
+
 fn print_err(line: &str) {
     // Nobody reads it: then there is nobody to tell either.
     let _ = writeln!(std::io::stderr(), "{}", clean(line));
@@ -128,8 +133,8 @@ fn progress_line(done: u64, total: u64, what: &str, after: &str) -> String {
     format!("{what} {shown} of {} ({percent:.0} %), after {after}", number(total))
 }
 
-/// What comes from other machines must not move the cursor or change the terminal.
-fn clean(text: &str) -> String {
+/// What comes from other machines, or from files, must not move the cursor or change the terminal.
+pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
 }
 

@@ -13,6 +13,7 @@ use tokio::time::interval;
 use crate::args::{GlobalArgs, Shape};
 use crate::exit::Failed;
 use crate::grid::{self, HeadFile, Plan, cannot};
+use crate::netconf;
 use crate::signals::{Signals, word};
 use crate::talk::Talk;
 
@@ -25,6 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// It cannot be started, or all its nodes are broken.
 pub async fn up(file: &Path, global: &GlobalArgs) -> Result<(), Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
+    netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
     stay(file, &config, global).await
 }
 
@@ -35,7 +37,7 @@ pub async fn up(file: &Path, global: &GlobalArgs) -> Result<(), Failed> {
 pub async fn dev(shape: Shape, dir: PathBuf, global: &GlobalArgs) -> Result<(), Failed> {
     grid::make_private_dir(&dir)?;
     let file = dir.join("grid.toml");
-    let text = grid::ad_hoc(shape)?.show(false);
+    let text = grid::ad_hoc(shape, |sources| sources)?.show(false);
     write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
     up(&file, global).await
 }

@@ -13,8 +13,8 @@ use super::schema::{
     section,
 };
 use super::units::{
-    Congestion, Format, HostPort, Level, Name, Pair, Ports, Provider, Rate, Size, Steal, Time,
-    Whole,
+    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, Size, Steal,
+    Time, Whole,
 };
 use super::{Checker, Config};
 
@@ -46,6 +46,8 @@ section! {
         work: WorkSection = Section;
         /// What is measured.
         stats: StatsSection = Section;
+        /// How the set of a job's nodes follows what it can use.
+        adaptation: AdaptationSection = Section;
         /// Certificates.
         tls: TlsSection = Section;
         /// Log lines on stderr and in the nodes' files.
@@ -130,6 +132,8 @@ section! {
         stack: Size = Is("\"16MiB\"");
         /// How many waits of one stack may take unrelated work.
         nesting: Whole<1, 10_000> = Is("32");
+        /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends at once.
+        leave_within: Time = Is("\"30s\"");
     }
 
     /// What is measured.
@@ -138,6 +142,84 @@ section! {
         period: Time = Is("\"10s\"");
         /// Histograms are sent every so many periods.
         histogram_periods: Whole<1, 1000> = Is("10");
+    }
+
+    /// Adaptation: the job's weighted average efficiency is kept within a band by adding and removing nodes.
+    AdaptationSection {
+        /// "static": nothing changes; "monitor": it is measured and decided, and nothing done; "adaptive".
+        mode: Mode = Is("\"adaptive\"");
+        /// Fewest nodes that a job may have.
+        min_nodes: Whole<1, 100_000> = Is("1");
+        /// Most that it may have; no limit where not given.
+        max_nodes: Option<Whole<1, 100_000>> = Absent("64");
+        /// Below this efficiency nodes are removed.
+        e_min: f64 = Is("0.3");
+        /// Above it nodes are added.
+        e_max: f64 = Is("0.5");
+        /// Mean inter-cluster overhead (a share of the time) from which a cluster's link is suspected.
+        cluster_threshold: f64 = Is("0.25");
+        /// By how much it must exceed the others' before a link that was not measured is blamed. 0: at once.
+        cluster_exceptional: f64 = Is("1.5");
+        /// Inter-cluster overhead from which a single node is bad.
+        node_threshold: f64 = Is("0.2");
+        /// A node is slow if it is slower than this share of the mean.
+        slow_below: f64 = Is("0.5");
+        /// Most nodes after one decision, as a multiple of those before.
+        most_growth: f64 = Is("2.0");
+        /// Fewest nodes after one decision, as a share of those before.
+        most_shrink: f64 = Is("0.5");
+        /// So many periods below `e_min` in a row before a node is removed.
+        bad_periods: Whole<0, 1_000_000> = Is("2");
+        /// Periods after an action without another.
+        cool_down: Whole<0, 1_000_000> = Is("2");
+        /// Periods after its joining in which a node is not judged.
+        grace: Whole<0, 1_000_000> = Is("2");
+        /// Periods for which a node's last report stands in for a missing one.
+        stale: Whole<0, 1_000_000> = Is("3");
+        /// No change if the job is estimated to end within so many periods.
+        near_end: Whole<0, 1_000_000> = Is("2");
+        /// Nodes that a cluster names as its worst.
+        named: Whole<0, 1_000_000> = Is("16");
+        /// Replace what was lost (removed for cause, or crashed) while efficiency is above `e_min`.
+        refill: bool = Is("true");
+        /// Move to better free nodes while efficiency is within the band.
+        migrate: bool = Is("true");
+        /// By how much a free node must be faster than the one that it replaces.
+        migrate_factor: f64 = Is("1.5");
+        /// What moving to a node costs, in seconds of that node.
+        move_cost_s: f64 = Is("10.0");
+        /// By how much the gain of moving must exceed its cost.
+        migrate_margin: f64 = Is("2.0");
+        /// A node or cluster removed for cause is not asked for again for so many seconds; doubled each time.
+        parole_s: f64 = Is("300.0");
+        /// Nor for longer than this, in seconds.
+        parole_cap_s: f64 = Is("3600.0");
+        /// Measured better by this factor, it is tried again earlier.
+        better_factor: f64 = Is("1.5");
+        /// A weight learns within this factor of its first value.
+        weight_bound: f64 = Is("4.0");
+        /// The factor by which it changes at once.
+        weight_step: f64 = Is("1.25");
+        /// Periods for which a request for nodes may stay unmet before it is made anew.
+        request_patience: Whole<0, 1_000_000> = Is("6");
+        /// Settled periods over which an action's prediction is compared with what came.
+        check_periods: Whole<0, 1_000_000> = Is("2");
+        /// Periods after which a prediction that never settled is dropped.
+        check_patience: Whole<0, 1_000_000> = Is("10");
+        /// A speed so many times what it was, or what others' is, is nonsense.
+        nonsense_factor: f64 = Is("100.0");
+        /// Who goes first: alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster.
+        weights: WeightsSection = Section;
+    }
+
+    /// Weights of badness.
+    WeightsSection {
+        /// Of 1 / relative speed.
+        alpha: f64 = Is("1.0");
+        /// Of inter-cluster overhead.
+        beta: f64 = Is("100.0");
+        /// Of being in the worst cluster.
+        gamma: f64 = Is("10.0");
     }
 
     /// Certificates.

@@ -23,14 +23,14 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
 pub use grid::{
-    CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection, LogSection, NetSection,
-    RunSection, StatsSection, TlsSection, WorkSection,
+    AdaptationSection, CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection,
+    LogSection, NetSection, RunSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};
 pub use units::{
-    Congestion, Format, HostPort, Level, Name, Pair, Ports, Provider, Rate, Size, Steal, Time,
-    Whole,
+    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, Size, Steal,
+    Time, Whole,
 };
 
 use schema::Schema;

@@ -123,6 +123,15 @@ impl Leaf for u64 {
     }
 }
 
+impl Leaf for f64 {
+    fn read(value: &Value) -> Result<Self, String> {
+        // TOML knows infinities and what is no number: nothing can be set to them.
+        let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
+        let number = number.filter(|number| number.is_finite());
+        number.ok_or_else(|| format!("must be a number such as 0.5, found {value}"))
+    }
+}
+
 impl Leaf for bool {
     fn read(value: &Value) -> Result<Self, String> {
         value.as_bool().ok_or_else(|| format!("must be true or false, found {value}"))
@@ -460,6 +469,18 @@ choice! {
         ClusterAware = "cluster-aware",
         /// From any node, one at a time: the baseline.
         Random = "random",
+    }
+}
+
+choice! {
+    /// How far a job's set of nodes is adapted.
+    Mode {
+        /// Nothing is measured and nothing changed.
+        Static = "static",
+        /// All is measured and decided, nothing changed.
+        Monitor = "monitor",
+        /// All of it.
+        Adaptive = "adaptive",
     }
 }
 

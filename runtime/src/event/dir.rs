@@ -39,6 +39,12 @@ pub enum RunDirError {
         /// The directory.
         dir: PathBuf,
     },
+    /// No run is there.
+    #[error("{} holds no run: give the directory that `run` was given as --out", dir.display())]
+    NoRun {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A node's name cannot be a file's name.
     #[error("node name `{name}` cannot name a log file: use letters, digits and dashes")]
     Name {
@@ -79,6 +85,18 @@ impl RunDir {
         let nodes = dir.join("nodes");
         fs::create_dir_all(&nodes).map_err(|source| RunDirError::Io { path: nodes, source })?;
         Ok(run)
+    }
+
+    /// The directory of a run that has been made, whole or not.
+    ///
+    /// # Errors
+    /// [`RunDirError::NoRun`].
+    pub fn open(dir: &Path) -> Result<Self, RunDirError> {
+        let run = Self { root: dir.to_owned() };
+        match run.events().is_file() {
+            true => Ok(run),
+            false => Err(RunDirError::NoRun { dir: dir.to_owned() }),
+        }
     }
 
     /// The directory.
@@ -228,7 +246,10 @@ mod tests {
         assert_eq!(names, ["config.toml", "events.jsonl", "manifest.json", "nodes", "result.json"]);
         let read: Manifest = serde_json::from_slice(&fs::read(run.manifest()).unwrap()).unwrap();
         assert_eq!(read, manifest());
-        assert_eq!(crate::event::read(&run.events()).unwrap().header.run, "r1");
+        let opened = RunDir::open(run.path()).unwrap();
+        assert_eq!(crate::event::read(&opened.events()).unwrap().header.run, "r1");
+        let error = RunDir::open(temp.path()).unwrap_err().to_string();
+        assert!(error.contains("holds no run"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,202 @@
+//! `node drain` and `node undrain`: nodes of a grid that is up are taken out of service, and put back.
+//!
+//! Must not know how a node is emptied: that is between scheduler and jobs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use springtide_actors::job::SCHEDULER;
+use springtide_actors::scheduler::{Drain, DrainError, Drained, GetStatus, Scheduler, Undrain};
+use springtide_runtime::config::{GridConfig, Sources, load, nearest};
+use springtide_runtime::id::NodeId;
+use springtide_runtime::remote::Remote;
+use tokio::time::interval;
+
+use crate::args::GlobalArgs;
+use crate::exit::Failed;
+use crate::report::{SCHEMA, seconds};
+use crate::run::{Attachment, attach, print};
+use crate::signals::{Signals, word};
+use crate::talk::Talk;
+
+/// A job may need as long as this to let a node go, for it may have no deadline.
+const EMPTY_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
+/// How long the scheduler may take to answer what takes it no time.
+const WITHIN: Duration = Duration::from_secs(5);
+/// The talk is kept alive this often.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What is to be drained.
+pub struct Order<'a> {
+    /// The nodes' names.
+    pub nodes: &'a [String],
+    /// The grid's config.
+    pub file: &'a Path,
+    /// When they go in any case.
+    pub deadline: Option<Duration>,
+    /// Whether the result is one JSON object.
+    pub json: bool,
+}
+
+/// Drains nodes and returns when they are empty.
+///
+/// # Errors
+/// No grid is up, it has no such node, a job needs it, or somebody put it back.
+pub async fn drain(order: Order<'_>, global: &GlobalArgs) -> Result<(), Failed> {
+    let drained = emptied(&order, global).await;
+    let text = match &drained {
+        Ok(drained) if order.json => format!("{}\n", object(drained)),
+        Ok(drained) => table(drained),
+        Err(failed) if order.json => {
+            format!("{}\n", json!({ "schema": SCHEMA, "ok": false, "error": failed.message }))
+        }
+        Err(_) => String::new(),
+    };
+    print(&text)?;
+    drained.map(drop)
+}
+
+async fn emptied(order: &Order<'_>, global: &GlobalArgs) -> Result<Drained, Failed> {
+    let mut signals = Signals::take()?;
+    let config = load::<GridConfig>(&Sources::of_process(Some(order.file)))?.value;
+    let Attachment { endpoint, head, .. } = attach(order.file, &config).await?;
+    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
+    let nodes: Vec<NodeId> = order.nodes.iter().map(|name| name.as_str().into()).collect();
+    let drain = Drain {
+        nodes,
+        reason: "drained by `node drain`".to_owned(),
+        deadline_ms: order.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+        life: None,
+    };
+    let mut talk = Talk::new(global.quiet);
+    let names = order.nodes.join(", ");
+    talk.wait_for(&match order.deadline {
+        Some(limit) => {
+            format!("waiting until {names} are empty, {} at most", seconds(limit.as_secs_f64()))
+        }
+        None => format!("waiting until {names} are empty"),
+    });
+    let mut answer = Box::pin(scheduler.send(drain).deadline(EMPTY_WITHIN));
+    let mut ticks = interval(TICK);
+    let drained = loop {
+        tokio::select! {
+            biased;
+            exit = signals.next() => {
+                let shown = order.file.display();
+                break Err(Failed::new(exit, format!(
+                    "{}: the nodes are still being emptied; `node undrain {} --config {shown}` takes it back",
+                    word(exit),
+                    order.nodes.join(" "),
+                )));
+            }
+            answer = &mut answer => {
+                break match answer {
+                    Ok(Ok(drained)) => Ok(drained),
+                    Ok(Err(error)) => Err(refused(&scheduler, error).await),
+                    Err(error) => Err(error.into()),
+                };
+            }
+            _ = ticks.tick() => talk.tick(),
+        }
+    };
+    talk.done();
+    endpoint.net.close("drained").await;
+    drained
+}
+
+/// Puts nodes back into service.
+///
+/// # Errors
+/// No grid is up, or it has no such node.
+pub async fn undrain(nodes: &[String], file: &Path) -> Result<(), Failed> {
+    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+    let Attachment { endpoint, head, .. } = attach(file, &config).await?;
+    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
+    let nodes: Vec<NodeId> = nodes.iter().map(|name| name.as_str().into()).collect();
+    let answer = match scheduler.send(Undrain { nodes }).deadline(WITHIN).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(refused(&scheduler, error).await),
+        Err(error) => Err(error.into()),
+    };
+    endpoint.net.close("undrained").await;
+    answer
+}
+
+/// The failure, with the name that was probably meant.
+async fn refused(scheduler: &Remote<Scheduler>, error: DrainError) -> Failed {
+    let DrainError::UnknownNode { node } = &error else { return error.into() };
+    // Without an answer there is no guess, and the failure is told all the same.
+    let status = scheduler.send(GetStatus {}).deadline(WITHIN).await.unwrap_or_default();
+    let known: Vec<NodeId> =
+        status.sites.into_values().flat_map(|site| site.nodes).map(|node| node.node).collect();
+    unknown(node, &known)
+}
+
+fn unknown(node: &NodeId, known: &[NodeId]) -> Failed {
+    let names: Vec<&str> = known.iter().map(NodeId::as_str).collect();
+    let hint = match nearest(node.as_str(), names.iter().copied()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("it has {}", names.join(", ")),
+    };
+    Failed::usage(format!("the grid has no node {node}: {hint}"))
+}
+
+fn table(drained: &Drained) -> String {
+    let lines = [(&drained.empty, "empty"), (&drained.gone, "gone: it does not run")];
+    let width = lines.iter().flat_map(|(nodes, _)| *nodes).map(|n| n.as_str().len()).max();
+    let mut out = String::new();
+    for (nodes, what) in lines {
+        for node in nodes {
+            out += &format!("{:width$}  {what}\n", node.as_str(), width = width.unwrap_or(0));
+        }
+    }
+    out
+}
+
+fn object(drained: &Drained) -> Value {
+    json!({ "schema": SCHEMA, "ok": true, "empty": drained.empty, "gone": drained.gone })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn what_was_drained_is_told() {
+        let drained =
+            Drained { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
+        let expected = "ams-1   empty\nams-12  empty\ndel-1   gone: it does not run\n";
+        assert_eq!(table(&drained), expected);
+        let expected =
+            json!({ "schema": 1, "ok": true, "empty": ["ams-1", "ams-12"], "gone": ["del-1"] });
+        assert_eq!(object(&drained), expected);
+    }
+
+    #[test]
+    fn each_refusal_has_its_exit_and_its_mend() {
+        let known = ["ams-1".into(), "del-1".into()];
+        let told = unknown(&"asm-1".into(), &known);
+        let expected = "the grid has no node asm-1: did you mean ams-1?";
+        assert_eq!((told.exit, told.message.as_str()), (Exit::Usage, expected));
+        let told = unknown(&"zzz".into(), &known).message;
+        assert_eq!(told, "the grid has no node zzz: it has ams-1, del-1");
+        let job = springtide_runtime::id::JobId(3);
+        for (error, exit, part) in [
+            (DrainError::NoNodes, Exit::Usage, "at least one"),
+            (DrainError::UnknownNode { node: "x".into() }, Exit::Usage, "no node x"),
+            (
+                DrainError::BelowMinimum { job, min_nodes: 4, left: 3 },
+                Exit::NotPlaced,
+                "drain fewer nodes",
+            ),
+            (DrainError::Undrained { node: "x".into() }, Exit::Failure, "drain it again"),
+            (DrainError::Ended, Exit::Failure, "scheduler ended"),
+        ] {
+            let failed = Failed::from(error);
+            assert_eq!(failed.exit, exit, "{failed}");
+            assert!(failed.message.contains(part), "{failed}");
+        }
+    }
+}
