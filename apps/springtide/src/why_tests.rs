@@ -1,5 +1,5 @@
-//! A made-up run, whose decisions the policy takes from made-up snapshots: told as a whole, at a moment and of a node, and
-//! taken again.
+//! A made-up run, whose decisions the policy takes from made-up snapshots: told as a whole, at a moment and of a node,
+//! and taken again.
 
 use std::fs;
 use std::path::PathBuf;
