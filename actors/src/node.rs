@@ -1,5 +1,5 @@
-//! A node process: it registers with its site, stays warm, serves jobs, and ends when told or left alone. Told to leave, it
-//! first asks the scheduler to be emptied, so that its job loses nothing that was finished.
+//! A node process: it registers with its site, stays warm, serves jobs, and ends when told or left alone. Told to leave,
+//! it first asks the scheduler to be emptied, so that its job loses nothing that was finished.
 //!
 //! Assembly only; must not know what its worker does, nor how the process came about.
 
@@ -95,8 +95,8 @@ pub enum NodeError {
     },
 }
 
-/// Runs a node until it is told to end, by `ends` or by its site, or is left alone. To be called on the main arbiter of a
-/// process.
+/// Runs a node until it is told to end, by `ends` or by its site, or is left alone. To be called on the main arbiter of
+/// a process.
 ///
 /// # Errors
 /// [`NodeError`], after an orderly end.
@@ -176,7 +176,8 @@ pub async fn serve(
     ended
 }
 
-/// Asks to be emptied and says how that went. It works on meanwhile: its job is asked to let it go, and tells the worker.
+/// Asks to be emptied and says how that went. It works on meanwhile: its job is asked to let it go, and tells the
+/// worker.
 async fn leave(
     scheduler: &Remote<Scheduler>,
     (node, life): (&NodeId, Incarnation),

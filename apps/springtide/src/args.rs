@@ -44,7 +44,7 @@ pub struct RunArgs {
     #[arg(id = "run.start", long = "start", value_name = "CxN", value_parser = start,
           conflicts_with_all = ["run.config", "run.sequential"])]
     pub start: Option<Shape>,
-    /// How far the set of nodes is adapted: static, monitor (decided and logged, not done) or adaptive [default: adaptive]
+    /// How far its set of nodes is adapted: static, monitor (decided, logged, not done) or adaptive [default: adaptive]
     #[arg(id = "run.mode", long = "mode", value_name = "HOW",
           value_parser = words::<Mode>(&["static", "monitor", "adaptive"]), hide_possible_values = true)]
     pub mode: Option<Mode>,
@@ -54,7 +54,7 @@ pub struct RunArgs {
     /// Most nodes that it may have [default: no limit]
     #[arg(id = "run.max_nodes", long = "max-nodes", value_name = "N")]
     pub max_nodes: Option<u32>,
-    /// Set what adaptation goes by, such as e_min=0.4 or weights.alpha=2; the names are those of [adaptation] in the config.
+    /// Set what adaptation goes by, such as e_min=0.4 or weights.alpha=2, with the names of [adaptation] in the config.
     /// May be given several times
     #[arg(id = "run.set", long = "set", value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,

@@ -2,7 +2,6 @@
 //!
 //! Must not know command lines beyond telling a node's from the program's own.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
 use springtide_runtime::config::GridConfig;
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::remote::{Hub, Remote};
 use springtide_runtime::work::{Job, Registry, encode_job};
@@ -46,18 +45,14 @@ impl Grid {
         mut note: impl FnMut(NoteKind),
     ) -> Result<JobEnded, Failed> {
         let scheduler: Remote<Scheduler> = self.hub().remote(&HEAD.into(), SCHEDULER);
-        let clusters: BTreeMap<ClusterId, u32> = self
-            .config
-            .cluster
-            .iter()
-            .map(|cluster| (cluster.name.as_str().into(), cluster.nodes.get()))
-            .collect();
+        let params = netconf::job_params(&self.config);
+        let clusters = netconf::check_start(&self.config, &params, None)?;
         let submit = Submit {
             name: J::NAME.to_owned(),
             body: encode_job(job)?,
             fingerprint: self.registry.fingerprint(),
-            params: netconf::job_params(&self.config),
-            clusters: Some(clusters),
+            params,
+            clusters,
             client: self.head.contact(),
             program: std::env::current_exe().ok(),
         };

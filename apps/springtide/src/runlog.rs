@@ -1,10 +1,11 @@
-//! A run's log as a story: its records on one clock, counted from the job's start, and the policy's decisions among them.
+//! A run's log as a story: its records on one clock, counted from the job's start, and the policy's decisions among
+//! them.
 //!
 //! Must not know how it is told.
 //!
 //! Each record carries its teller's own clock. Tellers' lives are numbered by the time of their start, so that the two
-//! together are a time of day; in virtual time all lives begin together. That is good enough to tell in which order things
-//! happened, as far as the machines' clocks agree; nothing else is made of it.
+//! together are a time of day; in virtual time all lives begin together. That is good enough to tell in which order
+//! things happened, as far as the machines' clocks agree; nothing else is made of it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

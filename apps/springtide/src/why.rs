@@ -366,10 +366,15 @@ fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, 
     // A sentence that comes again with other numbers is told once: by its words, where it stands and how often it came.
     let mut again: BTreeMap<String, (usize, u32, f64)> = BTreeMap::new();
     let mut asked: Option<&Taken> = None;
+    let mut member = false;
     for step in steps(story) {
         match step {
             Step::Decided(taken) => {
-                for entry in said_of(taken, node, home) {
+                let mut said = said_of(taken, node, home);
+                if said.is_empty() && member {
+                    said.extend(not_blamed(taken, node));
+                }
+                for entry in said {
                     let words: String =
                         entry.text.chars().filter(|c| c.is_alphabetic() || *c == ' ').collect();
                     match again.get_mut(&words) {
@@ -390,6 +395,7 @@ fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, 
                     (Some((who, fate)), _) if who == node => {
                         let first = *at_s <= 0.0;
                         let joined = fate == Fate::Joined;
+                        member = joined;
                         let (nodes, last_s) = (vec![node.clone()], *at_s);
                         let mut entry = Group { at_s: *at_s, last_s, fate, nodes }.entry();
                         match asked {
@@ -439,12 +445,25 @@ fn said_of(taken: &Taken, node: &NodeId, home: Option<&ClusterId>) -> Vec<Entry>
     let period = taken.logged.inputs.snapshot.period;
     let prefix = format!("{at_s:.1} s: ");
     let told = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
+    let only = if taken.logged.decision.withheld.is_empty() { "" } else { ", only monitored" };
     let entry = |line: String| {
         let text = line.strip_prefix(&prefix).unwrap_or(&line);
-        let text = format!("period {period}: {text}");
+        let text = format!("period {period}{only}: {text}");
         Entry { at_s, kind: "decision", text, why: Vec::new() }
     };
     told.into_iter().map(entry).collect()
+}
+
+/// Said of a node about which a decision that removed others is silent.
+fn not_blamed(taken: &Taken, node: &NodeId) -> Option<Entry> {
+    let removes = |a: &&Action| matches!(a, Action::Remove { .. } | Action::RemoveCluster { .. });
+    let removals: Vec<String> =
+        taken.logged.decision.actions.iter().filter(removes).map(policy::action).collect();
+    let snapshot = &taken.logged.inputs.snapshot;
+    let (at_s, period) = (snapshot.elapsed_s, snapshot.period);
+    let text =
+        format!("period {period}: {}; nothing spoke against node {node}", removals.join("; "));
+    (!removals.is_empty()).then(|| Entry { at_s, kind: "decision", text, why: Vec::new() })
 }
 
 /// Why nodes were asked for.

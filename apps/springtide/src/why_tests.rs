@@ -1,5 +1,5 @@
-//! A made-up run, whose decisions the policy takes from made-up snapshots: told as a whole, at a moment and of a node, and
-//! taken again.
+//! A made-up run, whose decisions the policy takes from made-up snapshots: told as a whole, at a moment and of a node,
+//! and taken again.
 
 use std::fs;
 use std::path::PathBuf;
@@ -257,6 +257,9 @@ fn a_node_is_told_why_it_came_and_went_or_stayed() {
     }
     let first = of("ams-2");
     assert!(first.starts_with("        node ams-2 joined as one of the first\n"), "{first}");
+    let kept = "50.0 s  period 5: removed cluster bud (its link is too slow for the application); nothing spoke against \
+                node ams-2";
+    assert!(first.contains(kept), "{first}");
     let lost = of("del-2");
     assert!(lost.contains("43.0 s  node del-2 was lost\n"), "{lost}");
     assert!(lost.contains("no decision spoke of it"), "{lost}");

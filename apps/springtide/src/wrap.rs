@@ -9,8 +9,8 @@ const WIDEST: usize = 110;
 /// In narrower terminals lines are broken by them.
 const NARROWEST: usize = 40;
 
-/// How wide lines may be: as wide as the terminal, within bounds; none where standard output is no terminal, so that what
-/// reads it gets whole lines.
+/// How wide lines may be: as wide as the terminal, within bounds; none where standard output is no terminal, so that
+/// what reads it gets whole lines.
 pub fn width() -> Option<usize> {
     let terminal = || {
         let is = std::io::stdout().is_terminal();

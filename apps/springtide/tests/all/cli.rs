@@ -28,7 +28,7 @@ fn help_and_version_are_data() {
 
 #[test]
 fn slips_of_the_finger_are_told_with_what_was_meant() {
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 14] = [
         (&[], "Usage:"),
         (&["runn"], "'run'"),
         (&["run", "fibb"], "'fib'"),
@@ -38,6 +38,13 @@ fn slips_of_the_finger_are_told_with_what_was_meant() {
         (&["run", "fib", "--clusters", "3"], "clusters x nodes such as 3x2"),
         (&["run", "fib", "--timeout", "10"], "10"),
         (&["run", "fib", "--config", "a", "--clusters", "1x1"], "cannot be used with"),
+        (
+            &["run", "fib", "--set", "e_mni=0.4"],
+            "--set: unknown key `e_mni` in [adaptation]; did you mean `e_min`?",
+        ),
+        (&["run", "fib", "--set", "e_min=0.6"], "e_min (0.6) must be below e_max (0.5)"),
+        (&["run", "fib", "--clusters", "1x1", "--start", "1x2"], "more than cluster ams has, 1"),
+        (&["node", "drain", "--config", "a"], "<NODE>"),
         (&["run", "fib", "--n", "94"], "--n 94: give a value from 0 to 93"),
     ];
     for (line, told) in cases {

@@ -3,5 +3,6 @@
 //! Each grid has at most four nodes of one thread. Waits have generous bounds and are never asserted on.
 
 mod cli;
+mod drains;
 mod grids;
 mod support;

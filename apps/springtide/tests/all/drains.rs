@@ -1,0 +1,159 @@
+//! Nodes that are taken out of service, by command and by a signal to their process; and runs that are told afterwards.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::{Ended, Running, kill, nodes, program, run, text, until};
+
+/// A grid of one cluster that stays up.
+struct Up {
+    running: Running,
+    dir: PathBuf,
+    file: PathBuf,
+    temp: tempfile::TempDir,
+}
+
+impl Up {
+    fn start() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("grid.toml");
+        std::fs::write(&file, "[[cluster]]\nname = \"ams\"\nnodes = 3\n").unwrap();
+        let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+        let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
+        up.told("Ctrl-C ends the grid");
+        up
+    }
+
+    /// Waits until `up` has said this.
+    fn told(&self, what: &str) {
+        until(what, || text(&self.temp.path().join("stderr.log")).contains(what));
+    }
+
+    fn node(&self, line: &[&str]) -> Ended {
+        let config = ["--config", self.file.to_str().unwrap()];
+        run(&[&["node"], line, &config].concat())
+    }
+
+    /// An endless job that has started.
+    fn endless(&self, more: &[&str]) -> Running {
+        let dir = self.temp.path().join("client");
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut command = program(&["run", "queens", "--size", "18", "-v", "--config"]);
+        command.arg(&self.file).args(more);
+        let client = Running::start(command, &dir);
+        until("the job runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
+        client
+    }
+
+    fn log(&self, node: &str) -> String {
+        text(&self.dir.join("nodes").join(format!("{node}.log")))
+    }
+
+    fn pid(&self, node: &str) -> Option<u32> {
+        nodes(&self.dir).into_iter().find(|(name, _)| name == node).map(|(_, pid)| pid)
+    }
+
+    fn end(mut self) {
+        self.running.signal("TERM");
+        assert_eq!(self.running.wait().code(), Some(0));
+        assert_eq!(nodes(&self.dir), []);
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn nodes_are_taken_out_of_service_and_put_back() {
+    let up = Up::start();
+    let drained = up.node(&["drain", "ams-3", "ams-2", "--deadline", "30s", "--json"]);
+    assert_eq!(drained.code, Some(0), "{}", drained.err);
+    let expected =
+        serde_json::json!({ "schema": 1, "ok": true, "empty": ["ams-2", "ams-3"], "gone": [] });
+    assert_eq!(json(&drained.out), expected);
+    up.told("node ams-3 is drained");
+    let config = up.file.to_str().unwrap();
+    let fib = || json(&run(&["run", "fib", "--n", "22", "--json", "--config", config]).out);
+    assert_eq!(fib()["clusters"], serde_json::json!([{ "name": "ams", "workers": 1 }]));
+    let lost = up.node(&["drain", "asm-3"]);
+    assert_eq!((lost.code, lost.out.as_str()), (Some(2), ""), "{}", lost.err);
+    assert!(lost.err.contains("no node asm-3: did you mean ams-3?"), "{}", lost.err);
+    let lost = up.node(&["undrain", "bud-1", "ams-2"]);
+    assert_eq!(lost.code, Some(2), "{}", lost.err);
+    assert_eq!(up.node(&["undrain", "ams-2", "ams-3"]).code, Some(0));
+    up.told("node ams-3 is in service again");
+    assert_eq!(fib()["clusters"], serde_json::json!([{ "name": "ams", "workers": 3 }]));
+    up.end();
+}
+
+#[test]
+fn a_job_keeps_the_nodes_that_it_needs() {
+    let up = Up::start();
+    let mut client = up.endless(&["--min-nodes", "3"]);
+    let kept = up.node(&["drain", "ams-3", "--json"]);
+    assert_eq!(kept.code, Some(3), "{}", kept.err);
+    assert!(kept.err.contains("job-1 needs 3 nodes and would have 2"), "{}", kept.err);
+    assert_eq!(json(&kept.out)["ok"], false);
+    // A node's own end cannot be refused; it does not wait for what will not come.
+    let pid = up.pid("ams-3").unwrap();
+    kill(pid, "TERM");
+    until("it ends and is started anew", || up.pid("ams-3").is_some_and(|now| now != pid));
+    assert!(
+        up.log("ams-3").contains("does not leave in order: job-1 needs 3"),
+        "{}",
+        up.log("ams-3")
+    );
+    client.signal("INT");
+    assert_eq!(client.wait().code(), Some(130));
+    up.end();
+}
+
+#[test]
+fn a_node_that_is_told_to_end_leaves_first() {
+    let up = Up::start();
+    let pid = up.pid("ams-2").unwrap();
+    kill(pid, "TERM");
+    until("it ends and is started anew", || up.pid("ams-2").is_some_and(|now| now != pid));
+    let log = up.log("ams-2");
+    for told in [
+        "told to end by SIGTERM: leaves its job first",
+        "ends: told to end by SIGTERM: it is empty",
+    ] {
+        assert!(log.contains(told), "{told}: {log}");
+    }
+    up.end();
+}
+
+/// The log of a run that was not adapted, and of none.
+#[test]
+fn a_run_without_decisions_is_told_as_such() {
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let dir = out.to_str().unwrap();
+    let line =
+        ["run", "fib", "--n", "20", "--clusters", "2x1", "--mode", "static", "--start", "1x1"];
+    let ended = run(&[&line[..], &["--json", "--out", dir]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(
+        json(&ended.out)["clusters"],
+        serde_json::json!([{ "name": "ams", "workers": 1 }]),
+        "the job begins on one of two"
+    );
+    let config = text(&out.join("config.toml"));
+    assert!(config.contains("mode = \"static\"") && config.contains("# flag --mode"), "{config}");
+    let told = run(&["why", dir]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    for part in
+        ["a grid of 2 nodes: ams 1, del 1", "node ams-1 joined", "job-1 (fib) starts under epoch 1"]
+    {
+        assert!(told.out.contains(part), "{part}: {}", told.out);
+    }
+    assert!(told.err.contains("no decision is in "), "{}", told.err);
+    assert_eq!(run(&["why", dir, "--at", "1"]).code, Some(1));
+    assert_eq!(run(&["replay", dir]).code, Some(1));
+    let nothing = run(&["why", Path::new(dir).join("nodes").to_str().unwrap()]);
+    assert_eq!(nothing.code, Some(2));
+    assert!(nothing.err.contains("holds no run"), "{}", nothing.err);
+}
