@@ -304,7 +304,7 @@ impl Nodes {
         let (tx, rx) = mpsc::channel();
         let entry = self.registry.find_job(J::NAME).expect("registered");
         let body = encode_job(job).expect("the job is right");
-        self.engines[0].run_job(entry, body, move |outcome| drop(tx.send(outcome)));
+        self.engines[0].run_job(entry, body, None, move |outcome| drop(tx.send(outcome)));
         rx.recv().expect("the root tells its end").expect("no failure").checksum
     }
 

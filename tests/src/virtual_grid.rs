@@ -235,7 +235,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let entry = registry.find_job(J::NAME).expect("registered above");
     let body = encode_job(job).expect("the job is right");
     let started = Instant::now();
-    nodes[0].0.run_job(entry, body, move |outcome| {
+    nodes[0].0.run_job(entry, body, None, move |outcome| {
         let _ = tell.send((outcome, Instant::now()));
     });
     let (outcome, ended) = tokio::time::timeout(Duration::from_secs(3600), told)

@@ -364,7 +364,7 @@ impl Coordinator {
         let report = self.report.clone();
         // The receiver lives as long as this actor; after it nobody wants the answer.
         let _ = report.send(Reported::Started(self.started));
-        self.engine.run_job(job, self.spec.body.clone(), move |outcome| {
+        self.engine.run_job(job, self.spec.body.clone(), None, move |outcome| {
             let _ = report.send(Reported::Ended(outcome));
         });
     }
@@ -532,6 +532,8 @@ async fn read_reports(
             }
             Note::Say { text } => NoteKind::Say { text },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+            // Not carried anywhere yet: a root that is lost starts from the beginning.
+            Note::Checkpoint(_) => continue,
         };
         if out.send(Outgoing::Note(kind)).is_err() {
             return;

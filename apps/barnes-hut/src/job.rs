@@ -2,14 +2,18 @@
 //!
 //! The one module that knows the runtime. It never writes a file: snapshots and pictures are handed over as artefacts.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use springtide_runtime::share::{Need, Version, Versioned};
-use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
+use springtide_runtime::work::{
+    Checkpoint, Context, InputError, Job, Outcome, Registry, Stop, Task,
+};
 
 use crate::bodies::Bodies;
+use crate::history::History;
 use crate::options::{BarnesHut, Model, SnapshotFormat};
 use crate::picture::Camera;
 use crate::shared::{Positions, Setup};
@@ -123,25 +127,25 @@ impl Job for BarnesHut {
         };
         let camera = Camera::around(&bodies, self.picture_size);
         let setup = Setup::new(&bodies, accuracy);
-        let mut simulation = Simulation::new(bodies, &setup, dt);
-        let setup = cx.put(0, setup)?;
+        let simulation = Simulation::new(bodies, &setup, dt);
+        self.go_on(cx, setup, Course { simulation, camera, history: History::new(self.steps) })
+    }
 
-        let mut reports = Vec::new();
-        for step in 0..=self.steps {
-            if step > 0 {
-                simulation.advance()?;
-            }
-            let positions = cx.put(0, simulation.positions())?;
-            let report = self.forces(cx, &mut simulation, setup, positions)?;
-            reports.push(report);
-            self.artefacts(cx, &camera, simulation.bodies(), step)?;
-            cx.say(line(&report));
-            if step > 0 {
-                cx.iteration_done();
-                cx.progress(step, self.steps, "steps");
-            }
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        self.check()?;
+        let Saved { step, first_energy, bodies, camera, history } = state.get()?;
+        if step == 0 || step > self.steps {
+            return Err(Stop::fail(format_args!(
+                "the root's checkpoint is of step {step} of a run that has {} steps",
+                self.steps
+            )));
         }
-        Ok(outcome(simulation.bodies(), &reports))
+        let bodies = bodies.into_owned();
+        let setup = Setup::new(&bodies, self.accuracy());
+        let dt = self.time_step();
+        let simulation = Simulation::resume(bodies, &setup, dt, step, first_energy);
+        let (camera, history) = (camera.into_owned(), history.into_owned());
+        self.go_on(cx, setup, Course { simulation, camera, history })
     }
 
     /// The forces on fewer bodies, once: with the options that make them dear or cheap. Bodies of a file stay where they are;
@@ -159,6 +163,7 @@ impl Job for BarnesHut {
             steps: 0,
             snapshot_every: 0,
             picture_every: 0,
+            checkpoint_every: 0,
             loaded: None,
             input: None,
             dt: None,
@@ -177,7 +182,58 @@ impl Job for BarnesHut {
 /// Most bodies of the benchmark.
 const BENCHMARK_BODIES: usize = 8000;
 
+/// A run between drift and forces of a step, or before the forces at its start.
+struct Course {
+    simulation: Simulation,
+    camera: Camera,
+    history: History,
+}
+
+/// What a checkpoint keeps of a [`Course`]; all else follows from these and the job. Shared objects are not among them:
+/// both are made from the bodies.
+#[derive(Serialize, Deserialize)]
+struct Saved<'a> {
+    /// Whose forces come next.
+    step: u64,
+    first_energy: f64,
+    bodies: Cow<'a, Bodies>,
+    camera: Cow<'a, Camera>,
+    history: Cow<'a, History>,
+}
+
 impl BarnesHut {
+    /// The run from here to its end. One child a step, also in a resumed run: none but those of the steps to come.
+    fn go_on(&self, cx: &Context, setup: Setup, course: Course) -> Result<Outcome, Stop> {
+        let Course { mut simulation, camera, mut history } = course;
+        let setup = cx.put(0, setup)?;
+        loop {
+            let positions = cx.put(0, simulation.positions())?;
+            let report = self.forces(cx, &mut simulation, setup, positions)?;
+            let step = report.step;
+            history.push(report);
+            self.artefacts(cx, &camera, simulation.bodies(), step)?;
+            cx.say(line(&report));
+            if step > 0 {
+                cx.iteration_done();
+                cx.progress(step, self.steps, "steps");
+            }
+            if step >= self.steps {
+                return Ok(outcome(simulation.bodies(), &history));
+            }
+            simulation.advance()?;
+            // After the drift, when the accelerations are spent and need not be kept.
+            if step > 0 && due(self.checkpoint_every, step) {
+                cx.checkpoint(&Saved {
+                    step: simulation.step(),
+                    first_energy: simulation.first_energy(),
+                    bodies: Cow::Borrowed(simulation.bodies()),
+                    camera: Cow::Borrowed(&camera),
+                    history: Cow::Borrowed(&history),
+                })?;
+            }
+        }
+    }
+
     fn forces(
         &self,
         cx: &Context,
@@ -203,15 +259,14 @@ impl BarnesHut {
         bodies: &Bodies,
         step: u64,
     ) -> Result<(), Stop> {
-        let due = |every: u64| every > 0 && step.is_multiple_of(every);
-        if due(self.snapshot_every) {
+        if due(self.snapshot_every, step) {
             let (extension, bytes) = match self.snapshot_format {
                 SnapshotFormat::Npy => ("npy", write::npy(bodies)),
                 SnapshotFormat::Csv => ("csv", write::csv(bodies)),
             };
             cx.artifact(&format!("snapshot-{step:06}.{extension}"), bytes);
         }
-        if due(self.picture_every) {
+        if due(self.picture_every, step) {
             cx.artifact(&format!("density-{step:06}.png"), camera.draw(bodies)?);
         }
         Ok(())
@@ -228,32 +283,13 @@ fn line(report: &Report) -> String {
     )
 }
 
-/// More steps than this are thinned out in the result, which is one line of text.
-const REPORTED: usize = 10_000;
+/// Whether something that is done every so many steps (0: never) is to be done now.
+fn due(every: u64, step: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
 
-fn outcome(bodies: &Bodies, reports: &[Report]) -> Outcome {
-    let every = reports.len().div_ceil(REPORTED).max(1);
-    let column = |value: fn(&Report) -> f64| -> Vec<f64> {
-        reports.iter().step_by(every).map(value).collect()
-    };
-    let last = reports.last().copied();
-    let steps: Vec<u64> = reports.iter().step_by(every).map(|r| r.step).collect();
-    let result = serde_json::json!({
-        "bodies": bodies.len(),
-        "steps": last.map_or(0, |r| r.step),
-        "energy": last.map(|r| r.energy()),
-        "energy_error": last.map(|r| r.energy_error),
-        "energy_error_max": reports.iter().map(|r| r.energy_error.abs()).fold(0.0, f64::max),
-        "momentum": last.map(|r| r.momentum),
-        "per_step": {
-            "step": steps,
-            "kinetic": column(|r| r.kinetic),
-            "potential": column(|r| r.potential),
-            "energy_error": column(|r| r.energy_error),
-            "momentum": reports.iter().step_by(every).map(|r| r.momentum).collect::<Vec<_>>(),
-        },
-    });
-    Outcome { checksum: bodies.checksum(), result }
+fn outcome(bodies: &Bodies, history: &History) -> Outcome {
+    Outcome { checksum: bodies.checksum(), result: history.result(bodies.len()) }
 }
 
 #[cfg(test)]
@@ -261,7 +297,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use bytes::Bytes;
-    use springtide_runtime::work::{Note, PoolConfig, encode_job, solo};
+    use springtide_runtime::work::{Failure, Note, PoolConfig, SavedRoot, encode_job, solo};
 
     use super::*;
     use crate::options::Order;
@@ -270,16 +306,29 @@ mod tests {
         BarnesHut { bodies: 1500, steps: 3, grain: 64, group: 32, ..BarnesHut::default() }
     }
 
-    fn run_encoded(body: Bytes, threads: usize) -> (Outcome, Vec<Note>) {
+    fn run_from(
+        body: Bytes,
+        threads: usize,
+        saved: Option<SavedRoot>,
+    ) -> (Result<Outcome, Failure>, Vec<Note>) {
         let mut registry = Registry::new();
         registry.job::<BarnesHut>();
         let notes = Arc::new(Mutex::new(Vec::new()));
         let keep = notes.clone();
         let config = PoolConfig { threads, ..PoolConfig::default() };
         let note = move |note| keep.lock().unwrap().push(note);
-        let report = solo::run(Arc::new(registry), "barnes-hut", body, &config, note).unwrap();
+        let registry = Arc::new(registry);
+        let report = match saved {
+            None => solo::run(registry, "barnes-hut", body, &config, note),
+            Some(saved) => solo::resume(registry, "barnes-hut", body, saved, &config, note),
+        };
         let notes = std::mem::take(&mut *notes.lock().unwrap());
-        (report.outcome.unwrap(), notes)
+        (report.unwrap().outcome, notes)
+    }
+
+    fn run_encoded(body: Bytes, threads: usize) -> (Outcome, Vec<Note>) {
+        let (outcome, notes) = run_from(body, threads, None);
+        (outcome.unwrap(), notes)
     }
 
     fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<Note>) {
@@ -292,11 +341,11 @@ mod tests {
             let job = BarnesHut { order, ..small() };
             let bodies = generate::galaxies(job.bodies, job.seed);
             let setup = Setup::new(&bodies, job.accuracy());
-            let mut reports = Vec::new();
+            let mut history = History::new(job.steps);
             let end = simulate::alone(bodies, &setup, job.time_step(), job.steps, |_, report| {
-                reports.push(*report);
+                history.push(*report);
             });
-            let alone = outcome(&end.unwrap(), &reports);
+            let alone = outcome(&end.unwrap(), &history);
             for (threads, grain) in [(1, 1), (2, 64), (3, 1), (1, 1 << 30)] {
                 let (outcome, _) = run(BarnesHut { grain, ..job.clone() }, threads);
                 assert_eq!(outcome, alone, "{threads} threads, grain {grain}");
@@ -316,6 +365,7 @@ mod tests {
             snapshot_every: 2,
             picture_every: 3,
             picture_size: 64,
+            checkpoint_every: 2,
             snapshot_format: SnapshotFormat::Csv,
             ..small()
         };
@@ -328,6 +378,7 @@ mod tests {
                 assert!(!bytes.is_empty());
                 name.clone()
             }
+            Note::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
         };
         let notes: Vec<_> = notes.iter().map(text).collect();
         let expected = [
@@ -341,6 +392,7 @@ mod tests {
             "step 2",
             "iteration",
             "2 of 3 steps",
+            "checkpoint 1",
             "density-000003.png",
             "step 3",
             "iteration",
@@ -354,6 +406,83 @@ mod tests {
         assert!(error.abs() < 5e-3, "{error}");
         assert_eq!(result["momentum"].as_array().unwrap().len(), 3);
         assert_eq!(result["per_step"]["kinetic"].as_array().unwrap().len(), 4);
+    }
+
+    fn checkpoints(notes: &[Note]) -> Vec<(usize, SavedRoot)> {
+        let saved = |(at, note): (usize, &Note)| match note {
+            Note::Checkpoint(saved) => Some((at, saved.clone())),
+            _ => None,
+        };
+        notes.iter().enumerate().filter_map(saved).collect()
+    }
+
+    /// Runs the job without checkpoints, then with one every `every` steps, then on from each of them: outcome, reports and
+    /// artefacts must be those of the first.
+    fn resumes_as_without_a_break(job: &BarnesHut, every: u64) {
+        let body = |every| {
+            let job = BarnesHut { checkpoint_every: every, ..job.clone() };
+            encode_job(job).unwrap()
+        };
+        let (outcome, plain) = run_encoded(body(0), 1);
+        assert!(checkpoints(&plain).is_empty());
+        let (with, notes) = run_encoded(body(every), 2);
+        assert_eq!(with, outcome);
+        let all = checkpoints(&notes);
+        // None after the last step: the run is over.
+        assert_eq!(all.len() as u64, (job.steps - 1) / every);
+        let others = notes.iter().filter(|note| !matches!(note, Note::Checkpoint(_)));
+        assert!(others.eq(&plain));
+        for (number, (at, saved)) in (1..).zip(&all) {
+            // One child a step and one before the first.
+            assert_eq!((saved.seq, u64::from(saved.next_child)), (number, number * every + 1));
+            for threads in [1, 2] {
+                let (again, rest) = run_from(body(every), threads, Some(saved.clone()));
+                assert_eq!(again.as_ref(), Ok(&outcome), "from step {}", number * every);
+                assert!(rest == notes[at + 1..], "from step {}, {threads} threads", number * every);
+            }
+        }
+    }
+
+    #[test]
+    fn from_any_checkpoint_outcome_and_artefacts_are_those_of_a_run_without_a_break() {
+        for model in [Model::Galaxies, Model::Plummer] {
+            for order in [Order::Mono, Order::Quad] {
+                for every in [1, 2, 3] {
+                    let job = BarnesHut {
+                        bodies: 400,
+                        steps: 7,
+                        model,
+                        order,
+                        snapshot_every: 2,
+                        picture_every: 3,
+                        picture_size: 48,
+                        ..small()
+                    };
+                    resumes_as_without_a_break(&job, every);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_of_a_file_are_resumed_too() {
+        // Two populations, in units of their own.
+        let loaded = Some(generate::galaxies(300, 5));
+        resumes_as_without_a_break(&BarnesHut { loaded, steps: 4, picture_every: 2, ..small() }, 2);
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_run_is_refused() {
+        let job = BarnesHut { bodies: 100, steps: 6, checkpoint_every: 5, ..small() };
+        let (_, notes) = run(job.clone(), 1);
+        let (_, saved) = checkpoints(&notes).remove(0);
+        let shorter = encode_job(BarnesHut { steps: 5, ..job.clone() }).unwrap();
+        let failure = run_from(shorter, 1, Some(saved.clone())).0.unwrap_err();
+        let expected = "the root's checkpoint is of step 6 of a run that has 5 steps";
+        assert_eq!(failure.message, expected);
+        let cut = SavedRoot { state: saved.state.slice(..saved.state.len() / 2), ..saved };
+        let failure = run_from(encode_job(job).unwrap(), 1, Some(cut)).0.unwrap_err();
+        assert!(failure.message.starts_with("the root's checkpoint cannot be read"), "{failure}");
     }
 
     #[test]
@@ -388,8 +517,13 @@ mod tests {
         };
         let small = job.benchmark().unwrap();
         assert_eq!(small.check(), Ok(()));
-        let expected =
-            BarnesHut { bodies: BENCHMARK_BODIES, steps: 0, picture_every: 0, ..job.clone() };
+        let expected = BarnesHut {
+            bodies: BENCHMARK_BODIES,
+            steps: 0,
+            picture_every: 0,
+            checkpoint_every: 0,
+            ..job.clone()
+        };
         assert_eq!(small, expected);
         // Bodies from a file are in units of their own.
         let loaded = BarnesHut { loaded: Some(generate::plummer(50, 1)), ..job };

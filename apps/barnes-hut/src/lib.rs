@@ -14,6 +14,7 @@
 pub mod bodies;
 pub mod forces;
 pub mod generate;
+pub mod history;
 pub mod job;
 mod kernel;
 pub mod options;

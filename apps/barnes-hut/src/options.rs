@@ -50,6 +50,10 @@ pub struct BarnesHut {
     #[arg(long, value_enum, default_value_t = Order::Quad)]
     pub order: Order,
 
+    /// Leave a checkpoint behind every K steps, from which the run goes on should its root's node be lost; 0: never
+    #[arg(long, value_name = "K", default_value_t = 5)]
+    pub checkpoint_every: u64,
+
     /// Most bodies in a leaf of the tree
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub leaf: u32,

@@ -3,10 +3,12 @@
 //! The two populations have a colour ramp each and mix where they overlap. View and scale are fixed at the start, so that
 //! the pictures of a run make a film. Knows nothing of forces or files.
 
+use serde::{Deserialize, Serialize};
+
 use crate::bodies::Bodies;
 
 /// Where one looks and how large the picture is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Camera {
     centre: [f64; 2],
     /// Half the width of what is seen.

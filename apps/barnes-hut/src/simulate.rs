@@ -3,13 +3,15 @@
 //! Knows nothing of where forces are computed. Source of the scheme (kick, drift, kick): e.g. J. S. Stadel, PhD thesis,
 //! Univ. of Washington (2001), section 3.6.
 
+use serde::{Deserialize, Serialize};
+
 use crate::bodies::Bodies;
 use crate::forces::BYTES_A_BODY;
 use crate::shared::{Positions, Setup};
 use crate::tree::Tree;
 
 /// What is reported after each step, for one and the same moment.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Steps done.
     pub step: u64,
@@ -83,6 +85,26 @@ impl Simulation {
             Report { step: 0, kinetic: 0.0, potential: 0.0, momentum: [0.0; 3], energy_error: 0.0 };
         let (softening, mass_unit) = (setup.softening, setup.mass_unit);
         Self { bodies, acceleration, dt, softening, mass_unit, first_energy: 0.0, report }
+    }
+
+    /// Goes on with the bodies of a simulation that has [advanced](Simulation::advance) to step `step` and whose energy at
+    /// the start was `first_energy`. Between drift and forces these are all that matters: the accelerations are spent.
+    /// [`Simulation::accept`] the forces at [`Simulation::positions`] next.
+    pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first_energy: f64) -> Self {
+        let mut simulation = Self::new(bodies, setup, dt);
+        simulation.report.step = step;
+        simulation.first_energy = first_energy;
+        simulation
+    }
+
+    /// The energy before the first step, once its forces are in.
+    pub fn first_energy(&self) -> f64 {
+        self.first_energy
+    }
+
+    /// The step that the bodies are in.
+    pub fn step(&self) -> u64 {
+        self.report.step
     }
 
     /// The positions whose forces are wanted, rounded as they are shared.
@@ -274,6 +296,30 @@ mod tests {
             simulation.advance().unwrap_err().to_string(),
             "step 1: body 1 has left the range of numbers; a smaller --dt or a larger --softening may help"
         );
+    }
+
+    #[test]
+    fn a_simulation_resumed_between_drift_and_forces_goes_on_with_the_same_bits() {
+        let setup = |bodies: &Bodies| Setup::new(bodies, accuracy(0.7, 0.05));
+        let bodies = generate::galaxies(300, 4);
+        let forces = |simulation: &mut Simulation, setup: &Setup| {
+            let positions = simulation.positions();
+            let tree = positions.tree(setup).unwrap();
+            let bytes = crate::forces::all(tree);
+            simulation.accept(&positions, &Forces { tree, pieces: vec![&bytes] }).unwrap()
+        };
+        let first = setup(&bodies);
+        let mut whole = Simulation::new(bodies, &first, 0.1);
+        forces(&mut whole, &first);
+        for step in 1..=6 {
+            whole.advance().unwrap();
+            let there = whole.bodies().clone();
+            // The setup depends on what does not change.
+            let again = setup(&there);
+            let mut resumed = Simulation::resume(there, &again, 0.1, step, whole.first_energy());
+            assert_eq!(forces(&mut resumed, &again), forces(&mut whole, &first));
+            assert_eq!(resumed.bodies(), whole.bodies());
+        }
     }
 
     #[test]

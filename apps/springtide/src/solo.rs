@@ -69,7 +69,11 @@ pub async fn run(
                     iterations.push(seconds);
                     watch.note(NoteKind::Iteration { index, seconds });
                 }
-                Some(FromJob::Note(_, note)) => watch.note(kind(note)),
+                Some(FromJob::Note(_, note)) => {
+                    if let Some(kind) = kind(note) {
+                        watch.note(kind);
+                    }
+                }
                 Some(FromJob::Ended(ended)) => {
                     let report = ended.map_err(Failed::failure)?;
                     let exit = if report.outcome.is_ok() { Exit::Ok } else { Exit::Failure };
@@ -82,11 +86,13 @@ pub async fn run(
     }
 }
 
-fn kind(note: Note) -> NoteKind {
-    match note {
+fn kind(note: Note) -> Option<NoteKind> {
+    Some(match note {
         Note::Iteration => NoteKind::Iteration { index: 0, seconds: 0.0 },
         Note::Progress { done, total, what } => NoteKind::Progress { done, total, what },
         Note::Say { text } => NoteKind::Say { text },
         Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
-    }
+        // There is no other node that could go on from it.
+        Note::Checkpoint(_) => return None,
+    })
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::pool::PoolConfig;
 use super::registry::{JobEntry, Registry};
@@ -56,9 +57,10 @@ pub fn run(
     let repeat = |thread: u32| {
         loop {
             let config = PoolConfig { name: format!("bench-{thread}"), ..PoolConfig::default() };
-            let outcome = solo::run_entry(registry.clone(), &entry, body.clone(), &config, |_| {})
-                .map_err(BenchmarkError::Threads)
-                .and_then(|report| Ok((report.wall, report.outcome.map(drop)?)));
+            let outcome =
+                solo::run_entry(registry.clone(), &entry, body.clone(), None, &config, |_| {})
+                    .map_err(BenchmarkError::Threads)
+                    .and_then(|report| Ok((report.wall, report.outcome.map(drop)?)));
             let mut state = lock();
             match outcome {
                 Ok((took, ())) => {
@@ -113,7 +115,7 @@ const SAMPLE: JobEntry = JobEntry {
     benchmark: |_| Ok(None),
 };
 
-fn run_sample(body: &[u8], cx: &Context) -> Result<Outcome, Stop> {
+fn run_sample(body: &[u8], _: Option<Checkpoint>, cx: &Context) -> Result<Outcome, Stop> {
     let tasks: Vec<EncodedTask> = wire::decode_payload(body)?;
     for EncodedTask { name, body } in &tasks {
         let Some(entry) = cx.registry().find_task(name) else {

@@ -5,14 +5,18 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::batch::Batch;
+use super::checkpoint::Checkpoint;
 use super::core::children::Children;
 use super::core::slot::Frame;
 use super::core::worker::Worker;
-use super::pool::Note;
+use super::pool::{Note, SavedRoot};
 use super::registry::Registry;
 use super::task::{Stop, Task};
 use crate::share::{Merged, Version, Versioned};
+use crate::wire;
 
 /// A running task's way to the runtime: children, shared objects, reports. Neither `Send` nor `Sync`, and never owned by
 /// user code: it stands for this task on this thread.
@@ -73,6 +77,22 @@ impl<'w> Context<'w> {
     /// The program's tasks and jobs.
     pub(crate) fn registry(&self) -> &'w Registry {
         &self.worker().shared().registry
+    }
+
+    /// The root begins, from this checkpoint if there is one: its state is returned.
+    pub(crate) fn begin_root(&self, saved: Option<SavedRoot>) -> Option<Checkpoint> {
+        let seq = saved.as_ref().map_or(0, |saved| saved.seq);
+        if let Some(marks) = self.worker().root_marks(&self.frame) {
+            marks.begin(seq, self.worker().halts_told());
+        }
+        let SavedRoot { next_child, state, .. } = saved?;
+        self.number_from(next_child);
+        Some(Checkpoint::new(state))
+    }
+
+    /// The next child gets this index.
+    pub(crate) fn number_from(&self, next_child: u32) {
+        self.next_child.set(next_child);
     }
 
     /// Waits for the root's remaining children.
@@ -144,6 +164,42 @@ impl<'w> Context<'w> {
     /// A halt that came meanwhile.
     pub fn model(&self, time: Duration) -> Result<(), Stop> {
         self.worker().model(time);
+        self.check()
+    }
+
+    /// Leaves this state behind: should the root be lost with its node, or move to another, a new one is started by
+    /// [`Job::resume`](super::Job::resume) with the last state that arrived. For the root alone, at a point where the state is
+    /// all that matters for what comes: between two iterations. Not every few milliseconds, for the state crosses to other
+    /// clusters; and it is serialised here and now, while the root's other children wait.
+    ///
+    /// A root that was told to stop before it called has its state saved first and stops then, unless one of its own calls
+    /// was told before: what it made of that is no state to go on from.
+    ///
+    /// # Errors
+    /// In a task; while children are spawned and not collected, for nobody could collect them after that point; if the state
+    /// does not serialise; or a halt.
+    pub fn checkpoint<S: Serialize + ?Sized>(&self, state: &S) -> Result<(), Stop> {
+        let Some(marks) = self.worker().root_marks(&self.frame) else {
+            return Err(Stop::fail(
+                "a task called for a checkpoint: only the job's root can be resumed, so call Context::checkpoint in \
+                 Job::run and Job::resume alone",
+            ));
+        };
+        let open = self.children.open();
+        if open > 0 {
+            return Err(Stop::fail(format_args!(
+                "a checkpoint was called for while {open} of the root's spawned children are not collected: collect \
+                 each by Spawned::take before Context::checkpoint"
+            )));
+        }
+        if marks.was_told(self.worker().halts_told()) {
+            self.check()?;
+        }
+        let state = wire::encode_payload(state).map_err(|error| {
+            Stop::fail(format_args!("the state given to Context::checkpoint: {error}"))
+        })?;
+        let (next_child, seq) = (self.next_child.get(), marks.next());
+        self.host().note(Note::Checkpoint(SavedRoot { next_child, seq, state }));
         self.check()
     }
 

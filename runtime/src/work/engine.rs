@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::core::LeaseId;
 use super::core::slot::Base;
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, Seam};
+use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{Finished, Identity, Kept, Left, Place, Results, Whereabouts};
 use super::registry::{JobEntry, Registry};
@@ -473,14 +473,17 @@ impl Engine {
         }
     }
 
-    /// Runs the job's root here; `done` is called on a compute thread.
+    /// Runs the job's root here, from its start or, by [`Job::resume`](super::Job::resume), from a checkpoint; `done` is
+    /// called on a compute thread.
     pub fn run_job(
         &self,
         job: &JobEntry,
         body: Bytes,
+        resume: Option<SavedRoot>,
         done: impl FnOnce(Result<Outcome, Failure>) + Send + 'static,
     ) {
-        self.0.pool_ref().run_job(job, body, move |outcome| done(outcome.map_err(into_failure)));
+        let done = move |outcome: Result<_, Stop>| done(outcome.map_err(into_failure));
+        self.0.pool_ref().run_job(job, body, resume, done);
     }
 
     /// What was counted and measured here since the start; with `latencies`, those since the last time.

@@ -50,6 +50,7 @@
 
 mod batch;
 pub mod bench;
+mod checkpoint;
 mod context;
 pub(crate) mod core;
 mod engine;
@@ -63,11 +64,14 @@ pub mod steal;
 mod task;
 mod virtual_time;
 
+pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
 pub use core::LeaseId;
 pub use engine::{Engine, EngineConfig, Notes, RESULTS_BYTES};
 pub use metering::MeteringSettings;
-pub use pool::{Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, Seam};
+pub use pool::{
+    Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, SavedRoot, Seam,
+};
 pub use recover::Identity;
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};

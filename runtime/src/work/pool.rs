@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::core::round::Share;
 use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared};
@@ -79,6 +80,22 @@ pub enum Note {
         /// Its contents.
         bytes: Bytes,
     },
+    /// From here a new root can go on.
+    Checkpoint(SavedRoot),
+}
+
+/// A checkpoint of a job's root: what a new root needs to go on from there. Kept as a named map, so fields may be added. The
+/// shared objects are not in it: [`Job::resume`](super::Job::resume) publishes them anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedRoot {
+    /// The index of the root's next child. With it the children made after the checkpoint have the paths that they would
+    /// have had, by which results of theirs are found.
+    pub next_child: u32,
+    /// Counts the root's checkpoints from 1; a root that was resumed counts on. One that was started anew counts from 1
+    /// again, so among roots of several epochs the epoch comes first.
+    pub seq: u64,
+    /// The state given to [`Context::checkpoint`](super::Context::checkpoint), encoded.
+    pub state: Bytes,
 }
 
 /// What the compute threads tell their node. Called on compute threads; must not block.
@@ -262,7 +279,7 @@ impl Pool {
         begun(&pool);
         let ended = Arc::new(Mutex::new(None));
         let (tell, shared) = (ended.clone(), pool.shared.clone());
-        pool.run_job(job, body, move |outcome| {
+        pool.run_job(job, body, None, move |outcome| {
             *tell.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             shared.close();
         });
@@ -272,11 +289,12 @@ impl Pool {
         outcome.unwrap_or_else(|| Err(Stop::halt(Halt::Cancelled)))
     }
 
-    /// Runs a job's root on some thread; `done` is called on that thread with its end.
+    /// Runs a job's root on some thread, from its start or from a checkpoint; `done` is called on that thread with its end.
     pub fn run_job(
         &self,
         job: &JobEntry,
         body: Bytes,
+        resume: Option<SavedRoot>,
         done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
     ) {
         let base = worker::root_base(job.name);
@@ -287,7 +305,7 @@ impl Pool {
             base: base.clone(),
             run: Box::new(move |cx| {
                 let outcome = catch_unwind(AssertUnwindSafe(|| {
-                    let outcome = run(&body, cx)?;
+                    let outcome = run(&body, cx.begin_root(resume), cx)?;
                     cx.finish_root()?;
                     Ok(outcome)
                 }));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::batch::Batch;
+use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::task::{InputError, Job, Outcome, Stop, Task};
 use crate::meter::BenchmarkSpec;
@@ -13,6 +14,9 @@ use crate::wire::{self, WireError};
 
 /// Runs a task that came as bytes and gives its output as bytes.
 pub(crate) type RunEncoded = fn(&Bytes, &Context) -> Result<Bytes, Stop>;
+
+/// Runs the root of a job that came as bytes, from its start or from a checkpoint.
+pub(crate) type RunJob = fn(&[u8], Option<Checkpoint>, &Context) -> Result<Outcome, Stop>;
 
 #[derive(Clone, Copy)]
 pub(crate) struct TaskEntry {
@@ -27,7 +31,7 @@ pub struct JobEntry {
     pub name: &'static str,
     /// One line on it.
     pub about: &'static str,
-    pub(crate) run: fn(&[u8], &Context) -> Result<Outcome, Stop>,
+    pub(crate) run: RunJob,
     pub(crate) benchmark: fn(&[u8]) -> Result<Option<Bytes>, WireError>,
 }
 
@@ -104,9 +108,12 @@ impl Registry {
         let entry = JobEntry {
             name: J::NAME,
             about: J::ABOUT,
-            run: |body, cx| {
+            run: |body, resume, cx| {
                 let job = wire::decode_payload::<J>(body)?;
-                job.run(cx)
+                match resume {
+                    Some(state) => job.resume(state, cx),
+                    None => job.run(cx),
+                }
             },
             benchmark: |body| {
                 let small = wire::decode_payload::<J>(body)?.benchmark();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam};
+use super::pool::{Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot};
 use super::registry::{JobEntry, Registry};
 use super::task::{Cause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
@@ -51,7 +51,24 @@ pub fn run(
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> Result<SoloReport, SoloError> {
     let entry = *registry.find_job(job).ok_or_else(|| SoloError::UnknownJob(job.to_owned()))?;
-    Ok(run_entry(registry, &entry, body, config, note)?)
+    Ok(run_entry(registry, &entry, body, None, config, note)?)
+}
+
+/// As [`run`], from a checkpoint that an earlier run gave to its `note`: to see that a job's
+/// [`resume`](super::Job::resume) ends as a run without a break does.
+///
+/// # Errors
+/// As [`run`].
+pub fn resume(
+    registry: Arc<Registry>,
+    job: &str,
+    body: Bytes,
+    saved: SavedRoot,
+    config: &PoolConfig,
+    note: impl Fn(Note) + Send + Sync + 'static,
+) -> Result<SoloReport, SoloError> {
+    let entry = *registry.find_job(job).ok_or_else(|| SoloError::UnknownJob(job.to_owned()))?;
+    Ok(run_entry(registry, &entry, body, Some(saved), config, note)?)
 }
 
 /// As [`run`], with a job that need not be registered.
@@ -59,6 +76,7 @@ pub(crate) fn run_entry(
     registry: Arc<Registry>,
     entry: &JobEntry,
     body: Bytes,
+    saved: Option<SavedRoot>,
     config: &PoolConfig,
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
@@ -66,7 +84,7 @@ pub(crate) fn run_entry(
     let pool = Pool::start(config, registry, RealSeam::new(), host)?;
     let (tell, told) = mpsc::channel();
     let started = tokio::time::Instant::now();
-    pool.run_job(entry, body, move |outcome| {
+    pool.run_job(entry, body, saved, move |outcome| {
         // The receiver waits below.
         drop(tell.send(outcome));
     });

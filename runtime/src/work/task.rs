@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::checkpoint::Checkpoint;
 use super::context::Context;
 use crate::id::TaskPath;
 use crate::share::Need;
@@ -86,6 +87,31 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// # Errors
     /// As [`Task::run`].
     fn run(self, cx: &Context) -> Result<Outcome, Stop>;
+
+    /// Runs the job's root from a state that an earlier root left behind by [`Context::checkpoint`], on another node, or in
+    /// another life of it. By default the job runs from its start, and the state is of no use.
+    ///
+    /// The contract: the outcome is that of a run without a break, and so is all that is reported after the checkpoint; what
+    /// the earlier root reported between the checkpoint and its end is reported again, and should be the same (an artefact
+    /// takes the place of the earlier one of its name).
+    ///
+    /// The children made here are numbered on from where the earlier root was at the checkpoint. So as long as the same
+    /// children are made in the same order as `run` makes them after that point, each has the path it would have had, and
+    /// results of it that other nodes keep are found and used again. Make none to get back to the state: what they would
+    /// compute belongs into it.
+    ///
+    /// Shared objects have to be published anew, all that the tasks to come will read, for the earlier root's versions are
+    /// of an older epoch: [`Context::get`] does not find them here, and versions that were saved in the state name nothing.
+    /// Values of merged objects are as good as lost, too; merge again what the outcome depends on.
+    ///
+    /// # Errors
+    /// As [`Job::run`], or if the state is none of this job's ([`Checkpoint::get`] says so).
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        drop(state);
+        // From its start, so with the numbers of its start.
+        cx.number_from(0);
+        self.run(cx)
+    }
 }
 
 /// What a job ends with.

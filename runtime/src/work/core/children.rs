@@ -113,6 +113,12 @@ impl<'w> Children<'w> {
         self.list().is_some()
     }
 
+    /// How many children were spawned and not collected.
+    pub(crate) fn open(&self) -> usize {
+        let count = |list: &List| list.children.iter().flatten().count();
+        self.list().as_deref().map_or(0, count)
+    }
+
     /// Waits for the children nobody collected; the first error among them, in order of spawning.
     #[cold]
     pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {

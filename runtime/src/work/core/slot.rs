@@ -36,6 +36,7 @@ use super::worker::Worker;
 use crate::id::TaskPath;
 use crate::share::Need;
 use crate::wire;
+use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
 use crate::work::recover::{Kept, Left};
 use crate::work::registry::wire_name;
@@ -72,6 +73,8 @@ pub(crate) struct Base {
     thread: AtomicU32,
     /// What is kept of the tree while it stops because the node leaves.
     left: Mutex<Left>,
+    /// For the root's checkpoints; of no use in other trees.
+    pub(crate) root: RootMarks,
 }
 
 /// No thread: see [`Base::thread`].
@@ -86,6 +89,7 @@ impl Base {
             reason: AtomicU32::new(0),
             thread: AtomicU32::new(NOBODY),
             left: Mutex::default(),
+            root: RootMarks::default(),
         }
     }
 
@@ -180,6 +184,15 @@ impl Frame {
         } else {
             Ok(unsafe { &*self.parent.cast::<Frame>() })
         }
+    }
+
+    /// The tree's start, if this is the frame of the job's root.
+    ///
+    /// # Safety
+    /// As [`Frame::path`].
+    pub(crate) unsafe fn root(&self) -> Option<&Base> {
+        // SAFETY: by the contract. The top of any other tree was a child of some task, so its path is not empty.
+        unsafe { self.up() }.err().filter(|base| base.path.0.is_empty())
     }
 
     /// The tree's start.

@@ -14,6 +14,7 @@ use super::slot::{
     Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, panic_text, state,
 };
 use crate::meter::{ThreadState, UnitCounter};
+use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
 use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
@@ -393,6 +394,12 @@ impl Worker {
         // SAFETY: the frame is the calling task's.
         let halt = self.shared.halted(|| unsafe { frame.base() });
         self.stop(halt.unwrap_or(Halt::Cancelled))
+    }
+
+    /// What the root's checkpoints have in common, if the calling task, whose frame this is, is the job's root.
+    pub(crate) fn root_marks<'a>(&self, frame: &'a Frame) -> Option<&'a RootMarks> {
+        // SAFETY: the frame is the calling task's, and a tree's base outlives its frames.
+        unsafe { frame.root() }.map(|base| &base.root)
     }
 
     /// Whether the task in this frame must stop.

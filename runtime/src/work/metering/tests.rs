@@ -262,7 +262,7 @@ impl Grid {
     fn run(&self, node: &str, job: Rounds) -> oneshot::Receiver<Result<Outcome, Failure>> {
         let (tell, told) = oneshot::channel();
         let entry = self.registry.find_job("rounds").unwrap();
-        self.engines[node].run_job(entry, encode_job(job).unwrap(), move |outcome| {
+        self.engines[node].run_job(entry, encode_job(job).unwrap(), None, move |outcome| {
             let _ = tell.send(outcome);
         });
         told

@@ -1,0 +1,498 @@
+//! What the root of a job leaves behind from time to time, so that a new root goes on from there and not from the start.
+//!
+//! Knows nothing of where checkpoints are kept, nor of who starts a root anew: they leave as notes
+//! ([`Note::Checkpoint`](super::Note)) and come back with [`Engine::run_job`](super::Engine::run_job).
+
+use std::any::type_name;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use super::task::Stop;
+use crate::wire;
+
+/// The state that a job's root gave to [`Context::checkpoint`](super::Context::checkpoint), for
+/// [`Job::resume`](super::Job::resume).
+#[derive(Clone, Debug)]
+pub struct Checkpoint(Bytes);
+
+impl Checkpoint {
+    pub(crate) fn new(state: Bytes) -> Self {
+        Self(state)
+    }
+
+    /// The state as it was.
+    ///
+    /// # Errors
+    /// If it is none of this type.
+    pub fn get<S: DeserializeOwned>(&self) -> Result<S, Stop> {
+        wire::decode_payload(&self.0).map_err(|error| {
+            Stop::fail(format_args!(
+                "the root's checkpoint cannot be read as {}: {error}; Job::resume must ask for the type that \
+                 Context::checkpoint was given, of the same version of the program",
+                type_name::<S>()
+            ))
+        })
+    }
+}
+
+/// What the checkpoints of one root have in common. Written and read by the root's thread alone; atomic because it is in
+/// the tree's base, which others read.
+#[derive(Debug, Default)]
+pub(crate) struct RootMarks {
+    /// The number of the last checkpoint.
+    seq: AtomicU64,
+    /// How often this thread's code had been told to stop when the root began.
+    told: AtomicU64,
+}
+
+impl RootMarks {
+    /// The root begins; `seq` is the number of the checkpoint it goes on from, 0 if from none.
+    pub(crate) fn begin(&self, seq: u64, told: u64) {
+        self.seq.store(seq, Ordering::Relaxed);
+        self.told.store(told, Ordering::Relaxed);
+    }
+
+    /// The next checkpoint's number.
+    pub(crate) fn next(&self) -> u64 {
+        self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go on
+    /// from.
+    pub(crate) fn was_told(&self, told: u64) -> bool {
+        self.told.load(Ordering::Relaxed) != told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, OnceLock, mpsc};
+
+    use serde::{Deserialize, Serialize};
+
+    use super::super::pool::{Note, Pool, PoolConfig, RealSeam, SavedRoot};
+    use super::super::registry::{Registry, encode_job};
+    use super::super::solo::{self, Alone, SoloReport};
+    use super::super::task::{Cause, Failure, Halt, Job, Outcome, Task};
+    use super::super::{Context, bench};
+    use super::*;
+
+    /// Adds up to `n` in a tree of joins.
+    #[derive(Serialize, Deserialize)]
+    struct Sum {
+        n: u64,
+        fails: bool,
+        checkpoints: bool,
+    }
+
+    impl Task for Sum {
+        type Output = u64;
+        const NAME: &'static str = "sum";
+
+        fn run(self, cx: &Context) -> Result<u64, Stop> {
+            if self.checkpoints {
+                cx.checkpoint(&self.n)?;
+            }
+            if self.fails {
+                return Err(Stop::fail("as it was told"));
+            }
+            if self.n < 2 {
+                return Ok(self.n);
+            }
+            let half = |n| Sum { n, fails: false, checkpoints: false };
+            let (a, b) = cx.join(half(self.n / 2), half(self.n - self.n / 2))?;
+            Ok(a + b)
+        }
+    }
+
+    fn sum(n: u64) -> Sum {
+        Sum { n, fails: false, checkpoints: false }
+    }
+
+    /// What goes wrong, after the first step.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    enum Twist {
+        None,
+        /// A child fails in the last step.
+        Fails,
+        /// A task wants a checkpoint.
+        InCall,
+        InJoin,
+        InJoinAll,
+        InSpawned,
+        /// Children are open at a checkpoint.
+        Open,
+        Synced,
+        Dropped,
+        /// The root goes on as if it was not told to stop.
+        Swallows,
+        /// It reads another state than it wrote.
+        Misreads,
+    }
+
+    #[derive(Clone, Copy, Serialize, Deserialize)]
+    struct Steps {
+        steps: u64,
+        twist: Twist,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct State {
+        step: u64,
+        total: u64,
+    }
+
+    impl Job for Steps {
+        const NAME: &'static str = "steps";
+        const ABOUT: &'static str = "for tests";
+
+        fn register(registry: &mut Registry) {
+            registry.task::<Sum>();
+        }
+
+        fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+            self.go_on(State { step: 0, total: 0 }, cx)
+        }
+
+        fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+            if self.twist == Twist::Misreads {
+                state.get::<Vec<String>>()?;
+            }
+            self.go_on(state.get()?, cx)
+        }
+    }
+
+    /// The same without a `resume` of its own.
+    #[derive(Clone, Copy, Serialize, Deserialize)]
+    struct Anew(Steps);
+
+    impl Job for Anew {
+        const NAME: &'static str = "anew";
+        const ABOUT: &'static str = "for tests";
+
+        fn register(registry: &mut Registry) {
+            Steps::register(registry);
+        }
+
+        fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+            self.0.run(cx)
+        }
+    }
+
+    impl Steps {
+        fn go_on(self, mut state: State, cx: &Context) -> Result<Outcome, Stop> {
+            while state.step < self.steps {
+                state.step += 1;
+                cx.say(format!("step {}", state.step));
+                self.twist(&mut state, cx)?;
+                // Three children: one by `call`, two by `join`; and as many more as are spawned.
+                let fails = self.twist == Twist::Fails && state.step == self.steps;
+                state.total += cx.call(Sum { fails, ..sum(10 * state.step) })?;
+                let (a, b) = cx.join(sum(state.step), sum(1))?;
+                let spawned: Vec<_> = (0..state.step % 3).map(|n| cx.spawn(sum(n))).collect();
+                for child in spawned {
+                    state.total += child.take()?;
+                }
+                state.total += a * b;
+                cx.checkpoint(&state)?;
+            }
+            Ok(Outcome { checksum: state.total, result: serde_json::Value::Null })
+        }
+
+        fn twist(self, state: &mut State, cx: &Context) -> Result<(), Stop> {
+            let bad = || Sum { checkpoints: true, ..sum(3) };
+            match self.twist {
+                Twist::None | Twist::Fails | Twist::Misreads => {}
+                Twist::InCall => drop(cx.call(bad())?),
+                Twist::InJoin => drop(cx.join(sum(50), bad())?),
+                Twist::InJoinAll => drop(cx.join_all([sum(1), sum(2), bad()])?),
+                Twist::InSpawned => drop(cx.spawn(bad()).take()?),
+                Twist::Open => {
+                    let _open = [cx.spawn(sum(2)), cx.spawn(sum(3))];
+                    cx.checkpoint(state)?;
+                }
+                Twist::Synced => {
+                    let open = cx.spawn(sum(2));
+                    cx.sync()?;
+                    cx.checkpoint(state)?;
+                    open.take()?;
+                }
+                Twist::Dropped => drop(cx.spawn(sum(4))),
+                Twist::Swallows => {
+                    state.total += cx.call(sum(7)).unwrap_or(1000);
+                    cx.checkpoint(state)?;
+                }
+            }
+            Ok(())
+        }
+    }
+
+    fn registry() -> Arc<Registry> {
+        let mut registry = Registry::new();
+        registry.job::<Steps>().job::<Anew>();
+        Arc::new(registry)
+    }
+
+    /// Runs it alone, from this checkpoint if there is one; with what it reported.
+    fn run<J: Job>(
+        job: J,
+        threads: usize,
+        saved: Option<SavedRoot>,
+    ) -> (Result<Outcome, Failure>, Vec<Note>) {
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let keep = notes.clone();
+        let note = move |note| keep.lock().unwrap().push(note);
+        let (registry, name, body) = (registry(), J::NAME, encode_job(job).expect("it serialises"));
+        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let report: SoloReport = match saved {
+            None => solo::run(registry, name, body, &config, note),
+            Some(saved) => solo::resume(registry, name, body, saved, &config, note),
+        }
+        .expect("the job is registered");
+        let notes = std::mem::take(&mut *notes.lock().unwrap());
+        (report.outcome, notes)
+    }
+
+    fn saved(note: &Note) -> Option<SavedRoot> {
+        match note {
+            Note::Checkpoint(saved) => Some(saved.clone()),
+            _ => None,
+        }
+    }
+
+    fn steps(steps: u64, twist: Twist) -> Steps {
+        Steps { steps, twist }
+    }
+
+    #[test]
+    fn from_any_checkpoint_the_rest_is_as_it_was_without_a_break() {
+        let job = steps(if cfg!(miri) { 3 } else { 7 }, Twist::None);
+        let (outcome, notes) = run(job, 1, None);
+        let all: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
+        assert_eq!(all.len() as u64, job.steps);
+        for (at, here) in all.iter().enumerate() {
+            let step = at as u64 + 1;
+            assert_eq!(here.seq, step);
+            let children: u64 = (1..=step).map(|step| 3 + step % 3).sum();
+            assert_eq!(u64::from(here.next_child), children);
+            let state: State = Checkpoint::new(here.state.clone()).get().unwrap();
+            assert_eq!(state.step, step);
+        }
+        for threads in 1..=3 {
+            assert_eq!(run(job, threads, None), (outcome.clone(), notes.clone()));
+            for (at, note) in notes.iter().enumerate() {
+                // All notes after it, so the numbers of children and checkpoints too.
+                let Some(saved) = saved(note) else { continue };
+                let rest = (outcome.clone(), notes[at + 1..].to_vec());
+                assert_eq!(run(job, threads, Some(saved)), rest, "{threads} threads, note {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn children_of_a_resumed_root_have_the_paths_they_would_have_had() {
+        let job = steps(4, Twist::Fails);
+        let (outcome, notes) = run(job, 1, None);
+        let failure = outcome.unwrap_err();
+        assert_eq!(failure.message, "as it was told");
+        assert_eq!(failure.path.to_string(), "/12");
+        for saved in notes.iter().filter_map(saved) {
+            assert_eq!(run(job, 2, Some(saved)).0.unwrap_err(), failure);
+        }
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_resumed_runs_from_its_start_with_the_numbers_of_its_start() {
+        let job = Anew(steps(4, Twist::None));
+        let (outcome, notes) = run(job, 2, None);
+        let numbers = |notes: &[Note]| -> Vec<(u32, Bytes)> {
+            notes.iter().filter_map(saved).map(|saved| (saved.next_child, saved.state)).collect()
+        };
+        for from in notes.iter().filter_map(saved) {
+            let seq = from.seq;
+            let (again, anew) = run(job, 2, Some(from));
+            assert_eq!(again, outcome);
+            assert_eq!(numbers(&anew), numbers(&notes));
+            // The newest is still the one with the highest number.
+            assert_eq!(anew.iter().find_map(saved).unwrap().seq, seq + 1);
+        }
+    }
+
+    #[test]
+    fn only_the_root_can_make_a_checkpoint() {
+        for threads in 1..=3 {
+            for twist in [Twist::InCall, Twist::InJoin, Twist::InJoinAll, Twist::InSpawned] {
+                let (outcome, notes) = run(steps(2, twist), threads, None);
+                let failure = outcome.unwrap_err();
+                assert_eq!(failure.name, "sum", "{twist:?}");
+                assert!(failure.message.contains("only the job's root"), "{failure}");
+                assert_eq!(notes.iter().filter_map(saved).count(), 0, "{twist:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_benchmark_runs_a_job_with_checkpoints_that_go_nowhere() {
+        let job = steps(3, Twist::None);
+        let body = encode_job(job).unwrap();
+        let spec = crate::meter::BenchmarkSpec::of_job("steps", body);
+        let (entry, body) = bench::prepare(&registry(), &spec).unwrap();
+        let (outcome, _) =
+            super::super::here::run(&registry(), &entry, &body, 1 << 20, |_| {}).unwrap();
+        assert_eq!(Ok(outcome), run(job, 1, None).0);
+    }
+
+    #[test]
+    fn children_that_are_not_collected_are_an_error_with_the_mend() {
+        for (twist, open) in [(Twist::Open, 2), (Twist::Synced, 1), (Twist::Dropped, 1)] {
+            let (outcome, notes) = run(steps(2, twist), 2, None);
+            let message = outcome.unwrap_err().message;
+            let expected = format!(
+                "a checkpoint was called for while {open} of the root's spawned children are not collected: collect \
+                 each by Spawned::take before Context::checkpoint"
+            );
+            assert_eq!(message, expected, "{twist:?}");
+            assert_eq!(notes.iter().filter_map(saved).count(), 0, "{twist:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_does_not_decode_fails_the_job_and_says_so() {
+        let (_, notes) = run(steps(2, Twist::None), 1, None);
+        let good = notes.iter().find_map(saved).unwrap();
+        let mut bodies = vec![Bytes::new(), Bytes::from_static(b"\xc1\xc1\xc1")];
+        bodies.extend((0..good.state.len()).map(|len| good.state.slice(..len)));
+        bodies.push([&good.state[..], b"\0"].concat().into());
+        for state in bodies {
+            let bad = SavedRoot { state, ..good.clone() };
+            let failure = run(steps(2, Twist::None), 2, Some(bad)).0.unwrap_err();
+            assert!(
+                failure.message.starts_with("the root's checkpoint cannot be read as ")
+                    && failure.message.contains("State: ")
+                    && failure.message.contains("Job::resume must ask for the type"),
+                "{failure}"
+            );
+            assert_eq!((failure.name.as_str(), failure.path.to_string().as_str()), ("steps", "/"));
+        }
+        let failure = run(steps(2, Twist::Misreads), 1, Some(good)).0.unwrap_err();
+        assert!(failure.message.contains("Vec<alloc::string::String>"), "{failure}");
+    }
+
+    /// Runs a root that is told to stop when it says that it begins its second step.
+    fn told_to_stop(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let begun: Arc<OnceLock<Pool>> = Arc::default();
+        let (keep, pool) = (notes.clone(), begun.clone());
+        let note = move |note: Note| {
+            if note == (Note::Say { text: "step 2".to_owned() }) {
+                pool.get().expect("set before the root began").halt(halt);
+            }
+            keep.lock().unwrap().push(note);
+        };
+        let registry = registry();
+        let entry = *registry.find_job("steps").expect("registered above");
+        let host = Arc::new(Alone::new(registry.clone(), note));
+        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let pool = Pool::start(&config, registry, RealSeam::new(), host).expect("threads");
+        begun.set(pool.clone()).ok().expect("set once");
+        let (tell, end) = mpsc::channel();
+        let body = encode_job(steps(5, twist)).expect("it serialises");
+        pool.run_job(&entry, body, None, move |outcome| drop(tell.send(outcome)));
+        let stop = end.recv().expect("an end").expect_err("told to stop");
+        pool.close();
+        pool.join();
+        let notes = std::mem::take(&mut *notes.lock().unwrap());
+        (stop, notes)
+    }
+
+    #[test]
+    fn a_root_that_swallowed_a_halt_leaves_no_checkpoint_behind() {
+        for threads in 1..=3 {
+            for halt in [Halt::Leave, Halt::Cancelled] {
+                // What the root added in place of the second step's child is in no checkpoint.
+                let (stop, notes) = told_to_stop(Twist::Swallows, halt, threads);
+                assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
+                let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
+                assert_eq!(kept, [1, 2]);
+            }
+        }
+    }
+
+    /// Told between its last child and its checkpoint.
+    #[derive(Serialize, Deserialize)]
+    struct LateWord;
+
+    impl Job for LateWord {
+        const NAME: &'static str = "late-word";
+        const ABOUT: &'static str = "for tests";
+
+        fn register(registry: &mut Registry) {
+            registry.task::<Sum>();
+        }
+
+        fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+            let total = cx.call(sum(20))?;
+            cx.say("now");
+            cx.checkpoint(&total)?;
+            cx.say("not reached");
+            Err(Stop::fail("the root went on"))
+        }
+    }
+
+    #[test]
+    fn the_checkpoint_leaves_before_the_root_stops() {
+        let mut registry = Registry::new();
+        registry.job::<LateWord>();
+        let registry = Arc::new(registry);
+        let entry = *registry.find_job("late-word").unwrap();
+        for halt in [Halt::Leave, Halt::Cancelled] {
+            let notes = Arc::new(Mutex::new(Vec::new()));
+            let begun: Arc<OnceLock<Pool>> = Arc::default();
+            let (keep, pool) = (notes.clone(), begun.clone());
+            let note = move |note: Note| {
+                if matches!(note, Note::Say { .. }) {
+                    pool.get().unwrap().halt(halt);
+                }
+                keep.lock().unwrap().push(note);
+            };
+            let host = Arc::new(Alone::new(registry.clone(), note));
+            let work = (&entry, encode_job(LateWord).unwrap());
+            let stop = Pool::run_alone(
+                &PoolConfig::default(),
+                registry.clone(),
+                RealSeam::new(),
+                host,
+                work,
+                |pool| drop(begun.set(pool.clone())),
+            )
+            .unwrap_err();
+            assert!(matches!(*stop.0, Cause::Halt(told) if told == halt), "{stop:?}");
+            let notes = std::mem::take(&mut *notes.lock().unwrap());
+            let saved: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
+            assert_eq!(notes.len(), 2, "{notes:?}");
+            assert_eq!((saved[0].next_child, saved[0].seq), (1, 1));
+            assert_eq!(Checkpoint::new(saved[0].state.clone()).get::<u64>().unwrap(), 20);
+        }
+    }
+
+    #[test]
+    fn a_saved_root_is_a_named_map_whose_state_is_bytes() {
+        let root = SavedRoot { next_child: 7, seq: 3, state: vec![200; 1000].into() };
+        let bytes = rmp_serde::to_vec_named(&root).unwrap();
+        // A list of numbers would take two bytes each.
+        assert!(bytes.len() < 1000 + 40, "{} bytes", bytes.len());
+        assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
+        #[derive(Serialize)]
+        struct Later {
+            state: Bytes,
+            next_child: u32,
+            more: &'static str,
+            seq: u64,
+        }
+        let later = Later { state: root.state.clone(), next_child: 7, more: "new", seq: 3 };
+        let bytes = rmp_serde::to_vec_named(&later).unwrap();
+        assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
+    }
+}
