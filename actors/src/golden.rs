@@ -12,7 +12,7 @@ use springtide_runtime::meter::{
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
-use springtide_runtime::work::Outcome;
+use springtide_runtime::work::{Outcome, SavedRoot};
 
 use crate::cluster::{
     Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
@@ -33,7 +33,7 @@ use crate::scheduler::{
     WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
-use crate::worker::{FinalReport, Finish, Leave, NewView};
+use crate::worker::{FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -219,6 +219,9 @@ fn messages_of_a_job() {
     let epoch = Some(Epoch(2));
     message(&JobEnded { job, epoch, outcome: Ok(outcome), report });
     message(&GetMemory { job });
+    let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
+    message(&KeepRoot { job, kept: KeptRoot { epoch: Epoch(1), saved } });
+    message(&GetRoot { job });
     let members = BTreeMap::from([("ams-2".into(), Incarnation(3))]);
     let (lost, reason) = ("ams-1".into(), "killed".to_owned());
     message(&TakeOver { job, epoch: Epoch(2), members, lost, reason });

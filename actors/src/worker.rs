@@ -12,7 +12,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::{Event, Record, Recorder};
-use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
@@ -26,7 +26,7 @@ use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Engine, EngineConfig, MeteringSettings, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry,
-    Seam, bench,
+    SavedRoot, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -108,6 +108,8 @@ struct Running {
     reports: u64,
     /// The job's benchmark, once it was told.
     benchmark: Option<SpecId>,
+    /// The newest checkpoint of the job's root that this node keeps.
+    kept: Option<KeptRoot>,
     /// Periodic work of this job.
     timers: Vec<SpawnHandle>,
     /// Watches the cluster's coordinator.
@@ -136,6 +138,8 @@ impl Worker {
         hub.publish(WORKER, addr.clone())
             .accepts_from::<Assign>(admit::worker)
             .accepts_from::<Leave>(admit::worker)
+            .accepts_from::<KeepRoot>(admit::worker)
+            .accepts_from::<GetRoot>(admit::worker)
             .accepts_from::<TakeOver>(admit::head)
             .accepts_from::<MeasureSpeed>(admit::head)
             .accepts_from::<NewView>(admit::worker)
@@ -239,6 +243,7 @@ impl Worker {
             inbox,
             reports: 0,
             benchmark: known,
+            kept: None,
             timers: vec![period, alive],
             detector: Detector::new(Patience::CLUSTER, Instant::now()),
             coordinator,
@@ -522,6 +527,31 @@ pub struct Leave {
     pub deadline_ms: Option<u64>,
 }
 
+/// A checkpoint of a job's root, and under which epoch that ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptRoot {
+    /// The epoch.
+    pub epoch: Epoch,
+    /// The checkpoint.
+    pub saved: SavedRoot,
+}
+
+/// To a worker, by the job's coordinator: keep this checkpoint, unless there is a newer one here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeepRoot {
+    /// Which job.
+    pub job: JobId,
+    /// The checkpoint.
+    pub kept: KeptRoot,
+}
+
+/// To a worker, by a new coordinator of the job: which checkpoint is kept here?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetRoot {
+    /// Which job.
+    pub job: JobId,
+}
+
 /// A worker's last word on a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinalReport {
@@ -535,6 +565,8 @@ remote_message! {
     "new-view" => NewView;
     "finish" => Finish -> Option<FinalReport>;
     "leave" => Leave -> Option<FinalReport>;
+    "keep-root" => KeepRoot;
+    "get-root" => GetRoot -> Option<KeptRoot>;
 }
 
 impl Actor for Worker {
@@ -604,6 +636,31 @@ impl Handler<NewView> for Worker {
             };
             ctx.spawn(told.into_actor(self));
         }
+    }
+}
+
+impl Handler<KeepRoot> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, message: KeepRoot, _: &mut Context<Self>) {
+        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
+            return;
+        };
+        let age = |kept: &KeptRoot| (kept.epoch, kept.saved.seq);
+        // Of a former coordinator that nobody listens to any more nothing is taken.
+        let current = message.kept.epoch >= running.view.epoch;
+        if current && running.kept.as_ref().is_none_or(|known| age(known) < age(&message.kept)) {
+            running.kept = Some(message.kept);
+        }
+    }
+}
+
+impl Handler<GetRoot> for Worker {
+    type Result = MessageResult<GetRoot>;
+
+    fn handle(&mut self, message: GetRoot, _: &mut Context<Self>) -> Self::Result {
+        let running = self.running.as_ref().filter(|running| running.spec.id == message.job);
+        MessageResult(running.and_then(|running| running.kept.clone()))
     }
 }
 

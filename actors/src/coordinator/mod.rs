@@ -18,7 +18,7 @@ use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, Remote};
-use springtide_runtime::work::{Engine, Failure, Note, Outcome, Registry};
+use springtide_runtime::work::{Engine, Failure, Note, Outcome, Registry, SavedRoot};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -143,6 +143,7 @@ pub struct Coordinator {
     /// Nodes that come and go.
     changes: members::Changes,
     adaptation: adapt::Adaptation,
+    checkpoints: succeed::Checkpoints,
     /// As the root last told.
     progress: Arc<Mutex<Option<Progress>>>,
     out: mpsc::UnboundedSender<Outgoing>,
@@ -186,6 +187,7 @@ impl Coordinator {
             started: Instant::now(),
             changes: members::Changes::default(),
             adaptation,
+            checkpoints: succeed::Checkpoints::default(),
             progress: Arc::default(),
             out,
             outgoing: Some(outgoing),
@@ -343,11 +345,12 @@ impl Coordinator {
     fn start_if_all_joined(&mut self, ctx: &mut Context<Self>) {
         let all = self.joined == workers_by_cluster(&self.view);
         if self.phase == Phase::Joining && self.succeeds.is_none() && all {
-            self.start_root(ctx);
+            self.start_root(None, ctx);
         }
     }
 
-    fn start_root(&mut self, ctx: &mut Context<Self>) {
+    /// Starts the job's root, or goes on with it from a checkpoint.
+    fn start_root(&mut self, resume: Option<SavedRoot>, ctx: &mut Context<Self>) {
         self.phase = Phase::Running;
         self.started = Instant::now();
         self.recorder.record(Event::JobStarted {
@@ -364,7 +367,7 @@ impl Coordinator {
         let report = self.report.clone();
         // The receiver lives as long as this actor; after it nobody wants the answer.
         let _ = report.send(Reported::Started(self.started));
-        self.engine.run_job(job, self.spec.body.clone(), None, move |outcome| {
+        self.engine.run_job(job, self.spec.body.clone(), resume, move |outcome| {
             let _ = report.send(Reported::Ended(outcome));
         });
     }
@@ -533,7 +536,10 @@ async fn read_reports(
             Note::Say { text } => NoteKind::Say { text },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             // Not carried anywhere yet: a root that is lost starts from the beginning.
-            Note::Checkpoint(_) => continue,
+            Note::Checkpoint(saved) => {
+                coordinator.do_send(succeed::Checkpointed(saved));
+                continue;
+            }
         };
         if out.send(Outgoing::Note(kind)).is_err() {
             return;

@@ -7,22 +7,98 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::Event;
-use springtide_runtime::id::ClusterId;
+use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::remote::RemoteError;
+use springtide_runtime::work::SavedRoot;
 use tokio::time::Instant;
 
-use super::{Coordinator, Succession};
+use super::{Coordinator, Phase, Succession};
 use crate::cluster::{ClusterCoordinator, GetMemory};
-use crate::job::{NoteKind, SCHEDULER, cluster_coordinator_name};
+use crate::job::{NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
 use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
+use crate::worker::{GetRoot, KeepRoot, KeptRoot, Worker};
 
 /// What the clusters do not tell within this time is lost.
 const HERITAGE_WITHIN: Duration = Duration::from_secs(4);
 /// A cluster whose coordinator is only starting is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
+/// So many nodes keep a checkpoint, of as many clusters if there are.
+const KEEPERS: usize = 2;
+/// A checkpoint that a node has not taken in after this time is overtaken by a later one.
+const KEEP_WITHIN: Duration = Duration::from_secs(60);
+
+/// Checkpoints of the root on their way to other nodes: one at a time, and only the newest waits.
+#[derive(Default)]
+pub(super) struct Checkpoints {
+    under_way: bool,
+    waiting: Option<SavedRoot>,
+}
+
+/// The root has left a checkpoint. Local only.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(super) struct Checkpointed(pub(super) SavedRoot);
+
+impl Handler<Checkpointed> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, Checkpointed(saved): Checkpointed, ctx: &mut Self::Context) {
+        self.checkpoints.waiting = Some(saved);
+        self.send_checkpoint(ctx);
+    }
+}
+
 impl Coordinator {
+    fn send_checkpoint(&mut self, ctx: &mut Context<Self>) {
+        if self.checkpoints.under_way || self.phase != Phase::Running {
+            return;
+        }
+        let Some(saved) = self.checkpoints.waiting.take() else { return };
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let calls: Vec<_> = self
+            .keepers()
+            .into_iter()
+            .map(|node| {
+                let remote = self.hub.remote::<Worker>(&node, WORKER);
+                let keep = KeepRoot { job, kept: KeptRoot { epoch, saved: saved.clone() } };
+                (node, remote.send(keep).deadline(KEEP_WITHIN).start())
+            })
+            .collect();
+        self.checkpoints.under_way = true;
+        let kept = async move {
+            for (node, call) in calls {
+                if let Err(error) = call.await {
+                    tracing::info!(%node, %error, "a checkpoint was not kept");
+                }
+            }
+        };
+        ctx.spawn(kept.into_actor(self).map(|(), coordinator, ctx| {
+            coordinator.checkpoints.under_way = false;
+            coordinator.send_checkpoint(ctx);
+        }));
+    }
+
+    /// Who keeps checkpoints: nodes of other clusters, one of each, and then any.
+    fn keepers(&self) -> Vec<NodeId> {
+        let view = &self.view;
+        let stays = |node: &NodeId| {
+            view.coordinator.as_ref() != Some(node)
+                && view.members.get(node).is_some_and(|member| !member.leaving)
+        };
+        let home = view.coordinator.as_ref().and_then(|node| view.cluster_of(node));
+        let others = view.cluster_coordinators.iter().filter(|(cluster, _)| Some(*cluster) != home);
+        let mut keepers: Vec<NodeId> =
+            others.map(|(_, node)| node.clone()).filter(stays).take(KEEPERS).collect();
+        for node in view.members.keys().filter(|node| stays(node)) {
+            if keepers.len() < KEEPERS && !keepers.contains(node) {
+                keepers.push(node.clone());
+            }
+        }
+        keepers
+    }
+
     /// Tells the members of the new epoch, gathers what is left, and starts the root.
     pub(super) fn inherit(&mut self, ctx: &mut Context<Self>) {
         let Some(Succession { lost, reason, strangers }) = self.succeeds.clone() else { return };
@@ -78,7 +154,26 @@ impl Coordinator {
                 })
             })
             .collect();
+        let roots: Vec<_> = self
+            .view
+            .members
+            .keys()
+            .map(|node| {
+                let remote = self.hub.remote::<Worker>(node, WORKER);
+                remote.send(GetRoot { job }).deadline(HERITAGE_WITHIN).start()
+            })
+            .collect();
         let gathered = async move {
+            let mut root: Option<KeptRoot> = None;
+            for one in roots {
+                let Ok(Some(kept)) = one.await else { continue };
+                let newer = |known: &KeptRoot| {
+                    (kept.epoch, kept.saved.seq) > (known.epoch, known.saved.seq)
+                };
+                if root.as_ref().is_none_or(newer) {
+                    root = Some(kept);
+                }
+            }
             let mut newest: Option<Memory> = None;
             for one in asked {
                 let Ok(Some(memory)) = one.await else { continue };
@@ -87,15 +182,20 @@ impl Coordinator {
                     None => memory,
                 });
             }
-            newest
+            (newest, root)
         };
-        ctx.spawn(gathered.into_actor(self).map(|memory, coordinator, ctx| {
+        ctx.spawn(gathered.into_actor(self).map(|(memory, root), coordinator, ctx| {
             if let Some(memory) = memory {
                 coordinator.adaptation.inherit(memory);
             }
             coordinator.succeeds = None;
             coordinator.joined = super::workers_by_cluster(&coordinator.view);
-            coordinator.start_root(ctx);
+            let from = match &root {
+                Some(kept) => format!("goes on from its checkpoint {}", kept.saved.seq),
+                None => "begins anew, with what is finished elsewhere".to_owned(),
+            };
+            coordinator.tell(NoteKind::Say { text: format!("the root {from}") });
+            coordinator.start_root(root.map(|kept| kept.saved), ctx);
             coordinator.resume_leaves(ctx);
         }));
     }

@@ -6,19 +6,27 @@ use serde_json::Value;
 
 use crate::support::{Ended, Running, kill, nodes, program, run, text, until};
 
-/// A grid of one cluster that stays up.
-struct Up {
+/// A grid that stays up.
+pub struct Up {
     running: Running,
-    dir: PathBuf,
-    file: PathBuf,
-    temp: tempfile::TempDir,
+    pub dir: PathBuf,
+    pub file: PathBuf,
+    pub temp: tempfile::TempDir,
 }
 
 impl Up {
     fn start() -> Self {
+        Self::of(&[("ams", 3)])
+    }
+
+    /// With these clusters and so many nodes of each.
+    pub fn of(clusters: &[(&str, u32)]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("grid.toml");
-        std::fs::write(&file, "[[cluster]]\nname = \"ams\"\nnodes = 3\n").unwrap();
+        let one = |(name, nodes): &(&str, u32)| {
+            format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\n")
+        };
+        std::fs::write(&file, clusters.iter().map(one).collect::<String>()).unwrap();
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
         up.told("Ctrl-C ends the grid");
@@ -30,7 +38,7 @@ impl Up {
         until(what, || text(&self.temp.path().join("stderr.log")).contains(what));
     }
 
-    fn node(&self, line: &[&str]) -> Ended {
+    pub fn node(&self, line: &[&str]) -> Ended {
         let config = ["--config", self.file.to_str().unwrap()];
         run(&[&["node"], line, &config].concat())
     }
@@ -50,11 +58,11 @@ impl Up {
         text(&self.dir.join("nodes").join(format!("{node}.log")))
     }
 
-    fn pid(&self, node: &str) -> Option<u32> {
+    pub fn pid(&self, node: &str) -> Option<u32> {
         nodes(&self.dir).into_iter().find(|(name, _)| name == node).map(|(_, pid)| pid)
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         self.running.signal("TERM");
         assert_eq!(self.running.wait().code(), Some(0));
         assert_eq!(nodes(&self.dir), []);

@@ -1,8 +1,9 @@
 //! The `springtide` program from outside: its words, exit codes, and the processes and files it leaves (none).
 //!
-//! Each grid has at most four nodes of one thread. Waits have generous bounds and are never asserted on.
+//! Each grid has at most twelve nodes of one thread. Waits have generous bounds and are never asserted on.
 
 mod cli;
 mod drains;
 mod grids;
+mod malleable;
 mod support;

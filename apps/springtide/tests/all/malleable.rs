@@ -1,0 +1,88 @@
+//! Jobs whose nodes come, go and die, their root's among them, with real processes: the answer is that of a run alone, and the
+//! run's log tells what happened.
+
+use serde_json::Value;
+
+use crate::drains::Up;
+use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+
+fn checksum(of: &str) -> Value {
+    let result: Value = serde_json::from_str(of).unwrap();
+    result["checksum"].clone()
+}
+
+/// The node of the root, as the run says it.
+fn root(told: &str) -> String {
+    let line = told.lines().rev().find_map(|line| line.split("the root runs on ").nth(1));
+    line.expect("the root runs").trim().to_owned()
+}
+
+#[test]
+fn a_job_survives_the_death_of_its_roots_node_and_goes_on_from_a_checkpoint() {
+    let job = ["run", "barnes-hut", "--bodies", "3000", "--steps", "40", "--json"];
+    let alone = finish(program(&[&job[..], &["--sequential"]].concat()));
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let mut command = program(&job);
+    command.args(["-v", "--clusters", "3x2", "--out"]).arg(&out);
+    let mut running = Running::start(command, temp.path());
+    let told = || text(&temp.path().join("stderr.log"));
+    until("iterations are done", || told().contains("iteration 12 took"));
+    let first = root(&told());
+    let (_, pid) = nodes(&out).into_iter().find(|(node, _)| *node == first).unwrap();
+    kill(pid, "KILL");
+    assert_eq!(running.wait().code(), Some(0), "{}", told());
+    let told = told();
+    assert!(told.contains("takes its place") && root(&told) != first, "{told}");
+    assert!(told.contains("the root goes on from its checkpoint"), "{told}");
+    assert_eq!(checksum(&text(&temp.path().join("stdout.log"))), checksum(&alone.out));
+    assert_eq!(nodes(&out), []);
+}
+
+/// A node is drained, a cluster's coordinator killed, a whole cluster killed, and new nodes join: the job ends with the answer
+/// of a run alone, and its log tells all of it.
+#[test]
+fn nodes_drain_die_and_join_while_a_job_runs_and_why_tells_of_them() {
+    let job = ["barnes-hut", "--bodies", "3000", "--steps", "120", "--json"];
+    let alone = finish(program(&[&["run"], &job[..], &["--sequential"]].concat()));
+    let up = Up::of(&[("ams", 4), ("bud", 4), ("del", 4)]);
+    let dir = up.temp.path().join("client");
+    std::fs::create_dir_all(&dir).unwrap();
+    let out = dir.join("out");
+    let mut command = program(&[&["run"], &job[..]].concat());
+    // The least number of nodes makes the job ask for others when it loses some.
+    command.args(["-v", "--period", "500ms", "--min-nodes", "8", "--max-nodes", "9", "--config"]);
+    command.arg(&up.file).arg("--out").arg(&out);
+    let mut client = Running::start(command, &dir);
+    let told = || text(&dir.join("stderr.log"));
+    until("iterations are done", || told().contains("iteration 2 took"));
+    let root = root(&told());
+    let busy = |node: &&str| *node != root;
+    let drained = ["ams-2", "ams-3"].into_iter().find(busy).unwrap();
+    let ended = up.node(&["drain", drained]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    // A cluster's coordinator, and with it one more: now there are too few.
+    for node in ["bud-1", "bud-2"].into_iter().filter(busy) {
+        if let Some(pid) = up.pid(node) {
+            kill(pid, "KILL");
+        }
+    }
+    until("others join", || told().contains("joins the job"));
+    let cluster = if root.starts_with("bud") { "ams" } else { "bud" };
+    for (node, pid) in nodes(&up.dir) {
+        if node.starts_with(cluster) {
+            kill(pid, "KILL");
+        }
+    }
+    assert_eq!(client.wait().code(), Some(0), "{}", told());
+    assert_eq!(checksum(&text(&dir.join("stdout.log"))), checksum(&alone.out), "{}", told());
+    let out = out.to_str().unwrap();
+    let why = run(&["why", out]);
+    assert_eq!(why.code, Some(0), "{}", why.err);
+    for part in [&*format!("{drained} left in order"), "was lost", "joined", "ends well"] {
+        assert!(why.out.contains(part), "{part} is not in\n{}\n{}", why.out, told());
+    }
+    let replay = run(&["replay", out]);
+    assert_eq!(replay.code, Some(0), "{}{}", replay.out, replay.err);
+    up.end();
+}
