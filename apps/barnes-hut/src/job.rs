@@ -416,8 +416,8 @@ mod tests {
         notes.iter().enumerate().filter_map(saved).collect()
     }
 
-    /// Runs the job without checkpoints, then with one every `every` steps, then on from each of them: outcome, reports and
-    /// artefacts must be those of the first.
+    /// Runs the job without checkpoints, then with one every `every` steps, then on from each of them: outcome, reports
+    /// and artefacts must be those of the first.
     fn resumes_as_without_a_break(job: &BarnesHut, every: u64) {
         let body = |every| {
             let job = BarnesHut { checkpoint_every: every, ..job.clone() };

@@ -87,9 +87,9 @@ impl Simulation {
         Self { bodies, acceleration, dt, softening, mass_unit, first_energy: 0.0, report }
     }
 
-    /// Goes on with the bodies of a simulation that has [advanced](Simulation::advance) to step `step` and whose energy at
-    /// the start was `first_energy`. Between drift and forces these are all that matters: the accelerations are spent.
-    /// [`Simulation::accept`] the forces at [`Simulation::positions`] next.
+    /// Goes on with the bodies of a simulation that has [advanced](Simulation::advance) to step `step` and whose energy
+    /// at the start was `first_energy`. Between drift and forces these are all that matters: the accelerations are
+    /// spent. [`Simulation::accept`] the forces at [`Simulation::positions`] next.
     pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first_energy: f64) -> Self {
         let mut simulation = Self::new(bodies, setup, dt);
         simulation.report.step = step;

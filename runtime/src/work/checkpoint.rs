@@ -1,4 +1,5 @@
-//! What the root of a job leaves behind from time to time, so that a new root goes on from there and not from the start.
+//! What the root of a job leaves behind from time to time, so that a new root goes on from there and not from the
+//! start.
 //!
 //! Knows nothing of where checkpoints are kept, nor of who starts a root anew: they leave as notes
 //! ([`Note::Checkpoint`](super::Note)) and come back with [`Engine::run_job`](super::Engine::run_job).
@@ -37,8 +38,8 @@ impl Checkpoint {
     }
 }
 
-/// What the checkpoints of one root have in common. Written and read by the root's thread alone; atomic because it is in
-/// the tree's base, which others read.
+/// What the checkpoints of one root have in common. Written and read by the root's thread alone; atomic because it is
+/// in the tree's base, which others read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
@@ -59,8 +60,8 @@ impl RootMarks {
         self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
 
-    /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go on
-    /// from.
+    /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go
+    /// on from.
     pub(crate) fn was_told(&self, told: u64) -> bool {
         self.told.load(Ordering::Relaxed) != told
     }

@@ -168,16 +168,16 @@ impl<'w> Context<'w> {
     }
 
     /// Leaves this state behind: should the root be lost with its node, or move to another, a new one is started by
-    /// [`Job::resume`](super::Job::resume) with the last state that arrived. For the root alone, at a point where the state is
-    /// all that matters for what comes: between two iterations. Not every few milliseconds, for the state crosses to other
-    /// clusters; and it is serialised here and now, while the root's other children wait.
+    /// [`Job::resume`](super::Job::resume) with the last state that arrived. For the root alone, at a point where the
+    /// state is all that matters for what comes: between two iterations. Not every few milliseconds, for the state
+    /// crosses to other clusters; and it is serialised here and now, while no task of the job runs.
     ///
-    /// A root that was told to stop before it called has its state saved first and stops then, unless one of its own calls
-    /// was told before: what it made of that is no state to go on from.
+    /// A root that was told to stop before it called has its state saved first and stops then, unless one of its own
+    /// calls was told before: what it made of that is no state to go on from.
     ///
     /// # Errors
-    /// In a task; while children are spawned and not collected, for nobody could collect them after that point; if the state
-    /// does not serialise; or a halt.
+    /// In a task; while children are spawned and not collected, for nobody could collect them after that point; if the
+    /// state does not serialise; or a halt.
     pub fn checkpoint<S: Serialize + ?Sized>(&self, state: &S) -> Result<(), Stop> {
         let Some(marks) = self.worker().root_marks(&self.frame) else {
             return Err(Stop::fail(

@@ -473,8 +473,8 @@ impl Engine {
         }
     }
 
-    /// Runs the job's root here, from its start or, by [`Job::resume`](super::Job::resume), from a checkpoint; `done` is
-    /// called on a compute thread.
+    /// Runs the job's root here, from its start or, by [`Job::resume`](super::Job::resume), from a checkpoint; `done`
+    /// is called on a compute thread.
     pub fn run_job(
         &self,
         job: &JobEntry,

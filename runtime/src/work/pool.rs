@@ -84,12 +84,12 @@ pub enum Note {
     Checkpoint(SavedRoot),
 }
 
-/// A checkpoint of a job's root: what a new root needs to go on from there. Kept as a named map, so fields may be added. The
-/// shared objects are not in it: [`Job::resume`](super::Job::resume) publishes them anew.
+/// A checkpoint of a job's root: what a new root needs to go on from there. Kept as a named map, so fields may be
+/// added. The shared objects are not in it: [`Job::resume`](super::Job::resume) publishes them anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedRoot {
-    /// The index of the root's next child. With it the children made after the checkpoint have the paths that they would
-    /// have had, by which results of theirs are found.
+    /// The index of the root's next child. With it the children made after the checkpoint have the paths that they
+    /// would have had, by which results of theirs are found.
     pub next_child: u32,
     /// Counts the root's checkpoints from 1; a root that was resumed counts on. One that was started anew counts from 1
     /// again, so among roots of several epochs the epoch comes first.
@@ -289,7 +289,8 @@ impl Pool {
         outcome.unwrap_or_else(|| Err(Stop::halt(Halt::Cancelled)))
     }
 
-    /// Runs a job's root on some thread, from its start or from a checkpoint; `done` is called on that thread with its end.
+    /// Runs a job's root on some thread, from its start or from a checkpoint; `done` is called on that thread with its
+    /// end.
     pub fn run_job(
         &self,
         job: &JobEntry,

@@ -88,21 +88,21 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// As [`Task::run`].
     fn run(self, cx: &Context) -> Result<Outcome, Stop>;
 
-    /// Runs the job's root from a state that an earlier root left behind by [`Context::checkpoint`], on another node, or in
-    /// another life of it. By default the job runs from its start, and the state is of no use.
+    /// Runs the job's root from a state that an earlier root left behind by [`Context::checkpoint`], on another node,
+    /// or in another life of it. By default the job runs from its start, and the state is of no use.
     ///
-    /// The contract: the outcome is that of a run without a break, and so is all that is reported after the checkpoint; what
-    /// the earlier root reported between the checkpoint and its end is reported again, and should be the same (an artefact
-    /// takes the place of the earlier one of its name).
+    /// The contract: the outcome is that of a run without a break, and so is all that is reported after the checkpoint;
+    /// what the earlier root reported between the checkpoint and its end is reported again, and should be the same (an
+    /// artefact takes the place of the earlier one of its name).
     ///
     /// The children made here are numbered on from where the earlier root was at the checkpoint. So as long as the same
-    /// children are made in the same order as `run` makes them after that point, each has the path it would have had, and
-    /// results of it that other nodes keep are found and used again. Make none to get back to the state: what they would
-    /// compute belongs into it.
+    /// children are made in the same order as `run` makes them after that point, each has the path it would have had,
+    /// and results of it that other nodes keep are found and used again. Make none to get back to the state: what they
+    /// would compute belongs into it.
     ///
-    /// Shared objects have to be published anew, all that the tasks to come will read, for the earlier root's versions are
-    /// of an older epoch: [`Context::get`] does not find them here, and versions that were saved in the state name nothing.
-    /// Values of merged objects are as good as lost, too; merge again what the outcome depends on.
+    /// Shared objects have to be published anew, all that the tasks to come will read, for the earlier root's versions
+    /// are of an older epoch: a version that was saved in the state names nothing here. Values of merged objects may be
+    /// lost, too; merge again what the outcome depends on.
     ///
     /// # Errors
     /// As [`Job::run`], or if the state is none of this job's ([`Checkpoint::get`] says so).
