@@ -259,7 +259,7 @@ impl Coordinator {
                 // If it is dead, its site or its silence says so; else it is taken for dead here and now.
                 if self.view.members.contains_key(node) {
                     let reason = format!("it was told to leave and did not answer: {error}");
-                    self.silent(&[node.clone()], &reason, Duration::ZERO, ctx);
+                    self.silent(std::slice::from_ref(node), &reason, Duration::ZERO, ctx);
                 }
                 return;
             }

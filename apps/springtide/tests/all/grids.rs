@@ -113,7 +113,8 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     assert_eq!(nodes(&out), []);
 }
 
-/// Runs of Barnes-Hut in which one to five nodes but the root's die at random moments; each answer is that of a run alone.
+/// Runs of Barnes-Hut in which one to five nodes, the root's as likely as any, die at random moments; each answer is that of a
+/// run alone.
 /// `SPRINGTIDE_DEATHS=100 cargo test -p springtide --test all deaths_at_random -- --ignored --nocapture`, also with
 /// `SPRINGTIDE_DEATHS_SEED`.
 #[test]
@@ -140,7 +141,7 @@ fn deaths_at_random() {
         let mut running = Running::start(command, temp.path());
         let told = || text(&temp.path().join("stderr.log"));
         until("the job runs", || told().contains("the root runs on"));
-        let mut victims = nodes(&out).split_off(1);
+        let mut victims = nodes(&out);
         for _ in 0..1 + draw(5) {
             std::thread::sleep(std::time::Duration::from_millis(draw(600)));
             let (_, pid) = victims.swap_remove(draw(victims.len() as u64) as usize);
@@ -151,7 +152,7 @@ fn deaths_at_random() {
         assert_eq!(running.wait().code(), Some(0), "run {run}, seed {seed}: {}", told());
         let ours = json(&text(&temp.path().join("stdout.log")));
         assert_eq!(ours["checksum"], answer, "run {run}, seed {seed}: {}", told());
-        lost += told().matches("going on with").count();
+        lost += told().matches("going on with").count() + told().matches("takes its place").count();
     }
     println!("{runs} of {runs} right; {lost} nodes lost while their jobs ran; seed {seed}");
 }
@@ -175,9 +176,9 @@ fn a_stopped_node_is_found_silent_and_started_anew() {
 }
 
 #[test]
-fn the_death_of_the_roots_node_ends_the_job_and_names_it() {
+fn the_death_of_the_last_node_ends_the_job_and_names_it() {
     let temp = tempfile::tempdir().unwrap();
-    let (mut running, started) = endless(temp.path(), "2x1");
+    let (mut running, started) = endless(temp.path(), "1x1");
     let (name, pid) = started.first().unwrap();
     kill(*pid, "KILL");
     assert_eq!(running.wait().code(), Some(1));
