@@ -254,7 +254,7 @@ impl ClusterCoordinator {
             aggregate,
             scale,
             links,
-            candidate: self.candidate.clone().filter(|_| self.told.benchmark.is_none()),
+            candidate: self.candidate.clone().filter(|_| !self.told.proposed),
             benchmark: self.told.benchmark.as_ref().map(BenchmarkSpec::id),
         };
         let Some(node) = &self.view.coordinator else { return };
@@ -396,6 +396,8 @@ pub struct Period {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerTold {
+    /// A benchmark was proposed: no other need be.
+    pub proposed: bool,
     /// The job's benchmark, if the worker has another or none.
     pub benchmark: Option<BenchmarkSpec>,
 }
@@ -491,6 +493,8 @@ pub struct ClusterTold {
     pub memory: Option<Memory>,
     /// What speeds are compared in.
     pub scale: Scale,
+    /// A benchmark was proposed: no other need be.
+    pub proposed: bool,
     /// The job's benchmark, if the cluster has another or none.
     pub benchmark: Option<BenchmarkSpec>,
 }
@@ -627,7 +631,7 @@ impl Handler<Period> for ClusterCoordinator {
         if let Some(measure) = message.measure {
             self.measure(&message.report, measure);
         }
-        if self.told.benchmark.is_none() {
+        if !self.told.proposed {
             self.candidate = self.candidate.take().or(message.candidate);
         }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
@@ -636,7 +640,8 @@ impl Handler<Period> for ClusterCoordinator {
         }
         let benchmark = self.told.benchmark.clone();
         let benchmark = benchmark.filter(|spec| message.benchmark != Some(spec.id()));
-        MessageResult(WorkerTold { benchmark })
+        let proposed = self.told.proposed || self.candidate.is_some();
+        MessageResult(WorkerTold { proposed, benchmark })
     }
 }
 

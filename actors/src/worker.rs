@@ -32,7 +32,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admit;
-use crate::cluster::{Alive, ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged};
+use crate::cluster::{
+    Alive, ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged, WorkerTold,
+};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Replaced, Reported, Succession};
 use crate::job::{
     Assign, AssignError, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
@@ -108,6 +110,8 @@ struct Running {
     reports: u64,
     /// The job's benchmark, once it was told.
     benchmark: Option<SpecId>,
+    /// A benchmark was proposed by somebody.
+    proposed: bool,
     /// The newest checkpoint of the job's root that this node keeps.
     kept: Option<KeptRoot>,
     /// Periodic work of this job.
@@ -243,6 +247,7 @@ impl Worker {
             inbox,
             reports: 0,
             benchmark: known,
+            proposed: false,
             kept: None,
             timers: vec![period, alive],
             detector: Detector::new(Patience::CLUSTER, Instant::now()),
@@ -351,24 +356,28 @@ impl Worker {
         let measures = running.spec.params.mode != Mode::Static;
         let measure = measures.then(|| engine.end_period(Instant::now()));
         let benchmark = running.benchmark;
-        let candidate = engine.candidate().filter(|_| benchmark.is_none());
+        let proposed = running.proposed || benchmark.is_some();
+        let candidate = if proposed { None } else { engine.candidate() };
         let message = Period { job, view, report, measure, candidate, benchmark };
         let sent = async move {
             let start = Instant::now();
             match remote.send(message).deadline(period).await {
                 Ok(told) => {
                     engine.round_trip(start.elapsed());
-                    return told.benchmark;
+                    return told;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a report did not arrive; the next holds the same sums");
                 }
             }
-            None
+            WorkerTold::default()
         };
-        ctx.spawn(sent.into_actor(self).map(move |benchmark, worker, _| {
-            let running = worker.running.as_mut().filter(|running| running.spec.id == job);
-            if let (Some(running), Some(benchmark)) = (running, benchmark) {
+        ctx.spawn(sent.into_actor(self).map(move |told, worker, _| {
+            let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
+                return;
+            };
+            running.proposed |= told.proposed;
+            if let Some(benchmark) = told.benchmark {
                 running.benchmark = Some(benchmark.id());
                 running.engine.benchmark(benchmark);
             }

@@ -24,6 +24,8 @@ use crate::scheduler::{
 
 /// A cluster's last aggregate counts for so many periods.
 const AGGREGATE_AGE: u32 = 3;
+/// By this period work units have told a speed, if the job's tasks declare any: nodes do not count in their first two.
+const UNITS_BY: u64 = 4;
 /// The scheduler has so long to say what is free; else what it last said counts.
 const OFFERS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -67,9 +69,9 @@ impl Adaptation {
         self.memory = Memory::newest(self.memory.clone(), memory);
     }
 
-    /// The job's benchmark, if there is one.
+    /// The benchmark that a joiner is to run.
     pub(super) fn benchmark(&self) -> Option<BenchmarkSpec> {
-        self.benchmark.clone()
+        self.wanted()
     }
 
     /// A member died that had not been told to leave.
@@ -115,11 +117,24 @@ impl Adaptation {
         self.scale.factors.get(&spec).copied().filter(|factor| factor.is_finite() && *factor > 0.0)
     }
 
+    /// Whether some node was measured by the work units that the job's tasks declare.
+    fn tells_units(&self) -> bool {
+        let mut clusters = self.clusters.values();
+        clusters.any(|c| c.scale.spec == SpecId::DECLARED && c.aggregate.max_speed > 0.0)
+    }
+
+    /// The benchmark that nodes are to run: none where work units tell their speeds at no cost, nor before that is known. (A run
+    /// takes half a second of each node.)
+    fn wanted(&self) -> Option<BenchmarkSpec> {
+        let known = self.period >= UNITS_BY && !self.tells_units();
+        self.benchmark.clone().filter(|_| known)
+    }
+
     /// The clusters' scales put together: declared work units if any cluster has them, else that of the benchmark.
     fn agree_on_scale(&mut self) {
         let scales = || self.clusters.values().map(|heard| &heard.scale);
         let mut scale = Scale::default();
-        if !scales().any(|scale| scale.spec == SpecId::DECLARED && !is_blank(scale)) {
+        if !self.tells_units() {
             scale.spec = self.benchmark.as_ref().map_or(SpecId::DECLARED, BenchmarkSpec::id);
         }
         for of_cluster in scales().filter(|of_cluster| of_cluster.spec == scale.spec) {
@@ -129,11 +144,6 @@ impl Adaptation {
         }
         self.scale = scale;
     }
-}
-
-/// Whether nothing was measured behind it.
-fn is_blank(scale: &Scale) -> bool {
-    *scale == Scale::default()
 }
 
 impl Coordinator {
@@ -160,12 +170,14 @@ impl Coordinator {
             tracing::info!(spec = %candidate.id(), "the job's benchmark is a sample of its tasks");
             adapt.benchmark = Some(candidate.clone());
         }
-        let known = adapt.benchmark.as_ref().map(BenchmarkSpec::id);
+        let wanted = adapt.wanted();
+        let known = wanted.as_ref().map(BenchmarkSpec::id);
         ClusterTold {
             agreed: Some(Agreed::of(&adapt.memory, &adapt.settings)),
             memory: Some(adapt.memory.clone()),
             scale: adapt.scale.clone(),
-            benchmark: adapt.benchmark.clone().filter(|_| known != message.benchmark),
+            proposed: adapt.benchmark.is_some(),
+            benchmark: wanted.filter(|_| known != message.benchmark),
         }
     }
 

@@ -401,7 +401,12 @@ fn owned(value: &DeValue<'_>) -> Result<Value, String> {
             Value::Float(number.map_err(|_| format!("is no number: {}", digits.as_str()))?)
         }
         DeValue::Boolean(flag) => Value::Boolean(*flag),
-        DeValue::Datetime(date) => Value::Datetime(*date),
+        DeValue::Datetime(date) => {
+            // The reader lets dates through that cannot be written again.
+            let text = date.to_string();
+            let whole = text.parse::<toml::value::Datetime>().is_ok();
+            Value::Datetime(whole.then_some(*date).ok_or_else(|| format!("is no date: {text}"))?)
+        }
         DeValue::Array(array) => {
             Value::Array(array.iter().map(|v| owned(v.get_ref())).collect::<Result<_, _>>()?)
         }
