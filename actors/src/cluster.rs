@@ -198,10 +198,11 @@ impl ClusterCoordinator {
 
     fn tell_alive(&mut self, ctx: &mut Context<Self>) {
         let me = self.hub.net().me().clone();
-        let Some(node) = self.view.coordinator.as_ref().filter(|node| **node != me.node) else {
+        let coordinator = self.view.coordinator.clone();
+        let Some(node) = coordinator.filter(|node| *node != me.node) else {
             return;
         };
-        let Some(life) = self.view.members.get(node).map(|member| member.incarnation) else {
+        let Some(life) = self.view.members.get(&node).map(|member| member.incarnation) else {
             return;
         };
         let now = Instant::now();
@@ -221,12 +222,10 @@ impl ClusterCoordinator {
             let call = remote.send(told).start();
             ctx.spawn(async move { drop(call.await) }.into_actor(self));
         }
-        let node = &node.clone();
-        let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
+        let remote = self.hub.remote::<Coordinator>(&node, &coordinator_name(self.spec.id));
         let alive =
             ClusterAlive { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
         let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
-        let node = node.clone();
         // Silence is what the other side acts on; and an answer of any kind a sign of life.
         ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
             if matches!(answer, Ok(()) | Err(RemoteError::NoActor { .. })) {
@@ -259,7 +258,7 @@ impl ClusterCoordinator {
         };
         let Some(node) = &self.view.coordinator else { return };
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));
-        let period = Duration::from_millis(self.spec.params.period_ms.max(100));
+        let period = self.spec.params.period();
         let call = remote.send(message).deadline(period.max(Duration::from_secs(1))).start();
         ctx.spawn(call.into_actor(self).map(|answer, cluster, _| match answer {
             Ok(told) => cluster.take_told(told),
@@ -326,7 +325,7 @@ impl ClusterCoordinator {
         let wide_bytes = self.tally.total().counters.bytes.wide;
         let sent = wide_bytes.saturating_sub(self.wide_bytes);
         self.wide_bytes = wide_bytes;
-        let period_s = self.spec.params.period_ms.max(100) as f64 * 1e-3;
+        let period_s = self.spec.params.period().as_secs_f64();
         aggregate.uplink = Uplink { bandwidth: None, used: Some(sent as f64 / period_s) };
         aggregate
     }
@@ -544,7 +543,7 @@ impl Actor for ClusterCoordinator {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let period = Duration::from_millis(self.spec.params.period_ms.max(100));
+        let period = self.spec.params.period();
         ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
         self.watch_members();
         ctx.run_interval(Patience::CLUSTER.every, |coordinator, ctx| {

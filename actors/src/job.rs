@@ -3,6 +3,7 @@
 //! Must not know how a role does its work.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,11 @@ pub struct JobParams {
 }
 
 impl JobParams {
+    /// The statistics period: at least 0.1 s, whatever was asked.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms.max(100))
+    }
+
     /// Fewest nodes that the job may have.
     pub fn least_nodes(&self) -> u32 {
         self.min_nodes.max(1)

@@ -233,7 +233,7 @@ impl Worker {
             };
             Coordinator::new(config, self.hub.clone()).publish()
         });
-        let period = Duration::from_millis(spec.params.period_ms.max(100));
+        let period = spec.params.period();
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
         let alive = ctx.run_interval(Patience::CLUSTER.every, |worker, ctx| worker.tell_alive(ctx));
         self.join_cluster(&spec, &view, ctx);
@@ -277,7 +277,7 @@ impl Worker {
             },
             share: ShareConfig { seed, ..ShareConfig::default() },
             metering: (spec.params.mode != Mode::Static)
-                .then(|| MeteringSettings::new(period_of(spec), seed)),
+                .then(|| MeteringSettings::new(spec.params.period(), seed)),
             results_bytes: RESULTS_BYTES,
         };
         // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
@@ -350,7 +350,7 @@ impl Worker {
         let Some(host) = running.view.cluster_coordinators.get(&report.cluster) else { return };
         let job = running.spec.id;
         let remote = self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(job));
-        let period = Duration::from_millis(running.spec.params.period_ms.max(100));
+        let period = running.spec.params.period();
         let view = (running.view.epoch, running.view.version);
         let engine = running.engine.clone();
         let measures = running.spec.params.mode != Mode::Static;
@@ -496,11 +496,6 @@ fn listen(
     let (tell, reports) = mpsc::unbounded_channel();
     *listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell.clone());
     (tell, reports)
-}
-
-/// The job's statistics period.
-fn period_of(spec: &JobSpec) -> Duration {
-    Duration::from_millis(spec.params.period_ms.max(100))
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {

@@ -203,7 +203,7 @@ impl Coordinator {
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        let period_s = self.spec.params.period_ms.max(100) as f64 * 1e-3;
+        let period_s = self.spec.params.period().as_secs_f64();
         let oldest = Duration::from_secs_f64(period_s) * AGGREGATE_AGE;
         let now = Instant::now();
         let view = &self.view;

@@ -316,6 +316,11 @@ impl Coordinator {
     fn change(&mut self, view: View, ctx: &mut Context<Self>) {
         self.view = view;
         self.watch_clusters();
+        self.announce_view(ctx);
+    }
+
+    /// Writes the view down and sends it to all clusters.
+    fn announce_view(&self, ctx: &mut Context<Self>) {
         self.recorder.record(Event::ViewChanged {
             job: self.spec.id,
             epoch: self.view.epoch,
@@ -323,8 +328,7 @@ impl Coordinator {
             members: u32::try_from(self.view.members.len()).unwrap_or(u32::MAX),
             coordinator: self.view.coordinator.clone(),
         });
-        let clusters: Vec<ClusterId> = self.view.cluster_coordinators.keys().cloned().collect();
-        clusters.iter().for_each(|cluster| self.send_view(cluster, ctx));
+        self.view.cluster_coordinators.keys().for_each(|cluster| self.send_view(cluster, ctx));
     }
 
     /// Sends the view to a cluster. One that does not arrive is sent again when the cluster reports under an older one.
@@ -609,7 +613,7 @@ impl Actor for Coordinator {
             coordinator.look_after_clusters(ctx);
         });
         if self.adapts() {
-            let period = Duration::from_millis(self.spec.params.period_ms.max(100));
+            let period = self.spec.params.period();
             ctx.run_interval(period, |coordinator, ctx| coordinator.end_period(ctx));
         }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {

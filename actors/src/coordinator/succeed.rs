@@ -6,8 +6,7 @@
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::event::Event;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::id::NodeId;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::SavedRoot;
 use tokio::time::Instant;
@@ -103,13 +102,7 @@ impl Coordinator {
     pub(super) fn inherit(&mut self, ctx: &mut Context<Self>) {
         let Some(Succession { lost, reason, strangers }) = self.succeeds.clone() else { return };
         let me = self.view.coordinator.clone().unwrap_or_else(|| "".into());
-        self.recorder.record(Event::ViewChanged {
-            job: self.spec.id,
-            epoch: self.view.epoch,
-            version: self.view.version,
-            members: u32::try_from(self.view.members.len()).unwrap_or(u32::MAX),
-            coordinator: self.view.coordinator.clone(),
-        });
+        self.announce_view(ctx);
         let text = format!("node {lost} was lost ({reason}): {me} takes its place");
         self.tell(NoteKind::Say { text });
         for (node, incarnation) in strangers {
@@ -124,8 +117,6 @@ impl Coordinator {
             let call = remote.send(freed).start();
             ctx.spawn(async move { drop(call.await) }.into_actor(self));
         }
-        let clusters: Vec<ClusterId> = self.view.cluster_coordinators.keys().cloned().collect();
-        clusters.iter().for_each(|cluster| self.send_view(cluster, ctx));
         let job = self.spec.id;
         let until = Instant::now() + HERITAGE_WITHIN;
         let asked: Vec<_> = self
