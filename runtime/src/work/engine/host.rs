@@ -1,0 +1,180 @@
+//! What compute threads tell their node. Called on compute threads; nothing here blocks.
+
+use super::*;
+
+impl Host for Inner {
+    fn hungry(&self) {
+        self.poke.notify_one();
+    }
+
+    fn surplus(&self) {
+        self.surplus.store(true, Ordering::Release);
+        self.poke.notify_one();
+    }
+
+    fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
+        let stolen = self.state().stolen.remove(&(owner.node.clone(), lease));
+        let outcome = match outcome {
+            Ok(body) => TaskOutcome::Output(body),
+            Err(stop) => match *stop.0 {
+                Cause::Failed(failure) => TaskOutcome::Failed(failure),
+                Cause::Halt(Halt::Leave) => {
+                    if let Some(stolen) = stolen {
+                        self.give_back(&owner, lease, stolen);
+                    }
+                    return;
+                }
+                // Nobody wants it any more.
+                Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
+                    if let Some(stolen) = stolen {
+                        self.state().tree_ended(&stolen.task.path);
+                    }
+                    return;
+                }
+            },
+        };
+        let Some(Stolen { task, orphan, heir, adopters, .. }) = stolen else { return };
+        if let TaskOutcome::Output(output) = &outcome {
+            let mut state = self.state();
+            let path = task.path.clone();
+            let claimed = !orphan || !adopters.is_empty();
+            state.results.keep(Finished {
+                identity: task.clone(),
+                owner: heir.as_ref().unwrap_or(&owner).node.clone(),
+                output: output.clone(),
+                claimed,
+            });
+            let leaving = state.leaving && !claimed;
+            self.finished_below(state, &path);
+            if leaving && let Some(heir) = &heir {
+                let output = Some(output.clone());
+                let left = Left::default();
+                self.hand_over(heir, Handover { job: self.job, task, output, left });
+            }
+        }
+        for Adopter { peer, lease, .. } in adopters {
+            let outcome = outcome.clone();
+            self.report(&peer, TaskResult { job: self.job, lease, outcome });
+        }
+        if !orphan {
+            self.report(&owner, TaskResult { job: self.job, lease, outcome });
+        }
+    }
+
+    fn recall(
+        &self,
+        thread: u32,
+        path: &TaskPath,
+        name: &str,
+        encode: &dyn Fn() -> Option<Encoded>,
+    ) -> Recalled {
+        if self.state().known.at(path).is_none() {
+            return Recalled::No;
+        }
+        // The lock is not held while users' code serialises.
+        let Some(encoded) = encode() else { return Recalled::No };
+        let task = Identity::of(path.clone(), name, &encoded.body, &encoded.needs);
+        let (recalled, depth) = {
+            let mut state = self.state();
+            let Some(place) = state.known.take(path) else { return Recalled::No };
+            let recalled = if !place.identity.is(&task) {
+                state.counters.tasks.reuse_misses += 1;
+                Recalled::No
+            } else if let Some(output) = state.results.find(&task) {
+                Recalled::Here(output.clone())
+            } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
+                // It lies further down the very stack that would wait for it.
+                Recalled::No
+            } else {
+                Recalled::At(place.holder, task)
+            };
+            if !matches!(recalled, Recalled::No) {
+                state.counters.tasks.reused += 1;
+            }
+            (recalled, state.known.depth())
+        };
+        self.pool_ref().recover(depth);
+        if let Recalled::No = recalled {
+            self.recorder.record(Event::ReuseMissed {
+                job: self.job,
+                path: path.clone(),
+                task: name.to_owned(),
+            });
+        }
+        recalled
+    }
+
+    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
+        let state = self.state();
+        if state.known.below(path).all(|place| place.identity.path == *path) {
+            return true;
+        }
+        let part = |s: &Stolen| is_below(&s.task.path, path) && s.base.is_run_by(thread);
+        !state.stolen.values().any(part)
+    }
+
+    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+        let again = Instant::now() + ASK_AFTER;
+        self.state().adopted.insert(lease, (again, holder.clone(), task.clone()));
+        self.send_adopt(holder, lease, task);
+        self.poke.notify_one();
+    }
+
+    fn abandoned(&self, thief: &Peer, lease: LeaseId) {
+        self.abandoned_leases.fetch_add(1, Ordering::Relaxed);
+        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir: None });
+    }
+
+    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
+        let heir = {
+            let mut state = self.state();
+            let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
+            let heir = stolen.and_then(Stolen::successor).cloned();
+            if let Some(heir) = &heir {
+                state.moved.insert(lease, (task, heir.clone()));
+            }
+            heir
+        };
+        if thief.node == self.me.node {
+            // Adopted from this very node.
+            if let Some(heir) = heir {
+                self.state().inherit(thief, lease, heir);
+            }
+            return;
+        }
+        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir });
+    }
+
+    fn task_ran(&self, time: Duration) {
+        self.state().latencies.task.record(time);
+    }
+
+    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
+        let Some(metering) = &self.metering else { return };
+        let key = (owner.node.clone(), lease);
+        let Some(task) = self.state().stolen.get(&key).map(|s| s.task.clone()) else { return };
+        let needs_objects = !task.needs.is_empty();
+        metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
+    }
+
+    fn join_delayed(&self, time: Duration) {
+        self.state().latencies.join_delay.record(time);
+    }
+
+    fn woke(&self, time: Duration) {
+        self.state().latencies.wake.record(time);
+    }
+
+    fn note(&self, note: Note) {
+        (self.notes)(note);
+    }
+
+    fn objects(&self) -> &Objects {
+        self.objects_ref()
+    }
+
+    fn ended(&self) {
+        self.threads_left.fetch_sub(1, Ordering::AcqRel);
+        self.ended.notify_one();
+    }
+}

@@ -1,0 +1,155 @@
+//! What comes from the network: frames of the job, links that go down and come up, what could not be delivered.
+//!
+//! Decodes and hands on; must not know what the messages mean.
+
+use super::*;
+
+impl Inner {
+    fn dispatch(&self, from: &Peer, kind: Kind, body: Bytes) -> Result<(), wire::WireError> {
+        match kind {
+            Kind::STEAL_REQUEST => {
+                let request: StealRequest = wire::decode(kind, &body)?;
+                if request.job == self.job {
+                    self.on_request(from, request);
+                }
+            }
+            Kind::STEAL_REPLY => {
+                let reply: StealReply = wire::decode(kind, &body)?;
+                if reply.job == self.job {
+                    self.on_reply(from, reply);
+                }
+            }
+            Kind::WORK_HINT => {
+                let hint: WorkHint = wire::decode(kind, &body)?;
+                if hint.job == self.job {
+                    self.state().thief.hinted(&from.node);
+                    self.poke.notify_one();
+                }
+            }
+            Kind::TASK_RESULT => {
+                let result: TaskResult = wire::decode(kind, &body)?;
+                if result.job == self.job {
+                    self.on_result(from, result);
+                }
+            }
+            Kind::TASK_RETURN => {
+                let back: TaskReturn = wire::decode(kind, &body)?;
+                if back.job == self.job {
+                    self.on_return(from, back);
+                }
+            }
+            Kind::TASK_ABANDON => {
+                let abandon: Abandon = wire::decode(kind, &body)?;
+                if abandon.job == self.job {
+                    self.on_abandon(from, abandon);
+                }
+            }
+            Kind::ORPHANS => {
+                let told: Orphans = wire::decode(kind, &body)?;
+                if told.job == self.job {
+                    self.on_orphans(from, told);
+                }
+            }
+            Kind::ADOPT => {
+                let adopt: Adopt = wire::decode(kind, &body)?;
+                if adopt.job == self.job {
+                    self.on_adopt(from, adopt);
+                }
+            }
+            Kind::AUDIT => {
+                let audit: Audit = wire::decode(kind, &body)?;
+                if audit.job == self.job {
+                    self.on_audit(from, audit);
+                }
+            }
+            Kind::HANDOVER => {
+                let handover: Handover = wire::decode(kind, &body)?;
+                if handover.job == self.job {
+                    self.on_handover(handover);
+                }
+            }
+            _ => self.objects_ref().frame(&from.node, kind, body),
+        }
+        Ok(())
+    }
+}
+
+impl Inbox for Inner {
+    fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
+        if self.closing.load(Ordering::Acquire) {
+            return;
+        }
+        if let Err(error) = self.dispatch(from, kind, body) {
+            self.state().counters.frames_refused += 1;
+            self.net.breach(from, &format!("a {kind:?} frame: {error}"));
+        }
+    }
+
+    /// A link is no life: the node is not asked for work until it is heard again, and only the membership's word takes back
+    /// what it holds.
+    fn down(&self, peer: &Peer, why: &Why) {
+        let mut state = self.state();
+        if state.view.members.contains_key(&peer.node) {
+            tracing::debug!(%peer, %why, "a member's link is down");
+            state.suspected.insert(peer.node.clone());
+        }
+        state.thief.suspect(&peer.node, true);
+        drop(state);
+        self.objects_ref().down(&peer.node);
+        self.poke.notify_one();
+    }
+
+    fn up(&self, peer: &Peer) {
+        let (was_down, parked) = {
+            let mut state = self.state();
+            state.thief.suspect(&peer.node, false);
+            (state.suspected.remove(&peer.node), state.parked.remove(&peer.node))
+        };
+        for (kind, body) in parked.into_iter().flatten() {
+            self.send_encoded(&peer.node, Class::Steal, kind, body);
+        }
+        if was_down {
+            self.audit(peer);
+        }
+        self.poke.notify_one();
+    }
+
+    fn transferred(&self, from: &Peer, bytes: u64, began: Instant, ended: Instant) {
+        if let Some(metering) = &self.metering {
+            metering.transferred(from, bytes, began, ended);
+        }
+    }
+
+    fn undelivered(&self, (to, kind, body): Undelivered) {
+        match kind {
+            Kind::STEAL_REPLY => {
+                if let Ok(StealReply { task: Some(task), .. }) =
+                    wire::decode::<StealReply>(kind, &body)
+                    && self.pool_ref().reclaim(task.lease)
+                {
+                    self.state().counters.tasks.reclaimed += 1;
+                }
+            }
+            Kind::STEAL_REQUEST => {
+                self.state().thief.unreachable(&to);
+                self.poke.notify_one();
+            }
+            // What must arrive if the node lives: kept until its link is up again, or it is lost.
+            Kind::TASK_RESULT
+            | Kind::TASK_RETURN
+            | Kind::TASK_ABANDON
+            | Kind::ADOPT
+            | Kind::HANDOVER => {
+                let mut state = self.state();
+                if state.view.members.contains_key(&to) {
+                    state.parked.entry(to).or_default().push((kind, body));
+                    self.poke.notify_one();
+                }
+            }
+            kind if kind >= Kind::OBJECT_UPDATE && kind <= Kind::OBJECT_MERGE => {
+                self.objects_ref().unsent(to, kind, body);
+            }
+            _ => {}
+        }
+    }
+}

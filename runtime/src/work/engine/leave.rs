@@ -1,0 +1,180 @@
+//! How a node's part in a job ends while the job goes on: by order, with what was done handed back; and how others go on
+//! after a member is lost.
+//!
+//! Must not know who decides that a node leaves or is lost.
+
+use tokio::time::Instant;
+
+use super::*;
+
+impl Inner {
+    pub(super) fn leave(&self) {
+        let pool = self.pool_ref();
+        if let Some(metering) = &self.metering {
+            metering.leave(pool, Instant::now());
+        }
+        let unstarted = pool.take_all_incoming(|_| true);
+        let (given_up, waiting, halted, unclaimed) = {
+            let mut state = self.state();
+            state.leaving = true;
+            state.adopted.clear();
+            let given_up: Vec<(Peer, LeaseId, Stolen)> = unstarted
+                .into_iter()
+                .filter_map(|task| {
+                    let stolen = state.stolen.remove(&(task.owner.node.clone(), task.lease))?;
+                    Some((task.owner, task.lease, stolen))
+                })
+                .collect();
+            let waiting = std::mem::take(&mut state.waiting);
+            let halted: Vec<_> = state.stolen.values().map(|stolen| stolen.base.clone()).collect();
+            (given_up, waiting, halted, state.results.unclaimed())
+        };
+        for (owner, lease, stolen) in given_up {
+            self.give_back(&owner, lease, stolen);
+        }
+        for (ticket, (owner, task)) in waiting {
+            self.objects_ref().forget(Ticket(ticket));
+            let left = Left { kept: Vec::new(), leased: task.known };
+            self.hand_back(&owner, task.lease, left);
+        }
+        for base in halted {
+            pool.halt_tree(&base, Halt::Leave);
+        }
+        for Finished { identity: task, owner, output, .. } in unclaimed {
+            let heir = self.state().peer(&owner).or_else(|| self.any_other());
+            if let Some(heir) = heir {
+                let left = Left::default();
+                self.hand_over(&heir, Handover { job: self.job, task, output: Some(output), left });
+            }
+        }
+        self.poke.notify_one();
+    }
+
+    /// Whether nothing is left here of a node that leaves; and then, whether word for others may still be on its way here.
+    pub(super) fn left(&self) -> Option<bool> {
+        let state = self.state();
+        let empty = state.stolen.is_empty() && state.waiting.is_empty() && state.unsent.is_empty();
+        empty.then(|| !state.moved.is_empty() || !state.given.is_empty())
+    }
+
+    /// What was done of a task goes back to whoever it belongs to now.
+    pub(super) fn give_back(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
+        let left = {
+            let mut state = self.state();
+            let left = state.left_of(&stolen, &self.me);
+            state.tree_ended(&stolen.task.path);
+            if state.leaving
+                && let Some(to) = stolen.successor()
+            {
+                state.given.insert(stolen.task.path.clone(), to.clone());
+            }
+            left
+        };
+        for Adopter { peer, lease, .. } in &stolen.adopters {
+            self.hand_back(peer, *lease, left.clone());
+        }
+        if !stolen.orphan {
+            self.hand_back(owner, lease, left);
+        } else if let (Some(heir), true) = (&stolen.heir, stolen.adopters.is_empty()) {
+            let task = stolen.task;
+            self.hand_over(heir, Handover { job: self.job, task, output: None, left });
+        }
+    }
+
+    pub(super) fn hand_over(&self, heir: &Peer, handover: Handover) {
+        if heir.node == self.me.node {
+            self.on_handover(handover);
+        } else {
+            self.send(&heir.node, Kind::HANDOVER, &handover);
+        }
+    }
+
+    pub(super) fn on_handover(&self, handover: Handover) {
+        let next = {
+            let state = self.state();
+            let to = state.given_to(&handover.task.path).cloned();
+            to.filter(|to| to.node != self.me.node)
+        };
+        if let Some(next) = next {
+            self.hand_over(&next, handover);
+            return;
+        }
+        let Handover { task, output, left, .. } = handover;
+        let Some(output) = output else {
+            let depth = {
+                let mut state = self.state();
+                state.take_left(&task.path, left, &self.me);
+                state.known.depth()
+            };
+            self.pool_ref().recover(depth);
+            return;
+        };
+        let depth = {
+            let mut state = self.state();
+            let owner = self.me.node.clone();
+            let identity = task.clone();
+            state.results.keep(Finished { identity, owner, output, claimed: false });
+            let place = Place { identity: task.clone(), holder: self.me.clone() };
+            state.known.learn(place, Instant::now());
+            state.known.depth()
+        };
+        self.pool_ref().recover(depth);
+        // Whoever runs its parent again may be another by now.
+        self.tell_of(vec![task]);
+    }
+
+    /// A member that does not leave: the cluster's coordinator's node, the job's, or any.
+    pub(super) fn any_other(&self) -> Option<Peer> {
+        let state = self.state();
+        let view = &state.view;
+        let first = [view.cluster_coordinators.get(&self.me.cluster), view.coordinator.as_ref()];
+        let mut all = first.into_iter().flatten().chain(view.members.keys());
+        let stays = |node: &&NodeId| {
+            **node != self.me.node && view.members.get(*node).is_some_and(|m| !m.leaving)
+        };
+        all.find(stays).and_then(|node| state.peer(node))
+    }
+
+    /// A member is gone for good, by the membership's word.
+    pub(super) fn lost(&self, node: &NodeId, why: &str) {
+        let pool = self.pool_ref();
+        let unstarted = pool.take_all_incoming(|task| task.owner.node == *node);
+        let (halted, forgotten, orphans) = {
+            let mut state = self.state();
+            state.thief.unreachable(node);
+            state.victim.served(node);
+            state.unsent.retain(|(to, ..)| to != node);
+            state.parked.remove(node);
+            state.suspected.remove(node);
+            state.known.lost(node);
+            for task in &unstarted {
+                state.stolen.remove(&(node.clone(), task.lease));
+            }
+            let tickets: Vec<u64> = state
+                .waiting
+                .iter()
+                .filter(|(_, (owner, _))| owner.node == *node)
+                .map(|(ticket, _)| *ticket)
+                .collect();
+            tickets.iter().for_each(|ticket| drop(state.waiting.remove(ticket)));
+            let (halted, orphans) = state.orphaned_by(node);
+            (halted, tickets, orphans)
+        };
+        for ticket in forgotten {
+            self.objects_ref().forget(Ticket(ticket));
+        }
+        for base in halted {
+            pool.halt_tree(&base, Halt::OwnerLost);
+        }
+        drop(unstarted);
+        self.objects_ref().down(node);
+        // Told before what it held is queued again, so that whoever takes that from here knows.
+        self.tell_of(orphans);
+        let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
+        if reclaimed > 0 {
+            self.state().counters.tasks.reclaimed += reclaimed as u64;
+            tracing::info!(%node, why, reclaimed, "took back what a lost node held");
+        }
+        self.poke.notify_one();
+    }
+}

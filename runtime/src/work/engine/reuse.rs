@@ -1,0 +1,242 @@
+//! Using what others have finished, or run still, for tasks that are computed again; and what is asked after when a link was
+//! down. See `recover`.
+//!
+//! Must not know how a result was lost.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::*;
+
+impl Inner {
+    /// Tells all nodes, this one among them, what is here for recomputed tasks.
+    pub(super) fn tell_of(&self, tasks: Vec<Identity>) {
+        if tasks.is_empty() {
+            return;
+        }
+        tracing::info!(tasks = tasks.len(), "results and running tasks of a lost node are here");
+        let epoch = self.state().view.epoch;
+        for some in tasks.chunks(ORPHANS_A_MESSAGE) {
+            let told =
+                Orphans { job: self.job, epoch, holder: self.me.clone(), tasks: some.to_vec() };
+            self.pass_on(&told, None);
+            self.learn_of(told);
+        }
+    }
+
+    /// Sends word of results on: inside the own cluster to everybody, to each other cluster once. What came from the own
+    /// cluster goes to the others by its coordinator's node, what came from another to the own.
+    pub(super) fn pass_on(&self, told: &Orphans, from: Option<&Peer>) {
+        let to: Vec<NodeId> = {
+            let state = self.state();
+            let view = &state.view;
+            let mine = &self.me.cluster;
+            let coordinates = view.cluster_coordinators.get(mine) == Some(&self.me.node);
+            let others = || {
+                let others = view.cluster_coordinators.iter().filter(|(c, _)| *c != mine);
+                others.map(|(_, node)| node.clone())
+            };
+            let near = || view.in_cluster(mine).filter(|node| **node != self.me.node).cloned();
+            match from {
+                None if coordinates => near().chain(others()).collect(),
+                None => near().collect(),
+                Some(from) if from.cluster == *mine && coordinates => others().collect(),
+                Some(from) if from.cluster != *mine && coordinates => near().collect(),
+                Some(_) => Vec::new(),
+            }
+        };
+        for node in to {
+            self.send(&node, Kind::ORPHANS, told);
+        }
+    }
+
+    pub(super) fn learn_of(&self, told: Orphans) {
+        let now = Instant::now();
+        let depth = {
+            let mut state = self.state();
+            let Orphans { holder, tasks, epoch, .. } = told;
+            let there = match state.view.members.get(&holder.node) {
+                Some(member) => member.incarnation == holder.incarnation,
+                None => false,
+            };
+            if !there || epoch < state.view.epoch {
+                return;
+            }
+            for identity in tasks {
+                state.known.learn(Place { identity, holder: holder.clone() }, now);
+            }
+            state.known.depth()
+        };
+        self.pool_ref().recover(depth);
+    }
+
+    pub(super) fn on_orphans(&self, from: &Peer, told: Orphans) {
+        self.pass_on(&told, Some(from));
+        self.learn_of(told);
+    }
+
+    /// A recomputed parent takes over what is here.
+    pub(super) fn on_adopt(&self, from: &Peer, mut adopt: Adopt) {
+        let asker = adopt.asker.take();
+        let passed_on = asker.is_some();
+        let from = &asker.unwrap_or_else(|| from.clone());
+        enum There {
+            Finished(Bytes),
+            Running,
+            Stuck(Arc<Base>),
+            Given(Peer),
+            Left(Left),
+        }
+        let pool = self.pool_ref();
+        let there = {
+            let mut state = self.state();
+            if let Some(output) = state.results.find(&adopt.task) {
+                There::Finished(output.clone())
+            } else if let Some(stolen) = state.stolen.values_mut().find(|s| s.task == adopt.task) {
+                let stalled = u32::from(!pool.advances(&stolen.base));
+                let is = |a: &Adopter| a.peer == *from && a.lease == adopt.lease;
+                let known = stolen.adopters.iter().position(is);
+                let stalled = match (stalled, known) {
+                    (0, _) => 0,
+                    (more, Some(at)) => stolen.adopters.remove(at).stalled + more,
+                    (more, None) => more,
+                };
+                stolen.adopters.retain(|a| !is(a));
+                let (peer, lease) = (from.clone(), adopt.lease);
+                if stalled > STALLED_MAX {
+                    // It was told to stop and cannot: what it lies under waits in the same circle.
+                    let leased = pool.leased_below(&adopt.task.path);
+                    There::Left(Left { leased, ..state.kept_of(&adopt.task.path, &self.me.node) })
+                } else {
+                    stolen.adopters.push(Adopter { peer, lease, stalled });
+                    match stalled == STALLED_MAX {
+                        true => There::Stuck(stolen.base.clone()),
+                        false => There::Running,
+                    }
+                }
+            } else if let Some(to) =
+                state.given_to(&adopt.task.path).filter(|to| to.node != from.node)
+                && !passed_on
+            {
+                There::Given(to.clone())
+            } else {
+                There::Left(state.kept_of(&adopt.task.path, &self.me.node))
+            }
+        };
+        match there {
+            There::Finished(output) => {
+                let outcome = TaskOutcome::Output(output);
+                self.report(from, TaskResult { job: self.job, lease: adopt.lease, outcome });
+            }
+            There::Running => {}
+            // Whoever waits for it runs it anew, with what is finished below it.
+            There::Stuck(base) => pool.halt_tree(&base, Halt::Leave),
+            There::Given(to) => {
+                let asker = Some(from.clone());
+                self.send(&to.node, Kind::ADOPT, &Adopt { asker, ..adopt });
+            }
+            There::Left(left) => self.hand_back(from, adopt.lease, left),
+        }
+    }
+
+    /// Asks again after what was adopted and has not come: see [`STALLED_MAX`]. When to come again.
+    pub(super) fn ask_after(&self, now: Instant) -> Option<Instant> {
+        let (due, next) = {
+            let mut state = self.state();
+            if state.adopted.is_empty() {
+                return None;
+            }
+            let pool = self.pool_ref();
+            state.adopted.retain(|lease, _| pool.is_leased(*lease));
+            let mut due = Vec::new();
+            for (lease, (at, holder, task)) in &mut state.adopted {
+                if *at <= now {
+                    *at = now + ASK_AFTER;
+                    due.push((*lease, holder.clone(), task.clone()));
+                }
+            }
+            (due, state.adopted.values().map(|(at, ..)| *at).min())
+        };
+        for (lease, holder, task) in due {
+            self.send_adopt(&holder, lease, task);
+        }
+        next
+    }
+
+    pub(super) fn send_adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+        let adopt = Adopt { job: self.job, lease, task, asker: None };
+        if holder.node == self.me.node {
+            self.on_adopt(&self.me, adopt);
+        } else {
+            self.send(&holder.node, Kind::ADOPT, &adopt);
+        }
+    }
+
+    pub(super) fn hand_back(&self, owner: &Peer, lease: LeaseId, left: Left) {
+        let back = TaskReturn { job: self.job, lease, left };
+        if owner.node == self.me.node {
+            self.on_return(&self.me, back);
+        } else {
+            self.send(&owner.node, Kind::TASK_RETURN, &back);
+        }
+    }
+
+    // --- links that break and come back ---
+
+    /// Tries the nodes whose links are down, for nobody else may: what is parked for them waits for the link. When to come
+    /// again.
+    pub(super) fn probe(&self, now: Instant) -> Option<Instant> {
+        let due: Vec<NodeId> = {
+            let mut state = self.state();
+            if state.suspected.is_empty() {
+                return None;
+            }
+            if let Some(at) = state.probe_at.filter(|at| *at > now) {
+                return Some(at);
+            }
+            state.probe_at = Some(now + PROBE);
+            state.suspected.iter().cloned().collect()
+        };
+        let audit = Audit { job: self.job, leases: Vec::new() };
+        due.iter().for_each(|node| self.send(node, Kind::AUDIT, &audit));
+        Some(now + PROBE)
+    }
+
+    /// Asks what became of the leases that a node should hold: messages about them may have been lost with the link.
+    pub(super) fn audit(&self, peer: &Peer) {
+        let leases = self.pool_ref().leased_to(peer);
+        for some in leases.chunks(LEASES_A_MESSAGE) {
+            let audit = Audit { job: self.job, leases: some.to_vec() };
+            self.send(&peer.node, Kind::AUDIT, &audit);
+        }
+    }
+
+    pub(super) fn on_audit(&self, from: &Peer, audit: Audit) {
+        for (lease, path) in audit.leases {
+            let found = {
+                let state = self.state();
+                let key = (from.node.clone(), lease);
+                let is = |adopter: &Adopter| adopter.peer == *from && adopter.lease == lease;
+                let adopted = |stolen: &Stolen| stolen.adopters.iter().any(is);
+                let waits =
+                    |(owner, task): &(Peer, StolenTask)| owner == from && task.lease == lease;
+                if state.stolen.contains_key(&key)
+                    || state.waiting.values().any(waits)
+                    || state.stolen.values().any(adopted)
+                {
+                    continue;
+                }
+                state.results.at(&path).filter(|f| f.owner == from.node).map(|f| f.output.clone())
+            };
+            match found {
+                Some(output) => {
+                    let outcome = TaskOutcome::Output(output);
+                    self.report(from, TaskResult { job: self.job, lease, outcome });
+                }
+                None => self.hand_back(from, lease, Left::default()),
+            }
+        }
+    }
+}
