@@ -95,6 +95,8 @@ struct Watched {
     epoch: Epoch,
     next: u64,
     early: BTreeMap<u64, NoteKind>,
+    /// Length of each iteration, of whatever root: one that goes on from a checkpoint tells some again.
+    iterations: Vec<f64>,
     ended: Option<Box<JobEnded>>,
     over: bool,
     impatient: bool,
@@ -151,11 +153,20 @@ impl Watched {
             }
             let Some((seq, what)) = self.early.pop_first() else { break };
             self.next = seq + 1;
+            if let NoteKind::Iteration { index, seconds } = &what {
+                let known = usize::try_from(*index).unwrap_or(usize::MAX);
+                self.iterations.truncate(known);
+                self.iterations.push(*seconds);
+            }
             ready.push(News::Note(Box::new(what)));
         }
         // A failed job's missing notes are not worth waiting for.
         let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
-        if all && let Some(ended) = self.ended.take() {
+        if all && let Some(mut ended) = self.ended.take() {
+            // The last coordinator knows only those of its own time.
+            if ended.report.iterations.len() < self.iterations.len() {
+                ended.report.iterations = std::mem::take(&mut self.iterations);
+            }
             self.over = true;
             self.early.clear();
             ready.push(News::Ended(ended));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
-use springtide_runtime::id::{Epoch, Incarnation, JobId};
+use springtide_runtime::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::{
     BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
@@ -12,7 +12,7 @@ use springtide_runtime::meter::{
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
-use springtide_runtime::work::{Outcome, SavedRoot};
+use springtide_runtime::work::{FinishedTask, Identity, Outcome, Place, RootLeft, SavedRoot};
 
 use crate::cluster::{
     Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
@@ -23,17 +23,19 @@ use crate::job::{
     Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
     MemberLost, NoteKind, Release, Shutdown,
 };
-use crate::policy::{ClusterAggregate, Offer, Request};
+use crate::policy::{ClusterAggregate, Memory, Offer, Request};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
-    Granted, GrantedNode, GridStatus, JobState, JobStatus, MeasureSpeed, MemberSilent, NodeFreed,
-    NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes, Requested,
-    SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, TakeOver, Undrain,
-    WithdrawNodes,
+    Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed, MemberSilent,
+    NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes,
+    Requested, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, TakeOver,
+    Undrain, WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
-use crate::worker::{FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView};
+use crate::worker::{
+    Bequeath, Bequest, FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+};
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -220,11 +222,25 @@ fn messages_of_a_job() {
     message(&JobEnded { job, epoch, outcome: Ok(outcome), report });
     message(&GetMemory { job });
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
-    message(&KeepRoot { job, kept: KeptRoot { epoch: Epoch(1), saved } });
+    let kept = KeptRoot { epoch: Epoch(1), saved, iterations: 3 };
+    message(&KeepRoot { job, kept: kept.clone() });
     message(&GetRoot { job });
     let members = BTreeMap::from([("ams-2".into(), Incarnation(3))]);
     let (lost, reason) = ("ams-1".into(), "killed".to_owned());
-    message(&TakeOver { job, epoch: Epoch(2), members, lost, reason });
+    let (handed, elapsed_ms) = (true, 1500);
+    let reason_given = reason.clone();
+    message(&TakeOver { job, epoch: Epoch(2), members, lost, reason, handed, elapsed_ms });
+    let (epoch, reason) = (Epoch(1), reason_given);
+    message(&HandOver { job, epoch, to: "ams-2".into(), reason });
+    let task = Identity { path: TaskPath(vec![7]), name: "t".into(), hash: 5, needs: Vec::new() };
+    let (node, cluster) = ("ams-3".into(), "ams".into());
+    let holder = Peer { node, incarnation: Incarnation(2), cluster };
+    let left = RootLeft {
+        finished: vec![FinishedTask { task: task.clone(), output: vec![9].into() }],
+        running: vec![Place { identity: task, holder }],
+    };
+    let (memory, root) = (Memory::default(), Some(kept));
+    message(&Bequeath { job, bequest: Bequest { epoch, memory, root, left } });
 }
 
 #[test]

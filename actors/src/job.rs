@@ -256,7 +256,7 @@ pub enum JobError {
         /// Why.
         reason: String,
     },
-    /// The node of the job's root was lost, which this version cannot recover; or the last one.
+    /// The node of the job's root was lost, and no other could take its place.
     #[error("node {node} was lost: {reason}")]
     NodeLost {
         /// Which node.

@@ -26,7 +26,7 @@ use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Engine, EngineConfig, MeteringSettings, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry,
-    SavedRoot, Seam, bench,
+    RootLeft, SavedRoot, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ use crate::job::{
     Assign, AssignError, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
     cluster_coordinator_name, coordinator_name,
 };
-use crate::policy::Mode;
+use crate::policy::{Memory, Mode};
 use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver};
 
 /// Histograms travel with every so many reports (and with the last).
@@ -114,6 +114,8 @@ struct Running {
     proposed: bool,
     /// The newest checkpoint of the job's root that this node keeps.
     kept: Option<KeptRoot>,
+    /// What a coordinator has left for this node, which is to take its place.
+    bequest: Option<Bequest>,
     /// Periodic work of this job.
     timers: Vec<SpawnHandle>,
     /// Watches the cluster's coordinator.
@@ -144,6 +146,7 @@ impl Worker {
             .accepts_from::<Leave>(admit::worker)
             .accepts_from::<KeepRoot>(admit::worker)
             .accepts_from::<GetRoot>(admit::worker)
+            .accepts_from::<Bequeath>(admit::worker)
             .accepts_from::<TakeOver>(admit::head)
             .accepts_from::<MeasureSpeed>(admit::head)
             .accepts_from::<NewView>(admit::worker)
@@ -230,6 +233,7 @@ impl Worker {
                 recorder: self.recorder.clone(),
                 reports: listen(&listener),
                 succeeds: None,
+                elapsed: Duration::ZERO,
             };
             Coordinator::new(config, self.hub.clone()).publish()
         });
@@ -249,6 +253,7 @@ impl Worker {
             benchmark: known,
             proposed: false,
             kept: None,
+            bequest: None,
             timers: vec![period, alive],
             detector: Detector::new(Patience::CLUSTER, Instant::now()),
             coordinator,
@@ -538,6 +543,33 @@ pub struct KeptRoot {
     pub epoch: Epoch,
     /// The checkpoint.
     pub saved: SavedRoot,
+    /// How many iterations the root had told of.
+    #[serde(default)]
+    pub iterations: u64,
+}
+
+/// What a coordinator that hands its job over leaves to its heir.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bequest {
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// What it has learned.
+    pub memory: Memory,
+    /// Where the root goes on; absent: from its start.
+    #[serde(default)]
+    pub root: Option<KeptRoot>,
+    /// What is finished, or runs elsewhere, of a root that did not stop at a checkpoint.
+    #[serde(default)]
+    pub left: RootLeft,
+}
+
+/// To a worker, by the job's coordinator: this node will be asked to take its place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Bequeath {
+    /// Which job.
+    pub job: JobId,
+    /// With what.
+    pub bequest: Bequest,
 }
 
 /// To a worker, by the job's coordinator: keep this checkpoint, unless there is a newer one here.
@@ -571,6 +603,7 @@ remote_message! {
     "leave" => Leave -> Option<FinalReport>;
     "keep-root" => KeepRoot;
     "get-root" => GetRoot -> Option<KeptRoot>;
+    "bequeath" => Bequeath;
 }
 
 impl Actor for Worker {
@@ -606,6 +639,13 @@ impl Handler<NewView> for Worker {
         }
         let view = running.view.clone();
         running.engine.view(&view);
+        if view.coordinator.as_ref() != Some(&me.node)
+            && let Some(former) = running.coordinator.take()
+        {
+            // It has handed over, or was thought lost.
+            self.hub.unpublish(&coordinator_name(message.job));
+            former.do_send(Replaced);
+        }
         if view.cluster_coordinators.get(&me.cluster) != Some(&me.node) {
             if let Some(former) = running.cluster.take() {
                 // Another has the role: this node leaves.
@@ -668,11 +708,23 @@ impl Handler<GetRoot> for Worker {
     }
 }
 
+impl Handler<Bequeath> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, Bequeath { job, bequest }: Bequeath, _: &mut Context<Self>) {
+        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == job) else { return };
+        let older = |known: &Bequest| known.epoch <= bequest.epoch;
+        if running.bequest.as_ref().is_none_or(older) && bequest.epoch >= running.view.epoch {
+            running.bequest = Some(bequest);
+        }
+    }
+}
+
 impl Handler<TakeOver> for Worker {
     type Result = Result<(), String>;
 
     fn handle(&mut self, order: TakeOver, ctx: &mut Context<Self>) -> Self::Result {
-        let TakeOver { job, epoch, members, lost, reason } = order;
+        let TakeOver { job, epoch, members, lost, reason, handed, elapsed_ms } = order;
         let me = self.me();
         let Some(running) = self.running.as_mut().filter(|running| running.spec.id == job) else {
             return Err(format!("node {me} does not take part in {job}"));
@@ -681,19 +733,23 @@ impl Handler<TakeOver> for Worker {
             return Err(format!("node {me} knows of epoch {} already", running.view.epoch.0));
         }
         let lives = |node: &NodeId, member: &Member| {
-            *node != lost && members.get(node) == Some(&member.incarnation)
+            (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
         };
+        let former_epoch = running.view.epoch;
         let view = running.view.succeeded(epoch, &me, lives);
         if !view.members.contains_key(&me) {
             return Err(format!("node {me} is not among the members that live"));
         }
-        tracing::warn!(%job, %lost, reason, "this node coordinates the job from now on");
+        tracing::info!(%job, %lost, reason, handed, "this node coordinates the job from now on");
         running.spec.epoch = epoch;
+        // Of the coordinator that hands over now, not of an attempt before.
+        let bequest = running.bequest.take().filter(|left| handed && left.epoch == former_epoch);
         if let Some(former) = running.coordinator.take() {
             // Of an earlier epoch, in which this node had the role before.
             former.do_send(Replaced);
         }
         let strangers = members.into_iter().filter(|(n, _)| !view.members.contains_key(n));
+        let strangers = strangers.collect();
         let config = CoordinatorConfig {
             spec: running.spec.clone(),
             view: view.clone(),
@@ -703,7 +759,8 @@ impl Handler<TakeOver> for Worker {
             engine: running.engine.clone(),
             recorder: self.recorder.clone(),
             reports: listen(&running.listener),
-            succeeds: Some(Succession { lost, reason, strangers: strangers.collect() }),
+            succeeds: Some(Succession { lost, reason, handed, bequest, strangers }),
+            elapsed: Duration::from_millis(elapsed_ms),
         };
         running.coordinator = Some(Coordinator::new(config, self.hub.clone()).publish());
         self.handle(NewView { job, view }, ctx);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
+use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 
 /// `rounds` iterations of a binary tree of `leaves` leaves that take between half and one and a half times `leaf_us`,
 /// decided by a hash of the leaf's number.
@@ -71,11 +71,22 @@ impl Job for Modelled {
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        let mut checksum = 0u64;
-        for _ in 0..self.rounds {
+        self.go_on((0, 0), cx)
+    }
+
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        self.go_on(state.get()?, cx)
+    }
+}
+
+impl Modelled {
+    /// From this round on, with what the rounds before gave.
+    fn go_on(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
+        for round in from..self.rounds {
             let sum = cx.call(Leaves { from: 0, to: self.leaves, leaf_us: self.leaf_us })?;
             checksum = checksum.wrapping_mul(7).wrapping_add(sum);
             cx.iteration_done();
+            cx.checkpoint(&(round + 1, checksum))?;
         }
         Ok(Outcome { checksum, result: serde_json::Value::Null })
     }

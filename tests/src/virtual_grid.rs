@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use springtide_runtime::event::{EventHash, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, View};
@@ -15,10 +16,10 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, Registry, VirtualSeam,
-    encode_job,
+    Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, Registry, RootEnd, RootLeft,
+    SavedRoot, StopRoot, VirtualSeam, encode_job,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// What a grid is made of.
@@ -73,6 +74,14 @@ pub struct Hands {
     pub network: MemoryNet,
     engines: BTreeMap<NodeId, Engine>,
     view: RefCell<View>,
+    registry: Arc<Registry>,
+    /// The job, encoded, and its name.
+    job: (&'static str, Bytes),
+    ends: mpsc::UnboundedSender<(RootEnd, Instant)>,
+    /// The root's newest checkpoint.
+    saved: Arc<Mutex<Option<SavedRoot>>>,
+    /// Who waits for the root to stop.
+    stopped: RefCell<Option<oneshot::Sender<RootLeft>>>,
 }
 
 impl Hands {
@@ -111,6 +120,37 @@ impl Hands {
         }
         self.change(|view| view.without(&leaving));
         took
+    }
+
+    /// Moves the job's root to another node, as its coordinator does: at its next checkpoint, or as it is.
+    pub async fn move_root(&self, to: &str, at_checkpoint: bool) {
+        let to = NodeId::from(to);
+        let from = self.view.borrow().coordinator.clone().expect("there is a root");
+        let when = match at_checkpoint {
+            true => StopRoot::AtCheckpoint,
+            false => StopRoot::Now { heir: to.clone() },
+        };
+        let (tell, stopped) = oneshot::channel();
+        *self.stopped.borrow_mut() = Some(tell);
+        self.engines[&from].stop_root(&when);
+        let mut left = stopped.await.expect("the job is longer than that");
+        let saved = self.saved.lock().expect("no panic").clone();
+        if let Some(saved) = &saved {
+            left.forget_before(saved.next_child);
+        }
+        self.change(|view| view.succeeded(Epoch(view.epoch.0 + 1), &to, |_, _| true));
+        self.engines[&to].inherit_root(left);
+        self.start_root(&to, saved);
+    }
+
+    fn start_root(&self, on: &NodeId, saved: Option<SavedRoot>) {
+        let (name, body) = self.job.clone();
+        let entry = self.registry.find_job(name).expect("registered");
+        let tell = self.ends.clone();
+        self.engines[on].run_job(entry, body, saved, move |end| {
+            // Nobody hears it only when the test has failed.
+            let _ = tell.send((end, Instant::now()));
+        });
     }
 
     fn change(&self, next: impl FnOnce(&View) -> View) {
@@ -183,6 +223,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let start = Instant::now();
     let view = view_of(shape);
     let mut nodes = Vec::new();
+    let saved = Arc::<Mutex<Option<SavedRoot>>>::default();
     for (at, (node, member)) in view.members.iter().enumerate() {
         let peer = Peer {
             node: node.clone(),
@@ -206,7 +247,12 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             metering: None,
             results_bytes: shape.results_bytes,
         };
-        let notes = Box::new(|_: Note| {});
+        let keep = saved.clone();
+        let notes = Box::new(move |note: Note| {
+            if let Note::Checkpoint(saved) = note {
+                *keep.lock().expect("no panic") = Some(saved);
+            }
+        });
         let engine = Engine::start(
             &config,
             registry.clone(),
@@ -223,25 +269,34 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
         actix_rt::spawn(engine.clone().drive());
         nodes.push((engine, recorder, net));
     }
+    let (ends, mut told) = mpsc::unbounded_channel();
     let hands = Rc::new(Hands {
         network: network.clone(),
         engines: view.members.keys().cloned().zip(nodes.iter().map(|n| n.0.clone())).collect(),
         view: RefCell::new(view),
+        registry: registry.clone(),
+        job: (J::NAME, encode_job(job).expect("the job is right")),
+        ends,
+        saved,
+        stopped: RefCell::default(),
     });
-    let script = actix_rt::spawn(script(hands));
+    let script = actix_rt::spawn(script(hands.clone()));
     // The others are idle before the root starts, as on a grid that was granted in time.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (tell, told) = oneshot::channel();
-    let entry = registry.find_job(J::NAME).expect("registered above");
-    let body = encode_job(job).expect("the job is right");
     let started = Instant::now();
-    nodes[0].0.run_job(entry, body, None, move |outcome| {
-        let _ = tell.send((outcome, Instant::now()));
-    });
-    let (outcome, ended) = tokio::time::timeout(Duration::from_secs(3600), told)
-        .await
-        .expect("the job ends within ten virtual hours")
-        .expect("the root tells its end");
+    hands.start_root(&nodes[0].2.me().node, None);
+    let until = started + Duration::from_secs(3600);
+    let (outcome, ended) = loop {
+        let told = tokio::time::timeout_at(until, told.recv()).await;
+        let (end, at) = told.expect("the job ends within an hour").expect("the root tells its end");
+        match end {
+            RootEnd::Ended(outcome) => break (outcome, at),
+            RootEnd::Stopped(left) => {
+                let waits = hands.stopped.take().expect("nobody else stops the root");
+                waits.send(left).expect("the script waits");
+            }
+        }
+    };
     script.abort();
     let mut total = Statistics::default();
     let mut latencies = Histograms::default();

@@ -116,6 +116,65 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
     }
 }
 
+/// A node that is no member, and does not know it, goes on asking for work; what it had would be lost with it unnoticed.
+#[test]
+fn a_node_that_is_no_member_gets_no_work() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    for seed in 1..=3 {
+        let run = run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), JOB, |hands| async move {
+            sleep(Duration::from_millis(1500)).await;
+            hands.declare_lost(&["c0-n01", "c1-n02"]);
+            sleep(Duration::from_millis(3000)).await;
+            hands.crash("c0-n01");
+            hands.crash("c1-n02");
+        });
+        assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_root_that_moves_at_a_checkpoint_computes_nothing_twice() {
+    let job = Modelled { rounds: 4, leaves: 512, ..JOB };
+    let answer = alone(&Modelled { leaf_us: 0, ..job.clone() });
+    for seed in 1..=4 {
+        let run =
+            run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), job.clone(), |hands| async move {
+                sleep(Duration::from_millis(1700)).await;
+                hands.move_root("c1-n01", true).await;
+                sleep(Duration::from_millis(1000)).await;
+                hands.move_root("c0-n00", true).await;
+            });
+        assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+        let share = work_share(&run, &job);
+        assert!(share < 1.001, "nothing is run twice: {share:.4}, seed {seed}");
+    }
+}
+
+/// Of a root without checkpoints goes along what other nodes have done and do for it; lost is what its own node had done and not
+/// yet handed to anybody.
+#[test]
+fn a_root_that_moves_as_it_is_loses_what_its_own_node_had_done() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    for seed in 1..=4 {
+        for at in [1300, 2900, 4100] {
+            let run = run_scripted(
+                &shape(&[4, 4, 4], seed, RESULTS_BYTES),
+                JOB,
+                move |hands| async move {
+                    sleep(Duration::from_millis(at)).await;
+                    hands.move_root("c1-n02", false).await;
+                },
+            );
+            assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+            let twice = (work_share(&run, &JOB) - 1.0) * JOB.work().as_secs_f64();
+            println!("root moved at {at} ms, seed {seed}: {twice:.2} s of work done twice");
+            // One node of twelve, from the start to the move.
+            let own = at as f64 * 1e-3 + 0.1;
+            assert!(twice <= own, "{twice:.2} s, at {at} ms, seed {seed}");
+        }
+    }
+}
+
 /// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.
 #[test]
 fn a_cut_between_clusters_that_heals_loses_nothing() {

@@ -64,6 +64,11 @@ impl Adaptation {
         }
     }
 
+    /// What was learned.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// What a predecessor had learned.
     pub(super) fn inherit(&mut self, memory: Memory) {
         self.memory = Memory::newest(self.memory.clone(), memory);
@@ -315,13 +320,12 @@ impl Coordinator {
                 let nodes: Vec<NodeId> = self.view.in_cluster(cluster).cloned().collect();
                 self.remove(&nodes, &cause.to_string(), None, ctx);
             }
-            Action::MoveRoot { from, to, cluster } => self.move_root(from, to, cluster),
+            Action::MoveRoot { to, .. } => {
+                if !self.move_root(to, "the policy moves it", None, ctx) {
+                    tracing::warn!(%to, "the root cannot move there");
+                }
+            }
         }
-    }
-
-    /// The root is not moved while it runs: what a policy wants of it is written down, and the root's node stays.
-    fn move_root(&self, from: &NodeId, to: &NodeId, cluster: &ClusterId) {
-        tracing::info!(%from, %to, %cluster, "the root would be moved");
     }
 
     fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {

@@ -179,43 +179,46 @@ impl Coordinator {
         self.remove(&asked.nodes, &asked.reason, deadline, ctx);
     }
 
-    /// Tells members to leave in order. The node of the job's root stays. Returns who was told.
+    /// Tells members to leave in order. The node of the job's root hands the job over first: whoever asks for it to leave asks
+    /// its successor again.
     pub(super) fn remove(
         &mut self,
         nodes: &[NodeId],
         reason: &str,
         deadline: Option<Duration>,
         ctx: &mut Context<Self>,
-    ) -> Vec<NodeId> {
+    ) {
         if self.phase != Phase::Running {
-            return Vec::new();
+            return;
         }
+        let mut root_leaves = false;
         let mut told = Vec::new();
         for node in nodes {
             let Some(member) = self.view.members.get(node).filter(|member| !member.leaving) else {
                 continue;
             };
             if self.view.coordinator.as_ref() == Some(node) {
-                tracing::warn!(%node, reason, "it runs the job's root and cannot leave before the job ends");
-                let text = format!(
-                    "node {node} runs the job's root and stays until the job ends ({reason})"
-                );
-                self.tell(NoteKind::Say { text });
+                root_leaves = true;
                 continue;
             }
             let departure = Departure { member: member.clone(), reason: reason.to_owned() };
             self.changes.leaving.insert(node.clone(), departure);
             told.push(node.clone());
         }
-        if told.is_empty() {
-            return told;
+        if !told.is_empty() {
+            self.change(self.view.leaving(&told), ctx);
+            let names: Vec<&str> = told.iter().map(NodeId::as_str).collect();
+            let text = format!("node {} leaves the job: {reason}", names.join(", "));
+            self.tell(NoteKind::Say { text });
+            self.send_leaves(&told, deadline, ctx);
         }
-        self.change(self.view.leaving(&told), ctx);
-        let names: Vec<&str> = told.iter().map(NodeId::as_str).collect();
-        let text = format!("node {} leaves the job: {reason}", names.join(", "));
-        self.tell(NoteKind::Say { text });
-        self.send_leaves(&told, deadline, ctx);
-        told
+        // After the others: none of them is to be the heir.
+        if root_leaves && !self.leave_with_root(reason, deadline, ctx) {
+            let text = format!(
+                "the node of the job's root stays until the job ends, for no other can take its place ({reason})"
+            );
+            self.tell(NoteKind::Say { text });
+        }
     }
 
     /// Members that a predecessor had told to leave are told again.

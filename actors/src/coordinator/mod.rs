@@ -1,9 +1,11 @@
 //! The coordinator: one a job, on the node that runs the job's root. It starts the root when all clusters have joined,
 //! passes on what the job reports, collects each period's aggregates, and ends the job in order.
 //!
-//! Its input and work are O(clusters). `adapt` carries adaptation out, `members` joins and leaves.
+//! Its input and work are O(clusters). `adapt` carries adaptation out, `members` joins and leaves; `handover` ends a coordinator,
+//! `succeed` begins the next.
 
 mod adapt;
+mod handover;
 mod members;
 mod succeed;
 
@@ -18,7 +20,7 @@ use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, Remote};
-use springtide_runtime::work::{Engine, Failure, Note, Outcome, Registry, SavedRoot};
+use springtide_runtime::work::{Engine, Note, Outcome, Registry, RootEnd};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -34,7 +36,7 @@ use crate::job::{
 };
 use crate::policy::Progress;
 use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, Scheduler};
-use crate::worker::{NewView, Worker, workers_by_cluster};
+use crate::worker::{Bequest, KeptRoot, NewView, Worker, workers_by_cluster};
 
 /// How long all workers may take to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
@@ -67,15 +69,21 @@ pub struct CoordinatorConfig {
     pub reports: (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>),
     /// It takes the place of another.
     pub succeeds: Option<Succession>,
+    /// How long the job has run.
+    pub elapsed: Duration,
 }
 
 /// Whose place a coordinator takes.
 #[derive(Clone, Debug)]
 pub struct Succession {
-    /// The node that is lost.
+    /// The node that is lost, or hands over.
     pub lost: NodeId,
-    /// How it was lost.
+    /// How it was lost, or why it hands over.
     pub reason: String,
+    /// It hands over, and remains a member.
+    pub handed: bool,
+    /// What it left for this node, if it did.
+    pub bequest: Option<Bequest>,
     /// The job's nodes of which this node knows nothing: granted, and never told of the job.
     pub strangers: BTreeMap<NodeId, Incarnation>,
 }
@@ -97,12 +105,12 @@ impl Handler<Replaced> for Coordinator {
 /// What comes from the root, in order, with the time it happened.
 #[derive(Debug)]
 pub enum Reported {
-    /// The root begins.
-    Started(Instant),
+    /// The root begins, after so many iterations that were told already.
+    Started(Instant, u64),
     /// It reports.
     Note(Instant, Note),
     /// It has ended.
-    Ended(Result<Outcome, Failure>),
+    Ended(RootEnd),
 }
 
 /// What goes to client and scheduler, in order.
@@ -115,6 +123,8 @@ enum Outgoing {
 enum Phase {
     Joining,
     Running,
+    /// The root has stopped, and another node is to go on with it.
+    HandingOver,
     Ending,
 }
 
@@ -144,6 +154,7 @@ pub struct Coordinator {
     changes: members::Changes,
     adaptation: adapt::Adaptation,
     checkpoints: succeed::Checkpoints,
+    moving: Option<handover::Moving>,
     /// As the root last told.
     progress: Arc<Mutex<Option<Progress>>>,
     out: mpsc::UnboundedSender<Outgoing>,
@@ -165,6 +176,8 @@ impl Coordinator {
         let CoordinatorConfig { spec, view, client, scheduler, .. } = config;
         let CoordinatorConfig { registry, engine, recorder, reports: (report, reports), .. } =
             config;
+        let now = Instant::now();
+        let started = now.checked_sub(config.elapsed).unwrap_or(now);
         let succeeds = config.succeeds;
         Self {
             succeeds,
@@ -184,10 +197,11 @@ impl Coordinator {
             tally: Tally::new(),
             latencies: Deltas::default(),
             detector: Detector::new(Patience::WIDE, Instant::now()),
-            started: Instant::now(),
+            started,
             changes: members::Changes::default(),
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
+            moving: None,
             progress: Arc::default(),
             out,
             outgoing: Some(outgoing),
@@ -349,14 +363,15 @@ impl Coordinator {
     fn start_if_all_joined(&mut self, ctx: &mut Context<Self>) {
         let all = self.joined == workers_by_cluster(&self.view);
         if self.phase == Phase::Joining && self.succeeds.is_none() && all {
+            self.started = Instant::now();
             self.start_root(None, ctx);
         }
     }
 
     /// Starts the job's root, or goes on with it from a checkpoint.
-    fn start_root(&mut self, resume: Option<SavedRoot>, ctx: &mut Context<Self>) {
+    fn start_root(&mut self, resume: Option<KeptRoot>, ctx: &mut Context<Self>) {
         self.phase = Phase::Running;
-        self.started = Instant::now();
+        let told = resume.as_ref().map_or(0, |kept| kept.iterations);
         self.recorder.record(Event::JobStarted {
             job: self.spec.id,
             name: self.spec.name.clone(),
@@ -370,9 +385,11 @@ impl Coordinator {
         };
         let report = self.report.clone();
         // The receiver lives as long as this actor; after it nobody wants the answer.
-        let _ = report.send(Reported::Started(self.started));
-        self.engine.run_job(job, self.spec.body.clone(), resume, move |outcome| {
-            let _ = report.send(Reported::Ended(outcome));
+        let _ = report.send(Reported::Started(Instant::now(), told));
+        self.checkpoints.go_on_from(resume.clone());
+        let saved = resume.map(|kept| kept.saved);
+        self.engine.run_job(job, self.spec.body.clone(), saved, move |end| {
+            let _ = report.send(Reported::Ended(end));
         });
     }
 
@@ -477,7 +494,7 @@ impl Coordinator {
 
 /// The root has ended. Local only.
 struct RootEnded {
-    outcome: Result<Outcome, Failure>,
+    end: RootEnd,
     iterations: Vec<f64>,
 }
 
@@ -495,26 +512,31 @@ async fn read_reports(
     progress: Arc<Mutex<Option<Progress>>>,
 ) {
     let mut iterations = Vec::new();
+    // Those that a former root told.
+    let mut before = 0;
     let mut last_iteration = Instant::now();
     let mut last_progress: Option<Instant> = None;
     while let Some(report) = reports.recv().await {
         let (at, note) = match report {
-            Reported::Started(at) => {
+            Reported::Started(at, told) => {
                 last_iteration = at;
+                before = told;
+                iterations.clear();
                 continue;
             }
             Reported::Note(at, note) => (at, note),
-            Reported::Ended(outcome) => {
-                // The coordinator lives until it has told the end.
-                let _ = coordinator.send(RootEnded { outcome, iterations }).await;
-                return;
+            Reported::Ended(end) => {
+                let iterations = iterations.clone();
+                // The coordinator lives until it has told the end. A root that was stopped may begin here again.
+                let _ = coordinator.send(RootEnded { end, iterations }).await;
+                continue;
             }
         };
         let kind = match note {
             Note::Iteration => {
                 let took = at.saturating_duration_since(last_iteration);
                 last_iteration = at;
-                let index = iterations.len() as u64;
+                let index = before + iterations.len() as u64;
                 iterations.push(took.as_secs_f64());
                 recorder.record_at(
                     Event::IterationDone {
@@ -539,9 +561,9 @@ async fn read_reports(
             }
             Note::Say { text } => NoteKind::Say { text },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
-            // Not carried anywhere yet: a root that is lost starts from the beginning.
             Note::Checkpoint(saved) => {
-                coordinator.do_send(succeed::Checkpointed(saved));
+                let iterations = before + iterations.len() as u64;
+                coordinator.do_send(succeed::Checkpointed { saved, iterations });
                 continue;
             }
         };
@@ -749,6 +771,9 @@ impl Handler<RootEnded> for Coordinator {
 
     fn handle(&mut self, message: RootEnded, ctx: &mut Self::Context) {
         self.iterations = message.iterations;
-        self.end(message.outcome.map_err(JobError::Task), ctx);
+        match message.end {
+            RootEnd::Ended(outcome) => self.end(outcome.map_err(JobError::Task), ctx),
+            RootEnd::Stopped(left) => self.root_stopped(left, ctx),
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::cluster::{ClusterCoordinator, GetMemory};
 use crate::job::{NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
 use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
-use crate::worker::{GetRoot, KeepRoot, KeptRoot, Worker};
+use crate::worker::{Bequest, GetRoot, KeepRoot, KeptRoot, Worker};
 
 /// What the clusters do not tell within this time is lost.
 const HERITAGE_WITHIN: Duration = Duration::from_secs(4);
@@ -32,36 +32,72 @@ const KEEP_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Checkpoints {
     under_way: bool,
-    waiting: Option<SavedRoot>,
+    waiting: Option<KeptRoot>,
+    /// The newest, and when it came; or the one that the root went on from.
+    last: Option<(KeptRoot, Instant)>,
+    /// The longest time between two.
+    longest: Option<Duration>,
 }
 
-/// The root has left a checkpoint. Local only.
+impl Checkpoints {
+    /// A root begins, from this checkpoint if there is one.
+    pub(super) fn go_on_from(&mut self, kept: Option<KeptRoot>) {
+        self.last = kept.map(|kept| (kept, Instant::now()));
+    }
+
+    fn came(&mut self, kept: KeptRoot, now: Instant) {
+        if let Some((_, before)) = self.last.replace((kept.clone(), now)) {
+            let stretch = now.saturating_duration_since(before);
+            self.longest = Some(self.longest.map_or(stretch, |longest| longest.max(stretch)));
+        }
+        self.waiting = Some(kept);
+    }
+
+    /// From where the root would go on.
+    pub(super) fn last(&self) -> Option<&KeptRoot> {
+        self.last.as_ref().map(|(kept, _)| kept)
+    }
+
+    /// The longest time between two checkpoints so far; absent while there were not two.
+    pub(super) fn longest_stretch(&self, now: Instant) -> Option<Duration> {
+        let (_, last) = self.last.as_ref()?;
+        Some(self.longest?.max(now.saturating_duration_since(*last)))
+    }
+}
+
+/// The root has left a checkpoint, after so many iterations. Local only.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct Checkpointed(pub(super) SavedRoot);
+pub(super) struct Checkpointed {
+    pub(super) saved: SavedRoot,
+    pub(super) iterations: u64,
+}
 
 impl Handler<Checkpointed> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, Checkpointed(saved): Checkpointed, ctx: &mut Self::Context) {
-        self.checkpoints.waiting = Some(saved);
+    fn handle(&mut self, message: Checkpointed, ctx: &mut Self::Context) {
+        let Checkpointed { saved, iterations } = message;
+        let kept = KeptRoot { epoch: self.spec.epoch, saved, iterations };
+        self.checkpoints.came(kept, Instant::now());
         self.send_checkpoint(ctx);
     }
 }
 
 impl Coordinator {
     fn send_checkpoint(&mut self, ctx: &mut Context<Self>) {
-        if self.checkpoints.under_way || self.phase != Phase::Running {
+        let runs = matches!(self.phase, Phase::Running | Phase::HandingOver);
+        if self.checkpoints.under_way || !runs {
             return;
         }
-        let Some(saved) = self.checkpoints.waiting.take() else { return };
-        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let Some(kept) = self.checkpoints.waiting.take() else { return };
+        let job = self.spec.id;
         let calls: Vec<_> = self
             .keepers()
             .into_iter()
             .map(|node| {
                 let remote = self.hub.remote::<Worker>(&node, WORKER);
-                let keep = KeepRoot { job, kept: KeptRoot { epoch, saved: saved.clone() } };
+                let keep = KeepRoot { job, kept: kept.clone() };
                 (node, remote.send(keep).deadline(KEEP_WITHIN).start())
             })
             .collect();
@@ -100,22 +136,31 @@ impl Coordinator {
 
     /// Tells the members of the new epoch, gathers what is left, and starts the root.
     pub(super) fn inherit(&mut self, ctx: &mut Context<Self>) {
-        let Some(Succession { lost, reason, strangers }) = self.succeeds.clone() else { return };
+        let Some(succession) = self.succeeds.clone() else { return };
+        let Succession { lost, reason, handed, bequest, strangers } = succession;
         let me = self.view.coordinator.clone().unwrap_or_else(|| "".into());
         self.announce_view(ctx);
-        let text = format!("node {lost} was lost ({reason}): {me} takes its place");
-        self.tell(NoteKind::Say { text });
+        if !handed {
+            let text = format!("node {lost} was lost ({reason}): {me} takes its place");
+            self.tell(NoteKind::Say { text });
+        }
         for (node, incarnation) in strangers {
             let freed = NodeFreed {
                 job: self.spec.id,
                 epoch: self.spec.epoch,
                 node,
                 incarnation,
-                why: Freed::Refused { reason: format!("node {lost} was lost before it joined") },
+                why: Freed::Refused {
+                    reason: format!("node {lost} coordinates no more, and it had not joined"),
+                },
             };
             let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
             let call = remote.send(freed).start();
             ctx.spawn(async move { drop(call.await) }.into_actor(self));
+        }
+        if let Some(Bequest { memory, root, left, .. }) = bequest.filter(|_| handed) {
+            self.engine.inherit_root(left);
+            return self.begin_as_heir(Some(memory), root, ctx);
         }
         let job = self.spec.id;
         let until = Instant::now() + HERITAGE_WITHIN;
@@ -176,18 +221,28 @@ impl Coordinator {
             (newest, root)
         };
         ctx.spawn(gathered.into_actor(self).map(|(memory, root), coordinator, ctx| {
-            if let Some(memory) = memory {
-                coordinator.adaptation.inherit(memory);
-            }
-            coordinator.succeeds = None;
-            coordinator.joined = super::workers_by_cluster(&coordinator.view);
-            let from = match &root {
-                Some(kept) => format!("goes on from its checkpoint {}", kept.saved.seq),
-                None => "begins anew, with what is finished elsewhere".to_owned(),
-            };
-            coordinator.tell(NoteKind::Say { text: format!("the root {from}") });
-            coordinator.start_root(root.map(|kept| kept.saved), ctx);
-            coordinator.resume_leaves(ctx);
+            coordinator.begin_as_heir(memory, root, ctx);
         }));
+    }
+
+    /// Starts the root with what is left of its predecessor.
+    fn begin_as_heir(
+        &mut self,
+        memory: Option<Memory>,
+        root: Option<KeptRoot>,
+        ctx: &mut Context<Self>,
+    ) {
+        if let Some(memory) = memory {
+            self.adaptation.inherit(memory);
+        }
+        self.succeeds = None;
+        self.joined = super::workers_by_cluster(&self.view);
+        let from = match &root {
+            Some(kept) => format!("goes on from its checkpoint {}", kept.saved.seq),
+            None => "begins anew, with what is finished elsewhere".to_owned(),
+        };
+        self.tell(NoteKind::Say { text: format!("the root {from}") });
+        self.start_root(root, ctx);
+        self.resume_leaves(ctx);
     }
 }

@@ -273,8 +273,22 @@ pub enum DrainError {
     Ended,
 }
 
-/// To a worker, by the scheduler: the node of the job's coordinator is lost, and this one takes its place under a new epoch.
-/// Answered when its coordinator is there.
+/// To the scheduler, by a job's coordinator whose root has stopped in order: another node is to take its place, under a new
+/// epoch. From here on this coordinator has no say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandOver {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// Which node; if it is lost meanwhile, another is found.
+    pub to: NodeId,
+    /// Why.
+    pub reason: String,
+}
+
+/// To a worker, by the scheduler: the node of the job's coordinator is lost, or hands the job over, and this one takes its place
+/// under a new epoch. Answered when its coordinator is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeOver {
     /// Which job.
@@ -283,10 +297,16 @@ pub struct TakeOver {
     pub epoch: Epoch,
     /// The job's nodes that live.
     pub members: BTreeMap<NodeId, Incarnation>,
-    /// The node that is lost.
+    /// The node that is lost, or hands over.
     pub lost: NodeId,
-    /// How it was lost.
+    /// How it was lost, or why it hands over.
     pub reason: String,
+    /// It hands over, and remains a member.
+    #[serde(default)]
+    pub handed: bool,
+    /// How long the job has run, in milliseconds.
+    #[serde(default)]
+    pub elapsed_ms: u64,
 }
 
 /// To a worker, by the scheduler: run this benchmark. Answered when it has, or at once if the node serves a job or
@@ -309,6 +329,7 @@ remote_message! {
     "better-free" => BetterFree;
     "drain" => Drain -> Result<Drained, DrainError>;
     "undrain" => Undrain -> Result<(), DrainError>;
+    "hand-over" => HandOver -> Result<(), Stale>;
     "take-over" => TakeOver -> Result<(), String>;
     "measure-speed" => MeasureSpeed -> Result<Measurement, String>;
 }

@@ -218,7 +218,10 @@ impl Scheduler {
                             "{job} is coordinated by {node} under epoch {}",
                             order.epoch.0
                         ),
-                        why: format!("node {} is lost: {}", order.lost, order.reason),
+                        why: match order.handed {
+                            true => format!("node {} hands it over: {}", order.lost, order.reason),
+                            false => format!("node {} is lost: {}", order.lost, order.reason),
+                        },
                         inputs: serde_json::json!({ "members": order.members }),
                     });
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
@@ -423,6 +426,17 @@ impl Handler<NodeFreed> for Scheduler {
     fn handle(&mut self, freed: NodeFreed, ctx: &mut Self::Context) {
         tracing::info!("{} frees node {}: {:?}", freed.job, freed.node, freed.why);
         self.feed(ctx, Event::Freed(freed));
+    }
+}
+
+impl Handler<HandOver> for Scheduler {
+    type Result = Result<(), Stale>;
+
+    fn handle(&mut self, order: HandOver, ctx: &mut Self::Context) -> Self::Result {
+        self.core.check(order.job, order.epoch)?;
+        tracing::info!("{} is handed over to {}: {}", order.job, order.to, order.reason);
+        self.feed(ctx, Event::HandOver(order));
+        Ok(())
     }
 }
 

@@ -222,7 +222,8 @@ impl BarnesHut {
             }
             simulation.advance()?;
             // After the drift, when the accelerations are spent and need not be kept.
-            if step > 0 && due(self.checkpoint_every, step) {
+            let wanted = self.checkpoint_every > 0 && cx.checkpoint_wanted();
+            if step > 0 && (wanted || due(self.checkpoint_every, step)) {
                 cx.checkpoint(&Saved {
                     step: simulation.step(),
                     first_energy: simulation.first_energy(),

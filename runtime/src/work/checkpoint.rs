@@ -5,7 +5,7 @@
 //! ([`Note::Checkpoint`](super::Note)) and come back with [`Engine::run_job`](super::Engine::run_job).
 
 use std::any::type_name;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -38,14 +38,16 @@ impl Checkpoint {
     }
 }
 
-/// What the checkpoints of one root have in common. Written and read by the root's thread alone; atomic because it is
-/// in the tree's base, which others read.
+/// What the checkpoints of one root have in common. All but `stops` is written and read by the root's thread alone; atomic
+/// because it is in the tree's base, which others read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
     seq: AtomicU64,
     /// How often this thread's code had been told to stop when the root began.
     told: AtomicU64,
+    /// The root stops when it has left its next checkpoint.
+    stops: AtomicBool,
 }
 
 impl RootMarks {
@@ -58,6 +60,16 @@ impl RootMarks {
     /// The next checkpoint's number.
     pub(crate) fn next(&self) -> u64 {
         self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The next checkpoint is to be this root's last.
+    pub(crate) fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub(crate) fn stops(&self) -> bool {
+        self.stops.load(Ordering::Relaxed)
     }
 
     /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go

@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::batch::Batch;
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, RootMarks};
 use super::core::children::Children;
 use super::core::slot::Frame;
 use super::core::worker::Worker;
 use super::pool::{Note, SavedRoot};
 use super::registry::Registry;
-use super::task::{Stop, Task};
+use super::task::{Halt, Stop, Task};
 use crate::share::{Merged, Version, Versioned};
 use crate::wire;
 
@@ -88,6 +88,13 @@ impl<'w> Context<'w> {
         let SavedRoot { next_child, state, .. } = saved?;
         self.number_from(next_child);
         Some(Checkpoint::new(state))
+    }
+
+    /// Whether the root, which has ended in a halted tree, ran to its true end all the same.
+    pub(crate) fn is_whole(&self, halt: Halt) -> bool {
+        let told = self.worker().halts_told();
+        let marks = self.worker().root_marks(&self.frame);
+        halt == Halt::Leave && marks.is_some_and(|marks| !marks.was_told(told))
     }
 
     /// The next child gets this index.
@@ -200,7 +207,16 @@ impl<'w> Context<'w> {
         })?;
         let (next_child, seq) = (self.next_child.get(), marks.next());
         self.host().note(Note::Checkpoint(SavedRoot { next_child, seq, state }));
+        if marks.stops() {
+            self.worker().halt_tree(&self.frame, Halt::Leave);
+        }
         self.check()
+    }
+
+    /// Whether the root stops at its next checkpoint, for it is to go on elsewhere: one that leaves checkpoints rarely leaves one
+    /// now, so that nobody waits. False in a task.
+    pub fn checkpoint_wanted(&self) -> bool {
+        self.worker().root_marks(&self.frame).is_some_and(RootMarks::stops)
     }
 
     // --- shared objects ---

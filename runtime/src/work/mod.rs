@@ -67,12 +67,14 @@ mod virtual_time;
 pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
 pub use core::LeaseId;
-pub use engine::{Engine, EngineConfig, Notes, RESULTS_BYTES};
+pub use engine::{
+    Engine, EngineConfig, FinishedTask, Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot,
+};
 pub use metering::MeteringSettings;
 pub use pool::{
     Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, SavedRoot, Seam,
 };
-pub use recover::Identity;
+pub use recover::{Identity, Place};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use virtual_time::VirtualSeam;

@@ -298,7 +298,18 @@ impl Pool {
         resume: Option<SavedRoot>,
         done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
     ) {
-        let base = worker::root_base(job.name);
+        self.run_root(worker::root_base(job.name), job, body, resume, done);
+    }
+
+    /// As [`Pool::run_job`], with the tree's base in the caller's hands.
+    pub(crate) fn run_root(
+        &self,
+        base: Arc<Base>,
+        job: &JobEntry,
+        body: Bytes,
+        resume: Option<SavedRoot>,
+        done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
+    ) {
         let run = job.run;
         let shared = self.shared.clone();
         let tree = base.clone();
@@ -311,14 +322,14 @@ impl Pool {
                     Ok(outcome)
                 }));
                 let outcome = match (shared.halted(|| &tree), outcome) {
-                    (Some(halt), _) => Err(Stop::halt(halt)),
-                    (None, Ok(outcome)) => outcome,
-                    (None, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
+                    (Some(halt), _) if !cx.is_whole(halt) => Err(Stop::halt(halt)),
+                    (_, Ok(outcome)) => outcome,
+                    (_, Err(panic)) => Err(Stop::failed(panic_text(&*panic), true)),
                 };
                 done(outcome.map_err(|stop| locate(stop, tree.name, TaskPath::root)));
             }),
         };
-        self.shared.inject(Injected::Root(root));
+        self.shared.begin_root(root);
     }
 
     /// Takes the oldest task for `thief`; with `awaited`, only one at or below that path.
@@ -408,8 +419,19 @@ impl Pool {
         self.shared.take_all_incoming(fits)
     }
 
-    pub(crate) fn halt_tree(&self, base: &Base, reason: Halt) {
+    pub(crate) fn halt_tree(&self, base: &Arc<Base>, reason: Halt) {
         self.shared.halt_tree(base, reason);
+    }
+
+    /// Makes a root stop when it has left its next checkpoint.
+    pub(crate) fn stop_root(&self, base: &Arc<Base>) {
+        self.shared.may_halt(base);
+        base.root.stop();
+    }
+
+    /// Once all halted trees have ended no join need look for them any more.
+    pub(crate) fn forget_halted(&self) {
+        self.shared.forget_halted();
     }
 
     pub(crate) fn awaited(&self) -> Vec<(TaskPath, Peer)> {

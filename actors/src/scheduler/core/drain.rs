@@ -23,7 +23,7 @@ pub(super) struct Mark {
     /// The mark ends with this life.
     pub(super) life: Option<Incarnation>,
     /// Whether the job that holds it was asked to let it go.
-    asked: bool,
+    pub(super) asked: bool,
     /// The job is not asked again before this.
     pub(super) not_before: Option<Instant>,
 }

@@ -10,8 +10,9 @@ use super::choose::Case;
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
-    Drain, DrainError, Drained, Granted, GrantedNode, MemberSilent, NodeFreed, Registered,
-    RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
+    Drain, DrainError, Drained, Granted, GrantedNode, HandOver, MemberSilent, NodeFreed,
+    Registered, RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, TakeOver,
+    WithdrawNodes,
 };
 
 /// What the scheduler hears.
@@ -109,6 +110,8 @@ pub enum Event {
     },
     /// A node of a job is the job's no more.
     Freed(NodeFreed),
+    /// A job's coordinator wants another node to take its place.
+    HandOver(HandOver),
     /// A job's coordinator wants to hear of better nodes.
     Subscribe(Subscribe),
     /// Speeds of nodes at work.

@@ -104,6 +104,9 @@ impl Core {
         }
         // The coordinator has had this grant, whatever becomes of its answer.
         job.grants.values_mut().for_each(|nodes| nodes.retain(|granted| granted != node));
+        if let Some(orphaned) = &mut job.orphaned {
+            orphaned.freed(node);
+        }
         match why {
             Freed::Left => {
                 job.let_go(node);
@@ -173,6 +176,7 @@ impl Core {
         id: JobId,
         node: &NodeId,
         answer: Result<(), AssignError>,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -182,6 +186,7 @@ impl Core {
         match answer {
             Ok(()) if job.unanswered.is_empty() => {
                 job.state = JobState::Running;
+                job.since = Some(now);
                 if let Some(granted) = grant(id, job) {
                     out.push(Action::Grant(granted));
                 }

@@ -65,6 +65,8 @@ struct Job {
     subscription: Option<Subscription>,
     /// Its coordinator's node is lost, and another is sought.
     orphaned: Option<Orphaned>,
+    /// When its first coordinator was told to begin.
+    since: Option<Instant>,
     /// Clusters that do not hear the coordinator, and when they said so.
     unheard_by: BTreeMap<ClusterId, Instant>,
 }
@@ -89,6 +91,7 @@ impl Job {
             unit: None,
             subscription: None,
             orphaned: None,
+            since: None,
             unheard_by: BTreeMap::new(),
         }
     }
@@ -144,7 +147,9 @@ impl Core {
                 let (waits_for, blocked) = (String::new(), false);
                 self.queue.push_back(Waiting { job, epoch, submit, waits_for, blocked });
             }
-            Event::Assigned { job, node, answer } => self.assigned(job, &node, answer, &mut out),
+            Event::Assigned { job, node, answer } => {
+                self.assigned(job, &node, answer, now, &mut out);
+            }
             Event::Released { job, node, incarnation, ok } => {
                 self.released(job, &node, incarnation, ok, &mut out)
             }
@@ -167,7 +172,8 @@ impl Core {
             Event::Drain { drain, order } => self.drain(drain, order, now, &mut out),
             Event::Undrain { nodes } => self.undrain(&nodes, &mut out),
             Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
-            Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, &mut out),
+            Event::HandOver(order) => self.hand_over(&order, &mut out),
+            Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, &mut out),
             Event::TookOver { job, node, answer } => {
                 self.took_over(job, &node, answer, &mut out);
             }

@@ -1,30 +1,41 @@
-//! A job whose coordinator's node is lost gets another one, under a new epoch.
+//! A job whose coordinator's node is lost, or hands over, gets another one, under a new epoch.
 //!
 //! Each attempt has an epoch of its own: a node that did not answer may have begun all the same, and must not be believed
 //! any more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use springtide_runtime::id::{Epoch, JobId, NodeId};
+use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
 use super::request::Open;
 use crate::job::JobError;
-use crate::scheduler::{JobState, TakeOver};
+use crate::scheduler::{HandOver, JobState, TakeOver};
 
 /// A job that has no coordinator at the moment.
 #[derive(Debug)]
 pub(super) struct Orphaned {
-    /// Whose loss it was, and why.
+    /// Whose loss it was, or who hands over, and why.
     lost: NodeId,
     reason: String,
+    /// To whom it is handed over; absent after a loss.
+    heir: Option<NodeId>,
     /// Who was asked in vain.
     tried: BTreeSet<NodeId>,
     /// Who is asked now.
     asked: Option<NodeId>,
     /// The members that it was told of.
     told: BTreeSet<NodeId>,
+}
+
+impl Orphaned {
+    /// Its next coordinator knows already that it does without this member.
+    pub(super) fn freed(&mut self, node: &NodeId) {
+        self.told.remove(node);
+    }
 }
 
 impl Core {
@@ -36,14 +47,36 @@ impl Core {
         reason: &str,
         out: &mut Vec<Action>,
     ) {
+        self.seek_coordinator(id, lost.clone(), reason.to_owned(), None, out);
+    }
+
+    /// A coordinator whose root has stopped wants another node to take its place.
+    pub(super) fn hand_over(&mut self, order: &HandOver, out: &mut Vec<Action>) {
+        let HandOver { job: id, epoch, to, reason } = order;
+        if self.check(*id, *epoch).is_err() {
+            return;
+        }
+        let coordinator = self.jobs.get(id).and_then(|job| job.view.coordinator.clone());
+        // Else it is lost, and another is being sought already.
+        let Some(from) = coordinator else { return };
+        self.seek_coordinator(*id, from, reason.clone(), Some(to.clone()), out);
+    }
+
+    fn seek_coordinator(
+        &mut self,
+        id: JobId,
+        lost: NodeId,
+        reason: String,
+        heir: Option<NodeId>,
+        out: &mut Vec<Action>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         // The next one asks anew; what was granted and not taken it gives back.
         (job.open, job.subscription) = (Open::default(), None);
         job.grants.clear();
         job.view.coordinator = None;
-        let (lost, reason) = (lost.clone(), reason.to_owned());
         let (tried, told) = (BTreeSet::new(), BTreeSet::new());
-        job.orphaned = Some(Orphaned { lost, reason, tried, asked: None, told });
+        job.orphaned = Some(Orphaned { lost, reason, heir, tried, asked: None, told });
         self.find_coordinator(id, out);
     }
 
@@ -59,8 +92,9 @@ impl Core {
         self.fail(id, JobError::NodeLost { node, reason }, None, out);
     }
 
-    /// The next node to ask: one that took part from the start if there is any (of a granted one only the lost coordinator
-    /// knew whether it takes part), of another cluster than the lost one if there is any.
+    /// The next node to ask: the heir, if there is one; else one that took part from the start if there is any (of a granted one
+    /// only the former coordinator knew whether it takes part), of another cluster than the lost one if there is any. A node that
+    /// handed over and lives is the last.
     fn candidate(&self, id: JobId) -> Option<NodeId> {
         let job = self.jobs.get(&id)?;
         let orphaned = job.orphaned.as_ref()?;
@@ -73,7 +107,9 @@ impl Core {
                 let known = self.nodes.get(*node);
                 let drained = known.is_some_and(|known| known.drain.is_some());
                 let near = known.map(|known| &known.cluster) == home;
-                (job.granted.contains(*node), drained, near, (*node).clone())
+                let (heir, former) = (orphaned.heir.as_ref(), **node == orphaned.lost);
+                let granted = job.granted.contains(*node);
+                (heir != Some(*node), former, granted, drained, near, (*node).clone())
             })
             .cloned()
     }
@@ -83,6 +119,7 @@ impl Core {
         &mut self,
         id: JobId,
         epoch: Result<Epoch, String>,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
         let epoch = match epoch {
@@ -104,7 +141,10 @@ impl Core {
         let members: BTreeMap<_, _> = job.members.iter().filter_map(life).collect();
         orphaned.told = members.keys().cloned().collect();
         let (lost, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
-        let order = TakeOver { job: id, epoch, members, lost, reason };
+        let handed = orphaned.heir.is_some() && members.contains_key(&lost);
+        let elapsed = job.since.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let order = TakeOver { job: id, epoch, members, lost, reason, handed, elapsed_ms };
         out.push(Action::TakeOver { node, order: Box::new(order) });
     }
 
@@ -127,6 +167,12 @@ impl Core {
                 let told = std::mem::take(&mut orphaned.told);
                 job.orphaned = None;
                 job.view.coordinator = Some(node.clone());
+                // It has not heard who is to be empty.
+                for member in &job.members {
+                    if let Some(mark) = self.nodes.get_mut(member).and_then(|n| n.drain.as_mut()) {
+                        (mark.asked, mark.not_before) = (false, None);
+                    }
+                }
                 for lost in told.into_iter().filter(|told| !job.members.contains(told)) {
                     let reason = "it was lost while the job was taken over".to_owned();
                     let coordinator = node.clone();

@@ -39,6 +39,44 @@ fn a_job_survives_the_death_of_its_roots_node_and_goes_on_from_a_checkpoint() {
     assert_eq!(nodes(&out), []);
 }
 
+/// The node of the root is drained, and then the next one's: each hands the root over at a checkpoint, and is empty long before
+/// the job ends.
+#[test]
+fn the_root_moves_off_nodes_that_are_drained() {
+    let job = ["barnes-hut", "--bodies", "5000", "--steps", "250", "--json"];
+    let alone = finish(program(&[&["run"], &job[..], &["--sequential"]].concat()));
+    let up = Up::of(&[("ams", 2), ("bud", 2)]);
+    let dir = up.temp.path().join("client");
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut command = program(&[&["run"], &job[..], &["-v", "--config"]].concat());
+    command.arg(&up.file);
+    let mut client = Running::start(command, &dir);
+    let told = || text(&dir.join("stderr.log"));
+    let mut roots = Vec::new();
+    for iterations in [4, 20] {
+        until("iterations are done", || told().contains(&format!("iteration {iterations} took")));
+        let root = root(&told());
+        let ended = up.node(&["drain", &root, "--json"]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        let drained: Value = serde_json::from_str(&ended.out).unwrap();
+        assert_eq!(drained["empty"], serde_json::json!([root]), "{}", told());
+        assert!(told().contains(&format!("the job's root moves from node {root}")), "{}", told());
+        roots.push(root);
+    }
+    assert!(roots[0][..3] != roots[1][..3], "to another cluster: {roots:?}");
+    assert!(!told().contains("iteration 250 took"), "the drains were over long before the job");
+    assert_eq!(client.wait().code(), Some(0), "{}", told());
+    let result: Value = serde_json::from_str(&text(&dir.join("stdout.log"))).unwrap();
+    assert_eq!(result["checksum"], checksum(&alone.out));
+    // Each iteration is done and told once: at a checkpoint nothing is lost.
+    assert_eq!(result["iterations"].as_array().map(Vec::len), Some(250));
+    for iteration in 1..=250 {
+        let line = format!("iteration {iteration} took");
+        assert_eq!(told().matches(&line).count(), 1, "{line}: {}", told());
+    }
+    up.end();
+}
+
 /// A node is drained, a cluster's coordinator killed, a whole cluster killed, and new nodes join: the job ends with the answer
 /// of a run alone, and its log tells all of it.
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -70,8 +70,6 @@ pub(crate) enum Injected {
     Slot(SlotPointer),
     /// A task of another node.
     Incoming(Incoming),
-    /// The root of the job, or a benchmark.
-    Root(RootWork),
 }
 
 /// A tree's top that is not a slot: the job's root.
@@ -164,9 +162,13 @@ pub(crate) struct Shared {
     fences: Fences,
     pub(crate) threads: Box<[ThreadShared]>,
     injector: Mutex<VecDeque<Injected>>,
+    /// Roots of jobs that are to begin.
+    roots: Mutex<VecDeque<RootWork>>,
     sleepers: Mutex<Sleepers>,
     leases: Mutex<Leases>,
     halt_reason: AtomicU32,
+    /// Trees that were halted, or may be, as far as they have not ended.
+    halted: Mutex<Vec<Weak<Base>>>,
     /// Results are known for tasks whose paths are at most so long; valid with `RECOVER`.
     recover_depth: AtomicU32,
     closing: AtomicBool,
@@ -212,9 +214,11 @@ impl Shared {
             fences,
             threads,
             injector: Mutex::default(),
+            roots: Mutex::default(),
             sleepers: Mutex::default(),
             leases: Mutex::default(),
             halt_reason: AtomicU32::new(0),
+            halted: Mutex::default(),
             recover_depth: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             round: Round::default(),
@@ -269,10 +273,36 @@ impl Shared {
     }
 
     /// Stops one tree.
-    pub(crate) fn halt_tree(&self, base: &Base, reason: Halt) {
+    pub(crate) fn halt_tree(&self, base: &Arc<Base>, reason: Halt) {
+        self.may_halt(base);
+        self.halt_from_within(base, reason);
+    }
+
+    /// This tree may be stopped by a task of its own.
+    pub(crate) fn may_halt(&self, base: &Arc<Base>) {
+        lock(&self.halted).push(Arc::downgrade(base));
+    }
+
+    /// Stops the tree of the calling task, of which [`Shared::may_halt`] was told.
+    pub(crate) fn halt_from_within(&self, base: &Base, reason: Halt) {
+        // Under the lock, so that it is not taken for one that has ended before it is marked.
+        let halted = lock(&self.halted);
         base.halt(reason);
         self.signals.0.fetch_or(TREE_HALTED, Ordering::SeqCst);
+        drop(halted);
         self.wake_all();
+    }
+
+    /// Once all halted trees have ended no join need look for them any more.
+    pub(crate) fn forget_halted(&self) {
+        if self.signals() & TREE_HALTED == 0 {
+            return;
+        }
+        let mut halted = lock(&self.halted);
+        halted.retain(|base| base.strong_count() > 0);
+        if halted.is_empty() {
+            self.signals.0.fetch_and(!TREE_HALTED, Ordering::SeqCst);
+        }
     }
 
     /// Whether work under this base must stop.
@@ -487,6 +517,25 @@ impl Shared {
                 self.call(thread);
             }
         }
+    }
+
+    /// Queues a job's root. It begins at the bottom of a stack only: above another task, part of that would be part of what the
+    /// root waits for, where it goes on with a tree that runs already, and would have to be computed again.
+    pub(crate) fn begin_root(&self, root: RootWork) {
+        lock(&self.roots).push_back(root);
+        fence(Ordering::SeqCst);
+        // Those that wait inside a task cannot take it, so all are called.
+        self.wake_all();
+    }
+
+    /// For a thread whose stack is empty.
+    pub(crate) fn take_root(&self) -> Option<RootWork> {
+        lock(&self.roots).pop_front()
+    }
+
+    /// Whether a root waits for a thread.
+    pub(crate) fn has_root(&self) -> bool {
+        !lock(&self.roots).is_empty()
     }
 
     /// Takes any piece of injected work that this thread may begin.

@@ -48,6 +48,7 @@ pub(crate) struct Worker {
 enum Found {
     Slot(NonNull<Header>),
     Injected(Injected),
+    Root(RootWork),
 }
 
 impl Worker {
@@ -402,6 +403,12 @@ impl Worker {
         unsafe { frame.root() }.map(|base| &base.root)
     }
 
+    /// Stops the tree of the task in this frame.
+    pub(crate) fn halt_tree(&self, frame: &Frame, reason: Halt) {
+        // SAFETY: the frame is the calling task's.
+        self.shared.halt_from_within(unsafe { frame.base() }, reason);
+    }
+
     /// Whether the task in this frame must stop.
     pub(crate) fn check(&self, frame: &Frame) -> Result<(), Stop> {
         if self.shared.signals() == 0 {
@@ -568,6 +575,11 @@ impl Worker {
         if let Some(slot) = self.pop(floor) {
             return Some(Found::Slot(slot));
         }
+        if awaited.is_none()
+            && let Some(root) = self.shared.take_root()
+        {
+            return Some(Found::Root(root));
+        }
         if let Some(slot) = awaited {
             if self.shared.uninject(slot) {
                 return Some(Found::Slot(slot));
@@ -624,7 +636,7 @@ impl Worker {
                 unsafe { VTable::run(slot, self) };
             }
             Found::Injected(Injected::Incoming(task)) => self.run_incoming(task),
-            Found::Injected(Injected::Root(root)) => self.run_root(root),
+            Found::Root(root) => self.run_root(root),
         }
     }
 
@@ -701,7 +713,7 @@ impl Worker {
             }
             me.hungry.store(true, Ordering::SeqCst);
             self.shared.host.hungry();
-            self.shared.sleep(self.index, None, true, || false);
+            self.shared.sleep(self.index, None, true, || self.shared.has_root());
         }
     }
 

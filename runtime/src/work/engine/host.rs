@@ -14,6 +14,10 @@ impl Host for Inner {
 
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
         let stolen = self.state().stolen.remove(&(owner.node.clone(), lease));
+        if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
+            // A halted tree has ended: perhaps joins need look for such no more.
+            self.poke.notify_one();
+        }
         let outcome = match outcome {
             Ok(body) => TaskOutcome::Output(body),
             Err(stop) => match *stop.0 {
@@ -129,7 +133,9 @@ impl Host for Inner {
         let heir = {
             let mut state = self.state();
             let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
-            let heir = stolen.and_then(Stolen::successor).cloned();
+            let of_root = state.root.as_ref().filter(|_| tree.0.is_empty());
+            let heir = stolen.and_then(Stolen::successor);
+            let heir = heir.or_else(|| of_root?.heir.as_ref()).cloned();
             if let Some(heir) = &heir {
                 state.moved.insert(lease, (task, heir.clone()));
             }

@@ -7,6 +7,9 @@ mod host;
 mod inbox;
 mod leave;
 mod reuse;
+mod root;
+
+pub use root::{FinishedTask, RootEnd, RootLeft, StopRoot};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +23,7 @@ use tokio::time::Instant;
 
 use super::core::LeaseId;
 use super::core::slot::Base;
+use super::core::worker::root_base;
 use super::metering::{Metering, MeteringSettings};
 use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
@@ -135,6 +139,8 @@ struct State {
     moved: BTreeMap<LeaseId, (Identity, Peer)>,
     /// Tasks that were given back, or handed over, because this node leaves, and to whom.
     given: BTreeMap<TaskPath, Peer>,
+    /// The job's root, if it runs here.
+    root: Option<root::RootTree>,
     /// What was taken over and still runs elsewhere: when to ask after it, and whom.
     adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
     /// Members whose link went down since it was up last, and when they are tried again.
@@ -343,6 +349,7 @@ impl Engine {
             leaving: false,
             moved: BTreeMap::new(),
             given: BTreeMap::new(),
+            root: None,
             adopted: BTreeMap::new(),
             suspected: BTreeSet::new(),
             probe_at: None,
@@ -478,19 +485,6 @@ impl Engine {
         }
     }
 
-    /// Runs the job's root here, from its start or, by [`Job::resume`](super::Job::resume), from a checkpoint; `done`
-    /// is called on a compute thread.
-    pub fn run_job(
-        &self,
-        job: &JobEntry,
-        body: Bytes,
-        resume: Option<SavedRoot>,
-        done: impl FnOnce(Result<Outcome, Failure>) + Send + 'static,
-    ) {
-        let done = move |outcome: Result<_, Stop>| done(outcome.map_err(into_failure));
-        self.0.pool_ref().run_job(job, body, resume, done);
-    }
-
     /// What was counted and measured here since the start; with `latencies`, those since the last time.
     pub fn statistics(&self, latencies: bool) -> Statistics {
         self.0.statistics(latencies)
@@ -601,6 +595,7 @@ impl Inner {
     /// Does what is due; when to come again.
     fn pump(&self) -> Option<Instant> {
         let pool = self.pool.get()?;
+        pool.forget_halted();
         let now = Instant::now();
         let mut wake = self.resend(now);
         if self.state().share_wake.is_some_and(|at| at <= now) {
@@ -718,8 +713,13 @@ impl Inner {
         let pool = self.pool_ref();
         let StealRequest { id, awaited, .. } = request;
         let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
-        let leaving = self.state().leaving;
-        let export = if leaving { None } else { pool.export(from, awaited.as_ref(), start) };
+        let gives = {
+            let state = self.state();
+            // What a node holds that is no member (any more, or here, yet) nobody would ever take back.
+            let member = state.view.members.get(&from.node);
+            !state.leaving && member.is_some_and(|member| member.incarnation == from.incarnation)
+        };
+        let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
         let task = export.map(|export| StolenTask {
             lease: export.lease,
             known: self.places_below(&export.task.path),

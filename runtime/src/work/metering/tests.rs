@@ -10,7 +10,7 @@ use tokio::task::LocalSet;
 
 use super::super::{
     Context, Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, RealSeam, Registry,
-    Seam, Stop, Task, VirtualSeam, encode_job, steal,
+    RootEnd, Seam, Stop, Task, VirtualSeam, encode_job, steal,
 };
 use super::*;
 use crate::event::Recorder;
@@ -262,7 +262,8 @@ impl Grid {
     fn run(&self, node: &str, job: Rounds) -> oneshot::Receiver<Result<Outcome, Failure>> {
         let (tell, told) = oneshot::channel();
         let entry = self.registry.find_job("rounds").unwrap();
-        self.engines[node].run_job(entry, encode_job(job).unwrap(), None, move |outcome| {
+        self.engines[node].run_job(entry, encode_job(job).unwrap(), None, move |end| {
+            let RootEnd::Ended(outcome) = end else { panic!("nobody stops the root") };
             let _ = tell.send(outcome);
         });
         told

@@ -26,6 +26,7 @@ enum Step {
     Request(usize, u32, bool, u32),
     Withdraw(usize, u32),
     Free(usize, bool, bool),
+    HandOver(usize, usize, u32),
     Subscribe(usize, Option<f64>),
     Speed(usize, f64),
     Drain(u8, bool),
@@ -50,6 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(j, count, bench, stale)| Step::Request(j, count, bench, stale)),
         1 => (0usize..3, 0u32..3).prop_map(|(j, count)| Step::Withdraw(j, count)),
         4 => (0usize..4, any::<bool>(), mostly).prop_map(|(n, left, now)| Step::Free(n, left, now)),
+        1 => (0usize..3, 0usize..4, 0u32..4).prop_map(|(j, to, s)| Step::HandOver(j, to, s)),
         1 => (0usize..3, prop::option::of(any::<f64>())).prop_map(|(j, s)| Step::Subscribe(j, s)),
         1 => (0usize..4, any::<f64>()).prop_map(|(n, s)| Step::Speed(n, s)),
         3 => (0u8..16, any::<bool>()).prop_map(|(nodes, itself)| Step::Drain(nodes, itself)),
@@ -259,6 +261,12 @@ impl World {
                 let why = if left { Freed::Left } else { Freed::Refused { reason: "test".into() } };
                 Event::Freed(NodeFreed { job, epoch, node, incarnation, why })
             }
+            Step::HandOver(n, to, stale) => {
+                let job = *self.running().get(n)?;
+                let to = self.lives.keys().nth(to)?.clone();
+                let epoch = Epoch(stale.min(1) * self.epoch(job).0);
+                Event::HandOver(HandOver { job, epoch, to, reason: "test".into() })
+            }
             Step::Subscribe(n, faster_than) => {
                 let job = *self.running().get(n)?;
                 Event::Subscribe(Subscribe { job, epoch: self.epoch(job), faster_than })
@@ -433,7 +441,8 @@ impl World {
                     prop_assert_eq!(self.holds.get(&node), Some(&order.job));
                     prop_assert_eq!(order.epoch, self.epoch(order.job));
                     prop_assert!(order.members.contains_key(&node));
-                    prop_assert!(!order.members.contains_key(&order.lost));
+                    // Who hands over remains a member, who is lost does not.
+                    prop_assert_eq!(order.handed, order.members.contains_key(&order.lost));
                     self.asked.push(Asked::TakeOver(order.job, node));
                 }
                 Action::Cancel { .. }

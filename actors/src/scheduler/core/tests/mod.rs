@@ -16,7 +16,7 @@ use springtide_runtime::meter::BenchmarkSpec;
 use super::*;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::scheduler::{NodeState, Registered};
+use crate::scheduler::{Drain, HandOver, NodeState, Registered};
 
 const OURS: u64 = 7;
 
@@ -150,7 +150,8 @@ fn text(action: &Action) -> String {
         Action::Drained { drain, answer: Err(error) } => format!("drain {drain}: {error}"),
         Action::NewEpoch { job, known } => format!("epoch after {} for {job}", known.0),
         Action::TakeOver { node, order } => {
-            format!("{node} takes {} over under {}", order.job, order.epoch.0)
+            let from = if order.handed { format!(" from {}", order.lost) } else { String::new() };
+            format!("{node} takes {} over under {}{from}", order.job, order.epoch.0)
         }
         Action::Odd { what } => format!("odd: {what}"),
     }
@@ -273,6 +274,52 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
     assert_eq!(told.len(), 1);
     assert!(told[0].starts_with("ended job-1: node ams-2 was lost: killed by signal 9; no other"));
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+}
+
+#[test]
+fn a_coordinator_hands_its_job_over() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    let order = |epoch, to: &str| {
+        let (job, epoch, reason) = (JobId(1), Epoch(epoch), "it is drained".to_owned());
+        Event::HandOver(HandOver { job, epoch, to: to.into(), reason })
+    };
+    let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(epoch)) };
+    let answer = |node: &str, answer| Event::TookOver { job: JobId(1), node: node.into(), answer };
+    let lost = |node: &str| Event::NodeLost {
+        node: node.into(),
+        reason: "killed by signal 9".into(),
+        returns: true,
+    };
+    let asked =
+        |of: &str| format!("ask job-1 at {of} to leave [{:?}] in None", NodeId::from("ams-1"));
+    let nodes = vec!["ams-1".into()];
+    let order_drain = Drain { nodes, reason: "test".into(), deadline_ms: None, life: None };
+    let drain = Event::Drain { drain: 1, order: order_drain };
+    assert_eq!(grid.put(drain), [asked("ams-1")]);
+    // Whoever was named first, whatever its cluster; and the former coordinator remains a member.
+    assert_eq!(grid.put(order(1, "ams-2")), ["epoch after 1 for job-1"]);
+    assert_eq!(grid.put(order(1, "del-1")), [""; 0], "once is enough");
+    assert_eq!(grid.put(issued(2)), ["ams-2 takes job-1 over under 2 from ams-1"]);
+    let told = grid.put(answer("ams-2", Ok(())));
+    // The new one hears what the old one could not do.
+    assert_eq!(told, [asked("ams-2")]);
+    assert_eq!(grid.put(order(1, "del-1")), [""; 0], "an old coordinator has no say");
+    // An heir that is lost or refuses: another is found, the one that handed over last of all.
+    assert_eq!(grid.put(order(2, "del-1")), ["epoch after 2 for job-1"]);
+    assert_eq!(grid.put(issued(3)), ["del-1 takes job-1 over under 3 from ams-2"]);
+    assert_eq!(grid.put(lost("del-1")), [""; 0]);
+    assert_eq!(grid.put(answer("del-1", Err("gone".into())))[1], "epoch after 3 for job-1");
+    assert_eq!(grid.put(lost("del-2")), [""; 0]);
+    assert_eq!(grid.put(issued(4)), ["ams-1 takes job-1 over under 4 from ams-2"]);
+    assert_eq!(grid.put(answer("ams-1", Err("it leaves".into())))[1], "epoch after 4 for job-1");
+    assert_eq!(grid.put(issued(5)), ["ams-2 takes job-1 over under 5 from ams-2"]);
+    // One that is lost while it hands over is no member of what goes on.
+    assert_eq!(grid.put(answer("ams-2", Ok(()))), [asked("ams-2")]);
+    assert_eq!(grid.put(order(5, "ams-1")), ["epoch after 5 for job-1"]);
+    assert_eq!(grid.put(lost("ams-2")), [""; 0]);
+    assert_eq!(grid.put(issued(6)), ["ams-1 takes job-1 over under 6"]);
 }
 
 #[test]
