@@ -23,7 +23,7 @@ use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Context, Engine, EngineConfig, Job, Note, Outcome, PoolConfig, RESULTS_BYTES, RealSeam,
-    Registry, Spawned, Stop, Task, encode_job,
+    Registry, RootEnd, Spawned, Stop, Task, encode_job,
 };
 
 use crate::bare::{Bare, Thread, median};
@@ -304,8 +304,11 @@ impl Nodes {
         let (tx, rx) = mpsc::channel();
         let entry = self.registry.find_job(J::NAME).expect("registered");
         let body = encode_job(job).expect("the job is right");
-        self.engines[0].run_job(entry, body, None, move |outcome| drop(tx.send(outcome)));
-        rx.recv().expect("the root tells its end").expect("no failure").checksum
+        self.engines[0].run_job(entry, body, None, move |end| drop(tx.send(end)));
+        match rx.recv().expect("the root tells its end") {
+            RootEnd::Ended(outcome) => outcome.expect("no failure").checksum,
+            RootEnd::Stopped(_) => unreachable!("nobody stops it"),
+        }
     }
 
     /// The round trips of the second node's steals that came back with a task (and the few that did not, at the ends).
