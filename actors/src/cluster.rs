@@ -269,7 +269,7 @@ impl ClusterCoordinator {
     }
 
     fn take_told(&mut self, mut told: ClusterTold) {
-        // It is sent when it is another.
+        // It is sent when it is another; for whom, each time.
         told.benchmark = told.benchmark.or_else(|| self.told.benchmark.take());
         self.told = told;
     }
@@ -496,6 +496,8 @@ pub struct ClusterTold {
     pub proposed: bool,
     /// The job's benchmark, if the cluster has another or none.
     pub benchmark: Option<BenchmarkSpec>,
+    /// Only this node is to run it, if one is named.
+    pub only: Option<NodeId>,
 }
 
 /// To the cluster's coordinator, by a new coordinator of the job: what was learned so far?
@@ -638,7 +640,8 @@ impl Handler<Period> for ClusterCoordinator {
             tracing::warn!(%node, %error, "a worker's report is malformed; its last one counts");
         }
         let benchmark = self.told.benchmark.clone();
-        let benchmark = benchmark.filter(|spec| message.benchmark != Some(spec.id()));
+        let is_for_it = self.told.only.as_ref().is_none_or(|only| *only == node);
+        let benchmark = benchmark.filter(|spec| is_for_it && message.benchmark != Some(spec.id()));
         let proposed = self.told.proposed || self.candidate.is_some();
         MessageResult(WorkerTold { proposed, benchmark })
     }

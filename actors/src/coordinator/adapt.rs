@@ -8,6 +8,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, LinkReport, Scale, SpecId};
 use tokio::time::Instant;
 
@@ -40,6 +41,9 @@ pub(super) struct Adaptation {
     /// The job's benchmark, once there is one.
     benchmark: Option<BenchmarkSpec>,
     scale: Scale,
+    /// The node that runs the benchmark although work units tell its speed: what one is in the other is known by that, and
+    /// with it what nodes are worth that have never worked for this job.
+    sounder: Option<NodeId>,
 }
 
 struct Heard {
@@ -61,6 +65,7 @@ impl Adaptation {
             crashes: Vec::new(),
             benchmark,
             scale: Scale::default(),
+            sounder: None,
         }
     }
 
@@ -76,7 +81,7 @@ impl Adaptation {
 
     /// The benchmark that a joiner is to run.
     pub(super) fn benchmark(&self) -> Option<BenchmarkSpec> {
-        self.wanted()
+        self.wanted().filter(|_| self.sounder.is_none())
     }
 
     /// A member died that had not been told to leave.
@@ -128,11 +133,31 @@ impl Adaptation {
         clusters.any(|c| c.scale.spec == SpecId::DECLARED && c.aggregate.max_speed > 0.0)
     }
 
-    /// The benchmark that nodes are to run: none where work units tell their speeds at no cost, nor before that is known. (A run
-    /// takes half a second of each node.)
+    /// The benchmark that nodes are to run: where work units tell their speeds at no cost one node alone, and none before that
+    /// is known. (A run takes half a second of each node.)
     fn wanted(&self) -> Option<BenchmarkSpec> {
-        let known = self.period >= UNITS_BY && !self.tells_units();
+        let known = self.period >= UNITS_BY && (!self.tells_units() || self.sounder.is_some());
         self.benchmark.clone().filter(|_| known)
+    }
+
+    /// Chooses the node that runs the benchmark where work units tell the speeds: a fast one, for what is slow has a reason that
+    /// may pass; and not the root's, for what is called there in vain delays all.
+    fn choose_sounder(&mut self, view: &View) {
+        if !self.tells_units() {
+            self.sounder = None;
+            return;
+        }
+        let fits = |node: &NodeId| {
+            view.coordinator.as_ref() != Some(node)
+                && view.members.get(node).is_some_and(|member| !member.leaving)
+        };
+        if self.sounder.as_ref().is_some_and(fits) || self.unit().is_some() {
+            return;
+        }
+        let best = self.clusters.values().flat_map(|heard| &heard.aggregate.best);
+        let best = best.filter(|named| fits(&named.node));
+        let best = best.max_by(|a, b| a.speed.total_cmp(&b.speed).then(b.node.cmp(&a.node)));
+        self.sounder = best.map(|named| named.node.clone());
     }
 
     /// The clusters' scales put together: declared work units if any cluster has them, else that of the benchmark.
@@ -168,6 +193,7 @@ impl Coordinator {
             };
             adapt.clusters.insert(message.cluster.clone(), heard);
             adapt.agree_on_scale();
+            adapt.choose_sounder(&self.view);
         }
         if adapt.benchmark.is_none()
             && let Some(candidate) = &message.candidate
@@ -183,6 +209,7 @@ impl Coordinator {
             scale: adapt.scale.clone(),
             proposed: adapt.benchmark.is_some(),
             benchmark: wanted.filter(|_| known != message.benchmark),
+            only: adapt.sounder.clone(),
         }
     }
 
