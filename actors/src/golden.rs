@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
-use springtide_runtime::id::{Epoch, Incarnation, JobId};
+use springtide_runtime::id::{Epoch, Incarnation, JobId, TaskPath};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::{
     BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
@@ -12,7 +12,7 @@ use springtide_runtime::meter::{
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
-use springtide_runtime::work::{Outcome, SavedRoot};
+use springtide_runtime::work::{HeldTask, Loss, Outcome, SavedRoot};
 
 use crate::cluster::{
     Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
@@ -20,8 +20,8 @@ use crate::cluster::{
 };
 use crate::hardware::Hardware;
 use crate::job::{
-    Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
-    MemberLost, NoteKind, Release, Shutdown,
+    Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
+    JobParams, JobReport, JobSpec, MemberLost, NoteKind, Release, Shutdown,
 };
 use crate::policy::{ClusterAggregate, Offer, Request};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
@@ -218,6 +218,10 @@ fn messages_of_a_job() {
     let report = JobReport { wall_s: 1.5, ..JobReport::default() };
     let epoch = Some(Epoch(2));
     message(&JobEnded { job, epoch, outcome: Ok(outcome), report });
+    let reason = "its process ended (signal 6)".to_owned();
+    let holders = vec![DeadHolder { node: "ams-2".into(), incarnation: Incarnation(5), reason }];
+    let (task, path) = ("fib".to_owned(), TaskPath(vec![0, 1]));
+    answer("job-error-poison", &JobError::Poison { task, path, holders });
     message(&GetMemory { job });
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
     message(&KeepRoot { job, kept: KeptRoot { epoch: Epoch(1), saved } });
@@ -264,6 +268,9 @@ fn messages_of_the_coordinator_tree() {
     let reason = "silent for 2.9 s".into();
     message(&MemberSilent { job, epoch: Epoch(1), node, incarnation, reason, by: None });
     message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
+    let tasks = vec![HeldTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
+    let (node, incarnation) = ("ams-2".into(), Incarnation(5));
+    message(&DiedHolding { job, losses: vec![Loss { node, incarnation, tasks }] });
     message(&FinishCluster { job });
     answer(
         "finish-cluster",

@@ -14,11 +14,11 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Patience, View};
+use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, Remote};
-use springtide_runtime::work::{Engine, Failure, Note, Outcome, Registry, SavedRoot};
+use springtide_runtime::work::{Engine, Failure, Loss, Note, Outcome, Registry, SavedRoot};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -29,9 +29,10 @@ use crate::cluster::{
     FinishCluster, Silent,
 };
 use crate::job::{
-    CLIENT, Cancel, ClusterReport, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
-    MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
+    CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
+    JobSpec, MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
 };
+use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, Scheduler};
 use crate::worker::{NewView, Worker, workers_by_cluster};
@@ -76,6 +77,8 @@ pub struct Succession {
     pub lost: NodeId,
     /// How it was lost.
     pub reason: String,
+    /// The members of the last view that are none any more, the lost node among them.
+    pub gone: BTreeMap<NodeId, Member>,
     /// The job's nodes of which this node knows nothing: granted, and never told of the job.
     pub strangers: BTreeMap<NodeId, Incarnation>,
 }
@@ -144,6 +147,8 @@ pub struct Coordinator {
     changes: members::Changes,
     adaptation: adapt::Adaptation,
     checkpoints: succeed::Checkpoints,
+    /// Of tasks that nodes died holding.
+    poison: Poison,
     /// As the root last told.
     progress: Arc<Mutex<Option<Progress>>>,
     out: mpsc::UnboundedSender<Outgoing>,
@@ -161,6 +166,7 @@ impl Coordinator {
             None
         });
         let settings = spec.params.settings.clone();
+        let poison = Poison::new(spec.params.poison);
         let adaptation = adapt::Adaptation::new(settings, benchmark.flatten());
         let CoordinatorConfig { spec, view, client, scheduler, .. } = config;
         let CoordinatorConfig { registry, engine, recorder, reports: (report, reports), .. } =
@@ -188,6 +194,7 @@ impl Coordinator {
             changes: members::Changes::default(),
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
+            poison,
             progress: Arc::default(),
             out,
             outgoing: Some(outgoing),
@@ -202,6 +209,7 @@ impl Coordinator {
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
             .accepts_from::<MemberLost>(admit::head)
+            .accepts_from::<DiedHolding>(admit::worker)
             .accepts_from::<NodesGranted>(admit::head)
             .accepts_from::<AskLeave>(admit::head)
             .accepts_from::<BetterFree>(admit::head)
@@ -248,6 +256,10 @@ impl Coordinator {
             return;
         }
         let view = self.view.without(gone.iter().copied());
+        let members = gone.iter().filter_map(|node| Some((*node, self.view.members.get(*node)?)));
+        let dead = members.map(|(node, member)| Dead::of(node, member, reason));
+        let lives_on = |cluster: &ClusterId| view.in_cluster(cluster).next().is_some();
+        self.poison.died(dead, lives_on, Instant::now());
         let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
         let (names, left) = (names.join(", "), view.members.len());
         let text = format!("node {names} was lost ({reason}): going on with {left} nodes");
@@ -256,6 +268,21 @@ impl Coordinator {
         if self.phase == Phase::Joining {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
             self.start_if_all_joined(ctx);
+        }
+    }
+
+    /// Ends the job if a task is to be blamed for deaths.
+    fn look_for_poison(&mut self, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Ending {
+            return;
+        }
+        match self.poison.verdict(Instant::now()) {
+            Verdict::Clean => {}
+            Verdict::Wait(at) => {
+                let after = at.saturating_duration_since(Instant::now());
+                ctx.run_later(after, |coordinator, ctx| coordinator.look_for_poison(ctx));
+            }
+            Verdict::Poisoned(poisoned) => self.end(Err(poisoned.into()), ctx),
         }
     }
 
@@ -682,6 +709,17 @@ impl Handler<MemberLost> for Coordinator {
     fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
         let MemberLost { node, reason, .. } = message;
         self.go_on_without(&[node], &reason, Duration::ZERO, ctx);
+    }
+}
+
+impl Handler<DiedHolding> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: DiedHolding, ctx: &mut Self::Context) {
+        for Loss { node, incarnation, tasks } in message.losses {
+            self.poison.held(&node, incarnation, tasks);
+        }
+        self.look_for_poison(ctx);
     }
 }
 

@@ -67,7 +67,7 @@ mod virtual_time;
 pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
 pub use core::LeaseId;
-pub use engine::{Engine, EngineConfig, Notes, RESULTS_BYTES};
+pub use engine::{Engine, EngineConfig, HeldTask, LOSSES_MAX, Loss, Notes, RESULTS_BYTES};
 pub use metering::MeteringSettings;
 pub use pool::{
     Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, SavedRoot, Seam,

@@ -6,6 +6,7 @@
 mod host;
 mod inbox;
 mod leave;
+mod losses;
 mod reuse;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,6 +41,9 @@ use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
 use crate::wire::{self, Kind};
+
+use losses::Losses;
+pub use losses::{HeldTask, LOSSES_MAX, Loss};
 
 /// Tasks named by one message about orphans, and leases by one audit: well under the kinds' caps.
 const ORPHANS_A_MESSAGE: usize = 1000;
@@ -143,6 +147,8 @@ struct State {
     /// What a link that broke gave back and must reach its node if that lives, in order.
     parked: BTreeMap<NodeId, Vec<(Kind, Bytes)>>,
     next_ticket: u64,
+    /// What nodes held of this one when they were lost, until somebody asks.
+    losses: Losses,
     /// What the network had no room for, in order.
     unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
     counters: Counters,
@@ -348,6 +354,7 @@ impl Engine {
             probe_at: None,
             parked: BTreeMap::new(),
             next_ticket: 0,
+            losses: Losses::default(),
             unsent: VecDeque::new(),
             counters: Counters::default(),
             latencies: Histograms::default(),
@@ -489,6 +496,12 @@ impl Engine {
     ) {
         let done = move |outcome: Result<_, Stop>| done(outcome.map_err(into_failure));
         self.0.pool_ref().run_job(job, body, resume, done);
+    }
+
+    /// What nodes that are members no more had of this node, since the last time: at most [`LOSSES_MAX`] tasks. Of nodes that
+    /// left in order too, if they kept anything.
+    pub fn take_losses(&self) -> Vec<Loss> {
+        self.0.state().losses.take()
     }
 
     /// What was counted and measured here since the start; with `latencies`, those since the last time.
