@@ -21,7 +21,7 @@ use crate::cluster::{
 use crate::hardware::Hardware;
 use crate::job::{
     Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
-    JobParams, JobReport, JobSpec, MemberLost, NoteKind, Release, Shutdown,
+    JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
 };
 use crate::policy::{ClusterAggregate, Offer, Request};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
@@ -29,8 +29,8 @@ use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
     Granted, GrantedNode, GridStatus, JobState, JobStatus, MeasureSpeed, MemberSilent, NodeFreed,
     NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes, Requested,
-    SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, TakeOver, Undrain,
-    WithdrawNodes,
+    RootAdvanced, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe,
+    TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView};
@@ -324,6 +324,8 @@ fn messages_of_the_exchange_of_nodes() {
     message(&WithdrawNodes { job, epoch, count: 1 });
     let why = Freed::Refused { reason: "no threads".into() };
     message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
+    let reached = Reached { checkpoint: 2, iterations: 7, done: 40 };
+    message(&RootAdvanced { job, epoch, reached });
     message(&GetOffers { job, epoch });
     let known = Offers { offers: offers(), open: 2, existing: 7 };
     answer::<Result<Offers, Stale>>("get-offers", &Ok(known));

@@ -19,8 +19,8 @@ use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::{
     CancelJob, Drain, GetOffers, GetStatus, GridStatus, MemberSilent, NodeFreed, NodeLost,
-    NodeState, Registered, RequestNodes, Scheduler, SiteUp, SpeedsMeasured, Submit, Subscribe,
-    Undrain, WithdrawNodes,
+    NodeState, Registered, RequestNodes, RootAdvanced, Scheduler, SiteUp, SpeedsMeasured, Submit,
+    Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::{Store, StoreError};
@@ -77,6 +77,7 @@ impl Head {
             .accepts_from::<RequestNodes>(admit::worker)
             .accepts_from::<WithdrawNodes>(admit::worker)
             .accepts_from::<NodeFreed>(admit::worker)
+            .accepts_from::<RootAdvanced>(admit::worker)
             .accepts_from::<GetOffers>(admit::worker)
             .accepts_from::<Subscribe>(admit::worker)
             .accepts_from::<SpeedsMeasured>(admit::worker)

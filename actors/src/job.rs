@@ -247,6 +247,30 @@ pub enum NoteKind {
     },
 }
 
+/// How far a job's root got, as it says itself. Each number only ever grows while one root runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reached {
+    /// Its newest checkpoint; a root that goes on from one counts on.
+    pub checkpoint: u64,
+    /// Iterations since this root's own start.
+    pub iterations: u64,
+    /// Of its progress, the part that is done.
+    pub done: u64,
+}
+
+impl Reached {
+    /// Takes what is further in any respect. Returns whether something was.
+    pub fn take_further(&mut self, other: Reached) -> bool {
+        let further = Reached {
+            checkpoint: self.checkpoint.max(other.checkpoint),
+            iterations: self.iterations.max(other.iterations),
+            done: self.done.max(other.done),
+        };
+        std::mem::replace(self, further) != further
+    }
+}
+
 /// Why a job has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JobError {

@@ -30,11 +30,12 @@ use crate::cluster::{
 };
 use crate::job::{
     CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
-    JobSpec, MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
+    JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, WORKER, cluster_coordinator_name,
+    coordinator_name,
 };
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
-use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, Scheduler};
+use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, RootAdvanced, Scheduler};
 use crate::worker::{NewView, Worker, workers_by_cluster};
 
 /// How long all workers may take to join.
@@ -45,6 +46,8 @@ const FINISH_DEADLINE: Duration = Duration::from_secs(45);
 const NOTE_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a node may take to take in a view.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
+/// How far the root got is told to the scheduler at most this often.
+const ADVANCE_EVERY: Duration = Duration::from_secs(1);
 /// Progress notes are sent at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -114,6 +117,15 @@ enum Outgoing {
     End(Box<JobEnded>, JobOver),
 }
 
+/// What the root told of its advance.
+#[derive(Debug, Default)]
+struct RootTold {
+    /// The last word.
+    progress: Option<Progress>,
+    /// How far it got.
+    reached: Reached,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Joining,
@@ -149,8 +161,9 @@ pub struct Coordinator {
     checkpoints: succeed::Checkpoints,
     /// Of tasks that nodes died holding.
     poison: Poison,
-    /// As the root last told.
-    progress: Arc<Mutex<Option<Progress>>>,
+    told: Arc<Mutex<RootTold>>,
+    /// How far the root got, as the scheduler was told.
+    reached_told: Reached,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
 }
@@ -195,7 +208,8 @@ impl Coordinator {
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
             poison,
-            progress: Arc::default(),
+            told: Arc::default(),
+            reached_told: Reached::default(),
             out,
             outgoing: Some(outgoing),
         }
@@ -284,6 +298,20 @@ impl Coordinator {
             }
             Verdict::Poisoned(poisoned) => self.end(Err(poisoned.into()), ctx),
         }
+    }
+
+    /// Tells the scheduler how far the root got, so that what nodes died of before is not laid to it.
+    fn tell_advance(&mut self, ctx: &mut Context<Self>) {
+        let reached = self.told.lock().unwrap_or_else(PoisonError::into_inner).reached;
+        // Nothing to lay to it, or nothing new.
+        if self.spec.params.poison == 0 || !self.reached_told.take_further(reached) {
+            return;
+        }
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let advanced = RootAdvanced { job: self.spec.id, epoch: self.spec.epoch, reached };
+        let request = remote.send(advanced).start();
+        // What does not arrive is contained in what is told next.
+        ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
     /// Members were silent too long: the job goes on without them, and their sites start them anew.
@@ -519,8 +547,9 @@ async fn read_reports(
     coordinator: Addr<Coordinator>,
     recorder: Recorder,
     job: JobId,
-    progress: Arc<Mutex<Option<Progress>>>,
+    told: Arc<Mutex<RootTold>>,
 ) {
+    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
     let mut iterations = Vec::new();
     let mut last_iteration = Instant::now();
     let mut last_progress: Option<Instant> = None;
@@ -543,6 +572,8 @@ async fn read_reports(
                 last_iteration = at;
                 let index = iterations.len() as u64;
                 iterations.push(took.as_secs_f64());
+                let iterations = iterations.len() as u64;
+                told().reached.take_further(Reached { iterations, ..Reached::default() });
                 recorder.record_at(
                     Event::IterationDone {
                         job,
@@ -555,8 +586,11 @@ async fn read_reports(
                 NoteKind::Iteration { index, seconds: took.as_secs_f64() }
             }
             Note::Progress { done, total, what } => {
-                let told = Progress { done, total: (total > 0).then_some(total) };
-                *progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+                {
+                    let mut told = told();
+                    told.progress = Some(Progress { done, total: (total > 0).then_some(total) });
+                    told.reached.take_further(Reached { done, ..Reached::default() });
+                }
                 let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
                 if soon && done < total {
                     continue;
@@ -568,6 +602,8 @@ async fn read_reports(
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             // Not carried anywhere yet: a root that is lost starts from the beginning.
             Note::Checkpoint(saved) => {
+                let checkpoint = saved.seq;
+                told().reached.take_further(Reached { checkpoint, ..Reached::default() });
                 coordinator.do_send(succeed::Checkpointed(saved));
                 continue;
             }
@@ -623,8 +659,8 @@ impl Actor for Coordinator {
         let job = self.spec.id;
         if let (Some(reports), Some(outgoing)) = (self.reports.take(), self.outgoing.take()) {
             let (out, recorder) = (self.out.clone(), self.recorder.clone());
-            let progress = self.progress.clone();
-            let reading = read_reports(reports, out, ctx.address(), recorder, job, progress);
+            let told = self.told.clone();
+            let reading = read_reports(reports, out, ctx.address(), recorder, job, told);
             ctx.spawn(reading.into_actor(self));
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -639,6 +675,7 @@ impl Actor for Coordinator {
         ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
             coordinator.look_after_clusters(ctx);
         });
+        ctx.run_interval(ADVANCE_EVERY, |coordinator, ctx| coordinator.tell_advance(ctx));
         if self.adapts() {
             let period = self.spec.params.period();
             ctx.run_interval(period, |coordinator, ctx| coordinator.end_period(ctx));

@@ -426,6 +426,14 @@ impl Handler<NodeFreed> for Scheduler {
     }
 }
 
+impl Handler<RootAdvanced> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, advanced: RootAdvanced, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::RootAdvanced(advanced));
+    }
+}
+
 impl Handler<Subscribe> for Scheduler {
     type Result = ();
 

@@ -11,7 +11,8 @@ use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, MemberSilent, NodeFreed, Registered,
-    RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
+    RequestNodes, RootAdvanced, SpeedsMeasured, Submit, SubmitError, Subscribe, TakeOver,
+    WithdrawNodes,
 };
 
 /// What the scheduler hears.
@@ -157,6 +158,8 @@ pub enum Event {
         /// Whether it coordinates the job now.
         answer: Result<(), String>,
     },
+    /// A job's root got further than before.
+    RootAdvanced(RootAdvanced),
     /// [`Core::due`](super::Core::due) has come.
     Tick,
 }
