@@ -322,13 +322,15 @@ pub struct DeadHolder {
 
 fn blame(task: &str, path: &TaskPath, holders: &[DeadHolder]) -> String {
     let nodes: BTreeSet<&NodeId> = holders.iter().map(|holder| &holder.node).collect();
-    let (what, count) = (if path.0.is_empty() { "the root of" } else { "task" }, nodes.len());
-    let mut text = format!("{count} nodes died holding {what} {task} ({path}), so it is blamed:");
+    let what = if path.0.is_empty() { "the root of" } else { "task" };
+    let (count, s) = (nodes.len(), if nodes.len() == 1 { "" } else { "s" });
+    let mut text = format!("{count} node{s} died holding {what} {task} ({path}), so it is blamed:");
     for DeadHolder { node, reason, .. } in holders {
         text.push_str(&format!("\n  {node}: {reason}"));
     }
     text.push_str(
-        "\nrun it alone with --sequential to see it fail; if the nodes died of something else, raise --poison (0: never)",
+        "\nrun it alone with --sequential to see it fail; \
+         if the nodes died of something else, raise --poison (0: never)",
     );
     text
 }

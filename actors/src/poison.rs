@@ -1,11 +1,12 @@
 //! The book of tasks that nodes held when they died: a task that several nodes died of is taken for the cause.
 //!
-//! A state machine without I/O and without a clock. The job's coordinator keeps one of the tasks that owners tell of, the
-//! scheduler one of each job's root. Must not know who tells, nor how a job is ended.
+//! A state machine without I/O and without a clock. The job's coordinator keeps one of the tasks that owners tell of,
+//! the scheduler one of each job's root. Must not know who tells, nor how a job is ended.
 //!
-//! What does not count: deaths of nodes that were told to leave, and the loss of a whole cluster, which is that all its nodes (at
-//! least two) die within [`CLUSTER_WITHIN`]. But a task is given to the next node only after the word about the one before; so
-//! where all nodes of such a cluster died one after the other with the very same task, it was the task.
+//! What does not count: deaths of nodes that were told to leave, and the loss of a whole cluster, which is that all its
+//! nodes (at least two) die within [`CLUSTER_WITHIN`]. But a task is given to the next node only after the word about
+//! the one before; so where all nodes of such a cluster died one after the other with the very same task, it was the
+//! task.
 //!
 //! Source: decision 7 of this project; the papers do not speak of it.
 
@@ -106,8 +107,8 @@ impl Poison {
         Self { limit, patient: false, deaths, held, cluster_losses: 0 }
     }
 
-    /// One that lets no death count before it is known whether its whole cluster was lost. For whoever will not be the next to
-    /// die of the task.
+    /// One that lets no death count before it is known whether its whole cluster was lost. For whoever will not be the
+    /// next to die of the task.
     pub(crate) fn patient(limit: u32) -> Self {
         Self { patient: true, ..Self::new(limit) }
     }
@@ -148,8 +149,8 @@ impl Poison {
         while self.deaths.len() > DEATHS_MAX && self.forget_oldest(None) {}
     }
 
-    /// An owner's word: this life had these tasks of it when it died. A life of whose death nothing is known left in order, or
-    /// died before this book was begun.
+    /// An owner's word: this life had these tasks of it when it died. A life of whose death nothing is known left in
+    /// order, or died before this book was begun.
     pub(crate) fn held(&mut self, node: &NodeId, incarnation: Incarnation, tasks: Vec<HeldTask>) {
         let life = (node.clone(), incarnation);
         if !self.deaths.contains_key(&life) {

@@ -391,7 +391,8 @@ impl Worker {
         }));
     }
 
-    /// Tells the job's coordinator what lost nodes had of this one. What does not arrive is told again with the next report.
+    /// Tells the job's coordinator what lost nodes had of this one. What does not arrive is told again with the next
+    /// report.
     fn tell_losses(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &mut self.running else { return };
         for loss in running.engine.take_losses() {

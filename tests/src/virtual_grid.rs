@@ -15,7 +15,7 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, Registry, VirtualSeam,
+    Engine, EngineConfig, Failure, Job, Loss, Note, Outcome, PoolConfig, Registry, VirtualSeam,
     encode_job,
 };
 use tokio::sync::oneshot;
@@ -111,6 +111,16 @@ impl Hands {
         }
         self.change(|view| view.without(&leaving));
         took
+    }
+
+    /// What a node counted so far.
+    pub fn statistics(&self, node: &NodeId) -> Statistics {
+        self.engines[node].statistics(false)
+    }
+
+    /// What lost nodes had of a node, as its worker tells the job's coordinator.
+    pub fn take_losses(&self, node: &NodeId) -> Vec<Loss> {
+        self.engines[node].take_losses()
     }
 
     fn change(&self, next: impl FnOnce(&View) -> View) {

@@ -154,8 +154,8 @@ pub struct SpeedsMeasured {
     pub speeds: BTreeMap<NodeId, f64>,
 }
 
-/// To the scheduler, by a job's coordinator: how far the job's root got, as it says itself. Whether that is further than under
-/// earlier epochs the scheduler knows.
+/// To the scheduler, by a job's coordinator: how far the job's root got, as it says itself. Whether that is further than
+/// under earlier epochs the scheduler knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootAdvanced {
     /// Which job.

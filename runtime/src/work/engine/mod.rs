@@ -498,8 +498,8 @@ impl Engine {
         self.0.pool_ref().run_job(job, body, resume, done);
     }
 
-    /// What nodes that are members no more had of this node, since the last time: at most [`LOSSES_MAX`] tasks. Of nodes that
-    /// left in order too, if they kept anything.
+    /// What nodes that are members no more had of this node, since the last time: at most [`LOSSES_MAX`] tasks. Of nodes
+    /// that left in order too, if they kept anything.
     pub fn take_losses(&self) -> Vec<Loss> {
         self.0.state().losses.take()
     }

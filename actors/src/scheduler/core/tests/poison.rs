@@ -89,7 +89,9 @@ fn a_root_that_three_nodes_died_of_ends_the_job_with_their_last_lines() {
 #[test]
 fn what_is_no_poison() {
     let done = |done| Reached { done, ..Reached::default() };
-    let cases: [(&str, u32, fn(&mut Grid, u64)); 5] = [
+    /// What happens before the n-th death.
+    type Before = fn(&mut Grid, u64);
+    let cases: [(&str, u32, Before); 5] = [
         ("switched off", 0, |_, _| {}),
         ("allowed", 4, |_, _| {}),
         ("it gets further each time", 3, |grid, n| {
