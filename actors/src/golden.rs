@@ -12,7 +12,9 @@ use springtide_runtime::meter::{
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
-use springtide_runtime::work::{FinishedTask, Identity, Outcome, Place, RootLeft, SavedRoot};
+use springtide_runtime::work::{
+    FinishedTask, HeldTask, Identity, Loss, Outcome, Place, RootLeft, SavedRoot,
+};
 
 use crate::cluster::{
     Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
@@ -20,8 +22,8 @@ use crate::cluster::{
 };
 use crate::hardware::Hardware;
 use crate::job::{
-    Assign, AssignError, Cancel, JobEnded, JobNote, JobOver, JobParams, JobReport, JobSpec,
-    MemberLost, NoteKind, Release, Shutdown,
+    Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
+    JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
 };
 use crate::policy::{ClusterAggregate, Memory, Offer, Request};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
@@ -29,8 +31,8 @@ use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
     Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed, MemberSilent,
     NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes,
-    Requested, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError, Subscribe, TakeOver,
-    Undrain, WithdrawNodes,
+    Requested, RootAdvanced, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError,
+    Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -220,6 +222,10 @@ fn messages_of_a_job() {
     let report = JobReport { wall_s: 1.5, ..JobReport::default() };
     let epoch = Some(Epoch(2));
     message(&JobEnded { job, epoch, outcome: Ok(outcome), report });
+    let reason = "its process ended (signal 6)".to_owned();
+    let holders = vec![DeadHolder { node: "ams-2".into(), incarnation: Incarnation(5), reason }];
+    let (task, path) = ("fib".to_owned(), TaskPath(vec![0, 1]));
+    answer("job-error-poison", &JobError::Poison { task, path, holders });
     message(&GetMemory { job });
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
     let kept = KeptRoot { epoch: Epoch(1), saved, iterations: 3 };
@@ -280,6 +286,9 @@ fn messages_of_the_coordinator_tree() {
     let reason = "silent for 2.9 s".into();
     message(&MemberSilent { job, epoch: Epoch(1), node, incarnation, reason, by: None });
     message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
+    let tasks = vec![HeldTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
+    let (node, incarnation) = ("ams-2".into(), Incarnation(5));
+    message(&DiedHolding { job, losses: vec![Loss { node, incarnation, tasks }] });
     message(&FinishCluster { job });
     answer(
         "finish-cluster",
@@ -333,6 +342,8 @@ fn messages_of_the_exchange_of_nodes() {
     message(&WithdrawNodes { job, epoch, count: 1 });
     let why = Freed::Refused { reason: "no threads".into() };
     message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
+    let reached = Reached { checkpoint: 2, iterations: 7, done: 40 };
+    message(&RootAdvanced { job, epoch, reached });
     message(&GetOffers { job, epoch });
     let known = Offers { offers: offers(), open: 2, existing: 7 };
     answer::<Result<Offers, Stale>>("get-offers", &Ok(known));

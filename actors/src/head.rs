@@ -19,8 +19,8 @@ use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::{
     CancelJob, Drain, GetOffers, GetStatus, GridStatus, HandOver, MemberSilent, NodeFreed,
-    NodeLost, NodeState, Registered, RequestNodes, Scheduler, SiteUp, SpeedsMeasured, Submit,
-    Subscribe, Undrain, WithdrawNodes,
+    NodeLost, NodeState, Registered, RequestNodes, RootAdvanced, Scheduler, SiteUp, SpeedsMeasured,
+    Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::{Store, StoreError};
@@ -78,6 +78,7 @@ impl Head {
             .accepts_from::<WithdrawNodes>(admit::worker)
             .accepts_from::<NodeFreed>(admit::worker)
             .accepts_from::<HandOver>(admit::worker)
+            .accepts_from::<RootAdvanced>(admit::worker)
             .accepts_from::<GetOffers>(admit::worker)
             .accepts_from::<Subscribe>(admit::worker)
             .accepts_from::<SpeedsMeasured>(admit::worker)

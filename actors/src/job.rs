@@ -2,17 +2,17 @@
 //!
 //! Must not know how a role does its work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
 use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, Histograms, Statistics};
 use springtide_runtime::net::{Contact, RefuseReason};
 use springtide_runtime::remote_message;
-use springtide_runtime::work::{Failure, Outcome};
+use springtide_runtime::work::{Failure, Loss, Outcome};
 
 use crate::policy::{Mode, Settings};
 
@@ -46,6 +46,8 @@ pub struct JobParams {
     pub min_nodes: u32,
     /// Most that it may have; absent: no limit.
     pub max_nodes: Option<u32>,
+    /// It ends when so many distinct nodes died holding the same task; 0: never.
+    pub poison: u32,
     /// How far its set of nodes is adapted.
     pub mode: Mode,
     /// By what it is adapted. `period_s` there is `period_ms` here: whoever makes these sets both.
@@ -74,6 +76,7 @@ impl Default for JobParams {
             nesting_bound: 32,
             min_nodes: 1,
             max_nodes: None,
+            poison: 3,
             mode: Mode::default(),
             settings: Settings::default(),
         }
@@ -244,6 +247,30 @@ pub enum NoteKind {
     },
 }
 
+/// How far a job's root got, as it says itself. Each number only ever grows while one root runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reached {
+    /// Its newest checkpoint; a root that goes on from one counts on.
+    pub checkpoint: u64,
+    /// Iterations since this root's own start.
+    pub iterations: u64,
+    /// Of its progress, the part that is done.
+    pub done: u64,
+}
+
+impl Reached {
+    /// Takes what is further in any respect. Returns whether something was.
+    pub fn take_further(&mut self, other: Reached) -> bool {
+        let further = Reached {
+            checkpoint: self.checkpoint.max(other.checkpoint),
+            iterations: self.iterations.max(other.iterations),
+            done: self.done.max(other.done),
+        };
+        std::mem::replace(self, further) != further
+    }
+}
+
 /// Why a job has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum JobError {
@@ -264,12 +291,48 @@ pub enum JobError {
         /// What is known, with its last lines where there are any.
         reason: String,
     },
+    /// So many nodes died holding one task that it is taken for the cause.
+    #[error("{}", blame(task, path, holders))]
+    Poison {
+        /// The task's name as registered; the job's for its root.
+        task: String,
+        /// Where in the tree.
+        path: TaskPath,
+        /// The deaths that count, in order of the nodes' names.
+        holders: Vec<DeadHolder>,
+    },
     /// It could not be started.
     #[error("the job could not be started: {reason}")]
     Start {
         /// Why.
         reason: String,
     },
+}
+
+/// A node that died holding a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadHolder {
+    /// Who.
+    pub node: NodeId,
+    /// Which life of it.
+    pub incarnation: Incarnation,
+    /// How it died, with its last lines where there are any.
+    pub reason: String,
+}
+
+fn blame(task: &str, path: &TaskPath, holders: &[DeadHolder]) -> String {
+    let nodes: BTreeSet<&NodeId> = holders.iter().map(|holder| &holder.node).collect();
+    let what = if path.0.is_empty() { "the root of" } else { "task" };
+    let (count, s) = (nodes.len(), if nodes.len() == 1 { "" } else { "s" });
+    let mut text = format!("{count} node{s} died holding {what} {task} ({path}), so it is blamed:");
+    for DeadHolder { node, reason, .. } in holders {
+        text.push_str(&format!("\n  {node}: {reason}"));
+    }
+    text.push_str(
+        "\nrun it alone with --sequential to see it fail; \
+         if the nodes died of something else, raise --poison (0: never)",
+    );
+    text
 }
 
 /// A cluster's part in a report.
@@ -342,6 +405,15 @@ pub struct MemberLost {
     pub reason: String,
 }
 
+/// To the coordinator, by a worker: what nodes that are members no more had of it. Told again until it is answered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DiedHolding {
+    /// Which job.
+    pub job: JobId,
+    /// At most [`LOSSES_MAX`](springtide_runtime::work::LOSSES_MAX) tasks in all.
+    pub losses: Vec<Loss>,
+}
+
 /// To the coordinator (published as [`coordinator_name`]), by the client or the scheduler: end the job without an outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cancel {
@@ -360,6 +432,7 @@ remote_message! {
     "job-over" => JobOver;
     "cancel" => Cancel;
     "member-lost" => MemberLost;
+    "died-holding" => DiedHolding;
 }
 
 /// The worker's published name on every node.

@@ -12,6 +12,7 @@ pub mod head;
 pub mod job;
 pub mod links;
 pub mod node;
+mod poison;
 pub mod policy;
 pub mod probe;
 pub mod provider;

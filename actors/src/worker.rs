@@ -25,8 +25,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, MeteringSettings, Notes, PoolConfig, RESULTS_BYTES, RealSeam, Registry,
-    RootLeft, SavedRoot, Seam, bench,
+    Engine, EngineConfig, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig, RESULTS_BYTES,
+    RealSeam, Registry, RootLeft, SavedRoot, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -37,7 +37,7 @@ use crate::cluster::{
 };
 use crate::coordinator::{Coordinator, CoordinatorConfig, Replaced, Reported, Succession};
 use crate::job::{
-    Assign, AssignError, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
+    Assign, AssignError, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
     cluster_coordinator_name, coordinator_name,
 };
 use crate::policy::{Memory, Mode};
@@ -116,6 +116,10 @@ struct Running {
     kept: Option<KeptRoot>,
     /// What a coordinator has left for this node, which is to take its place.
     bequest: Option<Bequest>,
+    /// What lost nodes had of this one, until the job's coordinator has been told.
+    losses: Vec<Loss>,
+    /// It is being told.
+    telling: bool,
     /// Periodic work of this job.
     timers: Vec<SpawnHandle>,
     /// Watches the cluster's coordinator.
@@ -254,6 +258,8 @@ impl Worker {
             proposed: false,
             kept: None,
             bequest: None,
+            losses: Vec::new(),
+            telling: false,
             timers: vec![period, alive],
             detector: Detector::new(Patience::CLUSTER, Instant::now()),
             coordinator,
@@ -350,6 +356,7 @@ impl Worker {
     }
 
     fn push_report(&mut self, ctx: &mut Context<Self>) {
+        self.tell_losses(ctx);
         let Some(report) = self.report(false) else { return };
         let Some(running) = &self.running else { return };
         let Some(host) = running.view.cluster_coordinators.get(&report.cluster) else { return };
@@ -385,6 +392,41 @@ impl Worker {
             if let Some(benchmark) = told.benchmark {
                 running.benchmark = Some(benchmark.id());
                 running.engine.benchmark(benchmark);
+            }
+        }));
+    }
+
+    /// Tells the job's coordinator what lost nodes had of this one. What does not arrive is told again with the next
+    /// report.
+    fn tell_losses(&mut self, ctx: &mut Context<Self>) {
+        let Some(running) = &mut self.running else { return };
+        for loss in running.engine.take_losses() {
+            let known: usize = running.losses.iter().map(|known| known.tasks.len()).sum();
+            if known + loss.tasks.len() <= LOSSES_MAX {
+                running.losses.push(loss);
+            }
+        }
+        if running.telling || running.losses.is_empty() {
+            return;
+        }
+        let Some(coordinator) = &running.view.coordinator else { return };
+        let (job, losses) = (running.spec.id, running.losses.clone());
+        let told = losses.len();
+        let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
+        let request = remote.send(DiedHolding { job, losses }).deadline(VIEW_DEADLINE).start();
+        running.telling = true;
+        ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
+            let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
+                return;
+            };
+            running.telling = false;
+            match answer {
+                Ok(()) => {
+                    running.losses.drain(..told);
+                    // There may be more by now.
+                    worker.tell_losses(ctx);
+                }
+                Err(error) => tracing::debug!(%error, "what lost nodes had is told again later"),
             }
         }));
     }
@@ -646,6 +688,8 @@ impl Handler<NewView> for Worker {
             self.hub.unpublish(&coordinator_name(message.job));
             former.do_send(Replaced);
         }
+        self.tell_losses(ctx);
+        let Some(running) = &mut self.running else { return };
         if view.cluster_coordinators.get(&me.cluster) != Some(&me.node) {
             if let Some(former) = running.cluster.take() {
                 // Another has the role: this node leaves.
@@ -737,6 +781,8 @@ impl Handler<TakeOver> for Worker {
         };
         let former_epoch = running.view.epoch;
         let view = running.view.succeeded(epoch, &me, lives);
+        let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
+        let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
         if !view.members.contains_key(&me) {
             return Err(format!("node {me} is not among the members that live"));
         }
@@ -759,7 +805,7 @@ impl Handler<TakeOver> for Worker {
             engine: running.engine.clone(),
             recorder: self.recorder.clone(),
             reports: listen(&running.listener),
-            succeeds: Some(Succession { lost, reason, handed, bequest, strangers }),
+            succeeds: Some(Succession { lost, reason, handed, bequest, gone, strangers }),
             elapsed: Duration::from_millis(elapsed_ms),
         };
         running.coordinator = Some(Coordinator::new(config, self.hub.clone()).publish());

@@ -16,8 +16,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, Registry, RootEnd, RootLeft,
-    SavedRoot, StopRoot, VirtualSeam, encode_job,
+    Engine, EngineConfig, Failure, Job, Loss, Note, Outcome, PoolConfig, Registry, RootEnd,
+    RootLeft, SavedRoot, StopRoot, VirtualSeam, encode_job,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -151,6 +151,16 @@ impl Hands {
             // Nobody hears it only when the test has failed.
             let _ = tell.send((end, Instant::now()));
         });
+    }
+
+    /// What a node counted so far.
+    pub fn statistics(&self, node: &NodeId) -> Statistics {
+        self.engines[node].statistics(false)
+    }
+
+    /// What lost nodes had of a node, as its worker tells the job's coordinator.
+    pub fn take_losses(&self, node: &NodeId) -> Vec<Loss> {
+        self.engines[node].take_losses()
     }
 
     fn change(&self, next: impl FnOnce(&View) -> View) {
@@ -297,7 +307,12 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             }
         }
     };
-    script.abort();
+    if script.is_finished() {
+        // What it claims must hold.
+        script.await.expect("the script did not panic");
+    } else {
+        script.abort();
+    }
     let mut total = Statistics::default();
     let mut latencies = Histograms::default();
     for (engine, ..) in &nodes {

@@ -1,11 +1,17 @@
 //! Grids in virtual time from which nodes vanish: the answer stays right, and what was finished is not computed again.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{Incarnation, NodeId, TaskPath};
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{Job, PoolConfig, RESULTS_BYTES, Registry, encode_job, solo};
+use springtide_runtime::work::{
+    Context, HeldTask, Job, Loss, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
+    encode_job, solo,
+};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
@@ -193,5 +199,83 @@ fn a_cut_between_clusters_that_heals_loses_nothing() {
             let share = work_share(&run, &JOB);
             assert!(share < 1.001, "nothing is run twice: {share:.4}, seed {seed}, cut {cut:?}");
         }
+    }
+}
+
+/// A job of two tasks: its root's node is busy with one while others die of the other, and ends it alone at last.
+#[derive(Clone, Serialize, Deserialize)]
+struct Fatal;
+
+#[derive(Serialize, Deserialize)]
+struct Takes {
+    seconds: u64,
+}
+
+impl Task for Takes {
+    type Output = u64;
+    const NAME: &'static str = "fatal.takes";
+
+    fn run(self, cx: &Context) -> Result<u64, Stop> {
+        cx.model(Duration::from_secs(self.seconds))?;
+        Ok(self.seconds)
+    }
+}
+
+impl Job for Fatal {
+    const NAME: &'static str = "fatal";
+    const ABOUT: &'static str = "a task whose holders die";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Takes>();
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let (a, b) = cx.join(Takes { seconds: 60 }, Takes { seconds: 40 })?;
+        Ok(Outcome { checksum: a + b, result: serde_json::Value::Null })
+    }
+}
+
+/// What the job's coordinator counts deaths by: each holder's death is told by the task's owner, once, with the task's
+/// path; the deaths of others are not.
+#[test]
+fn an_owner_tells_which_tasks_the_dead_held_of_it() {
+    for seed in 1..=3 {
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let expected = Rc::new(RefCell::new(Vec::new()));
+        let (tell, expect) = (told.clone(), expected.clone());
+        let shape = shape(&[3, 3], seed, RESULTS_BYTES);
+        let run = run_scripted(&shape, Fatal, move |hands| async move {
+            let mut alive = hands.nodes();
+            let root = alive.remove(0);
+            sleep(Duration::from_secs(2)).await;
+            for round in 0..4 {
+                let holds = |node: &NodeId| {
+                    let tasks = hands.statistics(node).counters.tasks;
+                    tasks.stolen_local + tasks.stolen_wide > 0
+                };
+                // One dies that does not hold it, and three that do.
+                let at = alive.iter().position(|node| holds(node) == (round > 0)).expect("one");
+                let node = alive.remove(at);
+                hands.crash(node.as_str());
+                sleep(VERDICT).await;
+                hands.declare_lost(&[node.as_str()]);
+                let task = HeldTask { path: TaskPath(vec![1]), name: "fatal.takes".into() };
+                let loss = Loss { node, incarnation: Incarnation(1), tasks: vec![task] };
+                expect.borrow_mut().extend((round > 0).then_some(loss));
+                let losses = || {
+                    hands.nodes().into_iter().map(|node| (node.clone(), hands.take_losses(&node)))
+                };
+                for (owner, losses) in losses() {
+                    assert!(owner == root || losses.is_empty());
+                    tell.borrow_mut().extend(losses);
+                }
+                sleep(Duration::from_secs(2)).await;
+            }
+        });
+        assert_eq!(run.outcome.expect("no failure").checksum, 100, "seed {seed}");
+        // A panic in the script would not fail the test.
+        assert_eq!(expected.borrow().len(), 3, "seed {seed}");
+        assert_eq!(told.take(), expected.take(), "seed {seed}");
+        assert_eq!(run.total.counters.tasks.reclaimed, 3, "seed {seed}");
     }
 }

@@ -3,6 +3,7 @@
 //! Must not know how anything is decided.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -285,7 +286,7 @@ impl Coordinator {
             crashes: std::mem::take(&mut adapt.crashes),
             links: adapt.links(),
             offers: offers.collect(),
-            progress: *self.progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+            progress: self.told.lock().unwrap_or_else(PoisonError::into_inner).progress,
         }
     }
 

@@ -16,11 +16,11 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Patience, View};
+use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, Remote};
-use springtide_runtime::work::{Engine, Note, Outcome, Registry, RootEnd};
+use springtide_runtime::work::{Engine, Loss, Note, Outcome, Registry, RootEnd};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -31,11 +31,13 @@ use crate::cluster::{
     FinishCluster, Silent,
 };
 use crate::job::{
-    CLIENT, Cancel, ClusterReport, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
-    MemberLost, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
+    CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
+    JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, WORKER, cluster_coordinator_name,
+    coordinator_name,
 };
+use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
-use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, Scheduler};
+use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, RootAdvanced, Scheduler};
 use crate::worker::{Bequest, KeptRoot, NewView, Worker, workers_by_cluster};
 
 /// How long all workers may take to join.
@@ -46,6 +48,8 @@ const FINISH_DEADLINE: Duration = Duration::from_secs(45);
 const NOTE_DEADLINE: Duration = Duration::from_secs(120);
 /// How long a node may take to take in a view.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
+/// How far the root got is told to the scheduler at most this often.
+const ADVANCE_EVERY: Duration = Duration::from_secs(1);
 /// Progress notes are sent at most this often.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -84,6 +88,8 @@ pub struct Succession {
     pub handed: bool,
     /// What it left for this node, if it did.
     pub bequest: Option<Bequest>,
+    /// The members of the last view that are none any more, the lost node among them.
+    pub gone: BTreeMap<NodeId, Member>,
     /// The job's nodes of which this node knows nothing: granted, and never told of the job.
     pub strangers: BTreeMap<NodeId, Incarnation>,
 }
@@ -117,6 +123,15 @@ pub enum Reported {
 enum Outgoing {
     Note(NoteKind),
     End(Box<JobEnded>, JobOver),
+}
+
+/// What the root told of its advance.
+#[derive(Debug, Default)]
+struct RootTold {
+    /// The last word.
+    progress: Option<Progress>,
+    /// How far it got.
+    reached: Reached,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,8 +170,11 @@ pub struct Coordinator {
     adaptation: adapt::Adaptation,
     checkpoints: succeed::Checkpoints,
     moving: Option<handover::Moving>,
-    /// As the root last told.
-    progress: Arc<Mutex<Option<Progress>>>,
+    /// Of tasks that nodes died holding.
+    poison: Poison,
+    told: Arc<Mutex<RootTold>>,
+    /// How far the root got, as the scheduler was told.
+    reached_told: Reached,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
 }
@@ -172,6 +190,7 @@ impl Coordinator {
             None
         });
         let settings = spec.params.settings.clone();
+        let poison = Poison::new(spec.params.poison);
         let adaptation = adapt::Adaptation::new(settings, benchmark.flatten());
         let CoordinatorConfig { spec, view, client, scheduler, .. } = config;
         let CoordinatorConfig { registry, engine, recorder, reports: (report, reports), .. } =
@@ -202,7 +221,9 @@ impl Coordinator {
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
             moving: None,
-            progress: Arc::default(),
+            poison,
+            told: Arc::default(),
+            reached_told: Reached::default(),
             out,
             outgoing: Some(outgoing),
         }
@@ -216,6 +237,7 @@ impl Coordinator {
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
             .accepts_from::<MemberLost>(admit::head)
+            .accepts_from::<DiedHolding>(admit::worker)
             .accepts_from::<NodesGranted>(admit::head)
             .accepts_from::<AskLeave>(admit::head)
             .accepts_from::<BetterFree>(admit::head)
@@ -262,6 +284,10 @@ impl Coordinator {
             return;
         }
         let view = self.view.without(gone.iter().copied());
+        let members = gone.iter().filter_map(|node| Some((*node, self.view.members.get(*node)?)));
+        let dead = members.map(|(node, member)| Dead::of(node, member, reason));
+        let lives_on = |cluster: &ClusterId| view.in_cluster(cluster).next().is_some();
+        self.poison.died(dead, lives_on, Instant::now());
         let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
         let (names, left) = (names.join(", "), view.members.len());
         let text = format!("node {names} was lost ({reason}): going on with {left} nodes");
@@ -271,6 +297,35 @@ impl Coordinator {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
             self.start_if_all_joined(ctx);
         }
+    }
+
+    /// Ends the job if a task is to be blamed for deaths.
+    fn look_for_poison(&mut self, ctx: &mut Context<Self>) {
+        if self.phase == Phase::Ending {
+            return;
+        }
+        match self.poison.verdict(Instant::now()) {
+            Verdict::Clean => {}
+            Verdict::Wait(at) => {
+                let after = at.saturating_duration_since(Instant::now());
+                ctx.run_later(after, |coordinator, ctx| coordinator.look_for_poison(ctx));
+            }
+            Verdict::Poisoned(poisoned) => self.end(Err(poisoned.into()), ctx),
+        }
+    }
+
+    /// Tells the scheduler how far the root got, so that what nodes died of before is not laid to it.
+    fn tell_advance(&mut self, ctx: &mut Context<Self>) {
+        let reached = self.told.lock().unwrap_or_else(PoisonError::into_inner).reached;
+        // Nothing to lay to it, or nothing new.
+        if self.spec.params.poison == 0 || !self.reached_told.take_further(reached) {
+            return;
+        }
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let advanced = RootAdvanced { job: self.spec.id, epoch: self.spec.epoch, reached };
+        let request = remote.send(advanced).start();
+        // What does not arrive is contained in what is told next.
+        ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
     /// Members were silent too long: the job goes on without them, and their sites start them anew.
@@ -509,8 +564,9 @@ async fn read_reports(
     coordinator: Addr<Coordinator>,
     recorder: Recorder,
     job: JobId,
-    progress: Arc<Mutex<Option<Progress>>>,
+    told: Arc<Mutex<RootTold>>,
 ) {
+    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
     let mut iterations = Vec::new();
     // Those that a former root told.
     let mut before = 0;
@@ -538,6 +594,8 @@ async fn read_reports(
                 last_iteration = at;
                 let index = before + iterations.len() as u64;
                 iterations.push(took.as_secs_f64());
+                let iterations = index + 1;
+                told().reached.take_further(Reached { iterations, ..Reached::default() });
                 recorder.record_at(
                     Event::IterationDone {
                         job,
@@ -550,8 +608,11 @@ async fn read_reports(
                 NoteKind::Iteration { index, seconds: took.as_secs_f64() }
             }
             Note::Progress { done, total, what } => {
-                let told = Progress { done, total: (total > 0).then_some(total) };
-                *progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+                {
+                    let mut told = told();
+                    told.progress = Some(Progress { done, total: (total > 0).then_some(total) });
+                    told.reached.take_further(Reached { done, ..Reached::default() });
+                }
                 let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
                 if soon && done < total {
                     continue;
@@ -563,6 +624,8 @@ async fn read_reports(
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             Note::Checkpoint(saved) => {
                 let iterations = before + iterations.len() as u64;
+                let checkpoint = saved.seq;
+                told().reached.take_further(Reached { checkpoint, ..Reached::default() });
                 coordinator.do_send(succeed::Checkpointed { saved, iterations });
                 continue;
             }
@@ -618,8 +681,8 @@ impl Actor for Coordinator {
         let job = self.spec.id;
         if let (Some(reports), Some(outgoing)) = (self.reports.take(), self.outgoing.take()) {
             let (out, recorder) = (self.out.clone(), self.recorder.clone());
-            let progress = self.progress.clone();
-            let reading = read_reports(reports, out, ctx.address(), recorder, job, progress);
+            let told = self.told.clone();
+            let reading = read_reports(reports, out, ctx.address(), recorder, job, told);
             ctx.spawn(reading.into_actor(self));
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -634,6 +697,7 @@ impl Actor for Coordinator {
         ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
             coordinator.look_after_clusters(ctx);
         });
+        ctx.run_interval(ADVANCE_EVERY, |coordinator, ctx| coordinator.tell_advance(ctx));
         if self.adapts() {
             let period = self.spec.params.period();
             ctx.run_interval(period, |coordinator, ctx| coordinator.end_period(ctx));
@@ -704,6 +768,17 @@ impl Handler<MemberLost> for Coordinator {
     fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
         let MemberLost { node, reason, .. } = message;
         self.go_on_without(&[node], &reason, Duration::ZERO, ctx);
+    }
+}
+
+impl Handler<DiedHolding> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: DiedHolding, ctx: &mut Self::Context) {
+        for Loss { node, incarnation, tasks } in message.losses {
+            self.poison.held(&node, incarnation, tasks);
+        }
+        self.look_for_poison(ctx);
     }
 }
 

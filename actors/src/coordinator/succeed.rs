@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::NodeId;
+use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::SavedRoot;
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{Coordinator, Phase, Succession};
 use crate::cluster::{ClusterCoordinator, GetMemory};
 use crate::job::{NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
+use crate::poison::Dead;
 use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
 use crate::worker::{Bequest, GetRoot, KeepRoot, KeptRoot, Worker};
@@ -137,8 +138,11 @@ impl Coordinator {
     /// Tells the members of the new epoch, gathers what is left, and starts the root.
     pub(super) fn inherit(&mut self, ctx: &mut Context<Self>) {
         let Some(succession) = self.succeeds.clone() else { return };
-        let Succession { lost, reason, handed, bequest, strangers } = succession;
+        let Succession { lost, reason, handed, bequest, gone, strangers } = succession;
         let me = self.view.coordinator.clone().unwrap_or_else(|| "".into());
+        let dead = gone.iter().map(|(node, member)| Dead::of(node, member, &reason));
+        let lives_on = |cluster: &ClusterId| self.view.in_cluster(cluster).next().is_some();
+        self.poison.died(dead, lives_on, Instant::now());
         self.announce_view(ctx);
         if !handed {
             let text = format!("node {lost} was lost ({reason}): {me} takes its place");

@@ -14,6 +14,7 @@ use springtide_runtime::membership::Member;
 use springtide_runtime::meter::{BenchmarkSpec, Measurement, SpecId};
 use springtide_runtime::remote_message;
 
+use crate::job::Reached;
 use crate::policy::{Offer, Request};
 
 /// To the scheduler, by a job's coordinator: `request.count` nodes *more* than are open already. All else replaces what
@@ -151,6 +152,18 @@ pub struct SpeedsMeasured {
     pub spec: SpecId,
     /// All threads of a node together.
     pub speeds: BTreeMap<NodeId, f64>,
+}
+
+/// To the scheduler, by a job's coordinator: how far the job's root got, as it says itself. Whether that is further than
+/// under earlier epochs the scheduler knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootAdvanced {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// How far.
+    pub reached: Reached,
 }
 
 /// To a job's coordinator: these nodes are the job's. It assigns the job to them itself, or says [`NodeFreed`]. If this
@@ -321,6 +334,7 @@ remote_message! {
     "request-nodes" => RequestNodes -> Result<Requested, Stale>;
     "withdraw-nodes" => WithdrawNodes -> Result<Requested, Stale>;
     "node-freed" => NodeFreed;
+    "root-advanced" => RootAdvanced;
     "get-offers" => GetOffers -> Result<Offers, Stale>;
     "subscribe" => Subscribe;
     "speeds-measured" => SpeedsMeasured;

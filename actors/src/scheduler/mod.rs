@@ -440,6 +440,14 @@ impl Handler<HandOver> for Scheduler {
     }
 }
 
+impl Handler<RootAdvanced> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, advanced: RootAdvanced, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::RootAdvanced(advanced));
+    }
+}
+
 impl Handler<Subscribe> for Scheduler {
     type Result = ();
 

@@ -77,13 +77,16 @@ pub struct RunArgs {
     /// End the run when it takes longer, for example 90s or 10m
     #[arg(id = "run.timeout", long = "timeout", value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
+    /// End the job when so many nodes died holding the same task; 0: never [default: 3]
+    #[arg(id = "run.poison", long = "poison", value_name = "N")]
+    pub poison: Option<u32>,
     /// How often statistics are sent up the tree [default: 10s]
     #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
 }
 
 impl RunArgs {
-    /// Puts what these say of adaptation over the config's.
+    /// Puts what these say of adaptation and poison over the config's.
     pub fn over(&self, mut sources: Sources) -> Sources {
         for (name, value) in &self.set {
             sources = sources.with_flag("--set", &format!("adaptation.{name}"), value);
@@ -91,12 +94,13 @@ impl RunArgs {
         if let Some(mode) = self.mode {
             sources = sources.with_flag("--mode", "adaptation.mode", mode);
         }
-        for (flag, key, nodes) in [
+        for (flag, key, number) in [
             ("--min-nodes", "adaptation.min_nodes", self.min_nodes),
             ("--max-nodes", "adaptation.max_nodes", self.max_nodes),
+            ("--poison", "work.poison", self.poison),
         ] {
-            if let Some(nodes) = nodes {
-                sources = sources.with_flag(flag, key, nodes);
+            if let Some(number) = number {
+                sources = sources.with_flag(flag, key, number);
             }
         }
         sources
@@ -480,7 +484,18 @@ mod tests {
                 .map_err(|error| error.to_string())?;
             Ok::<_, String>(RunArgs::from_arg_matches(&matches).unwrap())
         };
-        let line = ["--start", "1x2", "--mode", "monitor", "--min-nodes", "2", "--max-nodes", "4"];
+        let line = [
+            "--start",
+            "1x2",
+            "--mode",
+            "monitor",
+            "--min-nodes",
+            "2",
+            "--max-nodes",
+            "4",
+            "--poison",
+            "0",
+        ];
         let set = ["--set", "e_min=0.4", "--set", "weights.alpha = 2"];
         let args = run(&[&line[..], &set].concat()).unwrap();
         assert_eq!(args.start, Some(Shape { clusters: 1, nodes: 2, threads: 1 }));
@@ -493,6 +508,7 @@ mod tests {
             ("--mode", "adaptation.mode", "monitor"),
             ("--min-nodes", "adaptation.min_nodes", "2"),
             ("--max-nodes", "adaptation.max_nodes", "4"),
+            ("--poison", "work.poison", "0"),
         ];
         assert_eq!(keys, expected);
         for (bad, told) in [

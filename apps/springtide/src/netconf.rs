@@ -129,6 +129,7 @@ fn work_params(work: &WorkSection) -> JobParams {
         },
         stack_bytes: work.stack.bytes(),
         nesting_bound: work.nesting.get(),
+        poison: work.poison.get(),
         ..JobParams::default()
     }
 }

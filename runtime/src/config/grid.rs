@@ -132,6 +132,9 @@ section! {
         stack: Size = Is("\"16MiB\"");
         /// How many waits of one stack may take unrelated work.
         nesting: Whole<1, 10_000> = Is("32");
+        /// A job ends when so many nodes died holding the same task of it. Nodes that leave in order and clusters lost
+        /// whole do not count. 0: never.
+        poison: Whole<0, 1_000_000> = Is("3");
         /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends at once.
         leave_within: Time = Is("\"30s\"");
     }

@@ -68,7 +68,8 @@ pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
 pub use core::LeaseId;
 pub use engine::{
-    Engine, EngineConfig, FinishedTask, Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot,
+    Engine, EngineConfig, FinishedTask, HeldTask, LOSSES_MAX, Loss, Notes, RESULTS_BYTES, RootEnd,
+    RootLeft, StopRoot,
 };
 pub use metering::MeteringSettings;
 pub use pool::{

@@ -382,7 +382,7 @@ impl Pool {
         self.shared.reclaim(lease)
     }
 
-    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> usize {
+    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, Identity)> {
         self.shared.reclaim_from(lost)
     }
 

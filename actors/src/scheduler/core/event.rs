@@ -11,8 +11,8 @@ use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, MemberSilent, NodeFreed,
-    Registered, RequestNodes, SpeedsMeasured, Submit, SubmitError, Subscribe, TakeOver,
-    WithdrawNodes,
+    Registered, RequestNodes, RootAdvanced, SpeedsMeasured, Submit, SubmitError, Subscribe,
+    TakeOver, WithdrawNodes,
 };
 
 /// What the scheduler hears.
@@ -160,6 +160,8 @@ pub enum Event {
         /// Whether it coordinates the job now.
         answer: Result<(), String>,
     },
+    /// A job's root got further than before.
+    RootAdvanced(RootAdvanced),
     /// [`Core::due`](super::Core::due) has come.
     Tick,
 }

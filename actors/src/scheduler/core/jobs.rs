@@ -17,7 +17,14 @@ use crate::scheduler::{Freed, Granted, JobState, MemberSilent, NodeFreed, Submit
 const VOTE: Duration = Duration::from_secs(10);
 
 impl Core {
-    pub(super) fn lost(&mut self, id: &NodeId, reason: &str, returns: bool, out: &mut Vec<Action>) {
+    pub(super) fn lost(
+        &mut self,
+        id: &NodeId,
+        reason: &str,
+        returns: bool,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
         node.state = if returns { State::Starting } else { State::Broken };
@@ -27,6 +34,8 @@ impl Core {
         if !held.let_go(id) {
             return self.end_if_empty(job); // it was being released
         }
+        self.member_died(job, id, reason, now);
+        let Some(held) = self.jobs.get_mut(&job) else { return };
         if let (JobState::Running, Some(coordinator)) = (held.state, &held.view.coordinator)
             && coordinator != id
         {
@@ -36,7 +45,7 @@ impl Core {
         }
         if held.state == JobState::Running {
             if held.view.coordinator.is_some() {
-                self.coordinator_lost(job, id, reason, out);
+                self.coordinator_lost(job, id, reason, now, out);
             }
             // Else another is being sought, and is told of those that live.
             return;
@@ -74,12 +83,14 @@ impl Core {
         held.let_go(&id);
         node.state = State::Starting;
         node.reason = Some(reason.clone());
+        self.member_died(job, &id, &reason, now);
+        let Some(node) = self.nodes.get(&id) else { return };
         let (cluster, nodes) = (node.cluster.clone(), vec![id]);
         let lost = nodes.clone();
         let why = reason.clone();
         out.push(Action::Replace { cluster, nodes, program: None, reason });
         match lost.first().filter(|_| coordinates) {
-            Some(lost) => self.coordinator_lost(job, lost, &why, out),
+            Some(lost) => self.coordinator_lost(job, lost, &why, now, out),
             None => self.end_if_empty(job),
         }
     }

@@ -35,7 +35,8 @@ use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
 use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit};
-use crate::job::JobError;
+use crate::job::{JobError, Reached};
+use crate::poison::Poison;
 
 /// A job that has nodes.
 #[derive(Debug)]
@@ -69,6 +70,12 @@ struct Job {
     since: Option<Instant>,
     /// Clusters that do not hear the coordinator, and when they said so.
     unheard_by: BTreeMap<ClusterId, Instant>,
+    /// Of its root alone, which nodes died holding.
+    poison: Poison,
+    /// When to look whether the root is to be blamed.
+    blame_at: Option<Instant>,
+    /// The furthest that any of its roots got.
+    reached: Reached,
 }
 
 impl Job {
@@ -93,6 +100,9 @@ impl Job {
             orphaned: None,
             since: None,
             unheard_by: BTreeMap::new(),
+            poison: Poison::patient(submit.params.poison),
+            blame_at: None,
+            reached: Reached::default(),
         }
     }
 
@@ -139,9 +149,9 @@ impl Core {
             Event::SiteUp { cluster, nodes, starts_programs } => {
                 self.site_up(cluster, nodes, starts_programs);
             }
-            Event::Registered(life) => self.registered(life, &mut out),
+            Event::Registered(life) => self.registered(life, now, &mut out),
             Event::NodeLost { node, reason, returns } => {
-                self.lost(&node, &reason, returns, &mut out)
+                self.lost(&node, &reason, returns, now, &mut out)
             }
             Event::Submit { job, epoch, submit } => {
                 let (waits_for, blocked) = (String::new(), false);
@@ -172,13 +182,15 @@ impl Core {
             Event::Drain { drain, order } => self.drain(drain, order, now, &mut out),
             Event::Undrain { nodes } => self.undrain(&nodes, &mut out),
             Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
-            Event::HandOver(order) => self.hand_over(&order, &mut out),
+            Event::HandOver(order) => self.hand_over(&order, now, &mut out),
             Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, &mut out),
             Event::TookOver { job, node, answer } => {
                 self.took_over(job, &node, answer, &mut out);
             }
+            Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
             Event::Tick => {}
         }
+        self.blame_roots(now, &mut out);
         // Whole jobs come before the wishes of those that run.
         self.serve_queue(&mut out);
         self.serve_requests(now, &mut out);
@@ -193,7 +205,8 @@ impl Core {
         let opens =
             self.jobs.values().flat_map(|job| [job.open.not_before, job.open.measure_until]);
         let marks = self.nodes.values().filter_map(|node| node.drain.as_ref());
-        opens.chain(marks.map(|mark| mark.not_before)).flatten().min()
+        let blames = self.jobs.values().map(|job| job.blame_at);
+        opens.chain(marks.map(|mark| mark.not_before)).chain(blames).flatten().min()
     }
 
     /// How things are.

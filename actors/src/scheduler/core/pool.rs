@@ -126,7 +126,7 @@ impl Core {
         self.sites.insert(cluster, Site { nodes: nodes.into_iter().collect(), starts_programs });
     }
 
-    pub(super) fn registered(&mut self, life: Registered, out: &mut Vec<Action>) {
+    pub(super) fn registered(&mut self, life: Registered, now: Instant, out: &mut Vec<Action>) {
         let Some(node) = self.nodes.get(&life.node) else {
             return; // of no site: nobody would start or stop it
         };
@@ -136,7 +136,7 @@ impl Core {
             }
             if known.incarnation < life.incarnation && !node.is_empty() {
                 let reason = "it was started anew".to_owned();
-                self.lost(&life.node.clone(), &reason, true, out);
+                self.lost(&life.node.clone(), &reason, true, now, out);
             }
         }
         let Some(node) = self.nodes.get_mut(&life.node) else { return };

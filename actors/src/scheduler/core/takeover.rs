@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_runtime::id::{Epoch, JobId, NodeId, TaskPath};
+use springtide_runtime::work::HeldTask;
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
 use super::request::Open;
 use crate::job::JobError;
-use crate::scheduler::{HandOver, JobState, TakeOver};
+use crate::poison::{Dead, Verdict};
+use crate::scheduler::{HandOver, JobState, RootAdvanced, TakeOver};
 
 /// A job that has no coordinator at the moment.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(super) struct Orphaned {
     asked: Option<NodeId>,
     /// The members that it was told of.
     told: BTreeSet<NodeId>,
+    /// Nobody is asked before it is known whether the root itself is to be blamed.
+    held_up: bool,
 }
 
 impl Orphaned {
@@ -45,13 +49,14 @@ impl Core {
         id: JobId,
         lost: &NodeId,
         reason: &str,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
-        self.seek_coordinator(id, lost.clone(), reason.to_owned(), None, out);
+        self.seek_coordinator(id, (lost.clone(), reason.to_owned()), None, now, out);
     }
 
     /// A coordinator whose root has stopped wants another node to take its place.
-    pub(super) fn hand_over(&mut self, order: &HandOver, out: &mut Vec<Action>) {
+    pub(super) fn hand_over(&mut self, order: &HandOver, now: Instant, out: &mut Vec<Action>) {
         let HandOver { job: id, epoch, to, reason } = order;
         if self.check(*id, *epoch).is_err() {
             return;
@@ -59,15 +64,15 @@ impl Core {
         let coordinator = self.jobs.get(id).and_then(|job| job.view.coordinator.clone());
         // Else it is lost, and another is being sought already.
         let Some(from) = coordinator else { return };
-        self.seek_coordinator(*id, from, reason.clone(), Some(to.clone()), out);
+        self.seek_coordinator(*id, (from, reason.clone()), Some(to.clone()), now, out);
     }
 
     fn seek_coordinator(
         &mut self,
         id: JobId,
-        lost: NodeId,
-        reason: String,
+        (lost, reason): (NodeId, String),
         heir: Option<NodeId>,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -76,8 +81,66 @@ impl Core {
         job.grants.clear();
         job.view.coordinator = None;
         let (tried, told) = (BTreeSet::new(), BTreeSet::new());
-        job.orphaned = Some(Orphaned { lost, reason, heir, tried, asked: None, told });
-        self.find_coordinator(id, out);
+        // Else the root would go on killing while it is being judged.
+        let held_up = job.blame_at.is_some() && job.poison.verdict(now) != Verdict::Clean;
+        job.orphaned = Some(Orphaned { lost, reason, heir, tried, asked: None, told, held_up });
+        if !held_up {
+            self.find_coordinator(id, out);
+        }
+    }
+
+    /// A member is dead, and is no member any more. If it ran the root, that may be what it died of.
+    pub(super) fn member_died(&mut self, id: JobId, node: &NodeId, reason: &str, now: Instant) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(known) = self.nodes.get(node) else { return };
+        let Some(life) = &known.life else { return };
+        let (incarnation, cluster) = (life.incarnation, known.cluster.clone());
+        let leaving = known.drain.is_some();
+        let dead =
+            Dead { node: node.clone(), incarnation, cluster, reason: reason.to_owned(), leaving };
+        let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
+        let clusters: BTreeSet<_> = job.members.iter().filter_map(of).collect();
+        job.poison.died([dead], |cluster| clusters.contains(cluster), now);
+        if job.view.coordinator.as_ref() == Some(node) {
+            let task = HeldTask { path: TaskPath::root(), name: job.name.clone() };
+            job.poison.held(node, incarnation, vec![task]);
+            job.blame_at = Some(now);
+        }
+    }
+
+    /// A job's root got somewhere: if it got further than any before it, the others did not die of what it does.
+    pub(super) fn root_advanced(&mut self, advanced: &RootAdvanced) {
+        let RootAdvanced { job: id, epoch, reached } = advanced;
+        if self.check(*id, *epoch).is_err() {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        if job.reached.take_further(*reached) {
+            job.poison.absolve(&TaskPath::root());
+        }
+    }
+
+    /// Ends the jobs whose roots several nodes died of. The others go on.
+    pub(super) fn blame_roots(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let due = self.jobs.iter().filter(|(_, job)| due(job.blame_at)).map(|(&id, _)| id);
+        for id in due.collect::<Vec<_>>() {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            job.blame_at = None;
+            if job.state != JobState::Running {
+                continue;
+            }
+            match job.poison.verdict(now) {
+                Verdict::Clean => {
+                    let held_up = job.orphaned.as_mut().map(|orphaned| &mut orphaned.held_up);
+                    if held_up.is_some_and(std::mem::take) {
+                        self.find_coordinator(id, out);
+                    }
+                }
+                Verdict::Wait(at) => job.blame_at = Some(at),
+                Verdict::Poisoned(poisoned) => self.fail(id, poisoned.into(), None, out),
+            }
+        }
     }
 
     fn find_coordinator(&mut self, id: JobId, out: &mut Vec<Action>) {

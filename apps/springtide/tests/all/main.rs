@@ -6,4 +6,5 @@ mod cli;
 mod drains;
 mod grids;
 mod malleable;
+mod poison;
 mod support;

@@ -691,12 +691,12 @@ impl Shared {
     /// not there.
     pub(crate) fn reclaim(&self, id: LeaseId) -> bool {
         let Some(lease) = lock(&self.leases).take(id) else { return false };
-        self.requeue(lease);
+        self.requeue(lease.slot);
         true
     }
 
-    /// Takes back everything leased to a thief that `lost` matches. Returns how many.
-    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> usize {
+    /// Takes back everything leased to a thief that `lost` matches. Returns what it was, and who had it.
+    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, Identity)> {
         let mut taken = Vec::new();
         {
             let mut leases = lock(&self.leases);
@@ -708,17 +708,21 @@ impl Shared {
                 }
             }
         }
-        let count = taken.len();
-        taken.into_iter().for_each(|lease| self.requeue(lease));
-        count
+        let requeued = taken.into_iter().map(|lease| {
+            let Lease { slot, task, thief } = lease;
+            self.requeue(slot);
+            (thief, task)
+        });
+        requeued.collect()
     }
 
-    fn requeue(&self, lease: Lease) {
+    /// The slot must have been leased, and its lease taken out of the table by the caller.
+    fn requeue(&self, slot: SlotPointer) {
         // SAFETY: the lease was taken out of the table, so the slot is in our hands; it goes into the injector whole.
-        let header = unsafe { lease.slot.0.as_ref() };
+        let header = unsafe { slot.0.as_ref() };
         let owner = header.owner;
         header.state.store(state::QUEUED, Ordering::SeqCst);
-        self.inject(Injected::Slot(lease.slot));
+        self.inject(Injected::Slot(slot));
         self.wake_owner(owner, u32::MAX);
     }
 

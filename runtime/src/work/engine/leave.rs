@@ -171,9 +171,13 @@ impl Inner {
         // Told before what it held is queued again, so that whoever takes that from here knows.
         self.tell_of(orphans);
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
-        if reclaimed > 0 {
-            self.state().counters.tasks.reclaimed += reclaimed as u64;
-            tracing::info!(%node, why, reclaimed, "took back what a lost node held");
+        if !reclaimed.is_empty() {
+            let count = reclaimed.len();
+            let mut state = self.state();
+            state.counters.tasks.reclaimed += count as u64;
+            state.losses.note(reclaimed);
+            drop(state);
+            tracing::info!(%node, why, reclaimed = count, "took back what a lost node held");
         }
         self.poke.notify_one();
     }

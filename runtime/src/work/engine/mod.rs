@@ -6,6 +6,7 @@
 mod host;
 mod inbox;
 mod leave;
+mod losses;
 mod reuse;
 mod root;
 
@@ -44,6 +45,9 @@ use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
 use crate::wire::{self, Kind};
+
+use losses::Losses;
+pub use losses::{HeldTask, LOSSES_MAX, Loss};
 
 /// Tasks named by one message about orphans, and leases by one audit: well under the kinds' caps.
 const ORPHANS_A_MESSAGE: usize = 1000;
@@ -149,6 +153,8 @@ struct State {
     /// What a link that broke gave back and must reach its node if that lives, in order.
     parked: BTreeMap<NodeId, Vec<(Kind, Bytes)>>,
     next_ticket: u64,
+    /// What nodes held of this one when they were lost, until somebody asks.
+    losses: Losses,
     /// What the network had no room for, in order.
     unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
     counters: Counters,
@@ -355,6 +361,7 @@ impl Engine {
             probe_at: None,
             parked: BTreeMap::new(),
             next_ticket: 0,
+            losses: Losses::default(),
             unsent: VecDeque::new(),
             counters: Counters::default(),
             latencies: Histograms::default(),
@@ -483,6 +490,12 @@ impl Engine {
             }
             tokio::time::sleep(LEAVE_LOOK).await;
         }
+    }
+
+    /// What nodes that are members no more had of this node, since the last time: at most [`LOSSES_MAX`] tasks. Of nodes
+    /// that left in order too, if they kept anything.
+    pub fn take_losses(&self) -> Vec<Loss> {
+        self.0.state().losses.take()
     }
 
     /// What was counted and measured here since the start; with `latencies`, those since the last time.

@@ -4,6 +4,7 @@
 mod choice;
 mod drains;
 mod histories;
+mod poison;
 mod requests;
 
 use std::path::PathBuf;

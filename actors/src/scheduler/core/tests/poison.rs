@@ -1,0 +1,145 @@
+//! Roots that nodes die of, one after the other.
+
+use std::time::Duration;
+
+use super::*;
+use crate::job::Reached;
+use crate::poison::CLUSTER_WITHIN;
+use crate::scheduler::{Drain, RootAdvanced};
+
+const JOB: JobId = JobId(1);
+
+/// A job on three nodes of each of two clusters.
+fn running(poison: u32) -> Grid {
+    let mut grid = Grid::of(3, OURS);
+    let params = JobParams { poison, ..JobParams::default() };
+    grid.submit(Submit { params, ..submit(None, OURS, None) });
+    grid.accept(1, &["ams-1", "ams-2", "ams-3", "del-1", "del-2", "del-3"]);
+    grid
+}
+
+impl Grid {
+    fn root(&self) -> NodeId {
+        self.core.jobs[&JOB].view.coordinator.clone().unwrap()
+    }
+
+    fn dies(&mut self, node: &NodeId) -> Vec<String> {
+        let reason = "its process ended (signal 6); its last lines:\n    overflow".to_owned();
+        self.put(Event::NodeLost { node: node.clone(), reason, returns: true })
+    }
+
+    /// The root's node dies, and another takes its place.
+    fn root_dies(&mut self) -> NodeId {
+        let root = self.root();
+        let told = self.dies(&root);
+        if self.core.jobs[&JOB].blame_at.is_none() {
+            assert!(told[0].starts_with("epoch after"), "{told:?}");
+            self.succeed();
+        } else {
+            // Nobody is to die of it while it is being judged.
+            assert_eq!(told, [""; 0]);
+        }
+        root
+    }
+
+    fn succeed(&mut self) {
+        let epoch = Ok(Epoch(self.core.jobs[&JOB].epoch.0 + 1));
+        let told = self.core.handle(Event::EpochIssued { job: JOB, epoch }, self.now);
+        let [Action::TakeOver { node, .. }] = &told[..] else { panic!("{told:?}") };
+        self.put(Event::TookOver { job: JOB, node: node.clone(), answer: Ok(()) });
+    }
+
+    fn advance(&mut self, reached: Reached) {
+        let epoch = self.core.jobs[&JOB].epoch;
+        self.put(Event::RootAdvanced(RootAdvanced { job: JOB, epoch, reached }));
+    }
+
+    /// What comes of it once it is known whether a cluster was lost.
+    fn later(&mut self) -> Vec<String> {
+        while let Some(at) = self.core.due() {
+            self.now = self.now.max(at);
+            let told = self.put(Event::Tick);
+            if !told.is_empty() {
+                return told;
+            }
+        }
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_root_that_three_nodes_died_of_ends_the_job_with_their_last_lines() {
+    let mut grid = running(3);
+    let mut died = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(grid.later(), [""; 0]);
+        grid.now += Duration::from_secs(1);
+        died.push(grid.root_dies());
+    }
+    let told = grid.later();
+    let ended = "ended job-1: 3 nodes died holding the root of fib (/), so it is blamed:";
+    assert!(told[0].starts_with(ended), "{told:?}");
+    for node in died {
+        let words = format!("{node}: its process ended (signal 6); its last lines:\n    overflow");
+        assert!(told[0].contains(&words), "{told:?}");
+    }
+    assert!(told[1..].iter().all(|told| told.starts_with("release job-1")), "{told:?}");
+}
+
+#[test]
+fn what_is_no_poison() {
+    let done = |done| Reached { done, ..Reached::default() };
+    /// What happens before the n-th death.
+    type Before = fn(&mut Grid, u64);
+    let cases: [(&str, u32, Before); 5] = [
+        ("switched off", 0, |_, _| {}),
+        ("allowed", 4, |_, _| {}),
+        ("it gets further each time", 3, |grid, n| {
+            grid.advance(Reached { checkpoint: n, ..Reached::default() });
+        }),
+        ("its node was told to leave", 3, |grid, _| {
+            let (nodes, reason) = (vec![grid.root()], "maintenance".to_owned());
+            let order = Drain { nodes, reason, deadline_ms: None, life: None };
+            grid.put(Event::Drain { drain: 1, order });
+        }),
+        ("it got further in between", 3, |grid, n| {
+            if n == 1 {
+                grid.advance(Reached { iterations: 1, ..Reached::default() });
+            }
+        }),
+    ];
+    for (what, limit, before) in cases {
+        let mut grid = running(limit);
+        for n in 0..3 {
+            before(&mut grid, n);
+            grid.root_dies();
+            grid.now += Duration::from_secs(1);
+        }
+        assert!(grid.later().iter().all(|told| !told.starts_with("ended")), "{what}");
+    }
+    // As far as before is no further.
+    let mut grid = running(3);
+    for _ in 0..3 {
+        grid.advance(done(5));
+        grid.root_dies();
+    }
+    assert!(grid.later()[0].starts_with("ended job-1: 3 nodes died"));
+}
+
+#[test]
+fn a_root_that_is_lost_with_its_whole_cluster_is_not_blamed() {
+    let mut grid = running(2);
+    let first = grid.root_dies();
+    grid.now += CLUSTER_WITHIN;
+    assert_eq!(grid.later(), [""; 0]);
+    let (root, others) = (grid.root(), ["del-1", "del-2", "del-3"]);
+    assert!(first.as_str().starts_with("ams") && root.as_str().starts_with("del"));
+    grid.root_dies();
+    for node in others.map(NodeId::from).iter().filter(|node| **node != root) {
+        grid.now += Duration::from_secs(1);
+        grid.dies(node);
+    }
+    assert_eq!(grid.later(), ["epoch after 2 for job-1"]);
+    grid.succeed();
+    assert!(grid.root().as_str().starts_with("ams"));
+}

@@ -1,0 +1,73 @@
+//! A program whose one task ends the process of every node that runs it: what poison looks like.
+//!
+//! ```text
+//! cargo run -p springtide --example deadly -- run deadly --clusters 1x5
+//! ```
+//!
+//! Its site starts each such node anew, and the others go on; without the count of deaths by task they would die in turn, again
+//! and again. A job that calls foreign code which may end its process should do so in a process of its own, and fail by `?`.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
+
+/// The job: its root's node is busy with one task while another node takes the deadly one.
+#[derive(Args, Serialize, Deserialize)]
+struct Deadly {
+    /// So long the harmless task computes, in seconds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+impl Job for Deadly {
+    const NAME: &'static str = "deadly";
+    const ABOUT: &'static str = "Ends every node that takes its second task";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Harmless>().task::<Abort>();
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        cx.join(Harmless { seconds: self.seconds }, Abort)?;
+        Ok(Outcome { checksum: 0, result: serde_json::Value::Null })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Harmless {
+    seconds: u64,
+}
+
+impl Task for Harmless {
+    type Output = ();
+    const NAME: &'static str = "deadly.harmless";
+
+    fn run(self, cx: &Context) -> Result<(), Stop> {
+        let until = Instant::now() + Duration::from_secs(self.seconds);
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            cx.check()?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Abort;
+
+impl Task for Abort {
+    type Output = ();
+    const NAME: &'static str = "deadly.abort";
+
+    fn run(self, _: &Context) -> Result<(), Stop> {
+        eprintln!("this is the deadly task");
+        std::process::abort();
+    }
+}
+
+fn main() -> ExitCode {
+    springtide::App::new("deadly", "1.0").job::<Deadly>().main()
+}
