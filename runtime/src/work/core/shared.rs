@@ -14,6 +14,7 @@ use super::deque::{Deque, Steal};
 use super::fence::Fences;
 use super::round::{RootClock, Round};
 use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state};
+use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
 use crate::work::pool::{Host, Recalled, Seam};
@@ -130,6 +131,8 @@ pub(crate) struct Counts {
     pub(crate) taken_here: AtomicU64,
     /// How often a finished result lay under unrelated work, and the longest nesting.
     pub(crate) nesting_max: AtomicU32,
+    /// Outputs of long tasks that were kept while their parents ran.
+    pub(crate) kept: AtomicU64,
     /// Work units of the tasks that ended here; absent where they are not counted.
     pub(crate) units: Option<UnitCounter>,
 }
@@ -146,6 +149,7 @@ impl Counts {
 pub(crate) struct ThreadShared {
     pub(crate) deque: Deque<Header>,
     pub(crate) counts: Counts,
+    pub(crate) watch: Watch,
     pub(crate) account: SharedAccount,
     asleep: AtomicBool,
     /// When it was called for work while it slept: microseconds since the pool's start, plus one; 0 if it was not.
@@ -176,6 +180,8 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
+    /// Tasks that ran at least so long, in microseconds, are kept: see `watch`. Absent where none is.
+    pub(crate) keep_least_us: Option<u64>,
     fork_time: Duration,
     start: Instant,
 }
@@ -193,6 +199,7 @@ impl Shared {
         registry: Arc<Registry>,
         nesting_bound: u32,
         fork_time: Option<Duration>,
+        work_floor: Duration,
     ) -> Self {
         let fences = Fences::of_process();
         let threads = accounts
@@ -200,6 +207,7 @@ impl Shared {
             .map(|account| ThreadShared {
                 deque: Deque::new(fences),
                 counts: Counts::default(),
+                watch: Watch::default(),
                 account,
                 asleep: AtomicBool::new(false),
                 called_us: AtomicU64::new(0),
@@ -223,6 +231,7 @@ impl Shared {
             host,
             registry,
             nesting_bound,
+            keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
             fork_time: fork_time.unwrap_or_default(),
             start: Instant::now(),
         }
@@ -259,6 +268,11 @@ impl Shared {
         &self.signals.0
     }
 
+    /// Microseconds since the pool's start.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
     // --- halting ---
 
     /// Stops all work of the pool.
@@ -272,6 +286,9 @@ impl Shared {
     pub(crate) fn halt_tree(&self, base: &Base, reason: Halt) {
         base.halt(reason);
         self.signals.0.fetch_or(TREE_HALTED, Ordering::SeqCst);
+        if reason == Halt::Leave {
+            self.watch_leaving();
+        }
         self.wake_all();
     }
 
@@ -375,7 +392,7 @@ impl Shared {
             self.seam.park(thread as usize, timeout);
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {
-                let now_us = self.start.elapsed().as_micros() as u64 + 1;
+                let now_us = self.now_us() + 1;
                 self.host.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
             }
         }
@@ -430,7 +447,7 @@ impl Shared {
 
     /// Wakes a sleeping thread because there is work.
     fn call(&self, thread: u32) {
-        let now_us = self.start.elapsed().as_micros() as u64 + 1;
+        let now_us = self.now_us() + 1;
         self.threads[thread as usize].called_us.store(now_us, Ordering::Relaxed);
         self.seam.unpark(thread as usize);
     }
@@ -698,7 +715,7 @@ impl Shared {
             && leaves
         {
             let place = Place { identity: task.clone(), holder: thief.clone() };
-            base.keep(|left| left.leased.push(place));
+            base.goes_on(place);
         }
         header.state.store(state::ABANDONED, Ordering::Release);
         drop(leases);
