@@ -156,6 +156,9 @@ pub(crate) struct ThreadShared {
     called_us: AtomicU64,
     /// Index of the lease it waits for, plus one; 0 for none.
     pub(crate) awaits: AtomicU32,
+    /// How many pieces of work had been injected when it last looked and found only such as it may not begin; 0 if it did
+    /// not.
+    passed_over: AtomicU64,
     /// Whether it looks for work of any kind.
     pub(crate) hungry: AtomicBool,
 }
@@ -168,6 +171,8 @@ pub(crate) struct Shared {
     fences: Fences,
     pub(crate) threads: Box<[ThreadShared]>,
     injector: Mutex<VecDeque<Injected>>,
+    /// Pieces of work ever put there; counted when each is there.
+    injections: AtomicU64,
     sleepers: Mutex<Sleepers>,
     leases: Mutex<Leases>,
     halt_reason: AtomicU32,
@@ -212,6 +217,7 @@ impl Shared {
                 asleep: AtomicBool::new(false),
                 called_us: AtomicU64::new(0),
                 awaits: AtomicU32::new(0),
+                passed_over: AtomicU64::new(0),
                 hungry: AtomicBool::new(false),
             })
             .collect();
@@ -220,6 +226,7 @@ impl Shared {
             fences,
             threads,
             injector: Mutex::default(),
+            injections: AtomicU64::new(0),
             sleepers: Mutex::default(),
             leases: Mutex::default(),
             halt_reason: AtomicU32::new(0),
@@ -414,7 +421,11 @@ impl Shared {
     /// its own later.
     fn has_visible_work(&self, thread: u32) -> bool {
         let others = self.threads.iter().enumerate().filter(|(at, _)| *at != thread as usize);
-        !lock(&self.injector).is_empty() || others.into_iter().any(|(_, t)| !t.deque.looks_empty())
+        // A thread that stayed awake for what it may not begin would spin; it looks again when more comes, or a while later.
+        let passed_over = self.threads[thread as usize].passed_over.load(Ordering::Relaxed);
+        let injected = self.injections.load(Ordering::SeqCst) != passed_over;
+        (injected && !lock(&self.injector).is_empty())
+            || others.into_iter().any(|(_, t)| !t.deque.looks_empty())
     }
 
     /// Work was made: one sleeper, or else the waiting thieves of other nodes, should know.
@@ -496,7 +507,11 @@ impl Shared {
     // --- the injector ---
 
     pub(crate) fn inject(&self, work: Injected) {
-        lock(&self.injector).push_back(work);
+        {
+            let mut injector = lock(&self.injector);
+            injector.push_back(work);
+            self.injections.fetch_add(1, Ordering::SeqCst);
+        }
         fence(Ordering::SeqCst);
         if self.signals() & WANTED != 0 {
             let thread = lock(&self.sleepers).threads.pop();
@@ -508,9 +523,12 @@ impl Shared {
 
     /// Takes any piece of injected work that this thread may begin.
     pub(crate) fn take_any_injected(&self, thread: u32) -> Option<Injected> {
+        let passed_over = &self.threads[thread as usize].passed_over;
+        passed_over.store(0, Ordering::Relaxed);
         if self.signals() & RECOVER == 0 {
             return self.take_injected(|_| true);
         }
+        let injections = self.injections.load(Ordering::SeqCst);
         let mut not_now = Vec::new();
         let taken = loop {
             let work = self.take_injected(|_| true);
@@ -524,6 +542,9 @@ impl Shared {
             }
             break work;
         };
+        if taken.is_none() && !not_now.is_empty() {
+            passed_over.store(injections, Ordering::Relaxed);
+        }
         // Whoever waits for one of them, or another thread, takes it.
         lock(&self.injector).extend(not_now);
         taken
