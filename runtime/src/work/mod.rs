@@ -71,6 +71,7 @@ pub use engine::{Engine, EngineConfig, Notes, RESULTS_BYTES};
 pub use metering::MeteringSettings;
 pub use pool::{
     Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, SavedRoot, Seam,
+    WORK_FLOOR,
 };
 pub use recover::Identity;
 pub use registry::{JobEntry, Registry, encode_job};

@@ -131,6 +131,11 @@ impl Base {
         self.remains().told.insert(path);
     }
 
+    /// The outputs kept so far, for another that begins the tree anew while it still runs.
+    pub(crate) fn kept(&self) -> Vec<Kept> {
+        self.remains().kept.iter().cloned().collect()
+    }
+
     /// What was kept.
     pub(crate) fn take_left(&self) -> Left {
         let Remains { kept, leased, .. } = std::mem::take(&mut *self.remains());

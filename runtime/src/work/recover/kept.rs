@@ -66,6 +66,11 @@ impl KeptOutputs {
     }
 
     /// All of them, in order of path.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Kept> {
+        self.by_path.values().map(|(_, kept)| kept)
+    }
+
+    /// As [`KeptOutputs::iter`].
     pub(crate) fn into_vec(self) -> Vec<Kept> {
         self.by_path.into_values().map(|(_, kept)| kept).collect()
     }
