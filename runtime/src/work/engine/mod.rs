@@ -1028,7 +1028,18 @@ impl Inner {
             }
             return;
         }
-        let stolen = self.state().stolen.remove(&(from.node.clone(), abandon.lease));
+        let stolen = {
+            let mut state = self.state();
+            let key = (from.node.clone(), abandon.lease);
+            match state.stolen.get_mut(&key) {
+                // Its owner gives it up, others have taken it over.
+                Some(stolen) if !stolen.adopters.is_empty() => {
+                    stolen.orphan = true;
+                    None
+                }
+                _ => state.stolen.remove(&key),
+            }
+        };
         if let Some(stolen) = stolen {
             self.state().counters.tasks.abandoned += 1;
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
