@@ -84,8 +84,8 @@ impl Job for Modelled {
     }
 }
 
-/// `trees` trees of tasks that run their four parts in three steps and consume what one step gave before the next begins; the
-/// leaves, 4 to the power of `depth`, as those of [`Modelled`]. It writes down what ended.
+/// `trees` trees of tasks that run their four parts in three steps and consume what one step gave before the next
+/// begins; the leaves, 4 to the power of `depth`, as those of [`Modelled`]. It writes down what ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Staged {
     /// How many.

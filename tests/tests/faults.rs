@@ -119,7 +119,8 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
     }
 }
 
-/// Work of tasks that ended more than once: how many of those that ran for the floor, and seconds of the leaves below it.
+/// Work of tasks that ended more than once: how many of those that ran for the floor, and seconds of the leaves below
+/// it.
 fn ended_twice(job: &Staged) -> (usize, f64) {
     let ended = job.take_ended();
     let twice = |floor: Duration| {
@@ -132,8 +133,8 @@ fn ended_twice(job: &Staged) -> (usize, f64) {
     (twice(WORK_FLOOR).count(), leaves.map(|(_, time)| *time).sum::<Duration>().as_secs_f64())
 }
 
-/// The same where tasks consume what they computed themselves before they go on: what ran for the floor is not computed again,
-/// of what is below it at most a hundredth.
+/// The same where tasks consume what they computed themselves before they go on: what ran for the floor is not computed
+/// again, of what is below it at most a hundredth.
 #[test]
 fn what_a_task_had_consumed_when_its_node_left_is_not_computed_again() {
     let job = |run| Staged { trees: 24, depth: 3, leaf_us: 40_000, run };

@@ -1,22 +1,23 @@
-//! Which tasks have run for long: their outputs are kept while their parents run, so that they are not computed again if
-//! the node leaves. (A join's finished child is kept on the way up; what its parent has already consumed is not there any
-//! more.)
+//! Which tasks have run for long: their outputs are kept while their parents run, so that they are not computed again
+//! if the node leaves. (A join's finished child is kept on the way up; what its parent has already consumed is not
+//! there any more.)
 //!
 //! Nobody reads a clock when a task begins or ends. Every half of the floor a tick tells each thread a time; the thread
-//! takes it to its next join or to the next end of a task, whichever comes first, and writes down which tasks are on its
-//! stack. It took the tick before it began anything else, so all of those ran already at that time. A task that is found on
-//! the list when it ends has run at least since then: it is kept if that is a quarter of the floor. So a task that runs for
-//! three quarters of the floor is always kept, where ticks come in time, and none that runs for less than a quarter.
+//! takes it to its next join or to the next end of a task, whichever comes first, and writes down which tasks are on
+//! its stack. It took the tick before it began anything else, so all of those ran already at that time. A task that is
+//! found on the list when it ends has run at least since then: it is kept if that is a quarter of the floor. So a task
+//! that runs for three quarters of the floor is always kept, where ticks come in time, and none that runs for less than
+//! a quarter.
 //!
 //! # What it costs
 //!
-//! A join compares one word of its thread's three times: a predictable branch each, on a cache line that it writes anyway. A
-//! tick costs each thread a walk over the frames that are new on its stack since the tick before: a few ns each, so about
-//! 1 us of every 25 ms. The outputs of tasks of a quarter of the floor and more are serialised, at most two in 12.5 ms
-//! of a thread's time where tasks have two children.
+//! A join compares one word of its thread's three times: a predictable branch each, on a cache line that it writes
+//! anyway. A tick costs each thread a walk over the frames that are new on its stack since the tick before: a few ns
+//! each, so about 1 us of every 25 ms. The outputs of tasks of a quarter of the floor and more are serialised, at most
+//! two in 12.5 ms of a thread's time where tasks have two children.
 //!
-//! Must not know what is kept or where. The list holds addresses to compare, none that is followed, so that an entry which
-//! is out of date can keep a task's output in vain and do no other harm.
+//! Must not know what is kept or where. The list holds addresses to compare, none that is followed, so that an entry
+//! which is out of date can keep a task's output in vain and do no other harm.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -88,16 +89,16 @@ impl Seen {
 /// A thread's list.
 #[derive(Default)]
 pub(crate) struct Watched {
-    /// Outermost first. What is new comes to its end, and an ended task takes those after it along, so all that is there is on
-    /// the stack.
+    /// Outermost first. What is new comes to its end, and an ended task takes those after it along, so all that is
+    /// there is on the stack.
     seen: Vec<Seen>,
     /// Tasks that wait, on this stack, for what others have, while it runs something else above them.
     waiting: Vec<NonNull<Frame>>,
 }
 
 impl Watched {
-    /// Where the word must be: nested frames mostly have lower addresses, but where one was inlined into the other nobody
-    /// knows.
+    /// Where the word must be: nested frames mostly have lower addresses, but where one was inlined into the other
+    /// nobody knows.
     fn from(&self) -> usize {
         self.seen.iter().map(|seen| seen.frame).min().unwrap_or(NONE)
     }

@@ -220,8 +220,8 @@ static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(10
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Of what has ended, all that ran for three quarters of the floor is kept, itself or in something that it lies in; and
-    /// what is kept has ended.
+    /// Of what has ended, all that ran for three quarters of the floor is kept, itself or in something that it lies in;
+    /// and what is kept has ended.
     #[test]
     fn nothing_long_that_has_ended_is_lost(
         steps in steps(4),

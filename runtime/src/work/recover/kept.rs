@@ -51,8 +51,8 @@ impl KeptOutputs {
         self.by_path.contains_key(&path)
     }
 
-    /// Whether the output of a task above this one is kept. As no entry lies below another, such a one is the last at or
-    /// before the path.
+    /// Whether the output of a task above this one is kept. As no entry lies below another, such a one is the last at
+    /// or before the path.
     fn covers(&self, path: &TaskPath) -> bool {
         let before = self.by_path.range(..path.clone()).next_back();
         before.is_some_and(|(other, _)| path.is_at_or_below(other))
