@@ -16,7 +16,9 @@ use springtide_runtime::meter::LatencySummary;
 use springtide_runtime::net::{LinkProfile, MemoryNet};
 use springtide_runtime::share::{Need, Version, Versioned};
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{Context, Job, Outcome, RESULTS_BYTES, Registry, Stop, Task};
+use springtide_runtime::work::{
+    Context, Job, Outcome, RESULTS_BYTES, Registry, Stop, Task, WORK_FLOOR,
+};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Run, Shape, run_with};
 use tokio::time::Instant;
@@ -172,6 +174,7 @@ fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
         fork_time: None,
         seed,
         results_bytes: RESULTS_BYTES,
+        work_floor: WORK_FLOOR,
     };
     OVER.store(false, Ordering::Release);
     let Run { outcome, latencies, .. } =

@@ -1,9 +1,12 @@
-//! A job whose leaves take modelled time: what it computes is known beforehand, so efficiency can be.
+//! Jobs whose leaves take modelled time: what they compute is known beforehand, so efficiency can be.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
+use tokio::time::Instant;
 
 /// `rounds` iterations of a binary tree of `leaves` leaves that take between half and one and a half times `leaf_us`,
 /// decided by a hash of the leaf's number.
@@ -88,6 +91,86 @@ impl Modelled {
             cx.iteration_done();
             cx.checkpoint(&(round + 1, checksum))?;
         }
+        Ok(Outcome { checksum, result: serde_json::Value::Null })
+    }
+}
+
+/// `trees` trees of tasks that run their four parts in three steps and consume what one step gave before the next
+/// begins; the leaves, 4 to the power of `depth`, as those of [`Modelled`]. It writes down what ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Staged {
+    /// How many.
+    pub trees: u32,
+    /// Levels above the leaves.
+    pub depth: u32,
+    /// Mean length of a leaf, in microseconds.
+    pub leaf_us: u64,
+    /// Tells runs in one process apart: see [`Staged::take_ended`].
+    pub run: u64,
+}
+
+/// How long the tasks of each run ran, each time they ended: by run, level and number.
+static ENDED: Mutex<BTreeMap<(u64, u32, u32), Vec<Duration>>> = Mutex::new(BTreeMap::new());
+
+impl Staged {
+    /// How long each task of this run ran, as often as it ended, by level (0: leaves) and number.
+    pub fn take_ended(&self) -> BTreeMap<(u32, u32), Vec<Duration>> {
+        let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mine = ended.split_off(&(self.run, 0, 0));
+        ended.append(&mut mine.split_off(&(self.run + 1, 0, 0)));
+        mine.into_iter().map(|((_, level, number), times)| ((level, number), times)).collect()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stages {
+    number: u32,
+    depth: u32,
+    leaf_us: u64,
+    run: u64,
+}
+
+impl Stages {
+    fn part(&self, part: u32) -> Self {
+        Self { number: self.number * 4 + part, depth: self.depth - 1, ..*self }
+    }
+}
+
+impl Task for Stages {
+    type Output = u64;
+    const NAME: &'static str = "modelled.stages";
+
+    fn run(self, cx: &Context) -> Result<u64, Stop> {
+        let began = Instant::now();
+        let output = if self.depth == 0 {
+            cx.model(Duration::from_micros(length_us(self.leaf_us, self.number)))?;
+            hash(self.number)
+        } else {
+            let first = cx.call(self.part(0))?;
+            let (second, third) = cx.join(self.part(1), self.part(2))?;
+            let last = cx.call(self.part(3))?;
+            [first, second, third, last].iter().fold(1, |sum, x| x.wrapping_add(31 * (sum >> 5)))
+        };
+        let key = (self.run, self.depth, self.number);
+        let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.entry(key).or_default().push(began.elapsed());
+        Ok(output)
+    }
+}
+
+impl Job for Staged {
+    const NAME: &'static str = "staged";
+    const ABOUT: &'static str = "tasks that consume results step by step";
+
+    fn register(registry: &mut Registry) {
+        registry.task::<Stages>();
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let Staged { trees, depth, leaf_us, run } = self;
+        let all = (0..trees).map(|number| Stages { number, depth, leaf_us, run });
+        let outputs = cx.join_all(all)?;
+        let checksum = outputs.iter().fold(0u64, |sum, x| sum.wrapping_mul(31).wrapping_add(*x));
         Ok(Outcome { checksum, result: serde_json::Value::Null })
     }
 }

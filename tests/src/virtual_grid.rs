@@ -39,6 +39,8 @@ pub struct Shape {
     pub seed: u64,
     /// Finished results that each node keeps for the case of a loss, in bytes; 0 for none.
     pub results_bytes: usize,
+    /// Results of tasks that run so long are kept until their parents end, for the case of a leave; 0 keeps none.
+    pub work_floor: Duration,
 }
 
 /// What came of a run.
@@ -250,6 +252,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
                 threads: shape.threads,
                 stack_bytes: 1 << 20,
                 fork_time: shape.fork_time,
+                work_floor: shape.work_floor,
                 seed: shape.seed.wrapping_mul(1000) + at as u64,
                 ..PoolConfig::default()
             },

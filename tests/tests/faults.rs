@@ -10,9 +10,9 @@ use springtide_runtime::id::{Incarnation, NodeId, TaskPath};
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Context, HeldTask, Job, Loss, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
-    encode_job, solo,
+    WORK_FLOOR, encode_job, solo,
 };
-use springtide_tests::modelled::Modelled;
+use springtide_tests::modelled::{Modelled, Staged};
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
@@ -25,6 +25,7 @@ fn shape(clusters: &[u32], seed: u64, results_bytes: usize) -> Shape {
         fork_time: None,
         seed,
         results_bytes,
+        work_floor: WORK_FLOOR,
     }
 }
 
@@ -179,6 +180,57 @@ fn a_root_that_moves_as_it_is_loses_what_its_own_node_had_done() {
             assert!(twice <= own, "{twice:.2} s, at {at} ms, seed {seed}");
         }
     }
+}
+
+/// Work of tasks that ended more than once: how many of those that ran for the floor, and seconds of the leaves below
+/// it.
+fn ended_twice(job: &Staged) -> (usize, f64) {
+    let ended = job.take_ended();
+    let twice = |floor: Duration| {
+        let again =
+            ended.iter().flat_map(|(key, times)| times.iter().skip(1).map(move |t| (key, t)));
+        again.filter(move |(_, time)| **time >= floor)
+    };
+    let leaves =
+        twice(Duration::ZERO).filter(|((level, _), time)| *level == 0 && **time < WORK_FLOOR);
+    (twice(WORK_FLOOR).count(), leaves.map(|(_, time)| *time).sum::<Duration>().as_secs_f64())
+}
+
+/// The same where tasks consume what they computed themselves before they go on: what ran for the floor is not computed
+/// again, of what is below it at most a hundredth.
+#[test]
+fn what_a_task_had_consumed_when_its_node_left_is_not_computed_again() {
+    let job = |run| Staged { trees: 24, depth: 3, leaf_us: 40_000, run };
+    let answer = alone(&Staged { leaf_us: 0, ..job(0) });
+    let half = ["c0-n01", "c0-n03", "c1-n00", "c1-n02", "c2-n01", "c2-n03"];
+    let mut lost = 0;
+    let floors = [("kept", WORK_FLOOR), ("not kept", Duration::ZERO)];
+    for (seed, at) in [(1, 700), (2, 1300), (3, 2100), (4, 2900)] {
+        for (what, work_floor) in floors {
+            let job = job(1 + 2 * seed + u64::from(work_floor.is_zero()));
+            let shape = Shape { work_floor, ..shape(&[4, 4, 4], seed, RESULTS_BYTES) };
+            let run = run_scripted(&shape, job.clone(), move |hands| async move {
+                sleep(Duration::from_millis(500 + at)).await;
+                hands.leave(&half).await;
+            });
+            assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+            let (above, below) = ended_twice(&job);
+            let share = below / (run.total.times.working_ns as f64 * 1e-9);
+            println!(
+                "leave at {at} ms, seed {seed}, {what}: {above} tasks above the floor ended twice, and leaves below it \
+                 of {:.2} % of the work; {} kept",
+                share * 100.0,
+                run.total.counters.tasks.kept,
+            );
+            if work_floor.is_zero() {
+                lost += above;
+            } else {
+                assert_eq!(above, 0, "leave at {at} ms, seed {seed}");
+                assert!(share <= 0.01, "leave at {at} ms, seed {seed}: {share:.4}");
+            }
+        }
+    }
+    assert!(lost > 0, "without what is kept there would be nothing to see");
 }
 
 /// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.

@@ -7,7 +7,9 @@ use clap::{Args, Parser};
 use springtide_barnes_hut::BarnesHut;
 use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp};
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{Job, PoolConfig, RESULTS_BYTES, Registry, encode_job, solo};
+use springtide_runtime::work::{
+    Job, PoolConfig, RESULTS_BYTES, Registry, WORK_FLOOR, encode_job, solo,
+};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Run, Shape, run};
 
@@ -20,6 +22,7 @@ fn two_by_two(seed: u64) -> Shape {
         fork_time: Some(Duration::from_millis(1)),
         seed,
         results_bytes: RESULTS_BYTES,
+        work_floor: WORK_FLOOR,
     }
 }
 
@@ -105,6 +108,7 @@ fn efficiency(clusters: &[u32], policy: StealPolicy, seed: u64) -> f64 {
         fork_time: None,
         seed,
         results_bytes: RESULTS_BYTES,
+        work_floor: WORK_FLOOR,
     };
     let job = Modelled { rounds: 3, leaves: 2048, leaf_us: 14_000 };
     let work = job.work();

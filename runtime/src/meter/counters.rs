@@ -78,6 +78,8 @@ counters! {
         abandoned: u64,
         /// Results of lost or returned work, finished or still being computed, used in place of running a task again.
         reused: u64,
+        /// Outputs of long tasks kept until their parents ended, for the case that the node had to leave.
+        kept: u64,
         /// Results known for a task's path that were another task's: the task was run.
         reuse_misses: u64,
     }

@@ -47,7 +47,7 @@ impl<'w> Context<'w> {
     }
 
     #[inline(always)]
-    fn worker(&self) -> &'w Worker {
+    pub(super) fn worker(&self) -> &'w Worker {
         self.children.worker()
     }
 
@@ -133,6 +133,7 @@ impl<'w> Context<'w> {
     /// As the task's.
     pub fn call<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
         self.check()?;
+        self.worker().take_tick(Some(&self.frame));
         self.worker().count_spawned(1);
         let _not_root = self.worker().leave_root();
         if self.worker().may_recover(&self.frame) {

@@ -74,6 +74,7 @@ pub use engine::{
 pub use metering::MeteringSettings;
 pub use pool::{
     Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, SavedRoot, Seam,
+    WORK_FLOOR,
 };
 pub use recover::{Identity, Place};
 pub use registry::{JobEntry, Registry, encode_job};

@@ -165,6 +165,9 @@ pub enum Recalled {
     At(Peer, Identity),
 }
 
+/// Default of [`PoolConfig::work_floor`].
+pub const WORK_FLOOR: Duration = Duration::from_millis(50);
+
 /// How a pool is made.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -180,6 +183,9 @@ pub struct PoolConfig {
     pub fork_time: Option<Duration>,
     /// Work units of tasks and the root's own time are counted: see [`Task::cost`](super::Task::cost).
     pub metered: bool,
+    /// Outputs of tasks that ran so long are kept until their parents end, for the case that the node leaves; surely of
+    /// those that ran three quarters of it, and of none that ran less than a quarter. 0 keeps none.
+    pub work_floor: Duration,
     /// Start of the threads' names.
     pub name: String,
 }
@@ -193,6 +199,7 @@ impl Default for PoolConfig {
             seed: 1,
             fork_time: None,
             metered: false,
+            work_floor: WORK_FLOOR,
             name: "compute".to_owned(),
         }
     }
@@ -208,6 +215,8 @@ pub struct PoolCounts {
     pub executed: u64,
     /// Tasks that a thread took from another thread of the pool.
     pub taken_here: u64,
+    /// Outputs of long tasks kept until their parents end: see [`PoolConfig::work_floor`].
+    pub kept: u64,
     /// Deepest nesting of work under waits.
     pub nesting_max: u32,
 }
@@ -254,8 +263,9 @@ impl Pool {
     ) -> Arc<Shared> {
         let now = tokio::time::Instant::now();
         let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let (bound, fork_time) = (config.nesting_bound, config.fork_time);
-        let mut shared = Shared::new(accounts, seam, host, registry, bound, fork_time);
+        let PoolConfig { nesting_bound, fork_time, work_floor, .. } = *config;
+        let mut shared =
+            Shared::new(accounts, seam, host, registry, nesting_bound, fork_time, work_floor);
         if config.metered {
             shared.meter();
         }
@@ -419,6 +429,12 @@ impl Pool {
         self.shared.take_all_incoming(fits)
     }
 
+    /// What runs now in trees of other nodes, and still will in a while, is worth keeping. To be called every half of
+    /// [`PoolConfig::work_floor`] while there are such trees.
+    pub(crate) fn tick(&self) {
+        self.shared.tick();
+    }
+
     pub(crate) fn halt_tree(&self, base: &Arc<Base>, reason: Halt) {
         self.shared.halt_tree(base, reason);
     }
@@ -524,6 +540,7 @@ impl Pool {
             sum.executed +=
                 counts.tops.load(Ordering::Relaxed).saturating_add(made).saturating_sub(elsewhere);
             sum.taken_here += counts.taken_here.load(Ordering::Relaxed);
+            sum.kept += counts.kept.load(Ordering::Relaxed);
             sum.nesting_max = sum.nesting_max.max(counts.nesting_max.load(Ordering::Relaxed));
         }
         sum

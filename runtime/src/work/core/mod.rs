@@ -15,6 +15,9 @@ pub(crate) mod round;
 pub(crate) mod shared;
 pub(crate) mod slot;
 pub(crate) mod sync;
+pub(crate) mod watch;
+#[cfg(all(test, not(feature = "loom")))]
+mod watch_tests;
 pub(crate) mod worker;
 
 pub use shared::LeaseId;

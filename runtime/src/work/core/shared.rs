@@ -14,6 +14,7 @@ use super::deque::{Deque, Steal};
 use super::fence::Fences;
 use super::round::{RootClock, Round};
 use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state};
+use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
 use crate::work::pool::{Host, Recalled, Seam};
@@ -128,6 +129,8 @@ pub(crate) struct Counts {
     pub(crate) taken_here: AtomicU64,
     /// How often a finished result lay under unrelated work, and the longest nesting.
     pub(crate) nesting_max: AtomicU32,
+    /// Outputs of long tasks that were kept while their parents ran.
+    pub(crate) kept: AtomicU64,
     /// Work units of the tasks that ended here; absent where they are not counted.
     pub(crate) units: Option<UnitCounter>,
 }
@@ -144,12 +147,16 @@ impl Counts {
 pub(crate) struct ThreadShared {
     pub(crate) deque: Deque<Header>,
     pub(crate) counts: Counts,
+    pub(crate) watch: Watch,
     pub(crate) account: SharedAccount,
     asleep: AtomicBool,
     /// When it was called for work while it slept: microseconds since the pool's start, plus one; 0 if it was not.
     called_us: AtomicU64,
     /// Index of the lease it waits for, plus one; 0 for none.
     pub(crate) awaits: AtomicU32,
+    /// How many pieces of work had been injected when it last looked and found only such as it may not begin; 0 if it did
+    /// not.
+    passed_over: AtomicU64,
     /// Whether it looks for work of any kind.
     pub(crate) hungry: AtomicBool,
 }
@@ -164,6 +171,8 @@ pub(crate) struct Shared {
     injector: Mutex<VecDeque<Injected>>,
     /// Roots of jobs that are to begin.
     roots: Mutex<VecDeque<RootWork>>,
+    /// Pieces of work ever put there; counted when each is there.
+    injections: AtomicU64,
     sleepers: Mutex<Sleepers>,
     leases: Mutex<Leases>,
     halt_reason: AtomicU32,
@@ -178,6 +187,8 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
+    /// Tasks that ran at least so long, in microseconds, are kept: see `watch`. Absent where none is.
+    pub(crate) keep_least_us: Option<u64>,
     fork_time: Duration,
     start: Instant,
 }
@@ -195,6 +206,7 @@ impl Shared {
         registry: Arc<Registry>,
         nesting_bound: u32,
         fork_time: Option<Duration>,
+        work_floor: Duration,
     ) -> Self {
         let fences = Fences::of_process();
         let threads = accounts
@@ -202,10 +214,12 @@ impl Shared {
             .map(|account| ThreadShared {
                 deque: Deque::new(fences),
                 counts: Counts::default(),
+                watch: Watch::default(),
                 account,
                 asleep: AtomicBool::new(false),
                 called_us: AtomicU64::new(0),
                 awaits: AtomicU32::new(0),
+                passed_over: AtomicU64::new(0),
                 hungry: AtomicBool::new(false),
             })
             .collect();
@@ -215,6 +229,7 @@ impl Shared {
             threads,
             injector: Mutex::default(),
             roots: Mutex::default(),
+            injections: AtomicU64::new(0),
             sleepers: Mutex::default(),
             leases: Mutex::default(),
             halt_reason: AtomicU32::new(0),
@@ -227,6 +242,7 @@ impl Shared {
             host,
             registry,
             nesting_bound,
+            keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
             fork_time: fork_time.unwrap_or_default(),
             start: Instant::now(),
         }
@@ -263,6 +279,11 @@ impl Shared {
         &self.signals.0
     }
 
+    /// Microseconds since the pool's start.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
     // --- halting ---
 
     /// Stops all work of the pool.
@@ -290,6 +311,9 @@ impl Shared {
         base.halt(reason);
         self.signals.0.fetch_or(TREE_HALTED, Ordering::SeqCst);
         drop(halted);
+        if reason == Halt::Leave {
+            self.watch_leaving();
+        }
         self.wake_all();
     }
 
@@ -405,7 +429,7 @@ impl Shared {
             self.seam.park(thread as usize, timeout);
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {
-                let now_us = self.start.elapsed().as_micros() as u64 + 1;
+                let now_us = self.now_us() + 1;
                 self.host.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
             }
         }
@@ -427,7 +451,11 @@ impl Shared {
     /// its own later.
     fn has_visible_work(&self, thread: u32) -> bool {
         let others = self.threads.iter().enumerate().filter(|(at, _)| *at != thread as usize);
-        !lock(&self.injector).is_empty() || others.into_iter().any(|(_, t)| !t.deque.looks_empty())
+        // A thread that stayed awake for what it may not begin would spin; it looks again when more comes, or a while later.
+        let passed_over = self.threads[thread as usize].passed_over.load(Ordering::Relaxed);
+        let injected = self.injections.load(Ordering::SeqCst) != passed_over;
+        (injected && !lock(&self.injector).is_empty())
+            || others.into_iter().any(|(_, t)| !t.deque.looks_empty())
     }
 
     /// Work was made: one sleeper, or else the waiting thieves of other nodes, should know.
@@ -460,7 +488,7 @@ impl Shared {
 
     /// Wakes a sleeping thread because there is work.
     fn call(&self, thread: u32) {
-        let now_us = self.start.elapsed().as_micros() as u64 + 1;
+        let now_us = self.now_us() + 1;
         self.threads[thread as usize].called_us.store(now_us, Ordering::Relaxed);
         self.seam.unpark(thread as usize);
     }
@@ -509,7 +537,11 @@ impl Shared {
     // --- the injector ---
 
     pub(crate) fn inject(&self, work: Injected) {
-        lock(&self.injector).push_back(work);
+        {
+            let mut injector = lock(&self.injector);
+            injector.push_back(work);
+            self.injections.fetch_add(1, Ordering::SeqCst);
+        }
         fence(Ordering::SeqCst);
         if self.signals() & WANTED != 0 {
             let thread = lock(&self.sleepers).threads.pop();
@@ -540,9 +572,12 @@ impl Shared {
 
     /// Takes any piece of injected work that this thread may begin.
     pub(crate) fn take_any_injected(&self, thread: u32) -> Option<Injected> {
+        let passed_over = &self.threads[thread as usize].passed_over;
+        passed_over.store(0, Ordering::Relaxed);
         if self.signals() & RECOVER == 0 {
             return self.take_injected(|_| true);
         }
+        let injections = self.injections.load(Ordering::SeqCst);
         let mut not_now = Vec::new();
         let taken = loop {
             let work = self.take_injected(|_| true);
@@ -556,6 +591,9 @@ impl Shared {
             }
             break work;
         };
+        if taken.is_none() && !not_now.is_empty() {
+            passed_over.store(injections, Ordering::Relaxed);
+        }
         // Whoever waits for one of them, or another thread, takes it.
         lock(&self.injector).extend(not_now);
         taken
@@ -751,7 +789,7 @@ impl Shared {
             && leaves
         {
             let place = Place { identity: task.clone(), holder: thief.clone() };
-            base.keep(|left| left.leased.push(place));
+            base.goes_on(place);
         }
         header.state.store(state::ABANDONED, Ordering::Release);
         drop(leases);

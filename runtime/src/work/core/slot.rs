@@ -23,11 +23,12 @@
 //! seen one of the final states.
 
 use std::cell::UnsafeCell;
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -38,7 +39,7 @@ use crate::share::Need;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{Kept, Left};
+use crate::work::recover::{Kept, KeptOutputs, Left, Place};
 use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
@@ -71,11 +72,24 @@ pub(crate) struct Base {
     pub(crate) reason: AtomicU32,
     /// Which thread runs the top task; [`NOBODY`] before one has begun.
     thread: AtomicU32,
-    /// What is kept of the tree while it stops because the node leaves.
-    left: Mutex<Left>,
+    /// What is kept of the tree for the case that it stops because the node leaves.
+    remains: Mutex<Remains>,
     /// For the root's checkpoints; of no use in other trees.
     pub(crate) root: RootMarks,
 }
+
+/// What was done of a tree that has not ended.
+#[derive(Debug, Default)]
+struct Remains {
+    kept: KeptOutputs,
+    leased: Vec<Place>,
+    /// Tasks whose code was told to stop: what they return, and those they lie in, is no answer, for they may have swallowed
+    /// that.
+    told: BTreeSet<TaskPath>,
+}
+
+/// Bytes of outputs kept of a tree while it runs. (What is finished when it stops is kept beside that.)
+const KEPT_BYTES: usize = 16 << 20;
 
 /// No thread: see [`Base::thread`].
 const NOBODY: u32 = u32::MAX;
@@ -88,22 +102,44 @@ impl Base {
             halted: AtomicBool::new(false),
             reason: AtomicU32::new(0),
             thread: AtomicU32::new(NOBODY),
-            left: Mutex::default(),
+            remains: Mutex::default(),
             root: RootMarks::default(),
         }
     }
 
-    /// Keeps something of the tree, which stops because its node leaves.
-    pub(crate) fn keep(&self, add: impl FnOnce(&mut Left)) {
+    fn remains(&self) -> MutexGuard<'_, Remains> {
         // Entries are added whole, so a poisoned lock may be used on.
-        add(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner));
+        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the output of a finished task of the tree, in place of what is kept of those below it; but not if it may be no
+    /// answer, as the task, or one below it, was told to stop. Whether it is kept.
+    fn keep(&self, kept: Kept, bytes_max: usize) -> bool {
+        let mut remains = self.remains();
+        let told = remains.told.range(kept.path.clone()..).next();
+        let whole = told.is_none_or(|told| !told.is_at_or_below(&kept.path));
+        whole && remains.kept.keep(kept, bytes_max)
+    }
+
+    /// A task of the tree goes on at another node.
+    pub(crate) fn goes_on(&self, place: Place) {
+        self.remains().leased.push(place);
+    }
+
+    /// The code of this task of the tree is told to stop.
+    pub(crate) fn told(&self, path: TaskPath) {
+        self.remains().told.insert(path);
+    }
+
+    /// The outputs kept so far, for another that begins the tree anew while it still runs.
+    pub(crate) fn kept(&self) -> Vec<Kept> {
+        self.remains().kept.iter().cloned().collect()
     }
 
     /// What was kept.
     pub(crate) fn take_left(&self) -> Left {
-        let mut left = Left::default();
-        self.keep(|kept| std::mem::swap(kept, &mut left));
-        left
+        let Remains { kept, leased, .. } = std::mem::take(&mut *self.remains());
+        Left { kept: kept.into_vec(), leased }
     }
 
     /// This thread begins with the top task.
@@ -184,6 +220,20 @@ impl Frame {
         } else {
             Ok(unsafe { &*self.parent.cast::<Frame>() })
         }
+    }
+
+    /// The parent's frame; none for a tree's top task.
+    ///
+    /// # Safety
+    /// As [`Frame::path`].
+    pub(crate) unsafe fn parent(&self) -> Option<&Frame> {
+        // SAFETY: by the contract.
+        unsafe { self.up() }.ok()
+    }
+
+    /// Which child of its parent it is: together with its address, and while its parent runs, it tells it from others.
+    pub(crate) fn index(&self) -> u64 {
+        self.index
     }
 
     /// The tree's start, if this is the frame of the job's root.
@@ -432,14 +482,17 @@ fn run_caught<T: Task>(task: T, frame: Frame, worker: &Worker) -> Result<T::Outp
         worker.shared().halted(|| unsafe { context.frame().base() })
     };
     if let Some(halt) = halted() {
-        return Err(worker.stop(halt));
+        return Err(worker.stop(halt, context.frame()));
     }
     let told = worker.halts_told();
-    let outcome = catch_unwind(AssertUnwindSafe(|| context.run_task(task)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| worker.run_watched(&context, task)));
+    if outcome.is_err() {
+        worker.lost_sight();
+    }
     if let Some(halt) = halted()
         && !worker.is_whole(halt, told)
     {
-        return Err(worker.stop(halt));
+        return Err(worker.stop(halt, context.frame()));
     }
     match outcome {
         Ok(outcome) => outcome,
@@ -544,11 +597,20 @@ unsafe fn forget<T: Task>(header: NonNull<Header>) {
 
 /// Keeps the output of a finished task of a tree that stops because its node leaves.
 pub(crate) fn keep_output<T: Task>(base: &Base, path: TaskPath, output: &T::Output) {
+    keep::<T>(base, path, output, usize::MAX);
+}
+
+/// Keeps the output of a finished task of a tree that goes on, if there is room. Whether it is kept.
+pub(crate) fn keep_beforehand<T: Task>(base: &Base, path: TaskPath, output: &T::Output) -> bool {
+    keep::<T>(base, path, output, KEPT_BYTES)
+}
+
+fn keep<T: Task>(base: &Base, path: TaskPath, output: &T::Output, bytes_max: usize) -> bool {
     // What does not serialise cannot be stolen either, and is computed again.
-    if let Ok(output) = wire::encode_payload(output) {
-        let name = wire_name(T::NAME, T::BATCH);
-        base.keep(|left| left.kept.push(Kept { path, name, output }));
-    }
+    let encode = AssertUnwindSafe(|| wire::encode_payload(output));
+    let Ok(Ok(output)) = catch_unwind(encode) else { return false };
+    let name = wire_name(T::NAME, T::BATCH);
+    base.keep(Kept { path, name, output }, bytes_max)
 }
 
 unsafe fn save<T: Task>(header: NonNull<Header>, base: &Base) {

@@ -1,6 +1,6 @@
 //! A compute thread at work: join, spawn, wait, help, sleep.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -13,6 +13,7 @@ use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadS
 use super::slot::{
     Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, panic_text, state,
 };
+use super::watch::Watched;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
@@ -41,6 +42,8 @@ pub(crate) struct Worker {
     /// Below this address of the stack, half-way down, no unrelated work is taken.
     stack_watermark: usize,
     stack_bytes: usize,
+    /// The long tasks on this stack.
+    pub(super) watched: RefCell<Watched>,
     /// The last round it took part in.
     pub(super) rounds: Cell<u64>,
 }
@@ -73,6 +76,7 @@ impl Worker {
             told: Cell::new(0),
             stack_watermark: top.saturating_sub(stack_bytes / 2),
             stack_bytes,
+            watched: RefCell::default(),
             rounds: Cell::new(0),
         }
     }
@@ -154,7 +158,7 @@ impl Worker {
         let place = self.push(slot.pointer());
         let guard = FirstGuard::<A, B> { worker: self, slot: &slot, place, first: PhantomData };
         Counts::add(&me.counts.spawned, 2);
-        if self.signals_after_push() != 0 && self.attend(parent)? {
+        if (self.signals_after_push() != 0 || me.watch.is_due()) && self.attend(parent)? {
             std::mem::forget(guard);
             return self.join_recovering(parent, index, a, &slot, place);
         }
@@ -201,10 +205,14 @@ impl Worker {
         stop
     }
 
-    /// A stop for users' code.
+    /// A stop for the users' code of the task in this frame, which is on this stack.
     #[cold]
-    pub(crate) fn stop(&self, halt: Halt) -> Stop {
+    pub(crate) fn stop(&self, halt: Halt, frame: &Frame) -> Stop {
         self.told();
+        if halt == Halt::Leave {
+            // SAFETY: by the contract, and those above wait for it.
+            unsafe { frame.base().told(frame.path()) };
+        }
         Stop::halt(halt)
     }
 
@@ -232,8 +240,9 @@ impl Worker {
         // SAFETY: the parent is the calling task.
         let halt = self.shared.attend(self.index, || unsafe { parent.base() });
         if let Some(halt) = halt {
-            return Err(self.stop(halt));
+            return Err(self.stop(halt, parent));
         }
+        self.take_tick(Some(parent));
         if self.shared.signals() & ROUND != 0 {
             self.take_part(true);
         }
@@ -377,14 +386,35 @@ impl Worker {
 
     #[inline(always)]
     fn run_in<T: Task>(&self, context: &Context, task: T) -> Result<T::Output, Stop> {
-        context.run_task(task).map_err(|stop| {
+        self.run_watched(context, task).map_err(|stop| {
             // SAFETY: the frame is on this stack, those above wait for it.
             locate(stop, T::NAME, || unsafe { context.frame().path() })
         })
     }
 
+    /// Runs a task and looks at it when it has ended, if it is to be looked at.
+    #[inline(always)]
+    pub(super) fn run_watched<T: Task>(
+        &self,
+        context: &Context,
+        task: T,
+    ) -> Result<T::Output, Stop> {
+        let outcome = context.run_task(task);
+        if !self.watches(context.frame()) {
+            return outcome;
+        }
+        // By value, so that an output that is not looked at stays in registers.
+        outcome.map(|output| self.ended::<T>(context.frame(), output)).inspect_err(|_| {
+            self.forget(context.frame());
+        })
+    }
+
     pub(crate) fn count_not_run(&self) {
         Counts::add(&self.me().counts.not_run, 1);
+    }
+
+    pub(super) fn count_kept(&self) {
+        Counts::add(&self.me().counts.kept, 1);
     }
 
     pub(crate) fn count_spawned(&self, children: u64) {
@@ -394,7 +424,7 @@ impl Worker {
     pub(crate) fn halt_of(&self, frame: &Frame) -> Stop {
         // SAFETY: the frame is the calling task's.
         let halt = self.shared.halted(|| unsafe { frame.base() });
-        self.stop(halt.unwrap_or(Halt::Cancelled))
+        self.stop(halt.unwrap_or(Halt::Cancelled), frame)
     }
 
     /// What the root's checkpoints have in common, if the calling task, whose frame this is, is the job's root.
@@ -416,7 +446,7 @@ impl Worker {
         }
         // SAFETY: the frame is the calling task's.
         match self.shared.halted(|| unsafe { frame.base() }) {
-            Some(halt) => Err(self.stop(halt)),
+            Some(halt) => Err(self.stop(halt, frame)),
             None => Ok(()),
         }
     }
@@ -507,6 +537,9 @@ impl Worker {
                     break;
                 }
             }
+            // SAFETY: as above, for as long as this call lasts.
+            let parent = unsafe { &*header.parent };
+            self.take_tick(Some(parent));
             if !halted && self.shared.signals() & ROUND != 0 {
                 self.take_part(false);
             }
@@ -522,7 +555,7 @@ impl Worker {
                 me.counts.nesting_max.fetch_max(self.nesting.get(), Ordering::Relaxed);
                 // What that is told is none of what is told to the task that waits.
                 let told = self.told.get();
-                self.execute(found);
+                self.above(parent, || self.execute(found));
                 self.told.set(told);
                 self.nesting.set(self.nesting.get() - 1);
                 looks = 0;
@@ -558,6 +591,12 @@ impl Worker {
     pub(super) fn has_stack(&self) -> bool {
         let here = 0u8;
         std::ptr::from_ref(&here) as usize > self.stack_watermark
+    }
+
+    /// Where the stack ends and begins.
+    pub(super) fn stack(&self) -> (usize, usize) {
+        let half = self.stack_bytes / 2;
+        (self.stack_watermark.saturating_sub(half), self.stack_watermark.saturating_add(half))
     }
 
     /// Bytes of stack that are left where [`Worker::has_stack`].
@@ -654,8 +693,13 @@ impl Worker {
         let told = self.halts_told();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let context = Context::new(frame, self);
-            (task.run)(&task.body, &context)
+            let outcome = (task.run)(&task.body, &context);
+            self.forget(context.frame());
+            outcome
         }));
+        if outcome.is_err() {
+            self.lost_sight();
+        }
         let outcome = match (self.shared.halted(|| base), outcome) {
             (Some(halt), _) if !self.is_whole(halt, told) => Err(Stop::halt(halt)),
             (_, Ok(outcome)) => outcome,
@@ -686,6 +730,7 @@ impl Worker {
         let mut looks = 0;
         let mut idle = true;
         loop {
+            self.take_tick(None);
             if self.shared.signals() & ROUND != 0 && !self.shared.is_closing() {
                 self.take_part(false);
             }

@@ -71,6 +71,9 @@ const LEAVE_LOOK: Duration = Duration::from_millis(10);
 /// How often a member whose link is down is tried.
 const PROBE: Duration = Duration::from_secs(1);
 
+/// Ticks for long tasks come no more often, whatever the floor.
+const LEAST_TICK: Duration = Duration::from_millis(1);
+
 /// How often what the network had no room for is offered again.
 const RETRY: Duration = Duration::from_millis(5);
 
@@ -112,6 +115,8 @@ struct Inner {
     objects: OnceLock<Objects>,
     metering: Option<Metering>,
     state: Mutex<State>,
+    /// Time between two ticks for long tasks; none where their outputs are not kept.
+    tick_every: Option<Duration>,
     /// Wakes the driver.
     poke: Notify,
     /// There is work for thieves that wait.
@@ -159,6 +164,8 @@ struct State {
     unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
     counters: Counters,
     latencies: Histograms,
+    /// When the pool is told of the next tick for long tasks; none while no task of another node is here.
+    tick_at: Option<Instant>,
     thief_wake: Option<Instant>,
     share_wake: Option<Instant>,
 }
@@ -207,8 +214,12 @@ impl State {
         let path = &stolen.task.path;
         // Results of leases, and what was told with the task when it came.
         let mine = self.results.take_for(path, &me.node);
+        let outputs = left.kept.len();
         for Finished { identity, output, .. } in mine {
-            let known = left.kept.iter().any(|kept| identity.path.is_at_or_below(&kept.path));
+            // In order of path, and none below another.
+            let before = left.kept[..outputs].partition_point(|kept| kept.path <= identity.path);
+            let last = before.checked_sub(1).map(|at| &left.kept[at].path);
+            let known = last.is_some_and(|path| identity.path.is_at_or_below(path));
             if identity.path != *path && !known {
                 let Identity { path, name, .. } = identity;
                 left.kept.push(Kept { path, name, output });
@@ -365,6 +376,7 @@ impl Engine {
             unsent: VecDeque::new(),
             counters: Counters::default(),
             latencies: Histograms::default(),
+            tick_at: None,
             thief_wake: None,
             share_wake: None,
         };
@@ -375,6 +387,9 @@ impl Engine {
         let metering = config.metering.map(|settings| {
             Metering::new(settings, me.cluster.clone(), threads as u32, real, Instant::now())
         });
+        // Without a cache of results nothing that comes back is used.
+        let keeps = config.results_bytes > 0 && !config.pool.work_floor.is_zero();
+        let work_floor = if keeps { config.pool.work_floor } else { Duration::ZERO };
         let inner = Arc::new(Inner {
             job: config.job,
             me: me.clone(),
@@ -385,6 +400,7 @@ impl Engine {
             objects: OnceLock::new(),
             metering,
             state: Mutex::new(state),
+            tick_every: keeps.then(|| (work_floor / 2).max(LEAST_TICK)),
             poke: Notify::new(),
             surplus: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -406,7 +422,8 @@ impl Engine {
         // Both are set here only.
         let _ = inner.objects.set(objects);
         let host: Arc<dyn Host> = inner.clone();
-        let pool_config = PoolConfig { metered: config.metering.is_some(), ..config.pool.clone() };
+        let metered = config.metering.is_some();
+        let pool_config = PoolConfig { metered, work_floor, ..config.pool.clone() };
         let pool = Pool::start(&pool_config, registry, seam, host)?;
         let _ = inner.pool.set(pool);
         inner.poke.notify_one();
@@ -615,7 +632,8 @@ impl Inner {
             self.state().share_wake = None;
             self.objects_ref().tick();
         }
-        for at in [self.probe(now), self.ask_after(now)].into_iter().flatten() {
+        let timers = [self.probe(now), self.ask_after(now), self.tick(pool, now)];
+        for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
         if let Some(metering) = &self.metering {
@@ -658,6 +676,20 @@ impl Inner {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
         wake
+    }
+
+    /// While tasks of other nodes are here, tells the threads every half of the floor to see which of them are long. When to
+    /// come again.
+    fn tick(&self, pool: &Pool, now: Instant) -> Option<Instant> {
+        let every = self.tick_every?;
+        let mut state = self.state();
+        if state.stolen.is_empty() {
+            state.tick_at = None;
+        } else if state.tick_at.is_none_or(|at| at <= now) {
+            state.tick_at = Some(now + every);
+            pool.tick();
+        }
+        state.tick_at
     }
 
     /// Asks for work. False if the victim cannot be reached.
@@ -972,6 +1004,8 @@ impl Inner {
                 };
                 pool.recover(depth);
                 pool.enter(base, run, from.clone(), lease, body);
+                // Ticks are due from now on.
+                self.poke.notify_one();
             }
             Err(failure) => {
                 let outcome = TaskOutcome::Failed(failure);
@@ -1007,7 +1041,18 @@ impl Inner {
             }
             return;
         }
-        let stolen = self.state().stolen.remove(&(from.node.clone(), abandon.lease));
+        let stolen = {
+            let mut state = self.state();
+            let key = (from.node.clone(), abandon.lease);
+            match state.stolen.get_mut(&key) {
+                // Its owner gives it up, others have taken it over.
+                Some(stolen) if !stolen.adopters.is_empty() => {
+                    stolen.orphan = true;
+                    None
+                }
+                _ => state.stolen.remove(&key),
+            }
+        };
         if let Some(stolen) = stolen {
             self.state().counters.tasks.abandoned += 1;
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
@@ -1080,6 +1125,7 @@ impl Inner {
         let pool_counts = pool.counts();
         counters.tasks.spawned = pool_counts.spawned;
         counters.tasks.executed = pool_counts.executed;
+        counters.tasks.kept = pool_counts.kept;
         counters.tasks.stolen_local += pool_counts.taken_here;
         for (node, bytes) in sent {
             if !state.thief.knows(&node) {

@@ -108,7 +108,10 @@ impl Inner {
                 if stalled > STALLED_MAX {
                     // It was told to stop and cannot: what it lies under waits in the same circle.
                     let leased = pool.leased_below(&adopt.task.path);
-                    There::Left(Left { leased, ..state.kept_of(&adopt.task.path, &self.me.node) })
+                    let outputs = stolen.base.kept();
+                    let mut left = state.kept_of(&adopt.task.path, &self.me.node);
+                    left.kept.extend(outputs);
+                    There::Left(Left { leased, ..left })
                 } else {
                     stolen.adopters.push(Adopter { peer, lease, stalled });
                     match stalled == STALLED_MAX {

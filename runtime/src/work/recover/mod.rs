@@ -8,6 +8,7 @@
 //! divide-and-conquer applications on the grid* (IPDPS 2005), with two changes: pointers name the whole identity and not
 //! the path alone, and tasks that still run are pointed to as well and adopted by the recomputed parent.
 
+mod kept;
 pub(crate) mod messages;
 mod results;
 mod whereabouts;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::TaskPath;
 use crate::share::Need;
 
+pub(crate) use kept::KeptOutputs;
 pub(crate) use results::{Finished, Results};
 pub use whereabouts::Place;
 pub(crate) use whereabouts::Whereabouts;
