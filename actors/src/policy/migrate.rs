@@ -93,7 +93,8 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
     old.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
     // Of unknown speed is not known to be better.
     let offered = turn.fitting(&turn.requirements());
-    let mut new: Vec<f64> = offered.into_iter().filter_map(|(_, speed)| speed).collect();
+    let through = |(id, speed): (_, Option<f64>)| Some(speed? * (1.0 - turn.inter_of(id)));
+    let mut new: Vec<f64> = offered.into_iter().filter_map(through).collect();
     new.sort_by(|a, b| b.total_cmp(a));
     let room = turn.most().saturating_sub(turn.expected).min(turn.all.counted) as usize;
     let pairs: Vec<_> = old

@@ -209,6 +209,17 @@ pub enum Reason {
         /// What the others have.
         others: f64,
     },
+    /// A cluster waits much for the others, but perhaps for one of their nodes.
+    LinkInDoubt {
+        /// Which.
+        cluster: ClusterId,
+        /// Its mean inter-cluster overhead.
+        inter: f64,
+        /// A node of another cluster that is far slower than the rest.
+        node: NodeId,
+        /// Its speed, as a share of the mean.
+        share: f64,
+    },
     /// The last cluster is never removed.
     LastCluster {
         /// Which.

@@ -157,6 +157,12 @@ impl fmt::Display for Reason {
                 "cluster {cluster} was not removed for its link: its inter-cluster overhead of {inter:.3} is like the \
                  others' ({others:.3}), which speaks for too little work"
             ),
+            LinkInDoubt { cluster, inter, node, share } => write!(
+                f,
+                "cluster {cluster} was not removed for its link yet: its inter-cluster overhead of {inter:.3} may come \
+                 from waiting for node {node}, which has {:.0} % of the mean speed",
+                share * 100.0
+            ),
             LastCluster { cluster } => {
                 write!(f, "cluster {cluster} was not removed: it is the last one")
             }

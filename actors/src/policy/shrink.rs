@@ -19,6 +19,8 @@ const MARGIN: f64 = 1.1;
 const ALIKE: f64 = 0.8;
 /// Share of a link's bandwidth from which it counts as full.
 const FULL: f64 = 0.5;
+/// At this share of the speed from which a node is slow, others wait for it.
+const STRAGGLER: f64 = 0.5;
 /// Nodes that stay and are told of, a decision.
 const TOLD: usize = 4;
 
@@ -136,7 +138,14 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
         let has = turn.snapshot.uplink(id);
         let full = cluster.uplink.used.zip(has).is_some_and(|(used, has)| used >= FULL * has);
         let needs = turn.memory.requirements.min_bandwidth;
-        let evidence = if inter >= settings.cluster_exceptional * others {
+        let exceptional = inter >= settings.cluster_exceptional * others;
+        let straggler = straggler(turn, |other| other != *id).filter(|_| exceptional && !full);
+        if let Some((node, share)) = straggler {
+            let cluster = (*id).clone();
+            cleared.push(Reason::LinkInDoubt { cluster, inter, node: node.clone(), share });
+            continue;
+        }
+        let evidence = if exceptional {
             Some(Evidence::Exceptional)
         } else if full {
             Some(Evidence::Saturated)
@@ -179,6 +188,18 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
     let threshold = settings.cluster_threshold;
     turn.say(Reason::LinkBad { cluster: id.clone(), inter, threshold, others, evidence });
     Some(id)
+}
+
+/// The slowest node of these clusters, if it is so slow that all others wait for what it has: that looks like a bad link wherever
+/// it has to cross one. With its share of the mean speed.
+fn straggler<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
+    let mean = turn.all.mean_speed();
+    let clusters = turn.clusters.iter().filter(|(id, _)| of(id));
+    let staying = clusters.flat_map(|(_, c)| &c.worst);
+    let staying = staying.filter(|named| !turn.snapshot.leaving.contains(&named.node));
+    let shares = staying.map(|w| (&w.node, w.speed * (1.0 + w.speed_error) / mean));
+    let slowest = shares.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    (slowest.1 < turn.settings.slow_below * STRAGGLER).then_some(slowest)
 }
 
 /// Mean inter-cluster overhead of the workers of all other clusters.
@@ -417,7 +438,9 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
             let slow = |speed: f64| speed < settings.slow_below * mean;
             let certain = slow(named.speed * (1.0 + named.speed_error));
             let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
-            let link = named.inter > settings.node_threshold && apart;
+            // Else it may wait for the straggler.
+            let clear = straggler(turn, |_| true).is_none_or(|(slowest, _)| *slowest == named.node);
+            let link = named.inter > settings.node_threshold && apart && clear;
             found.push(Candidate {
                 cluster: (*id).clone(),
                 speed_term: weights.alpha * max / named.speed,

@@ -218,6 +218,48 @@ fn migration_is_worth_it_or_not() {
     }
 }
 
+/// Found by a processor hog on one node: the others waited for it, across clusters too, and their link was blamed.
+#[test]
+fn who_waits_for_a_straggler_is_not_blamed_for_its_link() {
+    for (speed, goes) in [(0.05, "s0"), (0.9, "b")] {
+        let mut case = Case::of(&[
+            Group("a", 3, 1.0, 0.7, 0.0),
+            Group("s", 1, speed, 0.7, 0.0),
+            Group("b", 1, 1.0, 0.85, 0.65),
+        ]);
+        let mut gone = Vec::new();
+        for _ in 0..3 {
+            let decision = case.decide();
+            let doubt = says(&decision, "may come from waiting for node s0");
+            assert_eq!(
+                doubt && gone.is_empty(),
+                speed < 0.1 && gone.is_empty(),
+                "{}",
+                text(&decision)
+            );
+            gone.extend(decision.actions.iter().filter_map(|action| match action {
+                Action::Remove { nodes, .. } => Some(nodes[0].to_string()),
+                Action::RemoveCluster { cluster, .. } => Some(cluster.to_string()),
+                _ => None,
+            }));
+        }
+        assert_eq!(gone.first().map(String::as_str), Some(goes), "speed {speed}: {gone:?}");
+    }
+}
+
+/// A new node would wait for the same link as those that it replaces.
+#[test]
+fn who_is_better_is_seen_through_the_link() {
+    for (cluster, speed, up) in [("b", 1.2, 0), ("b", 3.0, 4), ("c", 1.2, 0), ("a", 1.2, 4)] {
+        let mut case = Case::of(&[Group("a", 8, 1.0, 0.55, 0.0), Group("b", 4, 1.0, 0.7, 0.4)]);
+        case.snapshot.elapsed_s = 1000.0;
+        let offer = Offer { free: 4, speed: Some(speed), ..Offer::default() };
+        case.snapshot.offers.insert(cluster.into(), offer);
+        let decision = case.decide();
+        assert_eq!(asked(&decision), up, "{cluster} {speed}\n{}", text(&decision));
+    }
+}
+
 #[test]
 fn nonsense_is_clamped_flagged_and_does_not_steer() {
     let settings = Settings::default();

@@ -249,6 +249,21 @@ impl<'a> Turn<'a> {
         request
     }
 
+    /// The inter-cluster overhead that a new node of this cluster is to be expected to have: that of its fellows; of a cluster that
+    /// does not take part, that of the clusters without the root.
+    pub fn inter_of(&self, cluster: &ClusterId) -> f64 {
+        let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
+        let own = self.clusters.get(cluster).filter(|c| c.counted > 0);
+        let far = self.clusters.iter().filter(|(id, _)| Some(**id) != root).map(|(_, c)| *c);
+        let like: Vec<&ClusterAggregate> = match own {
+            Some(own) => vec![own],
+            None => far.collect(),
+        };
+        let counted: u32 = like.iter().map(|c| c.counted).sum();
+        let inter: f64 = like.iter().map(|c| c.inter.value()).sum();
+        if counted > 0 { (inter / f64::from(counted)).clamp(0.0, 1.0) } else { 0.0 }
+    }
+
     /// Free nodes that are known to fit a request: their speed, where known.
     pub fn fitting(&self, request: &Request) -> Vec<(&'a ClusterId, Option<f64>)> {
         let mut found = Vec::new();

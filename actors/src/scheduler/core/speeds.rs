@@ -7,7 +7,7 @@
 //!
 //! Must not know what the speeds are used for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use springtide_runtime::id::{JobId, NodeId};
@@ -21,6 +21,8 @@ use crate::scheduler::Registered;
 pub(super) const FRESH: Duration = Duration::from_secs(60);
 /// After a benchmark failed it is not tried again on that kind for so long.
 const RETRY: Duration = Duration::from_secs(60);
+/// So many speeds at work are remembered of a kind.
+const MOST_AT_WORK: usize = 32;
 /// So many units are remembered, the last used ones.
 const MOST_UNITS: usize = 64;
 
@@ -58,11 +60,29 @@ impl Kind {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Of {
     speed: f64,
     /// By a benchmark of its own, on an idle node.
     benchmarked: bool,
+    /// The last speeds at work, of whatever node.
+    at_work: VecDeque<f64>,
+}
+
+impl Of {
+    /// What most of the undisturbed reach: of the last speeds the one that a quarter exceeds. (The highest ever would be the luckiest
+    /// measurement; the mean falls with nodes on which something else runs.)
+    fn worked(&mut self, speed: f64) {
+        if self.at_work.len() == MOST_AT_WORK {
+            self.at_work.pop_front();
+        }
+        self.at_work.push_back(speed);
+        if !self.benchmarked {
+            let mut all: Vec<f64> = self.at_work.iter().copied().collect();
+            all.sort_by(f64::total_cmp);
+            self.speed = all[(all.len() * 3 / 4).min(all.len() - 1)];
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -107,10 +127,12 @@ impl Speeds {
         }
         let known = self.of(unit);
         known.nodes.insert(life.node.clone(), (speed, now));
-        let kind = known.kinds.entry(Kind::of(life)).or_insert(Of { speed, benchmarked: true });
+        let at_work = VecDeque::new();
+        let new = Of { speed, benchmarked: true, at_work };
+        let kind = known.kinds.entry(Kind::of(life)).or_insert(new);
         // The best of them is what the hardware can do.
-        let best = if kind.benchmarked { kind.speed.max(speed) } else { speed };
-        *kind = Of { speed: best, benchmarked: true };
+        kind.speed = if kind.benchmarked { kind.speed.max(speed) } else { speed };
+        kind.benchmarked = true;
         known.failed.remove(&Kind::of(life));
         Ok(())
     }
@@ -133,10 +155,9 @@ impl Speeds {
         }
         let known = self.of(unit);
         known.nodes.insert(life.node.clone(), (speed, now));
-        let kind = known.kinds.entry(Kind::of(life)).or_insert(Of { speed, benchmarked: false });
-        if !kind.benchmarked {
-            kind.speed = kind.speed.max(speed);
-        }
+        let at_work = VecDeque::new();
+        let new = Of { speed, benchmarked: false, at_work };
+        known.kinds.entry(Kind::of(life)).or_insert(new).worked(speed);
         Ok(())
     }
 

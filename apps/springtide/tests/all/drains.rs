@@ -134,6 +134,32 @@ fn a_node_that_is_told_to_end_leaves_first() {
     up.end();
 }
 
+/// The same in the midst of a job, the root's node among them: nothing of the job is lost, so nobody is.
+#[test]
+fn busy_nodes_that_are_told_to_end_leave_first() {
+    let up = Up::of(&[("ams", 2), ("bud", 2)]);
+    let mut client = up.endless(&[]);
+    let told = || text(&up.temp.path().join("client/stderr.log"));
+    let root =
+        told().lines().find_map(|line| Some(line.split("the root runs on ").nth(1)?.to_owned()));
+    let root = root.expect("the job runs");
+    let other = if root == "bud-2" { "bud-1" } else { "bud-2" };
+    for (node, says) in [
+        (other, format!("node {other} leaves the job")),
+        (&root, format!("the job's root moves from node {root}")),
+    ] {
+        let pid = up.pid(node).unwrap();
+        kill(pid, "TERM");
+        until("it ends and is started anew", || up.pid(node).is_some_and(|now| now != pid));
+        assert!(told().contains(&says), "{says}: {}", told());
+        assert!(up.log(node).contains("told to end by SIGTERM: it is empty"), "{}", up.log(node));
+    }
+    assert!(!told().contains("was lost"), "{}", told());
+    client.signal("INT");
+    assert_eq!(client.wait().code(), Some(130));
+    up.end();
+}
+
 /// The log of a run that was not adapted, and of none.
 #[test]
 fn a_run_without_decisions_is_told_as_such() {

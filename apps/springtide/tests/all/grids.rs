@@ -137,7 +137,8 @@ fn deaths_at_random() {
         let temp = tempfile::tempdir().unwrap();
         let out = temp.path().join("out");
         let mut command = program(&job);
-        command.args(["-v", "--clusters", "3x3", "--out"]).arg(&out);
+        // Deaths by chance are no poison, however often they hit one task.
+        command.args(["-v", "--clusters", "3x3", "--poison", "0", "--out"]).arg(&out);
         let mut running = Running::start(command, temp.path());
         let told = || text(&temp.path().join("stderr.log"));
         until("the job runs", || told().contains("the root runs on"));
@@ -155,6 +156,25 @@ fn deaths_at_random() {
         lost += told().matches("going on with").count() + told().matches("takes its place").count();
     }
     println!("{runs} of {runs} right; {lost} nodes lost while their jobs ran; seed {seed}");
+}
+
+/// The same of the root's node: the other clusters do not hear it, and together they are more than half.
+#[test]
+fn a_stopped_root_is_taken_over_by_the_word_of_the_others() {
+    let temp = tempfile::tempdir().unwrap();
+    let (mut running, started) = endless(temp.path(), "3x1");
+    let told = || text(&temp.path().join("stderr.log"));
+    let root =
+        told().lines().find_map(|line| Some(line.split("the root runs on ").nth(1)?.to_owned()));
+    let root = root.expect("the job runs");
+    let (_, pid) = started.iter().find(|(node, _)| *node == root).unwrap();
+    kill(*pid, "STOP");
+    until("it is taken over", || told().contains("takes its place"));
+    assert!(told().contains(&format!("node {root} was lost (silent for")), "{}", told());
+    until("the root runs elsewhere", || told().matches("the root runs on").count() == 2);
+    running.signal("TERM");
+    assert_eq!(running.wait().code(), Some(143), "{}", told());
+    assert_eq!(nodes(&temp.path().join("out")), []);
 }
 
 /// A node that does not end but is silent: the job goes on without it, and its site starts it anew.
