@@ -277,7 +277,7 @@ impl ClusterCoordinator {
     /// What the workers' speeds are compared in: as the coordinator says, or else as suits them.
     fn scale(&self) -> Scale {
         let own = Scale::from_reports(self.measured.values().filter_map(|m| m.speed.as_ref()));
-        if self.told.agreed.is_none() {
+        if self.told.memory.is_none() {
             return own;
         }
         let mut factors = own.factors;
@@ -292,8 +292,10 @@ impl ClusterCoordinator {
     /// The period's aggregate; the period of every worker is closed by it.
     fn aggregate(&mut self, scale: &Scale) -> ClusterAggregate {
         let settings = &self.spec.params.settings;
-        let agreed =
-            self.told.agreed.unwrap_or_else(|| Agreed::of(&Memory::new(settings), settings));
+        let agreed = match &self.told.memory {
+            Some(memory) => Agreed::of(memory, settings),
+            None => Agreed::of(&Memory::new(settings), settings),
+        };
         let view = &self.view;
         let of_cluster = |node: &NodeId| view.cluster_of(node) == Some(&self.cluster);
         self.measured.retain(|node, _| of_cluster(node));
@@ -486,9 +488,7 @@ pub struct ClusterPeriod {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterTold {
-    /// By what the worst workers are chosen.
-    pub agreed: Option<Agreed>,
-    /// What was learned so far.
+    /// What was learned so far; by it the worst workers are chosen.
     pub memory: Option<Memory>,
     /// What speeds are compared in.
     pub scale: Scale,

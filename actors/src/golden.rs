@@ -17,15 +17,15 @@ use springtide_runtime::work::{
 };
 
 use crate::cluster::{
-    Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, FinishCluster, GetMemory,
-    Joined, Period, Silent,
+    Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
+    GetMemory, Joined, Period, Silent,
 };
 use crate::hardware::Hardware;
 use crate::job::{
     Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
     JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
 };
-use crate::policy::{ClusterAggregate, Memory, Offer, Request};
+use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
 use crate::probe::{CheckPaths, Path, Paths, Ping};
 use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
@@ -376,4 +376,69 @@ fn messages_of_the_exchange_of_nodes() {
     for (name, error) in errors {
         answer::<Result<Drained, DrainError>>(&format!("drain-{name}"), &Err(error));
     }
+}
+
+/// The bar: 12 workers in three clusters, a period of 1 s, 2 KB/s on the way of a cluster to the job's coordinator, both ways
+/// together. Histograms come with every tenth period and are not among it.
+#[test]
+fn a_second_of_statistics_fits_a_thin_link() {
+    let settings = Settings::default();
+    let mut memory = Memory::new(&settings);
+    (memory.tick, memory.period, memory.max_speed) = (1000, 1000, Some(123_456.7));
+    let worker = |n: u32| WorkerStats {
+        node: format!("cluster-{n}").as_str().into(),
+        incarnation: Incarnation(3),
+        threads: 16,
+        speed: Some(123_456.789 + f64::from(n) * 17.3),
+        speed_error: 0.0123,
+        overhead: 0.3123 + f64::from(n) * 0.0137,
+        overhead_intra: 0.0511 + f64::from(n) * 0.003,
+        overhead_inter: 0.1234 + f64::from(n) * 0.01,
+        joined: 30,
+        ..WorkerStats::default()
+    };
+    let workers: Vec<WorkerStats> = (0..4).map(worker).collect();
+    let mut aggregate = ClusterAggregate::of(&workers, &Agreed::of(&memory, &settings));
+    aggregate.uplink.used = Some(1_234_567.8);
+    let big = 1_u64 << 40;
+    let mut statistics = Statistics { threads: 64, ..Statistics::default() };
+    let tasks = &mut statistics.counters.tasks;
+    (tasks.spawned, tasks.executed, tasks.stolen_local, tasks.stolen_wide) = (big, big, big, big);
+    let steals = &mut statistics.counters.steals;
+    for scope in [&mut steals.local, &mut steals.wide] {
+        (scope.requests, scope.hits, scope.empty) = (big, big, big);
+    }
+    let (bytes, times) = (&mut statistics.counters.bytes, &mut statistics.times);
+    (bytes.local, bytes.wide, times.working_ns, times.idle_ns) = (big, big, big, big);
+    (times.wait_local_ns, times.wait_wide_ns) = (big, big);
+    let (job, cluster, view) = (JobId(3), "cluster".into(), (Epoch(2), 77));
+    let period = ClusterPeriod {
+        job,
+        cluster,
+        view,
+        seq: 1000,
+        workers: 4,
+        statistics,
+        aggregate: Some(aggregate),
+        scale: Scale::default(),
+        links: LinkReport::default(),
+        candidate: None,
+        benchmark: Some(SpecId(1 << 60)),
+    };
+    let told = ClusterTold { memory: Some(memory), proposed: true, ..ClusterTold::default() };
+    let (node, incarnation) = ("cluster-1".into(), Incarnation(3));
+    let alive = ClusterAlive { job, node, incarnation };
+    // With each of the two calls and their answers: header, names, numbers.
+    let around = 4 * 80;
+    let size = |bytes: Result<Vec<u8>, _>| -> usize {
+        let bytes: Result<_, rmp_serde::encode::Error> = bytes;
+        bytes.expect("it serialises").len()
+    };
+    let named = [
+        size(rmp_serde::to_vec_named(&period)),
+        size(rmp_serde::to_vec_named(&told)),
+        size(rmp_serde::to_vec_named(&alive)),
+    ];
+    let all = named.iter().sum::<usize>() + around;
+    assert!(all <= 2048, "{all} bytes: {named:?}");
 }

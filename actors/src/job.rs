@@ -12,7 +12,7 @@ use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, Histograms, Statistics};
 use springtide_runtime::net::{Contact, RefuseReason};
 use springtide_runtime::remote_message;
-use springtide_runtime::work::{Failure, Loss, Outcome};
+use springtide_runtime::work::{Failure, Loss, Outcome, RESULTS_BYTES};
 
 use crate::policy::{Mode, Settings};
 
@@ -48,6 +48,8 @@ pub struct JobParams {
     pub max_nodes: Option<u32>,
     /// It ends when so many distinct nodes died holding the same task; 0: never.
     pub poison: u32,
+    /// Bytes of finished results that each node keeps, so that they are not computed again when nodes are lost; 0: none.
+    pub results_bytes: u64,
     /// How far its set of nodes is adapted.
     pub mode: Mode,
     /// By what it is adapted. `period_s` there is `period_ms` here: whoever makes these sets both.
@@ -77,6 +79,7 @@ impl Default for JobParams {
             min_nodes: 1,
             max_nodes: None,
             poison: 3,
+            results_bytes: RESULTS_BYTES as u64,
             mode: Mode::default(),
             settings: Settings::default(),
         }

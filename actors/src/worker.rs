@@ -25,8 +25,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig, RESULTS_BYTES,
-    RealSeam, Registry, RootLeft, SavedRoot, Seam, bench,
+    Engine, EngineConfig, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig, RealSeam,
+    Registry, RootLeft, SavedRoot, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -289,7 +289,7 @@ impl Worker {
             share: ShareConfig { seed, ..ShareConfig::default() },
             metering: (spec.params.mode != Mode::Static)
                 .then(|| MeteringSettings::new(spec.params.period(), seed)),
-            results_bytes: RESULTS_BYTES,
+            results_bytes: usize::try_from(spec.params.results_bytes).unwrap_or(usize::MAX),
         };
         // Notes go in order to the coordinator's task; the job's root writes them, and no faster than it computes.
         let notes: Notes = Box::new(move |note| {
@@ -832,6 +832,11 @@ impl Handler<Leave> for Worker {
         };
         let then = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
             let here = worker.running.as_ref().is_some_and(|running| running.spec.id == job);
+            if here && let Some(former) = worker.running.as_mut().and_then(|r| r.cluster.take()) {
+                // The view that gives its role to another did not arrive before all was done here.
+                worker.hub.unpublish(&cluster_coordinator_name(job));
+                former.do_send(Retire);
+            }
             let report = if here { worker.report(true) } else { None };
             let left = if here { Some(worker.leave(ctx)) } else { None };
             let ended = async move {

@@ -17,8 +17,8 @@ use super::{Coordinator, Phase};
 use crate::cluster::{ClusterPeriod, ClusterTold};
 use crate::job::{NoteKind, SCHEDULER};
 use crate::policy::{
-    self, Action, Agreed, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, Logged, Memory,
-    Mode, Offer, Request, Root, Settings, Snapshot,
+    self, Action, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, Logged, Memory, Mode,
+    Offer, Request, Root, Settings, Snapshot,
 };
 use crate::scheduler::{
     BetterFree, GetOffers, Offers, RequestNodes, Scheduler, SpeedsMeasured, WithdrawNodes,
@@ -48,6 +48,7 @@ pub(super) struct Adaptation {
 }
 
 struct Heard {
+    seq: u64,
     at: Instant,
     aggregate: ClusterAggregate,
     scale: Scale,
@@ -185,8 +186,12 @@ impl Coordinator {
     /// A cluster's period. Returns what all clusters are to know.
     pub(super) fn heard_cluster(&mut self, message: &ClusterPeriod) -> ClusterTold {
         let adapt = &mut self.adaptation;
-        if let Some(aggregate) = &message.aggregate {
+        let known = adapt.clusters.get(&message.cluster).map(|heard| heard.seq);
+        // A former coordinator of the cluster may not know yet that it is none.
+        let newer = known.is_none_or(|known| message.seq > known);
+        if let Some(aggregate) = message.aggregate.as_ref().filter(|_| newer) {
             let heard = Heard {
+                seq: message.seq,
                 at: Instant::now(),
                 aggregate: aggregate.clone(),
                 scale: message.scale.clone(),
@@ -205,7 +210,6 @@ impl Coordinator {
         let wanted = adapt.wanted();
         let known = wanted.as_ref().map(BenchmarkSpec::id);
         ClusterTold {
-            agreed: Some(Agreed::of(&adapt.memory, &adapt.settings)),
             memory: Some(adapt.memory.clone()),
             scale: adapt.scale.clone(),
             proposed: adapt.benchmark.is_some(),

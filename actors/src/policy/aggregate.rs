@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, NodeId};
 
 use super::memory::Memory;
-use super::number::{ExactSum, float, maybe_float};
+use super::number::{ExactSum, float, is_default, maybe_float};
 use super::settings::{Settings, Weights};
 use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
 
@@ -121,12 +121,16 @@ pub struct ClusterAggregate {
     /// Workers that count: measured, past their grace, not leaving.
     pub counted: u32,
     /// Of which with a last report instead of this period's.
+    #[serde(skip_serializing_if = "is_default")]
     pub stale: u32,
     /// Workers in their grace period.
+    #[serde(skip_serializing_if = "is_default")]
     pub joining: u32,
     /// Workers that leave.
+    #[serde(skip_serializing_if = "is_default")]
     pub leaving: u32,
     /// Workers past their grace without a report that counts.
+    #[serde(skip_serializing_if = "is_default")]
     pub silent: u32,
     /// Compute threads of those that count.
     pub threads: u32,
@@ -137,19 +141,25 @@ pub struct ClusterAggregate {
     /// Sum of their overheads.
     pub overhead: ExactSum,
     /// Sum of their intra-cluster overheads.
+    #[serde(skip_serializing_if = "is_default")]
     pub intra: ExactSum,
     /// Sum of their inter-cluster overheads.
+    #[serde(skip_serializing_if = "is_default")]
     pub inter: ExactSum,
     /// The fastest one's speed.
     #[serde(with = "float")]
     pub max_speed: f64,
     /// The worst of them by the agreed weights, worst first.
+    #[serde(skip_serializing_if = "is_default")]
     pub worst: Vec<Named>,
     /// The two of them best fit to hold the job's root, best first.
+    #[serde(skip_serializing_if = "is_default")]
     pub best: Vec<Named>,
     /// Reports that were not believed, at most as many as workers are named.
+    #[serde(skip_serializing_if = "is_default")]
     pub odd: Vec<Oddity>,
     /// The way to the other clusters.
+    #[serde(skip_serializing_if = "is_default")]
     pub uplink: Uplink,
 }
 

@@ -197,7 +197,8 @@ fn straggler<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'
     let clusters = turn.clusters.iter().filter(|(id, _)| of(id));
     let staying = clusters.flat_map(|(_, c)| &c.worst);
     let staying = staying.filter(|named| !turn.snapshot.leaving.contains(&named.node));
-    let shares = staying.map(|w| (&w.node, w.speed * (1.0 + w.speed_error) / mean));
+    // However uncertain the speed: this is about a doubt, not about the node.
+    let shares = staying.map(|w| (&w.node, w.speed / mean));
     let slowest = shares.min_by(|a, b| a.1.total_cmp(&b.1))?;
     (slowest.1 < turn.settings.slow_below * STRAGGLER).then_some(slowest)
 }

@@ -80,13 +80,16 @@ pub struct RunArgs {
     /// End the job when so many nodes died holding the same task; 0: never [default: 3]
     #[arg(id = "run.poison", long = "poison", value_name = "N")]
     pub poison: Option<u32>,
+    /// Finished results that each node keeps for the case that others are lost; 0B: none [default: 64MiB]
+    #[arg(id = "run.keep-results", long = "keep-results", value_name = "SIZE")]
+    pub keep_results: Option<String>,
     /// How often statistics are sent up the tree [default: 10s]
     #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
 }
 
 impl RunArgs {
-    /// Puts what these say of adaptation and poison over the config's.
+    /// Puts what these say of adaptation and faults over the config's.
     pub fn over(&self, mut sources: Sources) -> Sources {
         for (name, value) in &self.set {
             sources = sources.with_flag("--set", &format!("adaptation.{name}"), value);
@@ -102,6 +105,9 @@ impl RunArgs {
             if let Some(number) = number {
                 sources = sources.with_flag(flag, key, number);
             }
+        }
+        if let Some(size) = &self.keep_results {
+            sources = sources.with_flag("--keep-results", "work.results", size);
         }
         sources
     }
@@ -495,6 +501,8 @@ mod tests {
             "4",
             "--poison",
             "0",
+            "--keep-results",
+            "0B",
         ];
         let set = ["--set", "e_min=0.4", "--set", "weights.alpha = 2"];
         let args = run(&[&line[..], &set].concat()).unwrap();
@@ -509,6 +517,7 @@ mod tests {
             ("--min-nodes", "adaptation.min_nodes", "2"),
             ("--max-nodes", "adaptation.max_nodes", "4"),
             ("--poison", "work.poison", "0"),
+            ("--keep-results", "work.results", "0B"),
         ];
         assert_eq!(keys, expected);
         for (bad, told) in [

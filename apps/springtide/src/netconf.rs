@@ -130,6 +130,7 @@ fn work_params(work: &WorkSection) -> JobParams {
         stack_bytes: work.stack.bytes(),
         nesting_bound: work.nesting.get(),
         poison: work.poison.get(),
+        results_bytes: work.results.bytes(),
         ..JobParams::default()
     }
 }

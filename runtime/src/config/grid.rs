@@ -135,6 +135,8 @@ section! {
         /// A job ends when so many nodes died holding the same task of it. Nodes that leave in order and clusters lost
         /// whole do not count. 0: never.
         poison: Whole<0, 1_000_000> = Is("3");
+        /// Finished results that each node keeps, so that they are not computed again when other nodes are lost. "0B": none.
+        results: Size = Is("\"64MiB\"");
         /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends at once.
         leave_within: Time = Is("\"30s\"");
     }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::is_default;
+
 /// What a compute thread is doing. Source: the time classes of the paper behind adaptation (busy, idle, intra-cluster and
 /// inter-cluster communication, benchmarking).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -53,14 +55,19 @@ impl ThreadState {
 #[serde(default)]
 pub struct Times {
     /// In [`ThreadState::Working`].
+    #[serde(skip_serializing_if = "is_default")]
     pub working_ns: u64,
     /// In [`ThreadState::Idle`].
+    #[serde(skip_serializing_if = "is_default")]
     pub idle_ns: u64,
     /// In [`ThreadState::WaitLocal`].
+    #[serde(skip_serializing_if = "is_default")]
     pub wait_local_ns: u64,
     /// In [`ThreadState::WaitWide`].
+    #[serde(skip_serializing_if = "is_default")]
     pub wait_wide_ns: u64,
     /// In [`ThreadState::Bench`].
+    #[serde(skip_serializing_if = "is_default")]
     pub bench_ns: u64,
 }
 

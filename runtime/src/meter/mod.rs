@@ -13,6 +13,11 @@ mod period;
 mod report;
 mod speed;
 
+/// What has its default value need not cross the wire.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 pub use account::{Account, SharedAccount, ThreadState, Times};
 pub use benchmark::{
     BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkReason, BenchmarkRun,

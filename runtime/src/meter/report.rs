@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::account::Times;
 use super::counters::Counters;
 use super::histogram::{DeltaError, Histogram, LatencySummary, SparseDelta};
+use super::is_default;
 use crate::id::{ClusterId, Incarnation, NodeId};
 
 macro_rules! histograms {
@@ -108,6 +109,7 @@ pub struct Statistics {
     /// Thread time since the start.
     pub times: Times,
     /// Latencies recorded since the report before; empty in most reports, for they are sent more rarely.
+    #[serde(skip_serializing_if = "is_default")]
     pub latencies: Deltas,
 }
 
