@@ -23,7 +23,7 @@ use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::scheduler::{MemberSilent, Scheduler};
-use crate::worker::{Finish, NewView, Worker};
+use crate::worker::{Finish, NewView, Worker, newest};
 
 /// How long a worker may take to take in a view.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
@@ -129,7 +129,8 @@ impl ClusterCoordinator {
         let mut next = Self::new(spec, view, cluster, hub, scheduler);
         next.joined = next.members();
         // Its aggregates come after all of those before it: views make newer ones, and no coordinator sends 2^32 aggregates.
-        next.periods = next.view.version << 32;
+        // Views count from 1 again under each epoch.
+        next.periods = (u64::from(next.view.epoch.0) << 48) | ((next.view.version & 0xffff) << 32);
         next
     }
 
@@ -507,11 +508,21 @@ pub struct GetMemory {
     pub job: JobId,
 }
 
+impl ClusterFinal {
+    fn nothing(cluster: ClusterId) -> Self {
+        let (statistics, records, silent) = Default::default();
+        Self { cluster, workers: 0, statistics, records, silent }
+    }
+}
+
 /// To the cluster's coordinator: the job has ended; stop the workers and send their last words.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishCluster {
     /// Which job.
     pub job: JobId,
+    /// Of the coordinator that ends it: a former one is not heard.
+    #[serde(default = "newest")]
+    pub epoch: Epoch,
 }
 
 /// A cluster's last word.
@@ -660,12 +671,18 @@ impl Handler<FinishCluster> for ClusterCoordinator {
 
     fn handle(&mut self, message: FinishCluster, _ctx: &mut Self::Context) -> Self::Result {
         let job = message.job;
+        if message.epoch < self.view.epoch {
+            // A former coordinator ends what is another's by now.
+            let cluster = self.cluster.clone();
+            return Box::pin(actix::fut::ready(ClusterFinal::nothing(cluster)));
+        }
         let requests: Vec<_> = self
             .members()
             .into_iter()
             .map(|node| {
                 let remote = self.hub.remote::<Worker>(&node, WORKER);
-                (node, remote.send(Finish { job }).deadline(FINISH_DEADLINE).start())
+                let finish = Finish { job, epoch: message.epoch };
+                (node, remote.send(finish).deadline(FINISH_DEADLINE).start())
             })
             .collect();
         let answers = async move {

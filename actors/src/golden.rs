@@ -253,7 +253,7 @@ fn messages_of_a_job() {
 fn messages_of_the_coordinator_tree() {
     let job = JobId(3);
     message(&NewView { job, view: job_view() });
-    message(&Finish { job });
+    message(&Finish { job, epoch: Epoch(2) });
     answer("finish", &Some(FinalReport { report: report(), records: Vec::new() }));
     let (node, incarnation) = ("ams-1".into(), Incarnation(5));
     message(&Joined { job, node, incarnation, threads: 1 });
@@ -261,7 +261,7 @@ fn messages_of_the_coordinator_tree() {
     let measure = PeriodMeasure { threads: 2, ..PeriodMeasure::default() };
     let (candidate, benchmark) = (None, Some(SpecId(9)));
     message(&Period { job, view, report: report(), measure: Some(measure), candidate, benchmark });
-    message(&Leave { job, deadline_ms: Some(5000) });
+    message(&Leave { job, epoch: Epoch(2), deadline_ms: Some(5000) });
     message(&ClusterJoined { job, cluster: "ams".into(), workers: 2 });
     let statistics = Statistics { threads: 2, ..Statistics::default() };
     let cluster = "ams".into();
@@ -289,7 +289,7 @@ fn messages_of_the_coordinator_tree() {
     let tasks = vec![HeldTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
     let (node, incarnation) = ("ams-2".into(), Incarnation(5));
     message(&DiedHolding { job, losses: vec![Loss { node, incarnation, tasks }] });
-    message(&FinishCluster { job });
+    message(&FinishCluster { job, epoch: Epoch(2) });
     answer(
         "finish-cluster",
         &ClusterFinal {

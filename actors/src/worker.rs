@@ -551,6 +551,11 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
+/// Of a message that does not say it, from a program that knows of none.
+pub(crate) fn newest() -> Epoch {
+    Epoch(u32::MAX)
+}
+
 /// To a worker: the members have changed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NewView {
@@ -565,6 +570,9 @@ pub struct NewView {
 pub struct Finish {
     /// Which job.
     pub job: JobId,
+    /// Of the coordinator that ends it: a former one is not heard.
+    #[serde(default = "newest")]
+    pub epoch: Epoch,
 }
 
 /// To a worker, by the job's coordinator: leave the job in order. Answered when nothing of it is left here; by then the view says
@@ -573,6 +581,9 @@ pub struct Finish {
 pub struct Leave {
     /// Which job.
     pub job: JobId,
+    /// Of the coordinator that wants it: a former one is not heard.
+    #[serde(default = "newest")]
+    pub epoch: Epoch,
     /// After so many milliseconds it goes in any case, and what it still runs is run elsewhere; absent: when it is done.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
@@ -685,6 +696,7 @@ impl Handler<NewView> for Worker {
             && let Some(former) = running.coordinator.take()
         {
             // It has handed over, or was thought lost.
+            running.engine.cancel_root();
             self.hub.unpublish(&coordinator_name(message.job));
             former.do_send(Replaced);
         }
@@ -783,8 +795,10 @@ impl Handler<TakeOver> for Worker {
         let view = running.view.succeeded(epoch, &me, lives);
         let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
         let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
-        if !view.members.contains_key(&me) {
-            return Err(format!("node {me} is not among the members that live"));
+        match view.members.get(&me) {
+            Some(member) if member.leaving => return Err(format!("node {me} leaves the job")),
+            Some(_) => {}
+            None => return Err(format!("node {me} is not among the members that live")),
         }
         tracing::info!(%job, %lost, reason, handed, "this node coordinates the job from now on");
         running.spec.epoch = epoch;
@@ -792,6 +806,7 @@ impl Handler<TakeOver> for Worker {
         let bequest = running.bequest.take().filter(|left| handed && left.epoch == former_epoch);
         if let Some(former) = running.coordinator.take() {
             // Of an earlier epoch, in which this node had the role before.
+            running.engine.cancel_root();
             former.do_send(Replaced);
         }
         let strangers = members.into_iter().filter(|(n, _)| !view.members.contains_key(n));
@@ -819,7 +834,8 @@ impl Handler<Leave> for Worker {
 
     fn handle(&mut self, message: Leave, _ctx: &mut Context<Self>) -> Self::Result {
         let job = message.job;
-        let Some(running) = self.running.as_ref().filter(|running| running.spec.id == job) else {
+        let heard = |r: &&Running| r.spec.id == job && message.epoch >= r.view.epoch;
+        let Some(running) = self.running.as_ref().filter(heard) else {
             return Box::pin(actix::fut::ready(None));
         };
         let engine = running.engine.clone();
@@ -858,7 +874,8 @@ impl Handler<Finish> for Worker {
     type Result = ResponseActFuture<Self, Option<FinalReport>>;
 
     fn handle(&mut self, message: Finish, ctx: &mut Context<Self>) -> Self::Result {
-        if self.running.as_ref().is_none_or(|running| running.spec.id != message.job) {
+        let heard = |r: &Running| r.spec.id == message.job && message.epoch >= r.view.epoch;
+        if !self.running.as_ref().is_some_and(heard) {
             return Box::pin(actix::fut::ready(None));
         }
         let report = self.report(true);

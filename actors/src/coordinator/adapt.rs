@@ -230,8 +230,10 @@ impl Coordinator {
             match answer {
                 Ok(Ok(offers)) => coordinator.adaptation.offers = offers,
                 Ok(Err(stale)) => {
+                    // Another has the job; its view comes here if this node is still a member.
                     tracing::warn!("{stale}");
-                    return;
+                    coordinator.engine.cancel_root();
+                    return ctx.stop();
                 }
                 Err(error) => tracing::info!(%error, "the scheduler did not say what is free"),
             }

@@ -43,14 +43,13 @@ impl Coordinator {
         deadline: Option<Duration>,
         ctx: &mut Context<Self>,
     ) -> bool {
-        let fits = |member: &springtide_runtime::membership::Member| !member.leaving;
         let me = self.view.coordinator.clone();
         if self.phase != Phase::Running || me.as_ref() == Some(to) {
             return false;
         }
         let patience = self.patience().min(deadline.map_or(Duration::MAX, |within| within / 2));
         if self.moving.is_none() {
-            if !self.view.members.get(to).is_some_and(fits) {
+            if !self.stays(to) {
                 return false;
             }
             let from = me.unwrap_or_else(|| "".into());
@@ -95,6 +94,10 @@ impl Coordinator {
         best.and_then(|(_, nodes)| nodes.into_iter().next())
     }
 
+    fn stays(&self, node: &NodeId) -> bool {
+        self.view.members.get(node).is_some_and(|member| !member.leaving)
+    }
+
     fn patience(&self) -> Duration {
         match self.checkpoints.longest_stretch(Instant::now()) {
             Some(stretch) => PATIENCE.max(stretch.saturating_mul(PATIENCE_STRETCHES)),
@@ -104,9 +107,15 @@ impl Coordinator {
 
     /// No checkpoint came in time.
     fn hurry_root(&mut self) {
-        let Some(moving) = self.moving.as_ref().filter(|_| self.phase == Phase::Running) else {
+        let running = self.phase == Phase::Running;
+        let Some(to) = self.moving.as_ref().filter(|_| running).map(|m| m.to.clone()) else {
             return;
         };
+        // It may be gone by now, or leave.
+        let to = if self.stays(&to) { Some(to) } else { self.heir() };
+        let Some(to) = to else { return };
+        let Some(moving) = &mut self.moving else { return };
+        moving.to = to;
         tracing::info!(to = %moving.to, "the root leaves no checkpoint and moves as it is");
         self.engine.stop_root(&StopRoot::Now { heir: moving.to.clone() });
     }
@@ -126,10 +135,10 @@ impl Coordinator {
             left.forget_before(kept.saved.next_child);
         }
         let (job, epoch) = (self.spec.id, self.spec.epoch);
-        let stays = |node: &NodeId| self.view.members.get(node).is_some_and(|m| !m.leaving);
-        let to = if stays(&to) { Some(to) } else { self.heir() };
-        let Some(to) = to else { return self.go_on_here(ctx) };
-        let bequest = Bequest { epoch, memory: self.adaptation.memory().clone(), root, left };
+        let to = if self.stays(&to) { Some(to) } else { self.heir() };
+        let Some(to) = to else { return self.go_on_here(left, ctx) };
+        let memory = self.adaptation.memory().clone();
+        let bequest = Bequest { epoch, memory, root, left: left.clone() };
         let worker = self.hub.remote::<Worker>(&to, WORKER);
         let bequeath = worker.send(Bequeath { job, bequest }).deadline(BEQUEATH_WITHIN).start();
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -148,25 +157,28 @@ impl Coordinator {
                     }
                     Err(error) => tracing::warn!(%error, "the scheduler was not told of the heir"),
                 }
+                tokio::time::sleep(ASK_WITHIN).await;
             }
             Err(())
         };
-        ctx.spawn(handed.into_actor(self).map(|handed, coordinator, ctx| match handed {
+        ctx.spawn(handed.into_actor(self).map(move |handed, coordinator, ctx| match handed {
             // The view of the new epoch ends this actor: see `Replaced`.
             Ok(true) => {}
             Ok(false) => ctx.stop(),
-            Err(()) => coordinator.go_on_here(ctx),
+            Err(()) => coordinator.go_on_here(left, ctx),
         }));
     }
 
     /// The root cannot go elsewhere: it goes on where it is.
-    fn go_on_here(&mut self, ctx: &mut Context<Self>) {
+    fn go_on_here(&mut self, left: RootLeft, ctx: &mut Context<Self>) {
         if self.phase != Phase::HandingOver {
             return;
         }
         let text = "the job's root cannot move now: it goes on where it is".to_owned();
         self.tell(NoteKind::Say { text });
         let root = self.checkpoints.last().cloned();
+        self.engine.inherit_root(left);
         self.start_root(root, ctx);
+        self.leave_at_last(ctx);
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Changes {
     joining: BTreeMap<NodeId, Member>,
     /// To leave as soon as they have joined, and why.
     unwanted: BTreeMap<NodeId, AskLeave>,
+    /// Wanted while the job could let nobody go.
+    postponed: Vec<AskLeave>,
     /// Told to leave.
     leaving: BTreeMap<NodeId, Departure>,
     /// Sums of those that have left.
@@ -159,12 +161,16 @@ impl Coordinator {
                     self.asked_to_leave(asked, ctx);
                 }
             }
+            self.leave_at_last(ctx);
         }
         self.assign_granted(ctx);
     }
 
     /// The scheduler wants nodes to leave: somebody drains them.
     pub(super) fn asked_to_leave(&mut self, asked: AskLeave, ctx: &mut Context<Self>) {
+        if matches!(self.phase, Phase::Joining | Phase::HandingOver) {
+            return self.changes.postponed.push(asked);
+        }
         for node in &asked.nodes {
             let one = AskLeave { nodes: vec![node.clone()], ..asked.clone() };
             if let Some(at) = self.changes.granted.iter().position(|g| g.node == *node) {
@@ -215,9 +221,23 @@ impl Coordinator {
         // After the others: none of them is to be the heir.
         if root_leaves && !self.leave_with_root(reason, deadline, ctx) {
             let text = format!(
-                "the node of the job's root stays until the job ends, for no other can take its place ({reason})"
+                "the node of the job's root stays for now: no other can take its place ({reason})"
             );
             self.tell(NoteKind::Say { text });
+            if let Some(node) = self.view.coordinator.clone() {
+                // Somebody may join.
+                let deadline_ms =
+                    deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
+                let (job, nodes, reason) = (self.spec.id, vec![node], reason.to_owned());
+                self.changes.postponed.push(AskLeave { job, nodes, reason, deadline_ms });
+            }
+        }
+    }
+
+    /// Whoever was to leave when nobody could.
+    pub(super) fn leave_at_last(&mut self, ctx: &mut Context<Self>) {
+        for asked in std::mem::take(&mut self.changes.postponed) {
+            self.asked_to_leave(asked, ctx);
         }
     }
 
@@ -241,7 +261,8 @@ impl Coordinator {
             let deadline_ms = deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX));
             let remote = self.hub.remote::<Worker>(&node, WORKER);
             let within = deadline.unwrap_or(LEAVE_WITHIN).saturating_add(ANSWER_WITHIN);
-            let call = remote.send(Leave { job, deadline_ms }).deadline(within).start();
+            let leave = Leave { job, epoch: self.spec.epoch, deadline_ms };
+            let call = remote.send(leave).deadline(within).start();
             ctx.spawn(call.into_actor(self).map(move |answer, coordinator, ctx| {
                 coordinator.left(&node, answer, ctx);
             }));

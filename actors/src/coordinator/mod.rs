@@ -420,6 +420,7 @@ impl Coordinator {
         if self.phase == Phase::Joining && self.succeeds.is_none() && all {
             self.started = Instant::now();
             self.start_root(None, ctx);
+            self.leave_at_last(ctx);
         }
     }
 
@@ -456,6 +457,7 @@ impl Coordinator {
         self.phase = Phase::Ending;
         let wall = self.started.elapsed();
         let job = self.spec.id;
+        let epoch = self.spec.epoch;
         let requests: Vec<_> = self
             .view
             .cluster_coordinators
@@ -463,7 +465,7 @@ impl Coordinator {
             .map(|(cluster, node)| {
                 let remote =
                     self.hub.remote::<ClusterCoordinator>(node, &cluster_coordinator_name(job));
-                let request = remote.send(FinishCluster { job }).deadline(FINISH_DEADLINE);
+                let request = remote.send(FinishCluster { job, epoch }).deadline(FINISH_DEADLINE);
                 (cluster.clone(), request.start())
             })
             .collect();

@@ -46,6 +46,11 @@ impl Checkpoints {
         self.last = kept.map(|kept| (kept, Instant::now()));
     }
 
+    /// The newest is to be kept by others again.
+    fn keep_anew(&mut self, kept: Option<KeptRoot>) {
+        self.waiting = kept;
+    }
+
     fn came(&mut self, kept: KeptRoot, now: Instant) {
         if let Some((_, before)) = self.last.replace((kept.clone(), now)) {
             let stretch = now.saturating_duration_since(before);
@@ -246,7 +251,11 @@ impl Coordinator {
             None => "begins anew, with what is finished elsewhere".to_owned(),
         };
         self.tell(NoteKind::Say { text: format!("the root {from}") });
+        // Those who kept it may be gone, or not have got it.
+        self.checkpoints.keep_anew(root.clone());
         self.start_root(root, ctx);
+        self.send_checkpoint(ctx);
         self.resume_leaves(ctx);
+        self.leave_at_last(ctx);
     }
 }

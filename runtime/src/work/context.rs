@@ -225,16 +225,18 @@ impl<'w> Context<'w> {
     /// Publishes the next version of a part of a shared object to all nodes of the job, whole.
     ///
     /// # Errors
-    /// If the type is not registered, or does not serialise.
+    /// If the type is not registered, or does not serialise; or a halt: what a task says that was told to stop is not heard.
     pub fn put<V: Versioned>(&self, part: u32, value: V) -> Result<Version, Stop> {
+        self.check()?;
         Ok(self.host().objects().put(part, value)?)
     }
 
     /// Publishes the next version of a part of a shared object as a change of the current one.
     ///
     /// # Errors
-    /// If the type is not registered, there is no current version, or the change does not serialise.
+    /// If the type is not registered, there is no current version, or the change does not serialise; or a halt.
     pub fn update<V: Versioned>(&self, part: u32, delta: V::Delta) -> Result<Version, Stop> {
+        self.check()?;
         Ok(self.host().objects().update::<V>(part, delta)?)
     }
 

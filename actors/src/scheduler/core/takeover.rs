@@ -80,6 +80,8 @@ impl Core {
         (job.open, job.subscription) = (Open::default(), None);
         job.grants.clear();
         job.view.coordinator = None;
+        // What was said of the former one.
+        job.unheard_by.clear();
         let (tried, told) = (BTreeSet::new(), BTreeSet::new());
         // Else the root would go on killing while it is being judged.
         let held_up = job.blame_at.is_some() && job.poison.verdict(now) != Verdict::Clean;

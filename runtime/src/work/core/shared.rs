@@ -594,8 +594,12 @@ impl Shared {
         if taken.is_none() && !not_now.is_empty() {
             passed_over.store(injections, Ordering::Relaxed);
         }
-        // Whoever waits for one of them, or another thread, takes it.
+        // Whoever waits for one of them, or another thread, takes it; one that found nothing meanwhile is called.
+        let back = !not_now.is_empty();
         lock(&self.injector).extend(not_now);
+        if back && self.signals() & WANTED != 0 {
+            self.notify();
+        }
         taken
     }
 

@@ -119,7 +119,17 @@ impl Host for Inner {
 
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let again = Instant::now() + ASK_AFTER;
-        self.state().adopted.insert(lease, (again, holder.clone(), task.clone()));
+        {
+            let mut state = self.state();
+            let member = state.view.members.get(&holder.node);
+            if member.is_none_or(|member| member.incarnation != holder.incarnation) {
+                drop(state);
+                // Lost since it was named; nobody would take this back.
+                self.reclaim(lease, holder, "its holder is lost");
+                return;
+            }
+            state.adopted.insert(lease, (again, holder.clone(), task.clone()));
+        }
         self.send_adopt(holder, lease, task);
         self.poke.notify_one();
     }

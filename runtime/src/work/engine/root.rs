@@ -77,9 +77,10 @@ impl Engine {
         done: impl FnOnce(RootEnd) + Send + 'static,
     ) {
         let base = root_base(job.name);
+        self.cancel_root();
         self.0.state().root = Some(RootTree { base: base.clone(), heir: None });
-        let inner = self.0.clone();
-        let ended = move |outcome: Result<_, Stop>| done(inner.root_ended(outcome));
+        let (inner, tree) = (self.0.clone(), base.clone());
+        let ended = move |outcome: Result<_, Stop>| done(inner.root_ended(&tree, outcome));
         self.0.pool_ref().run_root(base, job, body, resume, ended);
     }
 
@@ -98,6 +99,14 @@ impl Engine {
         match when {
             StopRoot::AtCheckpoint => self.0.pool_ref().stop_root(&base),
             StopRoot::Now { .. } => self.0.pool_ref().halt_tree(&base, Halt::Leave),
+        }
+    }
+
+    /// Stops the job's root, if one runs here, for good: another node has it by now. What it still publishes is refused.
+    pub fn cancel_root(&self) {
+        let root = self.0.state().root.take();
+        if let Some(root) = root {
+            self.0.pool_ref().halt_tree(&root.base, Halt::Cancelled);
         }
     }
 
@@ -125,9 +134,10 @@ impl Engine {
 }
 
 impl Inner {
-    fn root_ended(&self, outcome: Result<Outcome, Stop>) -> RootEnd {
+    fn root_ended(&self, tree: &Arc<Base>, outcome: Result<Outcome, Stop>) -> RootEnd {
         let mut state = self.state();
-        let Some(root) = state.root.take() else {
+        // Another may have begun here since this one was cancelled.
+        let Some(root) = state.root.take_if(|root| Arc::ptr_eq(&root.base, tree)) else {
             return RootEnd::Ended(outcome.map_err(into_failure));
         };
         match outcome {
