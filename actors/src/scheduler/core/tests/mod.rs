@@ -17,7 +17,7 @@ use springtide_runtime::meter::BenchmarkSpec;
 use super::*;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::scheduler::{Drain, HandOver, NodeState, Registered};
+use crate::scheduler::{Drain, HandOver, MemberSilent, NodeState, Registered};
 
 const OURS: u64 = 7;
 
@@ -321,6 +321,35 @@ fn a_coordinator_hands_its_job_over() {
     assert_eq!(grid.put(order(5, "ams-1")), ["epoch after 5 for job-1"]);
     assert_eq!(grid.put(lost("ams-2")), [""; 0]);
     assert_eq!(grid.put(issued(6)), ["ams-1 takes job-1 over under 6"]);
+}
+
+/// What clusters said of a former coordinator does not count against the next one.
+#[test]
+fn words_about_a_former_coordinator_are_forgotten() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    let unheard = |node: &str, epoch, by: &str| {
+        Event::MemberSilent(MemberSilent {
+            job: JobId(1),
+            epoch: Epoch(epoch),
+            node: node.into(),
+            incarnation: Incarnation(1),
+            reason: "silent".into(),
+            by: Some(by.into()),
+        })
+    };
+    let issued = Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) };
+    // One of three others is not more than half of them.
+    assert_eq!(grid.put(unheard("ams-1", 1, "ams")), [""; 0]);
+    let (node, returns) = ("ams-1".into(), true);
+    let lost = Event::NodeLost { node, reason: "killed".into(), returns };
+    assert_eq!(grid.put(lost), ["epoch after 1 for job-1"]);
+    assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
+    let (job, node) = (JobId(1), "del-1".into());
+    assert_eq!(grid.put(Event::TookOver { job, node, answer: Ok(()) }), [""; 0]);
+    // With the old word of ams it would be all.
+    assert_eq!(grid.put(unheard("del-1", 2, "del")), [""; 0]);
 }
 
 #[test]
