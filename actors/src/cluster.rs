@@ -119,19 +119,13 @@ impl ClusterCoordinator {
 
     /// The coordinator that takes over from one that was lost: the members have joined before, and their next reports hold all
     /// that they told it.
-    pub fn succeeding(
-        spec: JobSpec,
-        view: View,
-        cluster: ClusterId,
-        hub: Arc<Hub>,
-        scheduler: NodeId,
-    ) -> Self {
-        let mut next = Self::new(spec, view, cluster, hub, scheduler);
-        next.joined = next.members();
+    #[must_use]
+    pub fn succeeding(mut self) -> Self {
+        self.joined = self.members();
         // Its aggregates come after all of those before it: views make newer ones, and no coordinator sends 2^32 aggregates.
         // Views count from 1 again under each epoch.
-        next.periods = (u64::from(next.view.epoch.0) << 48) | ((next.view.version & 0xffff) << 32);
-        next
+        self.periods = (u64::from(self.view.epoch.0) << 48) | ((self.view.version & 0xffff) << 32);
+        self
     }
 
     /// Starts the actor on this arbiter and publishes it.

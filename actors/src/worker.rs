@@ -716,8 +716,8 @@ impl Handler<NewView> for Worker {
                 let (spec, hub) = (running.spec.clone(), self.hub.clone());
                 let cluster = me.cluster.clone();
                 let scheduler = running.scheduler.node.clone();
-                let next =
-                    ClusterCoordinator::succeeding(spec, view.clone(), cluster, hub, scheduler);
+                let next = ClusterCoordinator::new(spec, view.clone(), cluster, hub, scheduler)
+                    .succeeding();
                 tracing::info!("this node coordinates its cluster from now on");
                 running.cluster = Some(next.publish());
             }

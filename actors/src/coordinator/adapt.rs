@@ -149,10 +149,7 @@ impl Adaptation {
             self.sounder = None;
             return;
         }
-        let fits = |node: &NodeId| {
-            view.coordinator.as_ref() != Some(node)
-                && view.members.get(node).is_some_and(|member| !member.leaving)
-        };
+        let fits = |node: &NodeId| view.coordinator.as_ref() != Some(node) && view.stays(node);
         if self.sounder.as_ref().is_some_and(fits) || self.unit().is_some() {
             return;
         }

@@ -49,7 +49,7 @@ impl Coordinator {
         }
         let patience = self.patience().min(deadline.map_or(Duration::MAX, |within| within / 2));
         if self.moving.is_none() {
-            if !self.stays(to) {
+            if !self.view.stays(to) {
                 return false;
             }
             let from = me.unwrap_or_else(|| "".into());
@@ -80,10 +80,7 @@ impl Coordinator {
         let home = self.view.cluster_of(me)?;
         let stay = |cluster: &ClusterId| {
             let all = self.view.in_cluster(cluster);
-            let stays = |node: &&NodeId| {
-                *node != me && self.view.members.get(*node).is_some_and(|member| !member.leaving)
-            };
-            all.filter(stays).cloned().collect::<Vec<_>>()
+            all.filter(|node| *node != me && self.view.stays(node)).cloned().collect::<Vec<_>>()
         };
         let clusters = self.view.cluster_coordinators.keys();
         let stay = clusters.map(|cluster| (cluster != home, stay(cluster)));
@@ -94,8 +91,9 @@ impl Coordinator {
         best.and_then(|(_, nodes)| nodes.into_iter().next())
     }
 
-    fn stays(&self, node: &NodeId) -> bool {
-        self.view.members.get(node).is_some_and(|member| !member.leaving)
+    /// The chosen node, or another if it is gone by now, or leaves.
+    fn heir_or(&self, chosen: &NodeId) -> Option<NodeId> {
+        if self.view.stays(chosen) { Some(chosen.clone()) } else { self.heir() }
     }
 
     fn patience(&self) -> Duration {
@@ -107,17 +105,15 @@ impl Coordinator {
 
     /// No checkpoint came in time.
     fn hurry_root(&mut self) {
-        let running = self.phase == Phase::Running;
-        let Some(to) = self.moving.as_ref().filter(|_| running).map(|m| m.to.clone()) else {
+        if self.phase != Phase::Running {
             return;
-        };
-        // It may be gone by now, or leave.
-        let to = if self.stays(&to) { Some(to) } else { self.heir() };
-        let Some(to) = to else { return };
-        let Some(moving) = &mut self.moving else { return };
-        moving.to = to;
-        tracing::info!(to = %moving.to, "the root leaves no checkpoint and moves as it is");
-        self.engine.stop_root(&StopRoot::Now { heir: moving.to.clone() });
+        }
+        let to = self.moving.as_ref().and_then(|moving| self.heir_or(&moving.to));
+        if let (Some(moving), Some(to)) = (&mut self.moving, to) {
+            tracing::info!(%to, "the root leaves no checkpoint and moves as it is");
+            moving.to = to.clone();
+            self.engine.stop_root(&StopRoot::Now { heir: to });
+        }
     }
 
     /// The root has stopped, to go on elsewhere.
@@ -135,8 +131,7 @@ impl Coordinator {
             left.forget_before(kept.saved.next_child);
         }
         let (job, epoch) = (self.spec.id, self.spec.epoch);
-        let to = if self.stays(&to) { Some(to) } else { self.heir() };
-        let Some(to) = to else { return self.go_on_here(left, ctx) };
+        let Some(to) = self.heir_or(&to) else { return self.go_on_here(left, ctx) };
         let memory = self.adaptation.memory().clone();
         let bequest = Bequest { epoch, memory, root, left: left.clone() };
         let worker = self.hub.remote::<Worker>(&to, WORKER);

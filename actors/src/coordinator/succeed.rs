@@ -124,10 +124,7 @@ impl Coordinator {
     /// Who keeps checkpoints: nodes of other clusters, one of each, and then any.
     fn keepers(&self) -> Vec<NodeId> {
         let view = &self.view;
-        let stays = |node: &NodeId| {
-            view.coordinator.as_ref() != Some(node)
-                && view.members.get(node).is_some_and(|member| !member.leaving)
-        };
+        let stays = |node: &NodeId| view.coordinator.as_ref() != Some(node) && view.stays(node);
         let home = view.coordinator.as_ref().and_then(|node| view.cluster_of(node));
         let others = view.cluster_coordinators.iter().filter(|(cluster, _)| Some(*cluster) != home);
         let mut keepers: Vec<NodeId> =

@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::meter::is_default;
 
 use super::memory::Memory;
-use super::number::{ExactSum, float, is_default, maybe_float};
+use super::number::{ExactSum, float, maybe_float};
 use super::settings::{Settings, Weights};
 use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
 

@@ -153,11 +153,6 @@ impl FromIterator<f64> for ExactSum {
     }
 }
 
-/// What has its default value need not cross the wire.
-pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

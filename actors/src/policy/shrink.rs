@@ -134,7 +134,7 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
         let Some(inter) = cluster.mean_inter().filter(|&ic| ic > settings.cluster_threshold) else {
             continue;
         };
-        let others = others_inter(turn, id);
+        let others = turn.inter_without(Some(id));
         let has = turn.snapshot.uplink(id);
         let full = cluster.uplink.used.zip(has).is_some_and(|(used, has)| used >= FULL * has);
         let needs = turn.memory.requirements.min_bandwidth;
@@ -201,14 +201,6 @@ fn straggler<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'
     let shares = staying.map(|w| (&w.node, w.speed / mean));
     let slowest = shares.min_by(|a, b| a.1.total_cmp(&b.1))?;
     (slowest.1 < turn.settings.slow_below * STRAGGLER).then_some(slowest)
-}
-
-/// Mean inter-cluster overhead of the workers of all other clusters.
-fn others_inter(turn: &Turn<'_>, cluster: &ClusterId) -> f64 {
-    let others = turn.clusters.iter().filter(|(id, _)| **id != cluster);
-    let (sum, n) = others
-        .fold((0.0, 0u32), |(sum, n), (_, c)| (sum + c.inter.value(), n.saturating_add(c.counted)));
-    if n == 0 { 0.0 } else { sum / f64::from(n) }
 }
 
 /// Removes a cluster: first the root, then replacements up to the job's minimum, then the cluster.
@@ -432,6 +424,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     let weights = turn.memory.weights;
     let (max, mean) = (turn.all.max_speed, turn.all.mean_speed());
     let worst = worst_cluster(turn);
+    let slowest = straggler(turn, |_| true);
     let mut found = Vec::new();
     for (id, cluster) in &turn.clusters {
         let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains(&w.node));
@@ -440,7 +433,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
             let certain = slow(named.speed * (1.0 + named.speed_error));
             let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
             // Else it may wait for the straggler.
-            let clear = straggler(turn, |_| true).is_none_or(|(slowest, _)| *slowest == named.node);
+            let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
             let link = named.inter > settings.node_threshold && apart && clear;
             found.push(Candidate {
                 cluster: (*id).clone(),

@@ -253,15 +253,17 @@ impl<'a> Turn<'a> {
     /// does not take part, that of the clusters without the root.
     pub fn inter_of(&self, cluster: &ClusterId) -> f64 {
         let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
-        let own = self.clusters.get(cluster).filter(|c| c.counted > 0);
-        let far = self.clusters.iter().filter(|(id, _)| Some(**id) != root).map(|(_, c)| *c);
-        let like: Vec<&ClusterAggregate> = match own {
-            Some(own) => vec![own],
-            None => far.collect(),
-        };
-        let counted: u32 = like.iter().map(|c| c.counted).sum();
-        let inter: f64 = like.iter().map(|c| c.inter.value()).sum();
-        if counted > 0 { (inter / f64::from(counted)).clamp(0.0, 1.0) } else { 0.0 }
+        let own = self.clusters.get(cluster).and_then(|own| own.mean_inter());
+        own.unwrap_or_else(|| self.inter_without(root)).clamp(0.0, 1.0)
+    }
+
+    /// Mean inter-cluster overhead of the workers of all clusters but this one; 0 if there are none.
+    pub fn inter_without(&self, cluster: Option<&ClusterId>) -> f64 {
+        let others = self.clusters.iter().filter(|(id, _)| Some(**id) != cluster);
+        let (sum, n) = others.fold((0.0, 0u32), |(sum, n), (_, c)| {
+            (sum + c.inter.value(), n.saturating_add(c.counted))
+        });
+        if n == 0 { 0.0 } else { sum / f64::from(n) }
     }
 
     /// Free nodes that are known to fit a request: their speed, where known.

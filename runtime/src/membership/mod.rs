@@ -50,6 +50,11 @@ impl View {
         self.members.get(node).map(|member| &member.cluster)
     }
 
+    /// Whether a node is a member that was not told to leave.
+    pub fn stays(&self, node: &NodeId) -> bool {
+        self.members.get(node).is_some_and(|member| !member.leaving)
+    }
+
     /// The members of one cluster, in order of name.
     pub fn in_cluster<'a>(&'a self, cluster: &'a ClusterId) -> impl Iterator<Item = &'a NodeId> {
         self.members.iter().filter(move |(_, m)| m.cluster == *cluster).map(|(node, _)| node)

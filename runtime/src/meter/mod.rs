@@ -14,7 +14,7 @@ mod report;
 mod speed;
 
 /// What has its default value need not cross the wire.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

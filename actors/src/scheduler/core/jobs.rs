@@ -77,21 +77,19 @@ impl Core {
             if 2 * say <= all {
                 return;
             }
-            held.unheard_by.clear();
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         held.let_go(&id);
         node.state = State::Starting;
         node.reason = Some(reason.clone());
+        let cluster = node.cluster.clone();
         self.member_died(job, &id, &reason, now);
-        let Some(node) = self.nodes.get(&id) else { return };
-        let (cluster, nodes) = (node.cluster.clone(), vec![id]);
-        let lost = nodes.clone();
-        let why = reason.clone();
-        out.push(Action::Replace { cluster, nodes, program: None, reason });
-        match lost.first().filter(|_| coordinates) {
-            Some(lost) => self.coordinator_lost(job, lost, &why, now, out),
-            None => self.end_if_empty(job),
+        let nodes = vec![id.clone()];
+        out.push(Action::Replace { cluster, nodes, program: None, reason: reason.clone() });
+        if coordinates {
+            self.coordinator_lost(job, &id, &reason, now, out);
+        } else {
+            self.end_if_empty(job);
         }
     }
 

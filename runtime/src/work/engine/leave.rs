@@ -129,9 +129,7 @@ impl Inner {
         let view = &state.view;
         let first = [view.cluster_coordinators.get(&self.me.cluster), view.coordinator.as_ref()];
         let mut all = first.into_iter().flatten().chain(view.members.keys());
-        let stays = |node: &&NodeId| {
-            **node != self.me.node && view.members.get(*node).is_some_and(|m| !m.leaving)
-        };
+        let stays = |node: &&NodeId| **node != self.me.node && view.stays(node);
         all.find(stays).and_then(|node| state.peer(node))
     }
 
