@@ -4,15 +4,18 @@
 //! statistics each period, and hosts the cluster coordinator and the coordinator when the view gives this node those roles.
 //! Must not know how jobs get nodes.
 
+mod messages;
+mod speed;
+mod succession;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
-use springtide_runtime::event::{Event, Record, Recorder};
-use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_runtime::event::{Event, Recorder};
+use springtide_runtime::id::NodeId;
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
@@ -20,13 +23,12 @@ use springtide_runtime::meter::{
 };
 use springtide_runtime::net::{Contact, Inbox, Net, Router};
 use springtide_runtime::remote::{Hub, RemoteError};
-use springtide_runtime::remote_message;
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Engine, EngineConfig, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig, RealSeam,
-    Registry, RootLeft, SavedRoot, Seam, bench,
+    Registry, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -40,8 +42,13 @@ use crate::job::{
     Assign, AssignError, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
     cluster_coordinator_name, coordinator_name,
 };
-use crate::policy::{Memory, Mode};
+use crate::policy::Mode;
 use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver};
+
+pub(crate) use messages::newest;
+pub use messages::{
+    Bequeath, Bequest, FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+};
 
 /// Histograms travel with every so many reports (and with the last).
 const LATENCIES_EVERY: u64 = 10;
@@ -551,114 +558,6 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Of a message that does not say it, from a program that knows of none.
-pub(crate) fn newest() -> Epoch {
-    Epoch(u32::MAX)
-}
-
-/// To a worker: the members have changed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct NewView {
-    /// Which job.
-    pub job: JobId,
-    /// The members from now on.
-    pub view: View,
-}
-
-/// To a worker, by its cluster's coordinator: the job has ended. The answer comes when its threads have stopped.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Finish {
-    /// Which job.
-    pub job: JobId,
-    /// Of the coordinator that ends it: a former one is not heard.
-    #[serde(default = "newest")]
-    pub epoch: Epoch,
-}
-
-/// To a worker, by the job's coordinator: leave the job in order. Answered when nothing of it is left here; by then the view says
-/// that this node leaves.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Leave {
-    /// Which job.
-    pub job: JobId,
-    /// Of the coordinator that wants it: a former one is not heard.
-    #[serde(default = "newest")]
-    pub epoch: Epoch,
-    /// After so many milliseconds it goes in any case, and what it still runs is run elsewhere; absent: when it is done.
-    #[serde(default)]
-    pub deadline_ms: Option<u64>,
-}
-
-/// A checkpoint of a job's root, and under which epoch that ran.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRoot {
-    /// The epoch.
-    pub epoch: Epoch,
-    /// The checkpoint.
-    pub saved: SavedRoot,
-    /// How many iterations the root had told of.
-    #[serde(default)]
-    pub iterations: u64,
-}
-
-/// What a coordinator that hands its job over leaves to its heir.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Bequest {
-    /// The coordinator's epoch.
-    pub epoch: Epoch,
-    /// What it has learned.
-    pub memory: Memory,
-    /// Where the root goes on; absent: from its start.
-    #[serde(default)]
-    pub root: Option<KeptRoot>,
-    /// What is finished, or runs elsewhere, of a root that did not stop at a checkpoint.
-    #[serde(default)]
-    pub left: RootLeft,
-}
-
-/// To a worker, by the job's coordinator: this node will be asked to take its place.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Bequeath {
-    /// Which job.
-    pub job: JobId,
-    /// With what.
-    pub bequest: Bequest,
-}
-
-/// To a worker, by the job's coordinator: keep this checkpoint, unless there is a newer one here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeepRoot {
-    /// Which job.
-    pub job: JobId,
-    /// The checkpoint.
-    pub kept: KeptRoot,
-}
-
-/// To a worker, by a new coordinator of the job: which checkpoint is kept here?
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GetRoot {
-    /// Which job.
-    pub job: JobId,
-}
-
-/// A worker's last word on a job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FinalReport {
-    /// Its numbers, latencies among them.
-    pub report: NodeReport,
-    /// What happened on it.
-    pub records: Vec<Record>,
-}
-
-remote_message! {
-    "new-view" => NewView;
-    "finish" => Finish -> Option<FinalReport>;
-    "leave" => Leave -> Option<FinalReport>;
-    "keep-root" => KeepRoot;
-    "get-root" => GetRoot -> Option<KeptRoot>;
-    "bequeath" => Bequeath;
-}
-
 impl Actor for Worker {
     type Context = Context<Self>;
 }
@@ -739,96 +638,6 @@ impl Handler<NewView> for Worker {
     }
 }
 
-impl Handler<KeepRoot> for Worker {
-    type Result = ();
-
-    fn handle(&mut self, message: KeepRoot, _: &mut Context<Self>) {
-        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
-            return;
-        };
-        let age = |kept: &KeptRoot| (kept.epoch, kept.saved.seq);
-        // Of a former coordinator that nobody listens to any more nothing is taken.
-        let current = message.kept.epoch >= running.view.epoch;
-        if current && running.kept.as_ref().is_none_or(|known| age(known) < age(&message.kept)) {
-            running.kept = Some(message.kept);
-        }
-    }
-}
-
-impl Handler<GetRoot> for Worker {
-    type Result = MessageResult<GetRoot>;
-
-    fn handle(&mut self, message: GetRoot, _: &mut Context<Self>) -> Self::Result {
-        let running = self.running.as_ref().filter(|running| running.spec.id == message.job);
-        MessageResult(running.and_then(|running| running.kept.clone()))
-    }
-}
-
-impl Handler<Bequeath> for Worker {
-    type Result = ();
-
-    fn handle(&mut self, Bequeath { job, bequest }: Bequeath, _: &mut Context<Self>) {
-        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == job) else { return };
-        let older = |known: &Bequest| known.epoch <= bequest.epoch;
-        if running.bequest.as_ref().is_none_or(older) && bequest.epoch >= running.view.epoch {
-            running.bequest = Some(bequest);
-        }
-    }
-}
-
-impl Handler<TakeOver> for Worker {
-    type Result = Result<(), String>;
-
-    fn handle(&mut self, order: TakeOver, ctx: &mut Context<Self>) -> Self::Result {
-        let TakeOver { job, epoch, members, lost, reason, handed, elapsed_ms } = order;
-        let me = self.me();
-        let Some(running) = self.running.as_mut().filter(|running| running.spec.id == job) else {
-            return Err(format!("node {me} does not take part in {job}"));
-        };
-        if epoch <= running.view.epoch {
-            return Err(format!("node {me} knows of epoch {} already", running.view.epoch.0));
-        }
-        let lives = |node: &NodeId, member: &Member| {
-            (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
-        };
-        let former_epoch = running.view.epoch;
-        let view = running.view.succeeded(epoch, &me, lives);
-        let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
-        let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
-        match view.members.get(&me) {
-            Some(member) if member.leaving => return Err(format!("node {me} leaves the job")),
-            Some(_) => {}
-            None => return Err(format!("node {me} is not among the members that live")),
-        }
-        tracing::info!(%job, %lost, reason, handed, "this node coordinates the job from now on");
-        running.spec.epoch = epoch;
-        // Of the coordinator that hands over now, not of an attempt before.
-        let bequest = running.bequest.take().filter(|left| handed && left.epoch == former_epoch);
-        if let Some(former) = running.coordinator.take() {
-            // Of an earlier epoch, in which this node had the role before.
-            running.engine.cancel_root();
-            former.do_send(Replaced);
-        }
-        let strangers = members.into_iter().filter(|(n, _)| !view.members.contains_key(n));
-        let strangers = strangers.collect();
-        let config = CoordinatorConfig {
-            spec: running.spec.clone(),
-            view: view.clone(),
-            client: running.client.clone(),
-            scheduler: running.scheduler.clone(),
-            registry: self.registry.clone(),
-            engine: running.engine.clone(),
-            recorder: self.recorder.clone(),
-            reports: listen(&running.listener),
-            succeeds: Some(Succession { lost, reason, handed, bequest, gone, strangers }),
-            elapsed: Duration::from_millis(elapsed_ms),
-        };
-        running.coordinator = Some(Coordinator::new(config, self.hub.clone()).publish());
-        self.handle(NewView { job, view }, ctx);
-        Ok(())
-    }
-}
-
 impl Handler<Leave> for Worker {
     type Result = ResponseActFuture<Self, Option<FinalReport>>;
 
@@ -901,58 +710,6 @@ impl Handler<Release> for Worker {
             }
         })
     }
-}
-
-impl Handler<MeasureSpeed> for Worker {
-    type Result = ResponseActFuture<Self, Result<Measurement, String>>;
-
-    /// The benchmark runs apart, so that the node goes on answering.
-    fn handle(&mut self, message: MeasureSpeed, _ctx: &mut Context<Self>) -> Self::Result {
-        let refused = match &self.running {
-            Some(running) => Some(format!("it works for {}", running.spec.id)),
-            None if self.measuring.is_some() => Some("another benchmark runs".to_owned()),
-            None if self.config.fork_time.is_some() => Some("its time is virtual".to_owned()),
-            None => None,
-        };
-        if let Some(why) = refused {
-            return Box::pin(actix::fut::err(format!("node {}: {why}", self.me())));
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        self.measuring = Some(stop.clone());
-        let (registry, threads, stopped) =
-            (self.registry.clone(), self.config.threads, stop.clone());
-        let measured = tokio::task::spawn_blocking(move || {
-            measure(&registry, &message.spec, threads, || stopped.load(Ordering::Relaxed))
-        });
-        let then =
-            move |answer: Result<_, tokio::task::JoinError>, worker: &mut Self, _: &mut _| {
-                if worker.measuring.as_ref().is_some_and(|current| Arc::ptr_eq(current, &stop)) {
-                    worker.measuring = None;
-                }
-                answer.unwrap_or_else(|error| Err(format!("the benchmark panicked: {error}")))
-            };
-        Box::pin(measured.into_actor(self).map(then))
-    }
-}
-
-/// Runs a benchmark for as long as it takes to see the quota's effect, on all threads; blocks.
-fn measure(
-    registry: &Arc<Registry>,
-    spec: &BenchmarkSpec,
-    threads: u32,
-    stop: impl Fn() -> bool + Sync,
-) -> Result<Measurement, String> {
-    let quota = Probe::new().sample(Instant::now()).quota;
-    let stretch = quota.map_or(USUAL_QUOTA_PERIOD, |quota| quota.period);
-    let at_least = stretch.saturating_mul(BenchmarkSettings::default().quota_periods);
-    let at_most = at_least.max(MEASURE_AT_MOST);
-    let goal = BenchmarkGoal { at_least, at_most, stretch };
-    let run =
-        bench::run(registry, spec, threads, goal, &stop).map_err(|error| error.to_string())?;
-    if stop() {
-        return Err("it was stopped, for the node is needed".to_owned());
-    }
-    run.measurement().ok_or_else(|| "nothing was repeated".to_owned())
 }
 
 impl Handler<Shutdown> for Worker {

@@ -1,0 +1,95 @@
+//! A worker's part when the job gets another coordinator: it keeps checkpoints of the root, and takes the role when told to.
+//!
+//! Must not know who decides that.
+
+use super::*;
+
+impl Handler<KeepRoot> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, message: KeepRoot, _: &mut Context<Self>) {
+        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
+            return;
+        };
+        let age = |kept: &KeptRoot| (kept.epoch, kept.saved.seq);
+        // Of a former coordinator that nobody listens to any more nothing is taken.
+        let current = message.kept.epoch >= running.view.epoch;
+        if current && running.kept.as_ref().is_none_or(|known| age(known) < age(&message.kept)) {
+            running.kept = Some(message.kept);
+        }
+    }
+}
+
+impl Handler<GetRoot> for Worker {
+    type Result = MessageResult<GetRoot>;
+
+    fn handle(&mut self, message: GetRoot, _: &mut Context<Self>) -> Self::Result {
+        let running = self.running.as_ref().filter(|running| running.spec.id == message.job);
+        MessageResult(running.and_then(|running| running.kept.clone()))
+    }
+}
+
+impl Handler<Bequeath> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, Bequeath { job, bequest }: Bequeath, _: &mut Context<Self>) {
+        let Some(running) = self.running.as_mut().filter(|r| r.spec.id == job) else { return };
+        let older = |known: &Bequest| known.epoch <= bequest.epoch;
+        if running.bequest.as_ref().is_none_or(older) && bequest.epoch >= running.view.epoch {
+            running.bequest = Some(bequest);
+        }
+    }
+}
+
+impl Handler<TakeOver> for Worker {
+    type Result = Result<(), String>;
+
+    fn handle(&mut self, order: TakeOver, ctx: &mut Context<Self>) -> Self::Result {
+        let TakeOver { job, epoch, members, lost, reason, handed, elapsed_ms } = order;
+        let me = self.me();
+        let Some(running) = self.running.as_mut().filter(|running| running.spec.id == job) else {
+            return Err(format!("node {me} does not take part in {job}"));
+        };
+        if epoch <= running.view.epoch {
+            return Err(format!("node {me} knows of epoch {} already", running.view.epoch.0));
+        }
+        let lives = |node: &NodeId, member: &Member| {
+            (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
+        };
+        let former_epoch = running.view.epoch;
+        let view = running.view.succeeded(epoch, &me, lives);
+        let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
+        let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
+        match view.members.get(&me) {
+            Some(member) if member.leaving => return Err(format!("node {me} leaves the job")),
+            Some(_) => {}
+            None => return Err(format!("node {me} is not among the members that live")),
+        }
+        tracing::info!(%job, %lost, reason, handed, "this node coordinates the job from now on");
+        running.spec.epoch = epoch;
+        // Of the coordinator that hands over now, not of an attempt before.
+        let bequest = running.bequest.take().filter(|left| handed && left.epoch == former_epoch);
+        if let Some(former) = running.coordinator.take() {
+            // Of an earlier epoch, in which this node had the role before.
+            running.engine.cancel_root();
+            former.do_send(Replaced);
+        }
+        let strangers = members.into_iter().filter(|(n, _)| !view.members.contains_key(n));
+        let strangers = strangers.collect();
+        let config = CoordinatorConfig {
+            spec: running.spec.clone(),
+            view: view.clone(),
+            client: running.client.clone(),
+            scheduler: running.scheduler.clone(),
+            registry: self.registry.clone(),
+            engine: running.engine.clone(),
+            recorder: self.recorder.clone(),
+            reports: listen(&running.listener),
+            succeeds: Some(Succession { lost, reason, handed, bequest, gone, strangers }),
+            elapsed: Duration::from_millis(elapsed_ms),
+        };
+        running.coordinator = Some(Coordinator::new(config, self.hub.clone()).publish());
+        self.handle(NewView { job, view }, ctx);
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! What an engine remembers of its part in the job, and the steps that need nothing else: tasks of others, results, where
+//! others have what.
+//!
+//! No I/O, no threads: all of it is behind the engine's one lock.
+
+use super::*;
+
+pub(super) struct State {
+    pub(super) thief: Thief,
+    pub(super) victim: Victim,
+    pub(super) view: View,
+    /// Tasks of other nodes that run or wait for a thread here.
+    pub(super) stolen: BTreeMap<(NodeId, LeaseId), Stolen>,
+    /// Stolen tasks whose shared objects are on their way.
+    pub(super) waiting: BTreeMap<u64, (Peer, StolenTask)>,
+    /// Results finished here for others.
+    pub(super) results: Results,
+    /// Where results are that tasks made from now on may use.
+    pub(super) known: Whereabouts,
+    /// This node leaves: it takes no work and gives none.
+    pub(super) leaving: bool,
+    /// Leases of trees that were halted because this node leaves: the tasks go on elsewhere, for these heirs.
+    pub(super) moved: BTreeMap<LeaseId, (Identity, Peer)>,
+    /// Tasks that were given back, or handed over, because this node leaves, and to whom.
+    pub(super) given: BTreeMap<TaskPath, Peer>,
+    /// The job's root, if it runs here.
+    pub(super) root: Option<root::RootTree>,
+    /// What was taken over and still runs elsewhere: when to ask after it, and whom.
+    pub(super) adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
+    /// Members whose link went down since it was up last, and when they are tried again.
+    pub(super) suspected: BTreeSet<NodeId>,
+    pub(super) probe_at: Option<Instant>,
+    /// What a link that broke gave back and must reach its node if that lives, in order.
+    pub(super) parked: BTreeMap<NodeId, Vec<(Kind, Bytes)>>,
+    pub(super) next_ticket: u64,
+    /// What nodes held of this one when they were lost, until somebody asks.
+    pub(super) losses: Losses,
+    /// What the network had no room for, in order.
+    pub(super) unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
+    pub(super) counters: Counters,
+    pub(super) latencies: Histograms,
+    /// When the pool is told of the next tick for long tasks; none while no task of another node is here.
+    pub(super) tick_at: Option<Instant>,
+    pub(super) thief_wake: Option<Instant>,
+    pub(super) share_wake: Option<Instant>,
+}
+
+pub(super) struct Stolen {
+    pub(super) base: Arc<Base>,
+    pub(super) task: Identity,
+    pub(super) owner: Peer,
+    /// The node it was stolen from is lost, or leaves.
+    pub(super) orphan: bool,
+    /// Who will come for it, where the owner left in order.
+    pub(super) heir: Option<Peer>,
+    /// Who took it over since.
+    pub(super) adopters: Vec<Adopter>,
+    /// Keeps the objects' versions that the task reads.
+    pub(super) _held: Option<Held>,
+}
+
+/// A recomputed parent that waits for a task which still runs here.
+#[derive(Clone)]
+pub(super) struct Adopter {
+    pub(super) peer: Peer,
+    /// Of its table.
+    pub(super) lease: LeaseId,
+    /// How often in a row it asked and the task did not advance.
+    pub(super) stalled: u32,
+}
+
+/// Whether a task lies inside another.
+pub(super) fn is_below(path: &TaskPath, outer: &TaskPath) -> bool {
+    path != outer && path.is_at_or_below(outer)
+}
+
+impl Stolen {
+    /// Who gets what is left of it: its owner, or whoever took it over, or will.
+    pub(super) fn successor(&self) -> Option<&Peer> {
+        let adopter = self.adopters.first().map(|adopter| &adopter.peer);
+        if self.orphan { adopter.or(self.heir.as_ref()) } else { Some(&self.owner) }
+    }
+}
+
+impl State {
+    /// What was done of a task that stops because this node leaves. Its own result is none of it.
+    pub(super) fn left_of(&mut self, stolen: &Stolen, me: &Peer) -> Left {
+        let mut left = stolen.base.take_left();
+        let path = &stolen.task.path;
+        // Results of leases, and what was told with the task when it came.
+        let mine = self.results.take_for(path, &me.node);
+        let outputs = left.kept.len();
+        for Finished { identity, output, .. } in mine {
+            // In order of path, and none below another.
+            let before = left.kept[..outputs].partition_point(|kept| kept.path <= identity.path);
+            let last = before.checked_sub(1).map(|at| &left.kept[at].path);
+            let known = last.is_some_and(|path| identity.path.is_at_or_below(path));
+            if identity.path != *path && !known {
+                let Identity { path, name, .. } = identity;
+                left.kept.push(Kept { path, name, output });
+            }
+        }
+        let places = self.known.below(path).filter(|place| place.identity.path != *path);
+        left.leased.extend(places.filter(|place| place.holder != *me).cloned());
+        left
+    }
+
+    /// Results of tasks below one, which this node keeps for whoever runs that one again.
+    pub(super) fn kept_of(&self, path: &TaskPath, me: &NodeId) -> Left {
+        let kept = self.results.inside(path).filter(|finished| finished.owner == *me);
+        let kept = kept.map(|finished| Kept {
+            path: finished.identity.path.clone(),
+            name: finished.identity.name.clone(),
+            output: finished.output.clone(),
+        });
+        Left { kept: kept.collect(), leased: Vec::new() }
+    }
+
+    /// A tree has ended here: what was trusted for its sake alone is of no use any more.
+    pub(super) fn tree_ended(&mut self, path: &TaskPath) {
+        self.results.forget_trusted(path);
+        self.known.forget_trusted(path);
+    }
+
+    /// Takes in what was done of a task that came back: whoever runs it again finds it.
+    pub(super) fn take_left(&mut self, path: &TaskPath, left: Left, me: &Peer) {
+        let now = Instant::now();
+        for Kept { path: of, name, output } in left.kept {
+            if !of.is_at_or_below(path) || of == *path || self.results.is_off() {
+                continue;
+            }
+            let identity = Identity::trusted(of, name);
+            let finished = Finished {
+                identity: identity.clone(),
+                owner: me.node.clone(),
+                output,
+                claimed: true,
+            };
+            self.results.keep(finished);
+            self.known.learn(Place { identity, holder: me.clone() }, now);
+        }
+        for place in left.leased {
+            let inside = place.identity.path.is_at_or_below(path) && place.identity.path != *path;
+            if inside && self.view.members.contains_key(&place.holder.node) {
+                self.known.learn(place, now);
+            }
+        }
+    }
+
+    /// Whether a task that was begun before, elsewhere, has parts that this node runs: whoever runs it again waits for them, and
+    /// would wait for itself if they lie further down its stack.
+    pub(super) fn holds_part_of(&self, task: &StolenTask) -> bool {
+        !task.known.is_empty() && self.stolen.values().any(|s| is_below(&s.task.path, &task.path))
+    }
+
+    /// The owner of a task here leaves, and names an heir.
+    pub(super) fn inherit(&mut self, from: &Peer, lease: LeaseId, heir: Peer) {
+        if let Some(stolen) = self.stolen.get_mut(&(from.node.clone(), lease)) {
+            stolen.orphan = true;
+            stolen.heir = Some(heir);
+            return;
+        }
+        let is = |a: &Adopter| a.peer == *from && a.lease == lease;
+        for stolen in self.stolen.values_mut() {
+            if stolen.adopters.iter().any(is) {
+                stolen.adopters.retain(|adopter| !is(adopter));
+                stolen.heir = Some(heir);
+                return;
+            }
+        }
+        // Else it has ended, and its result is on the way to the owner, which passes it on.
+    }
+
+    /// A member's name on the wire.
+    pub(super) fn peer(&self, node: &NodeId) -> Option<Peer> {
+        let member = self.view.members.get(node)?;
+        let (incarnation, cluster) = (member.incarnation, member.cluster.clone());
+        Some(Peer { node: node.clone(), incarnation, cluster })
+    }
+
+    /// To whom a task was given that this node had, or one that it lies in.
+    pub(super) fn given_to(&self, path: &TaskPath) -> Option<&Peer> {
+        self.given.iter().find(|(given, _)| path.is_at_or_below(given)).map(|(_, to)| to)
+    }
+
+    /// The tasks here whose owner is lost: those to be stopped, and those (running or finished) that a recomputed parent can
+    /// use. Without reuse all are stopped.
+    pub(super) fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Arc<Base>>, Vec<Identity>) {
+        let mut halted = Vec::new();
+        // What read objects of an epoch that is over will never be the same task again.
+        let epoch = self.view.epoch;
+        let current = |task: &Identity| task.needs.iter().all(|need| need.version.epoch >= epoch);
+        let found = self.results.for_owner(owner).filter(|task| current(task));
+        let mut orphans: Vec<Identity> = found.cloned().collect();
+        let keys: Vec<_> = self.stolen.keys().filter(|(node, _)| node == owner).cloned().collect();
+        for key in keys {
+            let Some(stolen) = self.stolen.get_mut(&key) else { continue };
+            stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
+            if self.results.is_off() || !current(&stolen.task) {
+                halted.extend(self.stolen.remove(&key).map(|stolen| stolen.base));
+            } else {
+                stolen.orphan = true;
+                orphans.push(stolen.task.clone());
+            }
+        }
+        for stolen in self.stolen.values_mut() {
+            stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
+            if stolen.heir.take_if(|heir| heir.node == *owner).is_some() {
+                orphans.push(stolen.task.clone());
+            }
+        }
+        (halted, orphans)
+    }
+}
