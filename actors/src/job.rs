@@ -12,7 +12,7 @@ use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, Histograms, Statistics};
 use springtide_runtime::net::{Contact, RefuseReason};
 use springtide_runtime::remote_message;
-use springtide_runtime::work::{Failure, Loss, Outcome, RESULTS_BYTES};
+use springtide_runtime::work::{CHECKPOINT_RATE, Failure, Loss, Outcome, RESULTS_BYTES};
 
 use crate::policy::{Mode, Settings};
 
@@ -50,6 +50,8 @@ pub struct JobParams {
     pub poison: u32,
     /// Bytes of finished results that each node keeps, so that they are not computed again when nodes are lost; 0: none.
     pub results_bytes: u64,
+    /// Bytes a second that checkpoints of the root may come to on average; 0: no limit.
+    pub checkpoint_rate: u64,
     /// How far its set of nodes is adapted.
     pub mode: Mode,
     /// By what it is adapted. `period_s` there is `period_ms` here: whoever makes these sets both.
@@ -80,6 +82,7 @@ impl Default for JobParams {
             max_nodes: None,
             poison: 3,
             results_bytes: RESULTS_BYTES as u64,
+            checkpoint_rate: CHECKPOINT_RATE,
             mode: Mode::default(),
             settings: Settings::default(),
         }

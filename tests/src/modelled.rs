@@ -28,7 +28,8 @@ impl Modelled {
     }
 }
 
-fn hash(n: u32) -> u64 {
+/// A number that looks random.
+pub fn hash(n: u32) -> u64 {
     let mut z = u64::from(n).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -12,7 +12,7 @@ use springtide_runtime::work::{
     Context, HeldTask, Job, Loss, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
     WORK_FLOOR, encode_job, solo,
 };
-use springtide_tests::modelled::{Modelled, Staged};
+use springtide_tests::modelled::{Modelled, Staged, hash};
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
@@ -231,6 +231,46 @@ fn what_a_task_had_consumed_when_its_node_left_is_not_computed_again() {
         }
     }
     assert!(lost > 0, "without what is kept there would be nothing to see");
+}
+
+/// As above, with halves and moments drawn by seed: `SPRINGTIDE_LEAVES=200 SPRINGTIDE_LEAVES_SEED=1`, ignored for its length.
+#[test]
+#[ignore = "minutes; see above"]
+fn leaves_at_random_moments_compute_nothing_again() {
+    let number = |name: &str, default: u64| -> u64 {
+        let set = std::env::var(name).ok();
+        set.map_or(default, |set| set.parse().expect("a number"))
+    };
+    let (count, first) = (number("SPRINGTIDE_LEAVES", 20), number("SPRINGTIDE_LEAVES_SEED", 1));
+    let job = |run| Staged { trees: 24, depth: 3, leaf_us: 40_000, run };
+    let answer = alone(&Staged { leaf_us: 0, ..job(0) });
+    let mut again = Vec::new();
+    for seed in first..first + count {
+        let random = |n| hash((seed << 8) as u32 + n);
+        let at = Duration::from_millis(300 + random(0) % 3500);
+        let mut all: Vec<String> =
+            (0..12).map(|n| format!("c{}-n{:02}", n / 4, n % 4)).skip(1).collect();
+        let mut half = Vec::new();
+        for n in 1..=6 {
+            half.push(all.swap_remove((random(n) % all.len() as u64) as usize));
+        }
+        let job = job(1000 + seed);
+        let run = run_scripted(&shape(&[4, 4, 4], seed, RESULTS_BYTES), job.clone(), |hands| {
+            let half = half.clone();
+            async move {
+                sleep(at).await;
+                hands.leave(&half.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            }
+        });
+        assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+        let (above, below) = ended_twice(&job);
+        let share = below / (run.total.times.working_ns as f64 * 1e-9);
+        if above > 0 || share > 0.01 {
+            println!("seed {seed}, {half:?} at {at:?}: {above} above the floor, {share:.4} below");
+            again.push(seed);
+        }
+    }
+    assert_eq!(again, [], "SPRINGTIDE_LEAVES=1 SPRINGTIDE_LEAVES_SEED=<one of them> replays it");
 }
 
 /// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.

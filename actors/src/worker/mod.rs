@@ -291,6 +291,7 @@ impl Worker {
                 nesting_bound: spec.params.nesting_bound,
                 seed,
                 fork_time: self.config.fork_time,
+                checkpoint_rate: spec.params.checkpoint_rate,
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },

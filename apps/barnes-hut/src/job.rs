@@ -316,7 +316,7 @@ mod tests {
         registry.job::<BarnesHut>();
         let notes = Arc::new(Mutex::new(Vec::new()));
         let keep = notes.clone();
-        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
         let note = move |note| keep.lock().unwrap().push(note);
         let registry = Arc::new(registry);
         let report = match saved {

@@ -83,6 +83,9 @@ pub struct RunArgs {
     /// Finished results that each node keeps for the case that others are lost; 0B: none [default: 64MiB]
     #[arg(id = "run.keep-results", long = "keep-results", value_name = "SIZE")]
     pub keep_results: Option<String>,
+    /// What checkpoints of the job may come to in a second: those sooner are passed over; 0B: no limit [default: 256KiB]
+    #[arg(id = "run.checkpoint-rate", long = "checkpoint-rate", value_name = "SIZE")]
+    pub checkpoint_rate: Option<String>,
     /// How often statistics are sent up the tree [default: 10s]
     #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
@@ -106,8 +109,13 @@ impl RunArgs {
                 sources = sources.with_flag(flag, key, number);
             }
         }
-        if let Some(size) = &self.keep_results {
-            sources = sources.with_flag("--keep-results", "work.results", size);
+        for (flag, key, size) in [
+            ("--keep-results", "work.results", &self.keep_results),
+            ("--checkpoint-rate", "work.checkpoints", &self.checkpoint_rate),
+        ] {
+            if let Some(size) = size {
+                sources = sources.with_flag(flag, key, size);
+            }
         }
         sources
     }
@@ -503,6 +511,8 @@ mod tests {
             "0",
             "--keep-results",
             "0B",
+            "--checkpoint-rate",
+            "1MiB",
         ];
         let set = ["--set", "e_min=0.4", "--set", "weights.alpha = 2"];
         let args = run(&[&line[..], &set].concat()).unwrap();
@@ -518,6 +528,7 @@ mod tests {
             ("--max-nodes", "adaptation.max_nodes", "4"),
             ("--poison", "work.poison", "0"),
             ("--keep-results", "work.results", "0B"),
+            ("--checkpoint-rate", "work.checkpoints", "1MiB"),
         ];
         assert_eq!(keys, expected);
         for (bad, told) in [

@@ -131,6 +131,7 @@ fn work_params(work: &WorkSection) -> JobParams {
         nesting_bound: work.nesting.get(),
         poison: work.poison.get(),
         results_bytes: work.results.bytes(),
+        checkpoint_rate: work.checkpoints.bytes(),
         ..JobParams::default()
     }
 }

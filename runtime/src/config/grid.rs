@@ -137,6 +137,9 @@ section! {
         poison: Whole<0, 1_000_000> = Is("3");
         /// Finished results that each node keeps, so that they are not computed again when other nodes are lost. "0B": none.
         results: Size = Is("\"64MiB\"");
+        /// What checkpoints of a job's root may come to in a second, on average: those called for sooner are passed over. "0B":
+        /// no limit.
+        checkpoints: Size = Is("\"256KiB\"");
         /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends at once.
         leave_within: Time = Is("\"30s\"");
     }

@@ -38,6 +38,9 @@ impl Checkpoint {
     }
 }
 
+/// What a checkpoint costs beside its bytes, in bytes: so many small ones cost nodes and links no less.
+const EACH_BYTES: u64 = 16 << 10;
+
 /// What the checkpoints of one root have in common. All but `stops` is written and read by the root's thread alone; atomic
 /// because it is in the tree's base, which others read.
 #[derive(Debug, Default)]
@@ -46,6 +49,8 @@ pub(crate) struct RootMarks {
     seq: AtomicU64,
     /// How often this thread's code had been told to stop when the root began.
     told: AtomicU64,
+    /// Before this time, on the pool's clock in microseconds, none is due.
+    due_us: AtomicU64,
     /// The root stops when it has left its next checkpoint.
     stops: AtomicBool,
 }
@@ -55,6 +60,20 @@ impl RootMarks {
     pub(crate) fn begin(&self, seq: u64, told: u64) {
         self.seq.store(seq, Ordering::Relaxed);
         self.told.store(told, Ordering::Relaxed);
+        self.due_us.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a checkpoint is due at this time of the pool's clock: what the last ones cost, at the rate, lies in the
+    /// past; or the root stops at this one.
+    pub(crate) fn due(&self, now_us: u64) -> bool {
+        self.stops() || now_us >= self.due_us.load(Ordering::Relaxed)
+    }
+
+    /// One of this size has left. The rate is in bytes a second; 0 is no limit.
+    pub(crate) fn left(&self, now_us: u64, bytes: usize, rate: u64) {
+        let cost = EACH_BYTES.saturating_add(bytes as u64).saturating_mul(1_000_000);
+        let pause_us = cost.checked_div(rate).unwrap_or(0);
+        self.due_us.store(now_us.saturating_add(pause_us), Ordering::Relaxed);
     }
 
     /// The next checkpoint's number.
@@ -258,7 +277,7 @@ mod tests {
         let keep = notes.clone();
         let note = move |note| keep.lock().unwrap().push(note);
         let (registry, name, body) = (registry(), J::NAME, encode_job(job).expect("it serialises"));
-        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
         let report: SoloReport = match saved {
             None => solo::run(registry, name, body, &config, note),
             Some(saved) => solo::resume(registry, name, body, saved, &config, note),
@@ -302,6 +321,48 @@ mod tests {
                 assert_eq!(run(job, threads, Some(saved)), rest, "{threads} threads, note {at}");
             }
         }
+    }
+
+    #[test]
+    fn checkpoints_cost_what_the_rate_allows_and_one_that_is_wanted_is_always_due() {
+        let marks = RootMarks::default();
+        marks.begin(0, 0);
+        let (mut last, mut gaps, rate) = (None, Vec::new(), 128 << 10);
+        for now_us in (0..10_000_000).step_by(1000) {
+            if marks.due(now_us) {
+                gaps.extend(last.map(|last| now_us - last));
+                last = Some(now_us);
+                marks.left(now_us, 240 << 10, rate);
+            }
+        }
+        assert_eq!(gaps, [2_000_000; 4]);
+        marks.left(10_000_000, usize::MAX, 1);
+        assert!(!marks.due(u64::MAX - 1));
+        // Another root has nothing to do with that; and without a rate each is due.
+        marks.begin(7, 0);
+        assert!(marks.due(0));
+        marks.left(0, 1 << 30, 0);
+        assert!(marks.due(0));
+        marks.left(0, 1 << 30, 1);
+        assert!(!marks.due(1));
+        marks.stop();
+        assert!(marks.due(1));
+    }
+
+    #[test]
+    fn a_root_passes_over_checkpoints_that_come_too_soon() {
+        let notes = Arc::new(Mutex::new(Vec::new()));
+        let keep = notes.clone();
+        let body = encode_job(steps(5, Twist::None)).unwrap();
+        // One every four hours.
+        let config = PoolConfig { checkpoint_rate: 1, ..PoolConfig::default() };
+        let note = move |note| keep.lock().unwrap().push(note);
+        let report = solo::run(registry(), "steps", body, &config, note).unwrap();
+        assert_eq!(report.outcome, run(steps(5, Twist::None), 1, None).0);
+        let kept: Vec<SavedRoot> = notes.lock().unwrap().iter().filter_map(saved).collect();
+        assert_eq!(kept.len(), 1);
+        // What goes on from it goes on from the first step.
+        assert_eq!(run(steps(5, Twist::None), 1, kept.first().cloned()).0, report.outcome);
     }
 
     #[test]
@@ -407,7 +468,7 @@ mod tests {
         let registry = registry();
         let entry = *registry.find_job("steps").expect("registered above");
         let host = Arc::new(Alone::new(registry.clone(), note));
-        let config = PoolConfig { threads, ..PoolConfig::default() };
+        let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
         let pool = Pool::start(&config, registry, RealSeam::new(), host).expect("threads");
         begun.set(pool.clone()).ok().expect("set once");
         let (tell, end) = mpsc::channel();

@@ -177,8 +177,10 @@ impl<'w> Context<'w> {
 
     /// Leaves this state behind: should the root be lost with its node, or move to another, a new one is started by
     /// [`Job::resume`](super::Job::resume) with the last state that arrived. For the root alone, at a point where the
-    /// state is all that matters for what comes: between two iterations. Not every few milliseconds, for the state
-    /// crosses to other clusters; and it is serialised here and now, while no task of the job runs.
+    /// state is all that matters for what comes: between two iterations, as often as is convenient. The state is serialised
+    /// here and now, while no task of the job runs, and crosses to other clusters; so calls that come sooner than the last
+    /// state's size allows at [`PoolConfig::checkpoint_rate`](super::PoolConfig::checkpoint_rate) are passed over, but for
+    /// the one that is [wanted](Self::checkpoint_wanted).
     ///
     /// A root that was told to stop before it called has its state saved first and stops then, unless one of its own
     /// calls was told before: what it made of that is no state to go on from.
@@ -203,9 +205,15 @@ impl<'w> Context<'w> {
         if marks.was_told(self.worker().halts_told()) {
             self.check()?;
         }
+        let shared = self.worker().shared();
+        let now_us = shared.now_us();
+        if !marks.due(now_us) {
+            return self.check();
+        }
         let state = wire::encode_payload(state).map_err(|error| {
             Stop::fail(format_args!("the state given to Context::checkpoint: {error}"))
         })?;
+        marks.left(now_us, state.len(), shared.checkpoint_rate);
         let (next_child, seq) = (self.next_child.get(), marks.next());
         self.host().note(Note::Checkpoint(SavedRoot { next_child, seq, state }));
         if marks.stops() {

@@ -73,8 +73,8 @@ pub use engine::{
 };
 pub use metering::MeteringSettings;
 pub use pool::{
-    Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled, SavedRoot, Seam,
-    WORK_FLOOR,
+    CHECKPOINT_RATE, Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled,
+    SavedRoot, Seam, WORK_FLOOR,
 };
 pub use recover::{Identity, Place};
 pub use registry::{JobEntry, Registry, encode_job};

@@ -168,6 +168,9 @@ pub enum Recalled {
 /// Default of [`PoolConfig::work_floor`].
 pub const WORK_FLOOR: Duration = Duration::from_millis(50);
 
+/// Default of [`PoolConfig::checkpoint_rate`].
+pub const CHECKPOINT_RATE: u64 = 256 << 10;
+
 /// How a pool is made.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -186,6 +189,10 @@ pub struct PoolConfig {
     /// Outputs of tasks that ran so long are kept until their parents end, for the case that the node leaves; surely of
     /// those that ran three quarters of it, and of none that ran less than a quarter. 0 keeps none.
     pub work_floor: Duration,
+    /// Bytes a second that the root's checkpoints may come to on average, each counted with 16 KiB more: those called for
+    /// sooner are passed over. At the default a megabyte leaves every 4 s, which costs the nodes that write, carry and keep
+    /// it about 1 % of one core. 0: no limit.
+    pub checkpoint_rate: u64,
     /// Start of the threads' names.
     pub name: String,
 }
@@ -200,6 +207,7 @@ impl Default for PoolConfig {
             fork_time: None,
             metered: false,
             work_floor: WORK_FLOOR,
+            checkpoint_rate: CHECKPOINT_RATE,
             name: "compute".to_owned(),
         }
     }
@@ -263,9 +271,7 @@ impl Pool {
     ) -> Arc<Shared> {
         let now = tokio::time::Instant::now();
         let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let PoolConfig { nesting_bound, fork_time, work_floor, .. } = *config;
-        let mut shared =
-            Shared::new(accounts, seam, host, registry, nesting_bound, fork_time, work_floor);
+        let mut shared = Shared::new(accounts, seam, host, registry, config);
         if config.metered {
             shared.meter();
         }

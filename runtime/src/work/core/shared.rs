@@ -17,7 +17,7 @@ use super::slot::{Base, Delivery, Encoded, Frame, Header, VTable, halt_of, state
 use super::watch::Watch;
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, UnitCounter};
-use crate::work::pool::{Host, Recalled, Seam};
+use crate::work::pool::{Host, PoolConfig, Recalled, Seam};
 use crate::work::recover::{Identity, Place};
 use crate::work::registry::{Registry, wire_name};
 use crate::work::task::Halt;
@@ -187,6 +187,8 @@ pub(crate) struct Shared {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) nesting_bound: u32,
+    /// See [`PoolConfig::checkpoint_rate`].
+    pub(crate) checkpoint_rate: u64,
     /// Tasks that ran at least so long, in microseconds, are kept: see `watch`. Absent where none is.
     pub(crate) keep_least_us: Option<u64>,
     fork_time: Duration,
@@ -204,10 +206,9 @@ impl Shared {
         seam: Arc<dyn Seam>,
         host: Arc<dyn Host>,
         registry: Arc<Registry>,
-        nesting_bound: u32,
-        fork_time: Option<Duration>,
-        work_floor: Duration,
+        config: &PoolConfig,
     ) -> Self {
+        let PoolConfig { nesting_bound, fork_time, work_floor, checkpoint_rate, .. } = *config;
         let fences = Fences::of_process();
         let threads = accounts
             .into_iter()
@@ -242,6 +243,7 @@ impl Shared {
             host,
             registry,
             nesting_bound,
+            checkpoint_rate,
             keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
             fork_time: fork_time.unwrap_or_default(),
             start: Instant::now(),
