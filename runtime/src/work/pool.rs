@@ -415,6 +415,10 @@ impl Pool {
         self.shared.leased_task(lease)
     }
 
+    pub(crate) fn leased_above(&self, path: &TaskPath, from: u32) -> Option<(Peer, u32)> {
+        self.shared.leased_above(path, from)
+    }
+
     pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
         self.shared.leased_below(path)
     }

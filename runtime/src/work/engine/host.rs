@@ -53,7 +53,7 @@ impl Host for Inner {
             if leaving && let Some(heir) = &heir {
                 let output = Some(output.clone());
                 let left = Left::default();
-                self.hand_over(heir, Handover { job: self.job, task, output, left });
+                self.hand_over(heir, self.handover(task, output, left));
             }
         }
         for Adopter { peer, lease, .. } in adopters {

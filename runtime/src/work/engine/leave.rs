@@ -44,7 +44,7 @@ impl Inner {
             let heir = self.state().peer(&owner).or_else(|| self.any_other());
             if let Some(heir) = heir {
                 let left = Left::default();
-                self.hand_over(&heir, Handover { job: self.job, task, output: Some(output), left });
+                self.hand_over(&heir, self.handover(task, Some(output), left));
             }
         }
         self.poke.notify_one();
@@ -77,8 +77,12 @@ impl Inner {
             self.hand_back(owner, lease, left);
         } else if let (Some(heir), true) = (&stolen.heir, stolen.adopters.is_empty()) {
             let task = stolen.task;
-            self.hand_over(heir, Handover { job: self.job, task, output: None, left });
+            self.hand_over(heir, self.handover(task, None, left));
         }
+    }
+
+    pub(super) fn handover(&self, task: Identity, output: Option<Bytes>, left: Left) -> Handover {
+        Handover { job: self.job, task, output, left, passed: 0 }
     }
 
     pub(super) fn hand_over(&self, heir: &Peer, handover: Handover) {
@@ -96,11 +100,19 @@ impl Inner {
             to.filter(|to| to.node != self.me.node)
         };
         if let Some(next) = next {
-            self.hand_over(&next, handover);
+            self.hand_over(&next, Handover { passed: 0, ..handover });
             return;
         }
-        let Handover { task, output, left, .. } = handover;
+        let Handover { task, output, left, passed, .. } = handover;
         let Some(output) = output else {
+            // Whoever runs what it lies under has been told of all that was known when that was stolen, not of this.
+            let from =
+                self.state().runs_above(&task.path).map_or(passed, |above| above.max(passed));
+            if let Some((thief, depth)) = self.pool_ref().leased_above(&task.path, from) {
+                let passed = depth;
+                let next = Handover { job: self.job, task, output: None, left, passed };
+                return self.hand_over(&thief, next);
+            }
             let depth = {
                 let mut state = self.state();
                 state.take_left(&task.path, left, &self.me);

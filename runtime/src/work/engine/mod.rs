@@ -628,7 +628,7 @@ impl Inner {
         match (moved, output) {
             (Some((task, heir)), Some(output)) => {
                 let left = Left::default();
-                self.hand_over(&heir, Handover { job: self.job, task, output: Some(output), left });
+                self.hand_over(&heir, self.handover(task, Some(output), left));
             }
             _ => {
                 self.state().counters.results.duplicates += 1;
@@ -653,7 +653,7 @@ impl Inner {
         let TaskReturn { lease, left, .. } = back;
         let moved = self.state().moved.get(&lease).cloned();
         if let Some((task, heir)) = moved {
-            self.hand_over(&heir, Handover { job: self.job, task, output: None, left });
+            self.hand_over(&heir, self.handover(task, None, left));
             return;
         }
         let Some(task) = self.pool_ref().leased_task(lease) else {

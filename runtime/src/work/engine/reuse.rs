@@ -109,9 +109,10 @@ impl Inner {
                     // It was told to stop and cannot: what it lies under waits in the same circle.
                     let leased = pool.leased_below(&adopt.task.path);
                     let outputs = stolen.base.kept();
-                    let mut left = state.kept_of(&adopt.task.path, &self.me.node);
+                    let mut left = state.kept_of(&adopt.task.path, &self.me);
                     left.kept.extend(outputs);
-                    There::Left(Left { leased, ..left })
+                    left.leased.extend(leased);
+                    There::Left(left)
                 } else {
                     stolen.adopters.push(Adopter { peer, lease, stalled });
                     match stalled == STALLED_MAX {
@@ -125,7 +126,7 @@ impl Inner {
             {
                 There::Given(to.clone())
             } else {
-                There::Left(state.kept_of(&adopt.task.path, &self.me.node))
+                There::Left(state.kept_of(&adopt.task.path, &self.me))
             }
         };
         match there {

@@ -105,15 +105,17 @@ impl State {
         left
     }
 
-    /// Results of tasks below one, which this node keeps for whoever runs that one again.
-    pub(super) fn kept_of(&self, path: &TaskPath, me: &NodeId) -> Left {
-        let kept = self.results.inside(path).filter(|finished| finished.owner == *me);
+    /// What this node keeps of a task for whoever runs that one again: results of tasks below it, and who has others.
+    pub(super) fn kept_of(&self, path: &TaskPath, me: &Peer) -> Left {
+        let kept = self.results.inside(path).filter(|finished| finished.owner == me.node);
         let kept = kept.map(|finished| Kept {
             path: finished.identity.path.clone(),
             name: finished.identity.name.clone(),
             output: finished.output.clone(),
         });
-        Left { kept: kept.collect(), leased: Vec::new() }
+        let places = self.known.below(path).filter(|place| place.identity.path != *path);
+        let leased = places.filter(|place| place.holder != *me).cloned().collect();
+        Left { kept: kept.collect(), leased }
     }
 
     /// A tree has ended here: what was trusted for its sake alone is of no use any more.
@@ -151,6 +153,12 @@ impl State {
     /// would wait for itself if they lie further down its stack.
     pub(super) fn holds_part_of(&self, task: &StolenTask) -> bool {
         !task.known.is_empty() && self.stolen.values().any(|s| is_below(&s.task.path, &task.path))
+    }
+
+    /// The length of the path of the innermost tree here that holds this task.
+    pub(super) fn runs_above(&self, path: &TaskPath) -> Option<u32> {
+        let above = self.stolen.values().filter(|s| path.is_at_or_below(&s.task.path));
+        above.map(|stolen| stolen.task.path.0.len() as u32).max()
     }
 
     /// The owner of a task here leaves, and names an heir.

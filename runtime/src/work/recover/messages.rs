@@ -46,6 +46,10 @@ pub struct Handover {
     pub output: Option<Bytes>,
     /// Else what was done of it.
     pub left: Left,
+    /// The length of the path of the task for whose sake it was passed on, from whoever leased that to whoever runs it: only
+    /// further down is it passed on again, so that it ends somewhere.
+    #[serde(default)]
+    pub passed: u32,
 }
 
 /// After a link was down: these leases of mine I believe with you. What is not there any more is answered by its result,
@@ -104,7 +108,12 @@ mod tests {
         let kept = vec![Kept { path: path.clone(), name, output }];
         let leased = vec![Place { identity: task.clone(), holder }];
         let left = Left { kept, leased };
-        golden::check(home, Kind::HANDOVER, "left", &Handover { job, task, output: None, left });
+        golden::check(
+            home,
+            Kind::HANDOVER,
+            "left",
+            &Handover { job, task, output: None, left, passed: 0 },
+        );
         golden::check(home, Kind::AUDIT, "audit", &Audit { job, leases: vec![(lease, path)] });
     }
 }
