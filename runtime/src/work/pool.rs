@@ -415,8 +415,8 @@ impl Pool {
         self.shared.leased_task(lease)
     }
 
-    pub(crate) fn leased_above(&self, path: &TaskPath, from: u32) -> Option<(Peer, u32)> {
-        self.shared.leased_above(path, from)
+    pub(crate) fn leased_above(&self, path: &TaskPath, longer: Option<usize>) -> Option<Peer> {
+        self.shared.leased_above(path, longer)
     }
 
     pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {

@@ -831,15 +831,13 @@ impl Shared {
             .collect()
     }
 
-    /// Who has the innermost leased task that is this one or holds it, of those with longer paths than this; and the length
-    /// of that one's.
-    pub(crate) fn leased_above(&self, path: &TaskPath, longer: u32) -> Option<(Peer, u32)> {
+    /// Who has the innermost leased task that is this one or holds it, of those with paths longer than this.
+    pub(crate) fn leased_above(&self, path: &TaskPath, longer: Option<usize>) -> Option<Peer> {
         let leases = lock(&self.leases);
         let all = leases.entries.iter().filter_map(|(_, lease)| lease.as_ref());
         let above = all.filter(|lease| path.is_at_or_below(&lease.task.path));
         let innermost = above.max_by_key(|lease| lease.task.path.0.len())?;
-        let length = innermost.task.path.0.len() as u32;
-        (length > longer).then(|| (innermost.thief.clone(), length))
+        (Some(innermost.task.path.0.len()) > longer).then(|| innermost.thief.clone())
     }
 
     /// What is leased to a node: under which leases, and the tasks' paths.

@@ -65,7 +65,7 @@ impl Inner {
             Kind::HANDOVER => {
                 let handover: Handover = wire::decode(kind, &body)?;
                 if handover.job == self.job {
-                    self.on_handover(handover);
+                    self.on_handover(from, handover);
                 }
             }
             _ => self.objects_ref().frame(&from.node, kind, body),

@@ -82,37 +82,33 @@ impl Inner {
     }
 
     pub(super) fn handover(&self, task: Identity, output: Option<Bytes>, left: Left) -> Handover {
-        Handover { job: self.job, task, output, left, passed: 0 }
+        Handover { job: self.job, task, output, left, hops: 0 }
     }
 
     pub(super) fn hand_over(&self, heir: &Peer, handover: Handover) {
         if heir.node == self.me.node {
-            self.on_handover(handover);
+            self.on_handover(&self.me, handover);
         } else {
             self.send(&heir.node, Kind::HANDOVER, &handover);
         }
     }
 
-    pub(super) fn on_handover(&self, handover: Handover) {
+    pub(super) fn on_handover(&self, from: &Peer, handover: Handover) {
         let next = {
             let state = self.state();
             let to = state.given_to(&handover.task.path).cloned();
             to.filter(|to| to.node != self.me.node)
         };
         if let Some(next) = next {
-            self.hand_over(&next, Handover { passed: 0, ..handover });
+            self.hand_over(&next, handover);
             return;
         }
-        let Handover { task, output, left, passed, .. } = handover;
+        if let Some(next) = self.follows(from, &handover) {
+            let hops = handover.hops + 1;
+            return self.hand_over(&next, Handover { hops, ..handover });
+        }
+        let Handover { task, output, left, .. } = handover;
         let Some(output) = output else {
-            // Whoever runs what it lies under has been told of all that was known when that was stolen, not of this.
-            let from =
-                self.state().runs_above(&task.path).map_or(passed, |above| above.max(passed));
-            if let Some((thief, depth)) = self.pool_ref().leased_above(&task.path, from) {
-                let passed = depth;
-                let next = Handover { job: self.job, task, output: None, left, passed };
-                return self.hand_over(&thief, next);
-            }
             let depth = {
                 let mut state = self.state();
                 state.take_left(&task.path, left, &self.me);
@@ -133,6 +129,18 @@ impl Inner {
         self.pool_ref().recover(depth);
         // Whoever runs its parent again may be another by now.
         self.tell_of(vec![task]);
+    }
+
+    /// Who runs what a task lies under, of which something was done: they were told of all that was known when they stole
+    /// that, not of this. Whoever gave it back meanwhile, or never took it, has said so before it sends this back.
+    fn follows(&self, from: &Peer, handover: &Handover) -> Option<Peer> {
+        let Handover { task, output: None, hops, .. } = handover else { return None };
+        if *hops >= HOPS_MAX {
+            return None;
+        }
+        let here = self.state().runs_above(&task.path);
+        let back = (*hops > 0 && here.is_none()).then(|| from.clone());
+        self.pool_ref().leased_above(&task.path, here).or(back)
     }
 
     /// A member that does not leave: the cluster's coordinator's node, the job's, or any.

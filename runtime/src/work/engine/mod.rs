@@ -63,6 +63,9 @@ const LEASES_A_MESSAGE: usize = 1000;
 const ASK_AFTER: Duration = Duration::from_secs(1);
 const STALLED_MAX: u32 = 3;
 
+/// How often what was done of a task follows one that it lies under, from node to node.
+const HOPS_MAX: u32 = 32;
+
 /// Places told with a stolen task that was begun before; what is not told is computed again.
 const PLACES_A_TASK: usize = 4000;
 
@@ -688,9 +691,10 @@ impl Inner {
 
     fn on_reply(&self, from: &Peer, reply: StealReply) {
         let now = Instant::now();
+        let threads = self.pool_ref().threads();
         {
             let mut state = self.state();
-            let hit = reply.task.as_ref().is_some_and(|task| !state.holds_part_of(task));
+            let hit = reply.task.as_ref().is_some_and(|task| state.may_take(task, threads));
             let scope = match state.thief.answered(reply.id, hit, now) {
                 Some(answered) => {
                     let latencies = &mut state.latencies;
@@ -723,9 +727,8 @@ impl Inner {
     fn take_in(&self, from: &Peer, task: StolenTask) {
         let refused = {
             let state = self.state();
-            // An answer to a request that was on its way when the order to leave came; or a task that would wait for one that
-            // lies under the thread that would run it.
-            state.leaving || state.holds_part_of(&task)
+            // The first: an answer to a request that was on its way when the order to leave came.
+            state.leaving || !state.may_take(&task, self.pool_ref().threads())
         };
         if refused {
             self.hand_back(from, task.lease, Left::default());

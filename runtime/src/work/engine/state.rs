@@ -149,16 +149,22 @@ impl State {
         }
     }
 
-    /// Whether a task that was begun before, elsewhere, has parts that this node runs: whoever runs it again waits for them, and
-    /// would wait for itself if they lie further down its stack.
-    pub(super) fn holds_part_of(&self, task: &StolenTask) -> bool {
-        !task.known.is_empty() && self.stolen.values().any(|s| is_below(&s.task.path, &task.path))
+    /// Whether a task may run here. One that was begun before, elsewhere, waits for parts of it that others run still, and what
+    /// lies below it on its thread's stack waits with it: of such waits come circles. So it needs a thread that has no other
+    /// node's task; that the root waits harms nobody, for nobody waits for that. And it would wait for itself if its parts ran
+    /// here.
+    pub(super) fn may_take(&self, task: &StolenTask, threads: u32) -> bool {
+        let part = |stolen: &Stolen| is_below(&stolen.task.path, &task.path);
+        task.known.is_empty()
+            || self.stolen.len() < threads as usize && !self.stolen.values().any(part)
     }
 
-    /// The length of the path of the innermost tree here that holds this task.
-    pub(super) fn runs_above(&self, path: &TaskPath) -> Option<u32> {
-        let above = self.stolen.values().filter(|s| path.is_at_or_below(&s.task.path));
-        above.map(|stolen| stolen.task.path.0.len() as u32).max()
+    /// The length of the path of the innermost task of others' here, running or about to, that is this one or holds it.
+    pub(super) fn runs_above(&self, path: &TaskPath) -> Option<usize> {
+        let running = self.stolen.values().map(|stolen| &stolen.task.path);
+        let waiting = self.waiting.values().map(|(_, task)| &task.path);
+        let above = running.chain(waiting).filter(|above| path.is_at_or_below(above));
+        above.map(|above| above.0.len()).max()
     }
 
     /// The owner of a task here leaves, and names an heir.

@@ -46,10 +46,9 @@ pub struct Handover {
     pub output: Option<Bytes>,
     /// Else what was done of it.
     pub left: Left,
-    /// The length of the path of the task for whose sake it was passed on, from whoever leased that to whoever runs it: only
-    /// further down is it passed on again, so that it ends somewhere.
+    /// How often it was passed on, to whoever runs what the task lies under.
     #[serde(default)]
-    pub passed: u32,
+    pub hops: u32,
 }
 
 /// After a link was down: these leases of mine I believe with you. What is not there any more is answered by its result,
@@ -112,7 +111,7 @@ mod tests {
             home,
             Kind::HANDOVER,
             "left",
-            &Handover { job, task, output: None, left, passed: 0 },
+            &Handover { job, task, output: None, left, hops: 0 },
         );
         golden::check(home, Kind::AUDIT, "audit", &Audit { job, leases: vec![(lease, path)] });
     }
