@@ -262,14 +262,14 @@ fn leave_at_random(seed: u64) -> (usize, f64) {
 /// follows to whoever runs it.
 #[test]
 fn what_was_done_of_a_task_follows_the_one_it_lies_under() {
-    for seed in [6, 52, 140] {
+    for seed in [6, 52, 107, 140, 321] {
         let (above, share) = leave_at_random(seed);
         assert!(above == 0 && share <= 0.01, "seed {seed}: {above}, {share:.4}");
     }
 }
 
 /// `SPRINGTIDE_LEAVES=200 SPRINGTIDE_LEAVES_SEED=1`: so many from this seed on. Circles of waits that are broken by running a
-/// task anew remain, in at most 3 of 100 histories.
+/// task anew remain, in at most 1 of 100 histories.
 #[test]
 #[ignore = "a minute"]
 fn half_of_the_nodes_leave_at_random_moments() {
@@ -281,7 +281,7 @@ fn half_of_the_nodes_leave_at_random_moments() {
     let again: Vec<u64> =
         (first..first + count).filter(|seed| leave_at_random(*seed).0 > 0).collect();
     let replay = "SPRINGTIDE_LEAVES=1 SPRINGTIDE_LEAVES_SEED=<one of them> replays it";
-    assert!(again.len() as u64 * 100 <= count * 3, "{again:?}: {replay}");
+    assert!(again.len() as u64 * 100 <= count, "{again:?}: {replay}");
 }
 
 /// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.

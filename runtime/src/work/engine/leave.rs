@@ -103,19 +103,8 @@ impl Inner {
             self.hand_over(&next, handover);
             return;
         }
-        if let Some(next) = self.follows(from, &handover) {
-            let hops = handover.hops + 1;
-            return self.hand_over(&next, Handover { hops, ..handover });
-        }
-        let Handover { task, output, left, .. } = handover;
-        let Some(output) = output else {
-            let depth = {
-                let mut state = self.state();
-                state.take_left(&task.path, left, &self.me);
-                state.known.depth()
-            };
-            self.pool_ref().recover(depth);
-            return;
+        let Handover { task, output: Some(output), .. } = handover else {
+            return self.follow(from, handover);
         };
         let depth = {
             let mut state = self.state();
@@ -131,16 +120,27 @@ impl Inner {
         self.tell_of(vec![task]);
     }
 
-    /// Who runs what a task lies under, of which something was done: they were told of all that was known when they stole
-    /// that, not of this. Whoever gave it back meanwhile, or never took it, has said so before it sends this back.
-    fn follows(&self, from: &Peer, handover: &Handover) -> Option<Peer> {
-        let Handover { task, output: None, hops, .. } = handover else { return None };
-        if *hops >= HOPS_MAX {
-            return None;
+    /// What was done of a task is taken in, and goes on to whoever runs what that lies under: they were told of all that was
+    /// known when they stole that, not of this. Whoever gave that back meanwhile, or never took it, has said so before it
+    /// sends this back. It is taken in on the way as well, for what it went after may come back sooner.
+    fn follow(&self, from: &Peer, handover: Handover) {
+        let path = &handover.task.path;
+        let here = self.state().runs_above(path);
+        let strays = handover.hops > 0 && here.is_none();
+        let next =
+            self.pool_ref().leased_above(path, here).or_else(|| strays.then(|| from.clone()));
+        if !strays {
+            let depth = {
+                let mut state = self.state();
+                state.take_left(path, handover.left.clone(), &self.me);
+                state.known.depth()
+            };
+            self.pool_ref().recover(depth);
         }
-        let here = self.state().runs_above(&task.path);
-        let back = (*hops > 0 && here.is_none()).then(|| from.clone());
-        self.pool_ref().leased_above(&task.path, here).or(back)
+        if let Some(next) = next.filter(|_| handover.hops < HOPS_MAX) {
+            let hops = handover.hops + 1;
+            self.hand_over(&next, Handover { hops, ..handover });
+        }
     }
 
     /// A member that does not leave: the cluster's coordinator's node, the job's, or any.
