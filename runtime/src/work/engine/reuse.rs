@@ -65,6 +65,11 @@ impl Inner {
                 return;
             }
             for identity in tasks {
+                // What is here itself is nearer, and whoever tells of it may be about to leave.
+                let mine = state.known.at(&identity.path).is_some_and(|it| it.holder == self.me);
+                if holder != self.me && mine && state.results.at(&identity.path).is_some() {
+                    continue;
+                }
                 state.known.learn(Place { identity, holder: holder.clone() }, now);
             }
             state.known.depth()
