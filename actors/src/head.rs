@@ -3,13 +3,12 @@
 //! Assembly only; must not know jobs, nor how files and certificates come about.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::{Contact, NetError};
+use springtide_runtime::net::Contact;
 
 use crate::admit;
 use crate::endpoint::Endpoint;
@@ -23,7 +22,7 @@ use crate::scheduler::{
     Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 
 /// The head's node name.
 pub const HEAD: &str = "head";
@@ -32,17 +31,6 @@ pub const HEAD_CLUSTER: &str = "head";
 
 /// How often the state of starting nodes is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-
-/// Why there is no head.
-#[derive(Debug, thiserror::Error)]
-pub enum HeadError {
-    /// The network.
-    #[error(transparent)]
-    Net(#[from] NetError),
-    /// The scheduler's store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// A head that runs. Its actors live on the arbiter that started it.
 pub struct Head {
@@ -55,12 +43,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// Starts a scheduler behind this endpoint, with its store in `store`, and begins to take links.
-    ///
-    /// # Errors
-    /// [`HeadError::Store`].
-    pub fn start(endpoint: Endpoint, store: &Path) -> Result<Self, HeadError> {
-        let store = Store::open(store)?;
+    /// Starts a scheduler with this store behind this endpoint, and begins to take links.
+    pub fn start(endpoint: Endpoint, store: Store) -> Self {
         let links = Links::listen(&endpoint.router, Door::Scheduler);
         let Endpoint { net, hub, recorder, .. } = endpoint.clone();
         let scheduler = Scheduler::new(net, hub, links, store, recorder).start();
@@ -87,7 +71,7 @@ impl Head {
             .accepts_from::<JobOver>(admit::worker);
         Prober::publish(&endpoint.hub);
         endpoint.start();
-        Ok(Self { endpoint, scheduler, sites: BTreeMap::new(), nodes: 0 })
+        Self { endpoint, scheduler, sites: BTreeMap::new(), nodes: 0 }
     }
 
     /// How nodes and clients reach it.

@@ -3,15 +3,13 @@
 //!
 //! Assembly only; must not know what its worker does, nor how the process came about.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
-use springtide_runtime::net::tls::NodeIdentity;
-use springtide_runtime::net::{Address, Contact, NetConfig, NetError};
+use springtide_runtime::id::{Incarnation, NodeId};
+use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError};
 use springtide_runtime::work::Registry;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -19,7 +17,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
-use crate::head::HEAD_CLUSTER;
 use crate::job::{SCHEDULER, Shutdown};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
@@ -50,20 +47,14 @@ pub enum End {
 
 /// How a node is made.
 pub struct NodeOptions {
-    /// Who it is.
-    pub identity: NodeIdentity,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-    /// Compute threads of a job.
-    pub threads: u32,
-    /// The head's name.
-    pub head: NodeId,
-    /// Where the head is reached.
-    pub address: SocketAddr,
+    /// The head, and where it is reached.
+    pub head: Contact,
     /// The published name of its site there.
     pub site: String,
-    /// The network.
-    pub net: NetConfig,
+    /// Its compute threads and what they block at; whom a shutdown is told to is the node's own matter.
+    pub worker: WorkerConfig,
+    /// Its machine.
+    pub hardware: Hardware,
     /// How long [`End::Leave`] may take; nothing: it is [`End::Now`].
     pub leave_within: Duration,
     /// The users' own actors.
@@ -73,9 +64,6 @@ pub struct NodeOptions {
 /// Why a node ended, other than by order.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The network.
-    #[error(transparent)]
-    Net(#[from] NetError),
     /// Its site does not want it.
     #[error("the site refused the node: {0}")]
     Refused(#[from] RegisterError),
@@ -89,91 +77,104 @@ pub enum NodeError {
     #[error("the head at {address} could not be reached for {} s: {why}", HEAD_GONE.as_secs())]
     HeadGone {
         /// Where it was looked for.
-        address: SocketAddr,
+        address: Address,
         /// The last attempt's error.
         why: RemoteError,
     },
 }
 
-/// Runs a node until it is told to end, by `ends` or by its site, or is left alone. To be called on the main arbiter of
-/// a process.
-///
-/// # Errors
-/// [`NodeError`], after an orderly end.
-pub async fn serve(
+/// A node that takes part. Belongs to the main arbiter of its process.
+pub struct Node {
+    endpoint: Endpoint,
+    worker: Addr<Worker>,
+    links: Arc<Links>,
+    shutdowns: UnboundedReceiver<String>,
+    register: Register,
     options: NodeOptions,
-    registry: Arc<Registry>,
-    mut ends: UnboundedReceiver<End>,
-) -> Result<(), NodeError> {
-    let endpoint = Endpoint::quic(options.net.clone(), &options.identity, options.incarnation)?;
-    let links = Links::listen(&endpoint.router, Door::Node);
-    let (shutdown, mut shutdowns) = mpsc::unbounded_channel();
-    let config =
-        WorkerConfig { on_shutdown: Some(shutdown), ..WorkerConfig::real(options.threads) };
-    let Endpoint { net, hub, router, recorder } = endpoint.clone();
-    let fingerprint = registry.fingerprint();
-    Prober::publish(&hub);
-    let worker = Worker::new(config, registry, net, hub, router, recorder).publish();
-    if let Some(actors) = options.actors.clone() {
-        // Apart from the runtime's own, so that a handler that blocks cannot stop them.
-        let hub = endpoint.hub.clone();
-        Arbiter::new().spawn_fn(move || actors(&hub));
+}
+
+impl Node {
+    /// Publishes the node's actors behind this endpoint, which is not started yet, and starts it.
+    pub fn start(endpoint: Endpoint, mut options: NodeOptions, registry: Arc<Registry>) -> Self {
+        let links = Links::listen(&endpoint.router, Door::Node);
+        let (shutdown, shutdowns) = mpsc::unbounded_channel();
+        options.worker.on_shutdown = Some(shutdown);
+        let Endpoint { net, hub, router, recorder } = endpoint.clone();
+        let fingerprint = registry.fingerprint();
+        Prober::publish(&hub);
+        let config = options.worker.clone();
+        let worker = Worker::new(config, registry, net, hub, router, recorder).publish();
+        if let Some(actors) = options.actors.clone() {
+            // Apart from the runtime's own, so that a handler that blocks cannot stop them.
+            let hub = endpoint.hub.clone();
+            Arbiter::new().spawn_fn(move || actors(&hub));
+        }
+        endpoint.net.learn(options.head.clone());
+        endpoint.start();
+        let register = Register {
+            contact: endpoint.net.contact(),
+            incarnation: endpoint.net.me().incarnation,
+            threads: options.worker.threads,
+            fingerprint,
+            pid: std::process::id(),
+            hardware: options.hardware.clone(),
+        };
+        tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
+        Self { endpoint, worker, links, shutdowns, register, options }
     }
-    let head = Contact {
-        node: options.head.clone(),
-        cluster: ClusterId::from(HEAD_CLUSTER),
-        address: Address::Socket(options.address),
-    };
-    endpoint.net.learn(head);
-    endpoint.start();
-    let register = Register {
-        contact: endpoint.net.contact(),
-        incarnation: options.incarnation,
-        threads: options.threads,
-        fingerprint,
-        pid: std::process::id(),
-        hardware: Hardware::of_this_machine(),
-    };
-    tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
-    let site = endpoint.hub.remote(&options.head, &options.site);
-    let mut registration = pin!(stay_registered(&site, &register, &links, options.address));
-    let told = tokio::select! {
-        biased;
-        Some(end) = ends.recv() => Ok(end),
-        Some(reason) = shutdowns.recv() => Ok(End::Now(reason)),
-        error = &mut registration => Err(error),
-    };
-    let told = match told {
-        Ok(End::Leave(reason)) if !options.leave_within.is_zero() => {
-            let within = options.leave_within;
-            tracing::info!("{reason}: leaves its job first, within {within:?}");
-            let scheduler = endpoint.hub.remote(&options.head, SCHEDULER);
-            let me = (&register.contact.node, options.incarnation);
-            tokio::select! {
-                biased;
-                Some(End::Leave(again) | End::Now(again)) = ends.recv() => {
-                    Ok(format!("{reason}, then {again}: at once"))
+
+    /// Its worker.
+    pub fn worker(&self) -> Addr<Worker> {
+        self.worker.clone()
+    }
+
+    /// Runs until it is told to end, by `ends` or by its site, or is left alone.
+    ///
+    /// # Errors
+    /// [`NodeError`], after an orderly end.
+    pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<(), NodeError> {
+        let Self { endpoint, worker, links, mut shutdowns, register, options } = self;
+        let head = &options.head;
+        let site = endpoint.hub.remote(&head.node, &options.site);
+        let mut registration = pin!(stay_registered(&site, &register, &links, &head.address));
+        let told = tokio::select! {
+            biased;
+            Some(end) = ends.recv() => Ok(end),
+            Some(reason) = shutdowns.recv() => Ok(End::Now(reason)),
+            error = &mut registration => Err(error),
+        };
+        let told = match told {
+            Ok(End::Leave(reason)) if !options.leave_within.is_zero() => {
+                let within = options.leave_within;
+                tracing::info!("{reason}: leaves its job first, within {within:?}");
+                let scheduler = endpoint.hub.remote(&head.node, SCHEDULER);
+                let me = (&register.contact.node, register.incarnation);
+                tokio::select! {
+                    biased;
+                    Some(End::Leave(again) | End::Now(again)) = ends.recv() => {
+                        Ok(format!("{reason}, then {again}: at once"))
+                    }
+                    Some(by_order) = shutdowns.recv() => Ok(by_order),
+                    left = leave(&scheduler, me, &reason, within) => Ok(format!("{reason}: {left}")),
+                    error = &mut registration => Err(error),
                 }
-                Some(by_order) = shutdowns.recv() => Ok(by_order),
-                left = leave(&scheduler, me, &reason, within) => Ok(format!("{reason}: {left}")),
-                error = &mut registration => Err(error),
             }
-        }
-        Ok(End::Leave(reason) | End::Now(reason)) => Ok(reason),
-        Err(error) => Err(error),
-    };
-    let (ended, reason) = match told {
-        Ok(reason) => (Ok(()), reason),
-        Err(error) => {
-            let reason = error.to_string();
-            (Err(error), reason)
-        }
-    };
-    tracing::info!("ends: {reason}");
-    // The threads of a job must not hold up the end; what they work on is lost with the node in any case.
-    let _ = timeout(STOP_WITHIN, worker.send(Shutdown { reason: reason.clone() })).await;
-    endpoint.net.close(&reason).await;
-    ended
+            Ok(End::Leave(reason) | End::Now(reason)) => Ok(reason),
+            Err(error) => Err(error),
+        };
+        let (ended, reason) = match told {
+            Ok(reason) => (Ok(()), reason),
+            Err(error) => {
+                let reason = error.to_string();
+                (Err(error), reason)
+            }
+        };
+        tracing::info!("ends: {reason}");
+        // The threads of a job must not hold up the end; what they work on is lost with the node in any case.
+        let _ = timeout(STOP_WITHIN, worker.send(Shutdown { reason: reason.clone() })).await;
+        endpoint.net.close(&reason).await;
+        ended
+    }
 }
 
 /// Asks to be emptied and says how that went. It works on meanwhile: its job is asked to let it go, and tells the
@@ -214,7 +215,7 @@ async fn stay_registered(
     site: &Remote<Site>,
     register: &Register,
     links: &Links,
-    address: SocketAddr,
+    address: &Address,
 ) -> NodeError {
     let mut alone_since = Instant::now();
     loop {
@@ -230,7 +231,7 @@ async fn stay_registered(
                 return NodeError::Denied(error);
             }
             Err(error) if alone_since.elapsed() >= HEAD_GONE => {
-                return NodeError::HeadGone { address, why: error };
+                return NodeError::HeadGone { address: address.clone(), why: error };
             }
             Err(error) => {
                 tracing::debug!("not registered yet: {error}");

@@ -51,11 +51,18 @@ pub enum StoreError {
 /// The open store.
 #[derive(Debug)]
 pub struct Store {
+    /// Absent: it is in memory.
+    kept: Option<Kept>,
+    last_job: u64,
+}
+
+/// Where records are written.
+#[derive(Debug)]
+struct Kept {
     path: PathBuf,
     file: File,
     /// Where the next record goes: the end of the last whole one.
     end: u64,
-    last_job: u64,
 }
 
 impl Store {
@@ -77,7 +84,13 @@ impl Store {
         })?;
         file.set_len(end as u64).map_err(io)?;
         let last_job = entries.iter().map(|Entry::Epoch { job, .. }| job.0).max().unwrap_or(0);
-        Ok(Self { path: path.to_owned(), file, end: end as u64, last_job })
+        let kept = Kept { path: path.to_owned(), file, end: end as u64 };
+        Ok(Self { kept: Some(kept), last_job })
+    }
+
+    /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
+    pub fn in_memory() -> Self {
+        Self { kept: None, last_job: 0 }
     }
 
     /// Gives out a job number never given out before, with its first epoch. Both are on disk when this returns.
@@ -102,18 +115,18 @@ impl Store {
     }
 
     fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
+        let Some(Kept { path, file, end }) = &mut self.kept else { return Ok(()) };
         let line = encode(&entry);
-        let written = self
-            .file
-            .seek(SeekFrom::Start(self.end))
-            .and_then(|_| self.file.write_all(line.as_bytes()))
-            .and_then(|()| self.file.sync_data());
+        let written = file
+            .seek(SeekFrom::Start(*end))
+            .and_then(|_| file.write_all(line.as_bytes()))
+            .and_then(|()| file.sync_data());
         if let Err(source) = written {
             // A half-written record must not stand before a later, whole one.
-            let _ = self.file.set_len(self.end);
-            return Err(StoreError::Io { path: self.path.clone(), source });
+            let _ = file.set_len(*end);
+            return Err(StoreError::Io { path: path.clone(), source });
         }
-        self.end += line.len() as u64;
+        *end += line.len() as u64;
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
 //! What crosses crates, in one binary.
 
 mod faults;
+mod simulated;
 mod virtual_time;

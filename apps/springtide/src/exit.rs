@@ -5,10 +5,10 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use springtide_actors::head::HeadError;
 use springtide_actors::job::{AssignError, JobError};
 use springtide_actors::node::NodeError;
 use springtide_actors::scheduler::{DrainError, SubmitError};
+use springtide_actors::store::StoreError;
 use springtide_runtime::config::ConfigError;
 use springtide_runtime::event::{LogError, RunDirError};
 use springtide_runtime::net::tls::TlsError;
@@ -138,19 +138,15 @@ impl From<NetError> for Failed {
     }
 }
 
-impl From<HeadError> for Failed {
-    fn from(error: HeadError) -> Self {
-        match error {
-            HeadError::Net(error) => error.into(),
-            error => Self::failure(error),
-        }
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Self::failure(error)
     }
 }
 
 impl From<NodeError> for Failed {
     fn from(error: NodeError) -> Self {
         match error {
-            NodeError::Net(error) => error.into(),
             NodeError::Version(error) => Self::new(Exit::Version, error),
             NodeError::Denied(_) => Self::new(Exit::Auth, error),
             NodeError::HeadGone { ref why, .. } => Self::new(of_refusal(why.refused()), error),
@@ -212,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_refused_link_tells_auth_from_version_whatever_its_words() {
-        use springtide_runtime::net::Why;
+        use springtide_runtime::net::{Address, Why};
         let gone = |why| Failed::from(RemoteError::Gone { node: "head".into(), why }).exit;
         let refused = |reason| gone(Why::refused(reason, "no"));
         assert_eq!(refused(RefuseReason::Protocol), Exit::Version);
@@ -225,7 +221,7 @@ mod tests {
             node: "head".into(),
             why: Why::refused(RefuseReason::NoCertificate, "no"),
         };
-        let address = "127.0.0.1:1".parse().unwrap();
+        let address = Address::Socket("127.0.0.1:1".parse().unwrap());
         assert_eq!(Failed::from(NodeError::HeadGone { address, why }).exit, Exit::Auth);
         let (node, reason) = ("ams-1".into(), String::new());
         let refused = Some(RefuseReason::Protocol);

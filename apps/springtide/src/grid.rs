@@ -21,6 +21,7 @@ use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::provider::{LocalProvider, NodeRequest};
 use springtide_actors::scheduler::{GridStatus, NodeState};
+use springtide_actors::store::Store;
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
 };
@@ -220,7 +221,7 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
             nodes.iter().map(|node| request(plan, cluster, node, address)).collect();
         sites.push((name, requests?));
     }
-    let mut head = Head::start(endpoint, &dir.join("scheduler.log"))?;
+    let mut head = Head::start(endpoint, Store::open(&dir.join("scheduler.log"))?);
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
     for (cluster, requests) in sites {
         head.start_site(cluster, requests, Rc::new(LocalProvider::new()));

@@ -7,12 +7,16 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
-use springtide_actors::endpoint::new_incarnation;
+use springtide_actors::endpoint::{Endpoint, new_incarnation};
+use springtide_actors::hardware::Hardware;
+use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::site_name;
-use springtide_actors::node::{End, NodeOptions, UserActors, serve};
+use springtide_actors::node::{End, Node, NodeOptions, UserActors};
+use springtide_actors::worker::WorkerConfig;
 use springtide_runtime::config::{NodeConfig, Sources, load};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
+use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::work::Registry;
 use tokio::sync::{mpsc, oneshot};
 
@@ -57,17 +61,23 @@ pub async fn run(
         ));
     }
     let cluster = config.site.as_ref().unwrap_or(&config.cluster);
+    let incarnation = config.incarnation.map_or_else(new_incarnation, Incarnation);
+    let address = netconf::resolve(&config.head.address).await?;
+    let head = Contact {
+        node: NodeId::from(config.head.name.as_str()),
+        cluster: ClusterId::from(HEAD_CLUSTER),
+        address: Address::Socket(address),
+    };
     let options = NodeOptions {
-        identity,
-        incarnation: config.incarnation.map_or_else(new_incarnation, Incarnation),
-        threads: config.work.threads.get(),
-        head: NodeId::from(config.head.name.as_str()),
-        address: netconf::resolve(&config.head.address).await?,
+        head,
         site: site_name(&ClusterId::from(cluster.as_str())),
-        net: netconf::node_net(&config),
+        worker: WorkerConfig::real(config.work.threads.get()),
+        hardware: Hardware::of_this_machine(),
         leave_within: config.work.leave_within.get(),
         actors,
     };
+    let endpoint = Endpoint::quic(netconf::node_net(&config), &identity, incarnation)?;
+    let node = Node::start(endpoint, options, registry);
     let (end, ends) = mpsc::unbounded_channel();
     actix_rt::spawn(async move {
         let mut parent = pin!(async {
@@ -92,7 +102,7 @@ pub async fn run(
             }
         }
     });
-    Ok(serve(options, registry, ends).await?)
+    Ok(node.serve(ends).await?)
 }
 
 /// The identity's files, which lie in one folder under fixed names.

@@ -47,6 +47,16 @@ pub enum Address {
     Via(NodeId),
 }
 
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(f),
+            Self::Memory => f.write_str("its name in memory"),
+            Self::Via(node) => write!(f, "node {node}"),
+        }
+    }
+}
+
 /// What one must know to reach a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {

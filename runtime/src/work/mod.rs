@@ -79,4 +79,4 @@ pub use pool::{
 pub use recover::{Identity, Place};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
-pub use virtual_time::VirtualSeam;
+pub use virtual_time::{Pace, VirtualSeam};

@@ -7,7 +7,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::pool::Seam;
 
@@ -76,16 +77,67 @@ impl Thread {
     }
 }
 
+/// How fast a modelled processor is: seconds of work in a second. It may change at any time, also while work is done.
+#[derive(Clone, Debug)]
+pub struct Pace(Arc<watch::Sender<f64>>);
+
+impl Pace {
+    /// So fast for now. What is no positive number is taken for a standstill.
+    pub fn new(speed: f64) -> Self {
+        Self(Arc::new(watch::channel(speed).0))
+    }
+
+    /// As fast as this from now on.
+    pub fn set(&self, speed: f64) {
+        self.0.send_replace(speed);
+    }
+
+    /// Seconds of work in a second.
+    pub fn speed(&self) -> f64 {
+        *self.0.borrow()
+    }
+
+    /// Lets so much work be done. What the clock's grain made it wait too long last time is `ahead`, in seconds of work.
+    async fn work(&self, work: Duration, ahead: &mut f64) {
+        let mut speeds = self.0.subscribe();
+        let mut left = work.as_secs_f64() - *ahead;
+        // Less is no time on any clock.
+        while left > 1e-9 {
+            let speed = *speeds.borrow_and_update();
+            let began = Instant::now();
+            let takes = Duration::try_from_secs_f64(left / speed).ok().filter(|_| speed > 0.0);
+            tokio::select! {
+                biased;
+                _ = speeds.changed() => {}
+                () = async {
+                    match takes {
+                        Some(takes) => tokio::time::sleep(takes).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+            }
+            left -= began.elapsed().as_secs_f64() * speed.max(0.0);
+        }
+        *ahead = -left;
+    }
+}
+
 /// The seam of compute threads in virtual time. One a pool.
-#[derive(Default)]
 pub struct VirtualSeam {
     threads: Mutex<Vec<Arc<Thread>>>,
+    pace: Option<Pace>,
 }
 
 impl VirtualSeam {
-    /// A seam without threads yet.
+    /// A seam without threads yet. Declared time passes as it is, rounded up to the clock's milliseconds.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self::default())
+        Arc::new(Self { threads: Mutex::default(), pace: None })
+    }
+
+    /// The same, but declared time is work that is done at this pace; how far the clock's grain let a thread lag is made
+    /// good with its next work.
+    pub fn paced(pace: Pace) -> Arc<Self> {
+        Arc::new(Self { threads: Mutex::default(), pace: Some(pace) })
     }
 
     fn thread(&self, index: usize) -> Option<Arc<Thread>> {
@@ -93,12 +145,16 @@ impl VirtualSeam {
     }
 }
 
-async fn drive(thread: Arc<Thread>) {
+async fn drive(thread: Arc<Thread>, pace: Option<Pace>) {
+    let mut ahead = 0.0;
     loop {
         match thread.run() {
             Wish::Ended => return,
             Wish::Start => {}
-            Wish::Pass(time) => tokio::time::sleep(time).await,
+            Wish::Pass(time) => match &pace {
+                None => tokio::time::sleep(time).await,
+                Some(pace) => pace.work(time, &mut ahead).await,
+            },
             Wish::Park(None) => thread.unparked.notified().await,
             Wish::Park(Some(timeout)) => {
                 tokio::select! {
@@ -135,7 +191,7 @@ impl Seam for VirtualSeam {
             here.wish(Wish::Ended);
         })?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread.clone());
-        tokio::task::spawn_local(drive(thread));
+        tokio::task::spawn_local(drive(thread, self.pace.clone()));
         Ok(())
     }
 

@@ -1,0 +1,298 @@
+//! Machines that exist as a name: a site's provider "starts" node processes on them as actors of this thread.
+//!
+//! A process here ends as a real one does: in order when told to, or all at once, and then its site sees it end, or, where
+//! the whole machine went down, sees nothing. Must not know jobs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_actors::endpoint::Endpoint;
+use springtide_actors::hardware::Hardware;
+use springtide_actors::job::{Shutdown, site_name};
+use springtide_actors::node::{End, Node, NodeOptions};
+use springtide_actors::provider::{
+    Ended, LocalFuture, NodeRequest, Process, Provider, ProviderError,
+};
+use springtide_actors::worker::{Worker, WorkerConfig};
+use springtide_runtime::event::Recorder;
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
+use springtide_runtime::net::{Contact, MemoryNet};
+use springtide_runtime::work::{Pace, Registry, Seam, VirtualSeam};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::timeout;
+
+/// From the start of a process to its first word, as on a machine that has the program in memory.
+const START: Duration = Duration::from_millis(20);
+/// How a process ends that is killed.
+const KILLED: &str = "signal: 9 (SIGKILL)";
+
+/// One machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// Compute threads of its node.
+    pub threads: u32,
+    /// Seconds of work that each of them does in a second.
+    pub speed: f64,
+}
+
+/// All machines of a grid, by the names of their nodes.
+#[derive(Clone)]
+pub struct Machines(Rc<Inner>);
+
+struct Inner {
+    network: MemoryNet,
+    registry: Arc<Registry>,
+    head: Contact,
+    machines: BTreeMap<NodeId, (ClusterId, Machine, Pace)>,
+    /// Machines that are off, with the processes that ended with them; what is started there waits.
+    down: RefCell<BTreeMap<NodeId, Option<Rc<Life>>>>,
+    up: Notify,
+    running: RefCell<BTreeMap<NodeId, Rc<Life>>>,
+    lives: Cell<u64>,
+    recorders: RefCell<Vec<Recorder>>,
+    leave_within: Duration,
+}
+
+/// One process.
+struct Life {
+    worker: Addr<Worker>,
+    ends: mpsc::UnboundedSender<End>,
+    /// How it ended.
+    ended: watch::Sender<Option<String>>,
+    /// Its serving task.
+    task: RefCell<Option<actix_rt::task::JoinHandle<()>>>,
+}
+
+impl Life {
+    /// Its site sees it end.
+    fn tell(&self, how: &str) {
+        self.ended.send_replace(Some(how.to_owned()));
+    }
+}
+
+impl Machines {
+    /// Machines of these nodes, whose processes register with the head's sites.
+    pub fn new(
+        network: MemoryNet,
+        registry: Arc<Registry>,
+        head: Contact,
+        machines: BTreeMap<NodeId, (ClusterId, Machine)>,
+        leave_within: Duration,
+    ) -> Self {
+        let paced = |(cluster, machine): (ClusterId, Machine)| {
+            let pace = Pace::new(machine.speed);
+            (cluster, machine, pace)
+        };
+        Self(Rc::new(Inner {
+            network,
+            registry,
+            head,
+            machines: machines.into_iter().map(|(node, it)| (node, paced(it))).collect(),
+            down: RefCell::default(),
+            up: Notify::new(),
+            running: RefCell::default(),
+            lives: Cell::new(0),
+            recorders: RefCell::default(),
+            leave_within,
+        }))
+    }
+
+    /// How fast a machine computes from now on. False: there is no such machine.
+    pub fn set_speed(&self, node: &NodeId, speed: f64) -> bool {
+        let machine = self.0.machines.get(node);
+        machine.map(|(.., pace)| pace.set(speed)).is_some()
+    }
+
+    /// As after `kill -9` of a node's process: its site sees that. False: there is none.
+    pub fn kill(&self, node: &NodeId) -> bool {
+        let ended = self.end(node);
+        ended.map(|life| life.tell(KILLED)).is_some()
+    }
+
+    /// The machine goes off: its site sees nothing until it is [on](Self::switch_on) again, and what is started there waits
+    /// until then. False: it is off, or there is none.
+    pub fn switch_off(&self, node: &NodeId) -> bool {
+        let is_off = self.0.down.borrow().contains_key(node);
+        if is_off || !self.0.machines.contains_key(node) {
+            return false;
+        }
+        let ended = self.end(node);
+        self.0.down.borrow_mut().insert(node.clone(), ended);
+        true
+    }
+
+    /// The machine is on again, and the process that it had is seen to have ended. False: it was not off.
+    pub fn switch_on(&self, node: &NodeId) -> bool {
+        let Some(ended) = self.0.down.borrow_mut().remove(node) else { return false };
+        if let Some(life) = ended {
+            life.tell(KILLED);
+        }
+        self.0.up.notify_waiters();
+        true
+    }
+
+    /// Nodes whose processes run.
+    pub fn running(&self) -> Vec<NodeId> {
+        self.0.running.borrow().keys().cloned().collect()
+    }
+
+    /// What was recorded since the last call, by all processes so far.
+    pub fn drain(&self) -> Vec<springtide_runtime::event::Record> {
+        self.0.recorders.borrow().iter().flat_map(Recorder::drain).collect()
+    }
+
+    /// The process is no more; its site has not seen it yet.
+    fn end(&self, node: &NodeId) -> Option<Rc<Life>> {
+        let life = self.0.running.borrow_mut().remove(node)?;
+        self.0.network.kill(node);
+        if let Some(task) = life.task.borrow_mut().take() {
+            task.abort();
+        }
+        // Nobody hears it any more, but what would compute on must end.
+        life.worker.do_send(Shutdown { reason: "its process was killed".to_owned() });
+        Some(life)
+    }
+
+    async fn start(&self, node: &NodeId) -> Option<Rc<Life>> {
+        let (cluster, machine, pace) = self.0.machines.get(node)?;
+        loop {
+            let up = self.0.up.notified();
+            if !self.0.down.borrow().contains_key(node) {
+                break;
+            }
+            up.await;
+        }
+        tokio::time::sleep(START).await;
+        self.0.lives.set(self.0.lives.get() + 1);
+        let incarnation = Incarnation(self.0.lives.get());
+        let peer = Peer { node: node.clone(), incarnation, cluster: cluster.clone() };
+        let endpoint = Endpoint::over(self.0.network.join(peer).ok()?);
+        self.0.recorders.borrow_mut().push(endpoint.recorder.clone());
+        let pace = pace.clone();
+        let seam = move || -> Arc<dyn Seam> { VirtualSeam::paced(pace.clone()) };
+        let options = NodeOptions {
+            head: self.0.head.clone(),
+            site: site_name(cluster),
+            worker: WorkerConfig {
+                threads: machine.threads,
+                seam: Arc::new(seam),
+                fork_time: None,
+                on_shutdown: None,
+            },
+            hardware: Hardware {
+                model: format!("simulated at {}", machine.speed),
+                threads: machine.threads,
+                mhz: (1000.0 * machine.speed) as u32,
+            },
+            leave_within: self.0.leave_within,
+            actors: None,
+        };
+        let served = Node::start(endpoint, options, self.0.registry.clone());
+        let (end, ends) = mpsc::unbounded_channel();
+        let life = Rc::new(Life {
+            worker: served.worker(),
+            ends: end,
+            ended: watch::channel(None).0,
+            task: RefCell::default(),
+        });
+        let (machines, name, of) = (self.clone(), node.clone(), Rc::downgrade(&life));
+        let serving = async move {
+            let how = match served.serve(ends).await {
+                Ok(()) => "exit status: 0".to_owned(),
+                Err(error) => format!("exit status: 1; {error}"),
+            };
+            let Some(life) = of.upgrade() else { return };
+            let mut running = machines.0.running.borrow_mut();
+            if running.get(&name).is_some_and(|now| Rc::ptr_eq(now, &life)) {
+                running.remove(&name);
+            }
+            life.tell(&how);
+        };
+        *life.task.borrow_mut() = Some(actix_rt::spawn(serving));
+        self.0.running.borrow_mut().insert(node.clone(), life.clone());
+        Some(life)
+    }
+}
+
+impl Provider for Machines {
+    fn start<'a>(
+        &'a self,
+        request: &'a NodeRequest,
+    ) -> LocalFuture<'a, Result<Box<dyn Process>, ProviderError>> {
+        Box::pin(async move {
+            let life = Machines::start(self, &request.node).await;
+            let life = life.ok_or_else(|| ProviderError::Start {
+                program: request.program.clone(),
+                source: std::io::Error::other(format!("there is no machine {}", request.node)),
+            })?;
+            let process: Box<dyn Process> =
+                Box::new(Simulated { machines: self.clone(), node: request.node.clone(), life });
+            Ok(process)
+        })
+    }
+
+    fn starts_programs(&self) -> bool {
+        false
+    }
+}
+
+struct Simulated {
+    machines: Machines,
+    node: NodeId,
+    life: Rc<Life>,
+}
+
+impl Simulated {
+    fn is_current(&self) -> bool {
+        let running = self.machines.0.running.borrow();
+        running.get(&self.node).is_some_and(|life| Rc::ptr_eq(life, &self.life))
+    }
+}
+
+impl Process for Simulated {
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    fn last_lines(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn ended(&mut self) -> LocalFuture<'_, Ended> {
+        let mut ended = self.life.ended.subscribe();
+        Box::pin(async move {
+            // The sender is held by this process.
+            let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+            Ended { how: how.unwrap_or_default(), last_lines: Vec::new() }
+        })
+    }
+
+    fn stop(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+        Box::pin(async move {
+            let _ = self.life.ends.send(End::Now("its site ends it".to_owned()));
+            let mut ended = self.life.ended.subscribe();
+            let over = timeout(grace, ended.wait_for(Option::is_some)).await;
+            if over.is_err() {
+                self.kill();
+            }
+            let how = self.life.ended.borrow().clone().unwrap_or_default();
+            Ended { how, last_lines: Vec::new() }
+        })
+    }
+
+    fn kill(&mut self) {
+        if self.is_current() {
+            self.machines.kill(&self.node);
+        }
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
