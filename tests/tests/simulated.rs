@@ -109,6 +109,10 @@ fn all_roles_die_and_the_answer_is_right() {
         }
         let outcome = ended.ended.outcome.as_ref().expect("no failure");
         assert_eq!(outcome.checksum, TREE.answer(), "seed {seed}");
+        // None of what went on was a reason to remove anybody.
+        let removed = |text: &&String| text.starts_with("removed");
+        let removals: Vec<_> = ended.said.iter().map(|(_, text)| text).filter(removed).collect();
+        assert!(removals.is_empty(), "seed {seed}: {removals:?}");
         let distinct: BTreeMap<_, _> = roots.iter().map(|root| (root, ())).collect();
         assert!(distinct.len() > 1, "the root went on elsewhere: {roots:?}");
     }

@@ -26,6 +26,8 @@ use crate::scheduler::{
 
 /// A cluster's last aggregate counts for so many periods.
 const AGGREGATE_AGE: u32 = 3;
+/// In periods: by then a cluster's next word is there, whatever the two clocks' phases.
+const LATE: f64 = 1.5;
 /// By this period work units have told a speed, if the job's tasks declare any: nodes do not count in their first two.
 const UNITS_BY: u64 = 4;
 /// The scheduler has so long to say what is free; else what it last said counts.
@@ -249,6 +251,10 @@ impl Coordinator {
                 && now.saturating_duration_since(heard.at) <= oldest
         });
         adapt.period += 1;
+        let due = Duration::from_secs_f64(period_s * LATE);
+        let is_late = |heard: &Heard| now.saturating_duration_since(heard.at) > due;
+        let late = adapt.clusters.iter().filter(|(_, heard)| is_late(heard));
+        let late = late.map(|(cluster, _)| cluster.clone()).collect();
         let mut members: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for member in view.members.values() {
             *members.entry(member.cluster.clone()).or_default() += 1;
@@ -276,6 +282,7 @@ impl Coordinator {
                 .map(|(cluster, heard)| (cluster.clone(), heard.aggregate.clone()))
                 .collect(),
             members,
+            late,
             root,
             min_nodes: self.spec.params.min_nodes,
             max_nodes: self.spec.params.max_nodes,

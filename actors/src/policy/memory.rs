@@ -225,6 +225,8 @@ pub struct Memory {
     pub below: u32,
     /// No change of size up to this tick.
     pub cool_until: u64,
+    /// Up to this tick the periods tell of a recovery, not of the nodes: nobody goes for what they show.
+    pub unsettled_until: u64,
     /// Growth beyond this did not help.
     pub ceiling: Option<Limit>,
     /// Shrinking to this did harm.
@@ -266,6 +268,7 @@ impl Memory {
             trial: None,
             below: 0,
             cool_until: 0,
+            unsettled_until: 0,
             ceiling: None,
             floor: None,
             root_move: None,

@@ -32,6 +32,8 @@
 //!    and 4 ends better; [`Settings::refill`] off is the paper's text, by which 4 ends as it does.
 //! 9. Never below the job's minimum (one node at least), above its maximum, or without a last cluster (B6.9).
 //!    Crossing a bound (a crash, a changed bound) is mended at once, cool-down or not.
+//!     After a loss (a crash, a root that another took over) and while members are silent nobody goes: others wait for
+//!     what was lost, which looks like a bad link or too little work.
 //! 10. After an action a cool-down (B6.5); none about the job's end (C27: a tail must not lose the holders of its
 //!     results). Durations of tasks play no part (C30).
 //!
@@ -124,6 +126,8 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         return (Decision { why: vec![reason], flags, ..Decision::default() }, memory.clone());
     }
     let mut memory = memory.clone();
+    // A root that moved by order left nobody waiting.
+    let fell_over = memory.tick > 0 && snapshot.epoch > memory.epoch && memory.root_move.is_none();
     (memory.epoch, memory.period) = (snapshot.epoch, snapshot.period);
     memory.tick += 1;
     if snapshot::is_rate(snapshot.period_s) {
@@ -134,6 +138,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         return (Decision { why, ..Decision::default() }, memory);
     }
     let mut turn = Turn::new(snapshot, memory, settings);
+    observe::unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
     judge::judge(&mut turn);
     if turn.all.efficiency() >= Some(settings.e_min) {

@@ -250,6 +250,7 @@ impl World {
             mode: self.mode,
             clusters,
             members: BTreeMap::new(),
+            late: BTreeSet::new(),
             root: Some(Root {
                 node: self.root.clone(),
                 cluster: self.nodes[&self.root].cluster.clone(),

@@ -4,6 +4,7 @@
 use super::decision::Cause;
 use super::memory::{Capacity, Memory, Refill, Subject};
 use super::reason::{Reason, Release};
+use super::snapshot::Crash;
 use super::turn::Turn;
 
 /// Efficiency by which conditions must differ for a size that did not help to be tried again early.
@@ -21,8 +22,8 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     memory.requested_since =
         (turn.snapshot.requested > 0).then(|| memory.requested_since.unwrap_or(memory.tick));
     let Some(efficiency) = turn.all.efficiency() else { return };
-    turn.memory.below =
-        if efficiency < turn.settings.e_min { turn.memory.below.saturating_add(1) } else { 0 };
+    let bad = efficiency < turn.settings.e_min && !turn.is_unsettled();
+    turn.memory.below = if bad { turn.memory.below.saturating_add(1) } else { 0 };
     let all = &turn.all;
     let said = Reason::Efficiency {
         efficiency,
@@ -34,6 +35,21 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     };
     turn.say(said);
     limits(turn, efficiency);
+}
+
+/// Whether what is measured tells of a recovery: something was lost shortly before, or the root's node was (`fell_over`), or
+/// members are silent, whose tasks the others wait for.
+pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
+    let crashed = |crash: &Crash| !turn.snapshot.leaving.contains(&crash.node);
+    let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
+    let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
+    let periods = match (lost, silent) {
+        (true, _) => u64::from(turn.settings.cool_down),
+        (false, true) => 0,
+        (false, false) => return,
+    };
+    let memory = &mut turn.memory;
+    memory.unsettled_until = memory.unsettled_until.max(memory.tick + periods);
 }
 
 /// Capacity lost to a crash is remembered as to be replaced. Leaves are none: they were wanted.

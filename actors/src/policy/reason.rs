@@ -135,6 +135,11 @@ pub enum Reason {
         /// Periods still to wait.
         periods: u64,
     },
+    /// Something was lost shortly before, or members are silent.
+    Unsettled {
+        /// Periods still to wait, if nothing more happens.
+        periods: u64,
+    },
     /// The job is about to end.
     NearEnd {
         /// Estimated rest, in seconds.

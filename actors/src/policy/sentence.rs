@@ -104,6 +104,12 @@ impl fmt::Display for Reason {
                 "nothing was changed: the last action's effect is awaited for {periods} more period{}",
                 if *periods == 1 { "" } else { "s" }
             ),
+            Unsettled { periods } => write!(
+                f,
+                "nobody was removed: nodes were lost or are silent, and what the others wait for tells of that, for {periods} more \
+                 period{}",
+                if *periods == 1 { "" } else { "s" }
+            ),
             NearEnd { remaining_s } => {
                 write!(f, "nothing was changed: the job ends in about {remaining_s:.0} s")
             }

@@ -60,6 +60,10 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
     let wanted = ideal.max(least).max(1).min(n);
     turn.say(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
+    if turn.is_unsettled() {
+        let periods = turn.memory.unsettled_until - turn.memory.tick + 1;
+        return turn.say(Reason::Unsettled { periods });
+    }
     if !undoing {
         grow::withdraw(turn, false);
     }

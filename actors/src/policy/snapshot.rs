@@ -130,6 +130,8 @@ pub struct Snapshot {
     pub clusters: BTreeMap<ClusterId, ClusterAggregate>,
     /// How many members each has by the membership's word, where known: a cluster that counts far more is not believed.
     pub members: BTreeMap<ClusterId, u32>,
+    /// Clusters whose next word should have come by now.
+    pub late: BTreeSet<ClusterId>,
     /// Where the root is.
     pub root: Option<Root>,
     /// Fewest nodes the job may have; 0 counts as 1.
@@ -163,6 +165,11 @@ impl Snapshot {
                 links.filter_map(|link| link.bandwidth).filter(|&b| is_rate(b)).reduce(f64::max)
             })
             .or_else(|| offered.filter(|&b| is_rate(b)))
+    }
+
+    /// Whether some cluster is silent: its members' tasks may be waited for in vain.
+    pub fn is_silent(&self) -> bool {
+        !self.late.is_empty() || self.members.keys().any(|id| !self.clusters.contains_key(id))
     }
 
     /// Round trip between two clusters, in seconds.

@@ -1,6 +1,8 @@
 //! Every point that the specification's B6 lists as left open or contradictory, by its number: what was decided, as
 //! tables.
 
+use springtide_runtime::id::Epoch;
+
 use super::case::*;
 use super::*;
 
@@ -368,4 +370,51 @@ fn open_point_10_the_benchmarks_error() {
         let bad = decision.why.iter().any(|r| matches!(r, Reason::Goes { cause: Cause::Slow, .. }));
         assert_eq!(bad, goes, "{error}\n{}", text(&decision));
     }
+}
+
+/// Found in simulation: after the root's node was lost, the cluster that had waited longest was removed for its link; while a
+/// cluster was silent, healthy nodes were, as too many.
+#[test]
+fn while_the_job_recovers_nobody_goes() {
+    let waits = [Group("a", 4, 1.0, 0.8, 0.02), Group("b", 4, 1.0, 0.9, 0.7)];
+    let crash = |case: &mut Case| {
+        let (node, cluster) = ("b9".into(), "b".into());
+        case.snapshot.crashes.push(Crash { node, cluster });
+    };
+    let mut calm = Case::of(&waits);
+    assert_eq!(cluster_removed(&calm.decide()), Some("b"));
+    for lose in [crash as fn(&mut Case), |case| case.snapshot.epoch = Epoch(2)] {
+        let mut case = Case::of(&waits);
+        case.settings.refill = false;
+        // It had run before.
+        case.memory.tick = 7;
+        (case.memory.epoch, case.memory.period) = (Epoch(1), 99);
+        lose(&mut case);
+        for left in (1..=u64::from(case.settings.cool_down) + 1).rev() {
+            let decision = case.decide();
+            assert!(decision.actions.is_empty(), "{}", text(&decision));
+            assert!(says(&decision, &format!("for {left} more period")), "{}", text(&decision));
+            assert_eq!(case.memory.below, 0);
+        }
+        assert_eq!(cluster_removed(&case.decide()), Some("b"));
+    }
+    // A root that was moved by order disturbs nobody.
+    let mut case = Case::of(&waits);
+    (case.memory.epoch, case.memory.period, case.memory.tick) = (Epoch(1), 99, 7);
+    let (from, to) = ("b0".into(), "a0".into());
+    case.memory.root_move = Some(RootMove { from, to, tick: 6, then_goes: false });
+    case.snapshot.epoch = Epoch(2);
+    assert_eq!(cluster_removed(&case.decide()), Some("b"));
+    // Members of which nothing is heard, as long as that lasts.
+    let mut case = Case::of(&[Group("a", 4, 1.0, 0.9, 0.02)]);
+    case.snapshot.members = [("a".into(), 4), ("c".into(), 3)].into();
+    for _ in 0..5 {
+        let decision = case.decide();
+        assert!(removed(&decision).is_empty() && says(&decision, "are silent"));
+    }
+    case.snapshot.members = [("a".into(), 4)].into();
+    case.snapshot.late = ["a".into()].into();
+    assert!(says(&case.decide(), "are silent"));
+    case.snapshot.late.clear();
+    assert!(!removed(&case.decide_patiently()).is_empty());
 }

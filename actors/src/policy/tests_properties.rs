@@ -219,6 +219,7 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
         mode: Mode::Adaptive,
         clusters,
         members,
+        late: BTreeSet::new(),
         root,
         min_nodes: step.bounds.0,
         max_nodes: step.bounds.1,

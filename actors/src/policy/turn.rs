@@ -92,6 +92,11 @@ impl<'a> Turn<'a> {
         }
     }
 
+    /// Whether what is measured tells of a recovery and not of the nodes.
+    pub fn is_unsettled(&self) -> bool {
+        self.memory.tick <= self.memory.unsettled_until
+    }
+
     /// How things are.
     pub fn measured(&self) -> Measured {
         Measured {

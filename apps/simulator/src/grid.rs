@@ -2,7 +2,6 @@
 //!
 //! Assembly only: what happens to it while a job runs is its user's to say, by [`Grid::machines`] and [`Grid::network`].
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -24,7 +23,7 @@ use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{MemoryConfig, MemoryNet};
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::{Job, Registry, encode_job};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout};
 
 use crate::machines::{Machine, Machines};
@@ -94,7 +93,7 @@ pub struct Grid {
     machines: Machines,
     head: Head,
     registry: Arc<Registry>,
-    news: RefCell<mpsc::Receiver<(JobId, News)>>,
+    news: Mutex<mpsc::Receiver<(JobId, News)>>,
     _links: Arc<Links>,
 }
 
@@ -166,7 +165,7 @@ impl Grid {
             head.start_site(place.name.clone(), requests, Rc::new(machines.clone()));
         }
         head.settled(|_, _| {}).await;
-        let news = RefCell::new(news);
+        let news = Mutex::new(news);
         Rc::new(Self { network, machines, head, registry, news, _links: links })
     }
 
@@ -241,7 +240,7 @@ impl Run<'_> {
     /// [`GridError::Endless`] when that takes longer than `limit` from now.
     pub async fn ended(mut self, limit: Duration) -> Result<Ended, GridError> {
         let hear = async {
-            let mut news = self.grid.news.borrow_mut();
+            let mut news = self.grid.news.lock().await;
             while let Some((job, news)) = news.recv().await {
                 if job != self.granted.job {
                     continue;
