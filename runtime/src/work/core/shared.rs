@@ -463,8 +463,16 @@ impl Shared {
     /// Work was made: one sleeper, or else the waiting thieves of other nodes, should know.
     #[cold]
     pub(crate) fn notify(&self) {
+        self.call_unless(|_| false);
+    }
+
+    /// The same for those sleepers that have not `seen` it: two that wake each other for what neither may begin would go on
+    /// for ever.
+    fn call_unless(&self, seen: impl Fn(&ThreadShared) -> bool) {
         let mut sleepers = lock(&self.sleepers);
-        if let Some(thread) = sleepers.threads.pop() {
+        let new = |thread: &u32| !seen(&self.threads[*thread as usize]);
+        if let Some(at) = sleepers.threads.iter().rposition(new) {
+            let thread = sleepers.threads.remove(at);
             self.clear_wanted(&sleepers);
             drop(sleepers);
             self.call(thread);
@@ -600,7 +608,7 @@ impl Shared {
         let back = !not_now.is_empty();
         lock(&self.injector).extend(not_now);
         if back && self.signals() & WANTED != 0 {
-            self.notify();
+            self.call_unless(|thread| thread.passed_over.load(Ordering::Relaxed) == injections);
         }
         taken
     }

@@ -41,7 +41,9 @@ impl Inner {
             pool.halt_tree(&base, Halt::Leave);
         }
         for Finished { identity: task, owner, output, .. } in unclaimed {
-            let heir = self.state().peer(&owner).or_else(|| self.any_other());
+            // Looked for apart: both look into the state.
+            let owner = self.state().peer(&owner);
+            let heir = owner.or_else(|| self.any_other());
             if let Some(heir) = heir {
                 let left = Left::default();
                 self.hand_over(&heir, self.handover(task, Some(output), left));

@@ -63,6 +63,9 @@ const LEASES_A_MESSAGE: usize = 1000;
 const ASK_AFTER: Duration = Duration::from_secs(1);
 const STALLED_MAX: u32 = 3;
 
+/// A node that was offered a task which may not run there asks nobody for so long: see `State::may_take`.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
 /// How often what was done of a task follows one that it lies under, from node to node.
 const HOPS_MAX: u32 = 32;
 
@@ -176,6 +179,7 @@ impl Engine {
             latencies: Histograms::default(),
             tick_at: None,
             thief_wake: None,
+            refused_at: None,
             share_wake: None,
         };
         let bytes_before = sent_to(&net);
@@ -445,10 +449,17 @@ impl Inner {
                 pool.awaited().into_iter().map(|(path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
-                let awaited = if state.leaving { Vec::new() } else { awaited };
                 let hungry = pool.appetite() > state.waiting.len() && !state.leaving;
-                state.thief.set_hungry(hungry);
+                // Whoever offered what may not run here would offer it again at once.
+                let refused = state.refused_at.filter(|at| now < *at + REFUSED_PAUSE);
+                let asks = refused.is_none() && !state.leaving;
+                let awaited = if asks { awaited } else { Vec::new() };
+                state.thief.set_hungry(hungry && asks);
                 state.thief_wake = None;
+                if let Some(at) = refused.filter(|_| hungry) {
+                    let again = at + REFUSED_PAUSE;
+                    wake = Some(wake.map_or(again, |wake| wake.min(again)));
+                }
                 state.thief.pump(&awaited, now)
             };
             let mut unreachable = false;
@@ -730,6 +741,9 @@ impl Inner {
             // The first: an answer to a request that was on its way when the order to leave came.
             state.leaving || !state.may_take(&task, self.pool_ref().threads())
         };
+        if refused {
+            self.state().refused_at = Some(Instant::now());
+        }
         if refused {
             self.hand_back(from, task.lease, Left::default());
             return;
