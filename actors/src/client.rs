@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::{Epoch, JobId};
+use springtide_runtime::work::Outcome;
 use tokio::sync::mpsc;
 
 use crate::job::{JobEnded, JobNote, NoteKind};
@@ -97,6 +98,8 @@ struct Watched {
     early: BTreeMap<u64, NoteKind>,
     /// Length of each iteration, of whatever root: one that goes on from a checkpoint tells some again.
     iterations: Vec<f64>,
+    /// Told before the end.
+    outcome: Option<Box<Outcome>>,
     ended: Option<Box<JobEnded>>,
     over: bool,
     impatient: bool,
@@ -153,6 +156,10 @@ impl Watched {
             }
             let Some((seq, what)) = self.early.pop_first() else { break };
             self.next = seq + 1;
+            if let NoteKind::Outcome { outcome } = what {
+                self.outcome = Some(outcome);
+                continue;
+            }
             if let NoteKind::Iteration { index, seconds } = &what {
                 let known = usize::try_from(*index).unwrap_or(usize::MAX);
                 self.iterations.truncate(known);
@@ -163,6 +170,10 @@ impl Watched {
         // A failed job's missing notes are not worth waiting for.
         let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
         if all && let Some(mut ended) = self.ended.take() {
+            if let (Some(outcome), Err(error)) = (self.outcome.take(), &ended.outcome) {
+                tracing::info!(%error, "the job had its outcome already");
+                ended.outcome = Ok(*outcome);
+            }
             // The last coordinator knows only those of its own time.
             if ended.report.iterations.len() < self.iterations.len() {
                 ended.report.iterations = std::mem::take(&mut self.iterations);
@@ -178,7 +189,6 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use springtide_runtime::work::Outcome;
 
     use super::*;
     use crate::job::{JobError, JobReport};
@@ -249,5 +259,17 @@ mod tests {
         assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["end false"]);
         watched.ended(ended(true));
         assert!(watched.take().is_empty());
+    }
+
+    #[test]
+    fn an_outcome_that_was_told_counts_though_nobody_could_tell_the_end() {
+        let mut watched = Watched::default();
+        let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
+        watched.note(Epoch(1), 0, NoteKind::Outcome { outcome: Box::new(outcome.clone()) });
+        assert!(watched.take().is_empty());
+        watched.ended(JobEnded { epoch: None, ..ended(false) });
+        let told = watched.take();
+        let [News::Ended(end)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(end.outcome, Ok(outcome));
     }
 }

@@ -246,6 +246,11 @@ pub enum NoteKind {
         /// The records.
         records: Vec<springtide_runtime::event::Record>,
     },
+    /// The job's outcome, before its workers are let go: should nobody be left to tell the end in order, it counts.
+    Outcome {
+        /// What [`JobEnded`] will say.
+        outcome: Box<Outcome>,
+    },
     /// The period's statistics of the whole job, for who watches.
     Period {
         /// Sum over the job, since its start.

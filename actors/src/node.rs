@@ -24,8 +24,8 @@ use crate::scheduler::{Drain, DrainError, Drained, Scheduler};
 use crate::site::{Register, RegisterError, Site};
 use crate::worker::{Worker, WorkerConfig};
 
-/// A node whose head cannot be reached for this long ends.
-const HEAD_GONE: Duration = Duration::from_secs(10);
+/// A node whose head cannot be reached for this long ends. Longer than most cuts: meanwhile its job goes on.
+const HEAD_GONE: Duration = Duration::from_secs(60);
 /// A site that has not answered a registration after this time is asked again.
 const REGISTER_WITHIN: Duration = Duration::from_secs(3);
 /// Wait before a registration is tried again.

@@ -10,18 +10,20 @@ mod members;
 mod succeed;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use actix::dev::ToEnvelope;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Remote};
+use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
 use springtide_runtime::work::{Engine, Loss, Note, Outcome, Registry, RootEnd};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::admit;
@@ -46,6 +48,10 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 const FINISH_DEADLINE: Duration = Duration::from_secs(45);
 /// How long the client may take to take in a note (an artefact crosses the network).
 const NOTE_DEADLINE: Duration = Duration::from_secs(120);
+/// A client or scheduler that was not reached for so long is lost.
+const CLIENT_GONE: Duration = Duration::from_secs(120);
+/// Until then it is tried this often.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// How long a node may take to take in a view.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 /// How far the root got is told to the scheduler at most this often.
@@ -122,6 +128,8 @@ pub enum Reported {
 /// What goes to client and scheduler, in order.
 enum Outgoing {
     Note(NoteKind),
+    /// The outcome; dropped when the client has it, or is given up.
+    Outcome(Box<Outcome>, oneshot::Sender<()>),
     End(Box<JobEnded>, JobOver),
 }
 
@@ -175,6 +183,8 @@ pub struct Coordinator {
     told: Arc<Mutex<RootTold>>,
     /// How far the root got, as the scheduler was told.
     reached_told: Reached,
+    /// The client is not to be waited for: the job was cancelled.
+    cancelled: Arc<AtomicBool>,
     out: mpsc::UnboundedSender<Outgoing>,
     outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
 }
@@ -223,6 +233,7 @@ impl Coordinator {
             moving: None,
             poison,
             told: Arc::default(),
+            cancelled: Arc::default(),
             reached_told: Reached::default(),
             out,
             outgoing: Some(outgoing),
@@ -449,7 +460,7 @@ impl Coordinator {
         });
     }
 
-    /// Ends the job with this outcome: workers stop, then client and scheduler are told.
+    /// Ends the job with this outcome: the client gets it, workers stop, then client and scheduler are told the end.
     fn end(&mut self, outcome: Result<Outcome, JobError>, ctx: &mut Context<Self>) {
         if self.phase == Phase::Ending {
             return;
@@ -458,18 +469,30 @@ impl Coordinator {
         let wall = self.started.elapsed();
         let job = self.spec.id;
         let epoch = self.spec.epoch;
-        let requests: Vec<_> = self
+        let remotes: Vec<_> = self
             .view
             .cluster_coordinators
             .iter()
             .map(|(cluster, node)| {
-                let remote =
-                    self.hub.remote::<ClusterCoordinator>(node, &cluster_coordinator_name(job));
-                let request = remote.send(FinishCluster { job, epoch }).deadline(FINISH_DEADLINE);
-                (cluster.clone(), request.start())
+                let name = cluster_coordinator_name(job);
+                (cluster.clone(), self.hub.remote::<ClusterCoordinator>(node, &name))
             })
             .collect();
+        // Until the client has it, the job must be able to go on without this node.
+        let told = outcome.as_ref().ok().map(|outcome| {
+            let (tell, told) = oneshot::channel();
+            let _ = self.out.send(Outgoing::Outcome(Box::new(outcome.clone()), tell));
+            told
+        });
         let finals = async move {
+            if let Some(told) = told {
+                let _ = told.await;
+            }
+            let request = |(cluster, remote): (ClusterId, Remote<ClusterCoordinator>)| {
+                let request = remote.send(FinishCluster { job, epoch }).deadline(FINISH_DEADLINE);
+                (cluster, request.start())
+            };
+            let requests: Vec<_> = remotes.into_iter().map(request).collect();
             let mut finals = Vec::new();
             for (cluster, request) in requests {
                 finals.push((cluster, request.await));
@@ -644,34 +667,56 @@ async fn forward(
     client: Remote<Client>,
     scheduler: Remote<Scheduler>,
     coordinator: Addr<Coordinator>,
+    cancelled: Arc<AtomicBool>,
     (job, epoch): (JobId, Epoch),
 ) {
     let mut seq = 0;
     let mut client_lost = false;
     while let Some(item) = outgoing.recv().await {
-        match item {
-            Outgoing::Note(what) if !client_lost => {
-                let note = JobNote { job, epoch, seq, what };
-                seq += 1;
-                if let Err(error) = client.send(note).deadline(NOTE_DEADLINE).await {
-                    tracing::warn!(%error, "the client does not take notes any more");
-                    client_lost = true;
-                    let reason = format!("its client is lost ({error})");
-                    let _ = coordinator.send(Cancel { job, reason }).await;
-                }
-            }
-            Outgoing::Note(_) => {}
+        let (what, told) = match item {
+            Outgoing::Note(what) => (what, None),
+            Outgoing::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
             Outgoing::End(ended, over) => {
-                if !client_lost
-                    && let Err(error) = client.send(*ended).deadline(NOTE_DEADLINE).await
-                {
+                if !client_lost && let Err(error) = insist(&client, *ended, &cancelled).await {
                     tracing::warn!(%error, "the client did not take the job's end");
                 }
-                if let Err(error) = scheduler.send(over).await {
+                if let Err(error) = insist(&scheduler, over, &AtomicBool::new(false)).await {
                     tracing::warn!(%error, "the scheduler did not take the job's end");
                 }
                 return;
             }
+        };
+        if client_lost {
+            continue;
+        }
+        let note = JobNote { job, epoch, seq, what };
+        seq += 1;
+        if let Err(error) = insist(&client, note, &cancelled).await {
+            tracing::warn!(%error, "the client does not take notes any more");
+            client_lost = true;
+            let reason = format!("its client is lost ({error})");
+            let _ = coordinator.send(Cancel { job, reason }).await;
+        }
+        drop(told);
+    }
+}
+
+/// Sends it, again and again while the other side cannot be reached: a cut heals, and what the job computes meanwhile is right.
+async fn insist<A, M>(to: &Remote<A>, message: M, give_up: &AtomicBool) -> Result<(), RemoteError>
+where
+    A: Actor + Handler<M>,
+    A::Context: ToEnvelope<A, M>,
+    M: RemoteMessage<Result = ()> + Clone,
+{
+    let began = Instant::now();
+    loop {
+        match to.send(message.clone()).deadline(NOTE_DEADLINE).await {
+            Err(RemoteError::Gone { .. } | RemoteError::Timeout { .. })
+                if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) =>
+            {
+                tokio::time::sleep(TELL_AGAIN).await;
+            }
+            answer => return answer,
         }
     }
 }
@@ -689,7 +734,8 @@ impl Actor for Coordinator {
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
             let of = (job, self.spec.epoch);
-            let forwarding = forward(outgoing, client, scheduler, ctx.address(), of);
+            let cancelled = self.cancelled.clone();
+            let forwarding = forward(outgoing, client, scheduler, ctx.address(), cancelled, of);
             ctx.spawn(forwarding.into_actor(self).map(|(), _, ctx| ctx.stop()));
         }
         self.watch_clusters();
@@ -839,6 +885,7 @@ impl Handler<Cancel> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: Cancel, ctx: &mut Self::Context) {
+        self.cancelled.store(true, Ordering::Relaxed);
         self.end(Err(JobError::Cancelled { reason: message.reason }), ctx);
     }
 }

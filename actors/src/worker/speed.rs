@@ -10,7 +10,7 @@ impl Handler<MeasureSpeed> for Worker {
         let refused = match &self.running {
             Some(running) => Some(format!("it works for {}", running.spec.id)),
             None if self.measuring.is_some() => Some("another benchmark runs".to_owned()),
-            None if self.config.fork_time.is_some() => Some("its time is virtual".to_owned()),
+            None if !(self.config.seam)().is_real() => Some("its time is virtual".to_owned()),
             None => None,
         };
         if let Some(why) = refused {

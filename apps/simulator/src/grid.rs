@@ -291,6 +291,9 @@ fn note_down(
             said.push((at, format!("the root runs on {root}, with {nodes} workers")));
         }
         NoteKind::Events { records: more } => records.extend(more),
-        NoteKind::Progress { .. } | NoteKind::Artifact { .. } | NoteKind::Period { .. } => {}
+        NoteKind::Progress { .. }
+        | NoteKind::Artifact { .. }
+        | NoteKind::Outcome { .. }
+        | NoteKind::Period { .. } => {}
     }
 }

@@ -251,7 +251,7 @@ impl Watch<'_> {
                     self.talk.say(&format!("{error}"));
                 }
             }
-            NoteKind::Period { .. } => {}
+            NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
         }
     }
 }
