@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use springtide_actors::job::JobParams;
-use springtide_runtime::id::NodeId;
+use springtide_actors::job::{JobParams, SCHEDULER};
+use springtide_actors::scheduler::{Drain, NodeState, Scheduler};
+use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::MemoryConfig;
 use springtide_runtime::work::Registry;
 use springtide_simulator::apps::Tree;
+use springtide_simulator::faults::{self, History};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
 use tokio::time::sleep;
@@ -116,4 +118,133 @@ fn all_roles_die_and_the_answer_is_right() {
         let distinct: BTreeMap<_, _> = roots.iter().map(|root| (root, ())).collect();
         assert!(distinct.len() > 1, "the root went on elsewhere: {roots:?}");
     }
+}
+
+/// All nodes of the grid are free within a minute after its job: nobody computes on for a root or a coordinator that was replaced.
+async fn all_are_free(grid: &Grid, nodes: usize) {
+    sleep(Duration::from_secs(60)).await;
+    let status = grid.head().status().await;
+    assert_eq!((status.count(NodeState::Idle), status.jobs.len()), (nodes, 0), "{status:?}");
+}
+
+/// The root's cluster is cut off from the others, not from the head: they say that they do not hear the root, another takes its
+/// place, and the old one's is stopped.
+#[test]
+fn a_root_that_is_cut_off_is_replaced_and_stopped() {
+    for seed in 1..=3 {
+        let layout = layout(&[2, 4, 4], seed);
+        let ended = simulate(|| async move {
+            let grid = Grid::start(&layout, registry()).await;
+            let on = BTreeMap::from([("c0".into(), 2), ("c1".into(), 4), ("c2".into(), 4)]);
+            let run = grid.submit(TREE, params(seed), Some(on)).await.expect("it is taken");
+            let home = run.granted().coordinator.cluster.clone();
+            let others = ["c0", "c1", "c2"].map(ClusterId::from);
+            let network = grid.network().clone();
+            let script = actix_rt::spawn(async move {
+                sleep(Duration::from_secs(4)).await;
+                let cut = |cut| {
+                    let others = others.iter().filter(|other| **other != home);
+                    others.for_each(|other| network.partition(&home, other, cut));
+                };
+                cut(true);
+                sleep(Duration::from_secs(25)).await;
+                cut(false);
+            });
+            let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+            script.await.expect("no panic");
+            all_are_free(&grid, 10).await;
+            ended
+        });
+        for (at, text) in &ended.said {
+            println!("{:8.3} s  {text}", at.as_secs_f64());
+        }
+        let outcome = ended.ended.outcome.as_ref().expect("no failure");
+        assert_eq!(outcome.checksum, TREE.answer(), "seed {seed}");
+        assert!(root(&ended).len() > 1, "seed {seed}: nobody took its place");
+    }
+}
+
+/// Nodes are drained while the root's node dies: who was asked to let them go is gone, and the next coordinator does.
+#[test]
+fn nodes_that_leave_while_the_root_dies_are_let_go_by_the_next() {
+    for seed in 1..=3 {
+        for after_ms in [0, 20, 300, 3000] {
+            let layout = layout(&[3, 3], seed);
+            let ended = simulate(|| async move {
+                let grid = Grid::start(&layout, registry()).await;
+                let run = grid.submit(TREE, params(seed), None).await.expect("it is taken");
+                let first = run.granted().coordinator.node.clone();
+                let leaving: Vec<NodeId> = ["c0-2", "c1-2", "c1-3"]
+                    .map(NodeId::from)
+                    .into_iter()
+                    .filter(|node| *node != first)
+                    .collect();
+                let machines = grid.machines().clone();
+                let head = &grid.head().endpoint;
+                let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
+                let drain = Drain {
+                    nodes: leaving.clone(),
+                    reason: "a test".to_owned(),
+                    deadline_ms: Some(60_000),
+                    life: None,
+                };
+                let script = actix_rt::spawn(async move {
+                    sleep(Duration::from_secs(4)).await;
+                    let call = scheduler.send(drain).deadline(Duration::from_secs(70)).start();
+                    sleep(Duration::from_millis(after_ms)).await;
+                    assert!(machines.kill(&first));
+                    call.await.expect("it is answered").expect("they are empty")
+                });
+                let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+                let drained = script.await.expect("no panic");
+                for node in &leaving {
+                    assert!(drained.empty.contains(node), "{node} is not in {drained:?}");
+                }
+                ended
+            });
+            for (at, text) in &ended.said {
+                println!("{:8.3} s  {text}", at.as_secs_f64());
+            }
+            let outcome = ended.ended.outcome.as_ref().expect("no failure");
+            assert_eq!(outcome.checksum, TREE.answer(), "seed {seed}, {after_ms} ms");
+        }
+    }
+}
+
+/// `SPRINGTIDE_HISTORIES=1000 SPRINGTIDE_HISTORIES_SEED=1`: so many from this seed on.
+#[test]
+fn jobs_survive_fault_histories() {
+    let number = |name: &str, default: u64| -> u64 {
+        let set = std::env::var(name).ok();
+        set.map_or(default, |set| set.parse().expect("a number"))
+    };
+    let first = number("SPRINGTIDE_HISTORIES_SEED", 1);
+    let seeds = first..first + number("SPRINGTIDE_HISTORIES", 50);
+    let (mut met, mut wrong) = (BTreeMap::<String, u64>::new(), Vec::new());
+    // Two threads that woke each other for what neither might begin; a cut from the head while the job ended; a benchmark
+    // in real time.
+    let named = [71, 7, 40].into_iter().filter(|_| seeds.end - seeds.start > 1);
+    for seed in seeds.clone().chain(named) {
+        let history = History::of(seed);
+        match faults::run(&history) {
+            Ok(told) => {
+                if seeds.end - seeds.start == 1 {
+                    print!("{history}");
+                    told.said.iter().for_each(|(at, text)| {
+                        println!("{:9.3} s  {text}", at.as_secs_f64());
+                    });
+                }
+                told.met.into_iter().for_each(|(what, times)| {
+                    *met.entry(what).or_default() += times;
+                });
+            }
+            Err(error) => {
+                println!("{history}  {error}");
+                wrong.push(seed);
+            }
+        }
+    }
+    met.iter().for_each(|(what, times)| println!("{times:9} {what}"));
+    let replay = "SPRINGTIDE_HISTORIES=1 SPRINGTIDE_HISTORIES_SEED=<one of them> replays it";
+    assert!(wrong.is_empty(), "{wrong:?}: {replay}");
 }
