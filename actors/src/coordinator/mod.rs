@@ -427,7 +427,10 @@ impl Coordinator {
     }
 
     fn start_if_all_joined(&mut self, ctx: &mut Context<Self>) {
-        let all = self.joined == workers_by_cluster(&self.view);
+        // More than there are now: some were lost after their cluster had joined.
+        let there =
+            |(cluster, workers): (&ClusterId, &u32)| self.joined.get(cluster) >= Some(workers);
+        let all = workers_by_cluster(&self.view).iter().all(there);
         if self.phase == Phase::Joining && self.succeeds.is_none() && all {
             self.started = Instant::now();
             self.start_root(None, ctx);
