@@ -3,6 +3,7 @@
 //! Must not know what is done with them: files, terminals and exit codes are the command's.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -10,7 +11,10 @@ use springtide_runtime::id::{Epoch, JobId};
 use springtide_runtime::work::Outcome;
 use tokio::sync::mpsc;
 
-use crate::job::{JobEnded, JobNote, NoteKind};
+use crate::admit;
+use crate::endpoint::Endpoint;
+use crate::job::{CLIENT, JobEnded, JobNote, NoteKind};
+use crate::links::{Door, Links};
 
 /// Notes kept out of order at most. Each is small, or a file of a bulk transfer that others overtook.
 const EARLY_MAX: usize = 4096;
@@ -39,6 +43,17 @@ impl Client {
     pub fn new() -> (Self, mpsc::Receiver<(JobId, News)>) {
         let (news, receiver) = mpsc::channel(NEWS_MAX);
         (Self { jobs: BTreeMap::new(), news }, receiver)
+    }
+
+    /// Publishes the client of a process on its endpoint, before that starts. Returns its links and where its news come out.
+    pub fn publish(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
+        let (client, news) = Self::new();
+        endpoint
+            .hub
+            .publish(CLIENT, client.start())
+            .accepts_from::<JobNote>(admit::worker)
+            .accepts_from::<JobEnded>(admit::worker);
+        (Links::listen(&endpoint.router, Door::Client), news)
     }
 
     /// Hands on what is in order. No other message is handled, and this one not answered, before the receiver has room:

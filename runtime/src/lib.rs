@@ -6,6 +6,7 @@ pub mod id;
 pub mod membership;
 pub mod meter;
 pub mod net;
+pub mod random;
 pub mod remote;
 pub mod share;
 pub mod wire;

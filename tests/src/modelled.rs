@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 use tokio::time::Instant;
 
@@ -30,10 +31,7 @@ impl Modelled {
 
 /// A number that looks random.
 pub fn hash(n: u32) -> u64 {
-    let mut z = u64::from(n).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix(n.into()).next()
 }
 
 /// Whole milliseconds, for tokio's clock rounds sleeps up to them.

@@ -19,6 +19,7 @@ use springtide_runtime::work::{
     Engine, EngineConfig, Failure, Job, Loss, Note, Outcome, PoolConfig, Registry, RootEnd,
     RootLeft, SavedRoot, StopRoot, VirtualSeam, encode_job,
 };
+use springtide_simulator::simulate;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -187,16 +188,7 @@ pub fn run_scripted<J: Job, F: Future<Output = ()> + 'static>(
     job: J,
     script: impl FnOnce(Rc<Hands>) -> F + 'static,
 ) -> Run {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime")
-    };
-    let system = actix::System::with_tokio_rt(runtime);
-    let shape = shape.clone();
-    system.block_on(async move { run_here(&shape, job, script).await })
+    simulate(|| run_here(shape, job, script))
 }
 
 fn view_of(shape: &Shape) -> View {

@@ -13,6 +13,7 @@ use springtide_runtime::work::{
     WORK_FLOOR, encode_job, solo,
 };
 use springtide_tests::modelled::{Modelled, Staged, hash};
+use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
@@ -273,10 +274,6 @@ fn what_was_done_of_a_task_follows_the_one_it_lies_under() {
 #[test]
 #[ignore = "a minute"]
 fn half_of_the_nodes_leave_at_random_moments() {
-    let number = |name: &str, default: u64| -> u64 {
-        let set = std::env::var(name).ok();
-        set.map_or(default, |set| set.parse().expect("a number"))
-    };
     let (count, first) = (number("SPRINGTIDE_LEAVES", 200), number("SPRINGTIDE_LEAVES_SEED", 1));
     let again: Vec<u64> =
         (first..first + count).filter(|seed| leave_at_random(*seed).0 > 0).collect();

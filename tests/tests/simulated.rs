@@ -12,6 +12,7 @@ use springtide_simulator::apps::Tree;
 use springtide_simulator::faults::{self, History};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
+use springtide_tests::number;
 use tokio::time::sleep;
 
 fn layout(clusters: &[u32], seed: u64) -> Layout {
@@ -214,10 +215,6 @@ fn nodes_that_leave_while_the_root_dies_are_let_go_by_the_next() {
 /// `SPRINGTIDE_HISTORIES=1000 SPRINGTIDE_HISTORIES_SEED=1`: so many from this seed on.
 #[test]
 fn jobs_survive_fault_histories() {
-    let number = |name: &str, default: u64| -> u64 {
-        let set = std::env::var(name).ok();
-        set.map_or(default, |set| set.parse().expect("a number"))
-    };
     let first = number("SPRINGTIDE_HISTORIES_SEED", 1);
     let seeds = first..first + number("SPRINGTIDE_HISTORIES", 50);
     let (mut met, mut wrong) = (BTreeMap::<String, u64>::new(), Vec::new());

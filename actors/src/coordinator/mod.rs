@@ -1,12 +1,13 @@
 //! The coordinator: one a job, on the node that runs the job's root. It starts the root when all clusters have joined,
 //! passes on what the job reports, collects each period's aggregates, and ends the job in order.
 //!
-//! Its input and work are O(clusters). `adapt` carries adaptation out, `members` joins and leaves; `handover` ends a coordinator,
+//! Its input and work are O(clusters). `adapt` carries adaptation out, `members` joins and leaves, `report` tells the client; `handover` ends a coordinator,
 //! `succeed` begins the next.
 
 mod adapt;
 mod handover;
 mod members;
+mod report;
 mod succeed;
 
 use std::collections::BTreeMap;
@@ -14,18 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use actix::dev::ToEnvelope;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Hub, Remote};
 use springtide_runtime::work::{Engine, Loss, Note, Outcome, Registry, RootEnd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use self::report::Outgoing;
 use crate::admit;
 use crate::client::Client;
 use crate::cluster::{
@@ -46,18 +47,10 @@ use crate::worker::{Bequest, KeptRoot, NewView, Worker, workers_by_cluster};
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a cluster may take to end a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(45);
-/// How long the client may take to take in a note (an artefact crosses the network).
-const NOTE_DEADLINE: Duration = Duration::from_secs(120);
-/// A client or scheduler that was not reached for so long is lost.
-const CLIENT_GONE: Duration = Duration::from_secs(120);
-/// Until then it is tried this often.
-const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// How long a node may take to take in a view.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 /// How far the root got is told to the scheduler at most this often.
 const ADVANCE_EVERY: Duration = Duration::from_secs(1);
-/// Progress notes are sent at most this often.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// What a coordinator is made of.
 pub struct CoordinatorConfig {
@@ -123,14 +116,6 @@ pub enum Reported {
     Note(Instant, Note),
     /// It has ended.
     Ended(RootEnd),
-}
-
-/// What goes to client and scheduler, in order.
-enum Outgoing {
-    Note(NoteKind),
-    /// The outcome; dropped when the client has it, or is given up.
-    Outcome(Box<Outcome>, oneshot::Sender<()>),
-    End(Box<JobEnded>, JobOver),
 }
 
 /// What the root told of its advance.
@@ -585,145 +570,6 @@ impl Message for RootEnded {
     type Result = ();
 }
 
-/// Turns what the root reports into notes, in order; iterations are timed by when they were reported.
-async fn read_reports(
-    mut reports: mpsc::UnboundedReceiver<Reported>,
-    out: mpsc::UnboundedSender<Outgoing>,
-    coordinator: Addr<Coordinator>,
-    recorder: Recorder,
-    job: JobId,
-    told: Arc<Mutex<RootTold>>,
-) {
-    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut iterations = Vec::new();
-    // Those that a former root told.
-    let mut before = 0;
-    let mut last_iteration = Instant::now();
-    let mut last_progress: Option<Instant> = None;
-    while let Some(report) = reports.recv().await {
-        let (at, note) = match report {
-            Reported::Started(at, told) => {
-                last_iteration = at;
-                before = told;
-                iterations.clear();
-                continue;
-            }
-            Reported::Note(at, note) => (at, note),
-            Reported::Ended(end) => {
-                let iterations = iterations.clone();
-                // The coordinator lives until it has told the end. A root that was stopped may begin here again.
-                let _ = coordinator.send(RootEnded { end, iterations }).await;
-                continue;
-            }
-        };
-        let kind = match note {
-            Note::Iteration => {
-                let took = at.saturating_duration_since(last_iteration);
-                last_iteration = at;
-                let index = before + iterations.len() as u64;
-                iterations.push(took.as_secs_f64());
-                let iterations = index + 1;
-                told().reached.take_further(Reached { iterations, ..Reached::default() });
-                recorder.record_at(
-                    Event::IterationDone {
-                        job,
-                        iteration: index,
-                        wall_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-                        detail: serde_json::Value::Null,
-                    },
-                    at,
-                );
-                NoteKind::Iteration { index, seconds: took.as_secs_f64() }
-            }
-            Note::Progress { done, total, what } => {
-                {
-                    let mut told = told();
-                    told.progress = Some(Progress { done, total: (total > 0).then_some(total) });
-                    told.reached.take_further(Reached { done, ..Reached::default() });
-                }
-                let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
-                if soon && done < total {
-                    continue;
-                }
-                last_progress = Some(at);
-                NoteKind::Progress { done, total, what }
-            }
-            Note::Say { text } => NoteKind::Say { text },
-            Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
-            Note::Checkpoint(saved) => {
-                let iterations = before + iterations.len() as u64;
-                let checkpoint = saved.seq;
-                told().reached.take_further(Reached { checkpoint, ..Reached::default() });
-                coordinator.do_send(succeed::Checkpointed { saved, iterations });
-                continue;
-            }
-        };
-        if out.send(Outgoing::Note(kind)).is_err() {
-            return;
-        }
-    }
-}
-
-/// Tells the client all notes in order, and client and scheduler the end.
-async fn forward(
-    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
-    client: Remote<Client>,
-    scheduler: Remote<Scheduler>,
-    coordinator: Addr<Coordinator>,
-    cancelled: Arc<AtomicBool>,
-    (job, epoch): (JobId, Epoch),
-) {
-    let mut seq = 0;
-    let mut client_lost = false;
-    while let Some(item) = outgoing.recv().await {
-        let (what, told) = match item {
-            Outgoing::Note(what) => (what, None),
-            Outgoing::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
-            Outgoing::End(ended, over) => {
-                if !client_lost && let Err(error) = insist(&client, *ended, &cancelled).await {
-                    tracing::warn!(%error, "the client did not take the job's end");
-                }
-                if let Err(error) = insist(&scheduler, over, &AtomicBool::new(false)).await {
-                    tracing::warn!(%error, "the scheduler did not take the job's end");
-                }
-                return;
-            }
-        };
-        if client_lost {
-            continue;
-        }
-        let note = JobNote { job, epoch, seq, what };
-        seq += 1;
-        if let Err(error) = insist(&client, note, &cancelled).await {
-            tracing::warn!(%error, "the client does not take notes any more");
-            client_lost = true;
-            let reason = format!("its client is lost ({error})");
-            let _ = coordinator.send(Cancel { job, reason }).await;
-        }
-        drop(told);
-    }
-}
-
-/// Sends it, again and again while the other side cannot be reached: a cut heals, and what the job computes meanwhile is right.
-async fn insist<A, M>(to: &Remote<A>, message: M, give_up: &AtomicBool) -> Result<(), RemoteError>
-where
-    A: Actor + Handler<M>,
-    A::Context: ToEnvelope<A, M>,
-    M: RemoteMessage<Result = ()> + Clone,
-{
-    let began = Instant::now();
-    loop {
-        match to.send(message.clone()).deadline(NOTE_DEADLINE).await {
-            Err(RemoteError::Gone { .. } | RemoteError::Timeout { .. })
-                if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) =>
-            {
-                tokio::time::sleep(TELL_AGAIN).await;
-            }
-            answer => return answer,
-        }
-    }
-}
-
 impl Actor for Coordinator {
     type Context = Context<Self>;
 
@@ -732,13 +578,14 @@ impl Actor for Coordinator {
         if let (Some(reports), Some(outgoing)) = (self.reports.take(), self.outgoing.take()) {
             let (out, recorder) = (self.out.clone(), self.recorder.clone());
             let told = self.told.clone();
-            let reading = read_reports(reports, out, ctx.address(), recorder, job, told);
+            let reading = report::read_reports(reports, out, ctx.address(), recorder, job, told);
             ctx.spawn(reading.into_actor(self));
             let client = self.hub.remote::<Client>(&self.client.node, CLIENT);
             let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
             let of = (job, self.spec.epoch);
             let cancelled = self.cancelled.clone();
-            let forwarding = forward(outgoing, client, scheduler, ctx.address(), cancelled, of);
+            let forwarding =
+                report::forward(outgoing, client, scheduler, ctx.address(), cancelled, of);
             ctx.spawn(forwarding.into_actor(self).map(|(), _, ctx| ctx.stop()));
         }
         self.watch_clusters();

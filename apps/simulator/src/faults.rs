@@ -13,6 +13,7 @@ use springtide_actors::job::{JobParams, SCHEDULER};
 use springtide_actors::scheduler::{Drain, NodeState, Scheduler, Undrain};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
+use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::Registry;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -87,25 +88,16 @@ pub struct History {
     pub faults: Vec<(Duration, Fault)>,
 }
 
-/// Numbers that look random. Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA 2014).
-struct Draw(u64);
+struct Draw(SplitMix);
 
 impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// From `low` to `high`, both among them.
     fn from(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
+        low + self.0.next() % (high - low + 1)
     }
 
     fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.next() as usize % all.len()]
+        &all[self.0.below(all.len())]
     }
 
     fn millis(&mut self, low: u64, high: u64) -> Duration {
@@ -116,7 +108,7 @@ impl Draw {
 impl History {
     /// Draws one.
     pub fn of(seed: u64) -> Self {
-        let mut draw = Draw(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let clusters: Vec<Place> = (0..draw.from(2, 4))
             .map(|at| Place {
                 name: format!("c{at}").into(),
@@ -217,8 +209,7 @@ fn fault(draw: &mut Draw, layout: &Layout) -> Fault {
         _ => {
             let mut some = all.clone();
             let count = draw.from(1, (all.len() as u64 / 2).max(1));
-            let drained =
-                (0..count).map(|_| some.swap_remove(draw.next() as usize % some.len())).collect();
+            let drained = (0..count).map(|_| some.swap_remove(draw.0.below(some.len()))).collect();
             Fault::Drain(drained, draw.millis(1000, 20_000))
         }
     }

@@ -8,13 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::prelude::*;
-use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
-use springtide_actors::job::{CLIENT, JobEnded, JobNote, JobParams, NoteKind, SCHEDULER};
-use springtide_actors::links::{Door, Links};
+use springtide_actors::job::{JobEnded, JobParams, NoteKind, SCHEDULER};
+use springtide_actors::links::Links;
 use springtide_actors::provider::NodeRequest;
 use springtide_actors::scheduler::{Granted, Scheduler, Submit, SubmitError};
 use springtide_actors::store::Store;
@@ -132,13 +130,7 @@ impl Grid {
             Peer { node: HEAD.into(), incarnation: Incarnation(1), cluster: HEAD_CLUSTER.into() };
         let net = network.join(me).unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
-        let (client, news) = Client::new();
-        endpoint
-            .hub
-            .publish(CLIENT, client.start())
-            .accepts_from::<JobNote>(admit::worker)
-            .accepts_from::<JobEnded>(admit::worker);
-        let links = Links::listen(&endpoint.router, Door::Client);
+        let (links, news) = Client::publish(&endpoint);
         let mut head = Head::start(endpoint, Store::in_memory());
         let of_cluster =
             |place: &Place| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };

@@ -7,16 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::prelude::*;
 use bytes::Bytes;
-use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
-use springtide_actors::job::{
-    CLIENT, JobEnded, JobError, JobNote, JobParams, NoteKind, SCHEDULER, StealMode,
-};
-use springtide_actors::links::{Door, Link, Links};
+use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER, StealMode};
+use springtide_actors::links::{Link, Links};
 use springtide_actors::scheduler::{CancelJob, Granted, Scheduler, Submit};
 use springtide_runtime::config::{GridConfig, Loaded, Sources, Steal, load};
 use springtide_runtime::event::Event;
@@ -265,17 +261,6 @@ struct Session {
     news: mpsc::Receiver<(JobId, News)>,
 }
 
-/// Publishes the client of a process on its endpoint, before that starts.
-fn listen(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
-    let (client, news) = Client::new();
-    endpoint
-        .hub
-        .publish(CLIENT, client.start())
-        .accepts_from::<JobNote>(admit::worker)
-        .accepts_from::<JobEnded>(admit::worker);
-    (Links::listen(&endpoint.router, Door::Client), news)
-}
-
 fn submission(
     order: &Order,
     params: JobParams,
@@ -321,7 +306,7 @@ async fn own_grid(
         .collect();
     let head = grid::start(&plan).await?;
     let endpoint = head.endpoint.clone();
-    let (links, news) = listen(&endpoint);
+    let (links, news) = Client::publish(&endpoint);
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
         version: order.version.to_owned(),
@@ -439,7 +424,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
     let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
     let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, new_incarnation())?;
-    let (links, news) = listen(&endpoint);
+    let (links, news) = Client::publish(&endpoint);
     endpoint.start();
     let head = NodeId::from(HEAD);
     endpoint.net.learn(Contact {

@@ -3,6 +3,7 @@
 //! For tests only, in every crate that defines messages: each hands in its golden corpus and a decoder a kind.
 
 use super::{DEPTH_MAX, HEADER_LEN, Header, Kind};
+use crate::random::SplitMix;
 
 /// A kind and what decodes its payload; returns whether it was accepted.
 pub type Decoder = (Kind, fn(&[u8]) -> bool);
@@ -44,7 +45,7 @@ pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> Tally
     let decoders = decoders.to_vec();
     println!("fuzz: {frames} frames, seed {seed}, {} golden frames", corpus.len());
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix(seed);
         let mut tally = Tally::default();
         for _ in 0..frames {
             let (kind, body) = &corpus[rng.below(corpus.len())];
@@ -87,7 +88,7 @@ fn try_frame(frame: &[u8], decoders: &[Decoder], tally: &mut Tally) {
 }
 
 /// Some bytes changed, cut, doubled, or replaced by markers that announce what does not follow.
-fn mutate(frame: &mut Vec<u8>, rng: &mut Rng) {
+fn mutate(frame: &mut Vec<u8>, rng: &mut SplitMix) {
     for _ in 0..1 + rng.below(4) {
         // Mostly leave the header alone: what it refuses never reaches the gate.
         let start = if rng.below(8) == 0 { 0 } else { HEADER_LEN.min(frame.len()) };
@@ -121,22 +122,5 @@ fn mutate(frame: &mut Vec<u8>, rng: &mut Rng) {
                 frame.remove(at);
             }
         }
-    }
-}
-
-/// Splitmix64 (Steele, Lea, Flood 2014).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
     }
 }

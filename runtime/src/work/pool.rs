@@ -19,6 +19,7 @@ use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, ThreadState, Times};
+use crate::random::SplitMix;
 use crate::share::Shared as Objects;
 
 /// Where compute threads block: the one place. Real threads park; under virtual time the executor takes its turn.
@@ -250,7 +251,7 @@ impl Pool {
         let shared = Self::shared(config, threads, registry, seam.clone(), host);
         for index in 0..threads {
             let shared_here = shared.clone();
-            let seed = splitmix(config.seed ^ ((index as u64) << 32));
+            let seed = SplitMix(config.seed ^ ((index as u64) << 32)).next();
             let stack_bytes = config.stack_bytes;
             let body = Box::new(move || worker::run(shared_here, index as u32, seed, stack_bytes));
             let name = format!("{}-{index}", config.name);
@@ -300,7 +301,7 @@ impl Pool {
             shared.close();
         });
         // The pool was made here and has no thread but this one.
-        worker::run(pool.shared, 0, splitmix(config.seed), config.stack_bytes);
+        worker::run(pool.shared, 0, SplitMix(config.seed).next(), config.stack_bytes);
         let outcome = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
         outcome.unwrap_or_else(|| Err(Stop::halt(Halt::Cancelled)))
     }
@@ -571,13 +572,6 @@ impl Pool {
     pub fn join(&self) {
         self.shared.seam.join();
     }
-}
-
-fn splitmix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The seam of real threads.

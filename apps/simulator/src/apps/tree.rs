@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 
 /// `rounds` iterations of a binary tree of `leaves` leaves that take between half and one and a half times `leaf_us` of
@@ -19,12 +20,8 @@ pub struct Tree {
     pub result_bytes: u32,
 }
 
-/// SplitMix64's finaliser.
 fn hash(round: u32, leaf: u32) -> u64 {
-    let mut z = (u64::from(round) << 32 | u64::from(leaf)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix(u64::from(round) << 32 | u64::from(leaf)).next()
 }
 
 impl Tree {

@@ -7,8 +7,9 @@ use super::end::Half;
 use super::pipe::Pipe;
 use super::state::{Call, Event, Ix, Load, State, Traffic};
 use crate::id::{ClusterId, NodeId, Peer};
-use crate::net::link::{Link, SplitMix};
+use crate::net::link::Link;
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
+use crate::random::SplitMix;
 
 impl State {
     pub(super) fn pipe(&mut self, from: Ix, to: Ix) -> usize {

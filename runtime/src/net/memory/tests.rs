@@ -368,7 +368,7 @@ async fn steals(len: usize, count: usize) -> Vec<Duration> {
         a.send(&to, Class::Bulk, Kind::TASK_RESULT, vec![0; len]).unwrap();
     }
     sleep(SECOND).await;
-    let mut rng = crate::net::link::SplitMix(7);
+    let mut rng = crate::random::SplitMix(7);
     let mut trips = Vec::new();
     for _ in 0..count {
         let start = Instant::now();
@@ -437,7 +437,7 @@ fn busy(seed: u64, virtual_time: Duration) -> (u64, u64) {
         for (n, node) in nodes.iter().enumerate() {
             let (node, names) = (node.clone(), nodes.iter().map(|n| n.me().node.clone()).collect());
             let names: Vec<NodeId> = names;
-            let mut rng = crate::net::link::SplitMix(seed ^ n as u64);
+            let mut rng = crate::random::SplitMix(seed ^ n as u64);
             tokio::spawn(async move {
                 loop {
                     sleep(Duration::from_millis(50 + rng.next() % 100)).await;

@@ -10,6 +10,8 @@ mod losses;
 mod reuse;
 mod root;
 mod state;
+mod thief;
+mod victim;
 
 use state::{Adopter, State, Stolen, is_below};
 
@@ -179,7 +181,7 @@ impl Engine {
             latencies: Histograms::default(),
             tick_at: None,
             thief_wake: None,
-            refused_at: None,
+            ask_again_at: None,
             share_wake: None,
         };
         let bytes_before = sent_to(&net);
@@ -451,14 +453,13 @@ impl Inner {
                 let mut state = self.state();
                 let hungry = pool.appetite() > state.waiting.len() && !state.leaving;
                 // Whoever offered what may not run here would offer it again at once.
-                let refused = state.refused_at.filter(|at| now < *at + REFUSED_PAUSE);
-                let asks = refused.is_none() && !state.leaving;
+                let pause = state.ask_again_at.filter(|at| now < *at);
+                let asks = pause.is_none() && !state.leaving;
                 let awaited = if asks { awaited } else { Vec::new() };
-                state.thief.set_hungry(hungry && asks);
+                state.thief.set_hungry(hungry && pause.is_none());
                 state.thief_wake = None;
-                if let Some(at) = refused.filter(|_| hungry) {
-                    let again = at + REFUSED_PAUSE;
-                    wake = Some(wake.map_or(again, |wake| wake.min(again)));
+                if let Some(at) = pause.filter(|_| hungry) {
+                    wake = Some(wake.map_or(at, |wake| wake.min(at)));
                 }
                 state.thief.pump(&awaited, now)
             };
@@ -558,316 +559,6 @@ impl Inner {
             if !surplus {
                 return;
             }
-        }
-    }
-
-    // --- victim ---
-
-    fn on_request(&self, from: &Peer, request: StealRequest) {
-        let pool = self.pool_ref();
-        let StealRequest { id, awaited, .. } = request;
-        let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
-        let gives = {
-            let state = self.state();
-            // What a node holds that is no member (any more, or here, yet) nobody would ever take back.
-            let member = state.view.members.get(&from.node);
-            !state.leaving && member.is_some_and(|member| member.incarnation == from.incarnation)
-        };
-        let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
-        let task = export.map(|export| StolenTask {
-            lease: export.lease,
-            known: self.places_below(&export.task.path),
-            path: export.task.path,
-            name: export.task.name,
-            needs: export.encoded.needs,
-            body: export.encoded.body,
-        });
-        let scope = self.state().thief.scope_of(&from.node);
-        if task.is_none()
-            && let Some(path) = &awaited
-        {
-            // What the thief waits for has not even started here: back with it.
-            if let Some(task) = pool.take_back(from, path) {
-                self.state().stolen.remove(&(from.node.clone(), task.lease));
-                self.hand_back(from, task.lease, Left::default());
-            }
-        }
-        let lease = task.as_ref().map(|task| task.lease);
-        let reply = StealReply { job: self.job, id, task };
-        let sent = wire::encode(Kind::STEAL_REPLY, &reply).map_err(|error| error.to_string());
-        let sent = sent.and_then(|body| {
-            let sent = self.net.send(&from.node, Class::Steal, Kind::STEAL_REPLY, body);
-            sent.map_err(|error| error.to_string())
-        });
-        match (lease, sent) {
-            (Some(lease), Err(why)) => self.reclaim(lease, from, &why),
-            (Some(_), Ok(())) => self.state().victim.served(&from.node),
-            (None, _) => {
-                if awaited.is_none() {
-                    self.state().victim.refused(&from.node, scope);
-                    self.hint_waiting(pool);
-                }
-            }
-        }
-    }
-
-    /// A task that did not reach its thief is queued again at once.
-    fn reclaim(&self, lease: LeaseId, thief: &Peer, why: &str) {
-        if self.pool_ref().reclaim(lease) {
-            self.state().counters.tasks.reclaimed += 1;
-            tracing::debug!(thief = %thief, why, "a stolen task was taken back");
-        }
-    }
-
-    fn on_result(&self, from: &Peer, result: TaskResult) {
-        let delivery = match result.outcome {
-            TaskOutcome::Output(body) => {
-                self.state().counters.results.bytes += body.len() as u64;
-                Ok(body)
-            }
-            TaskOutcome::Failed(failure) => Err(failure),
-        };
-        let output = delivery.as_ref().ok().cloned();
-        if let Some(task) = self.pool_ref().complete(result.lease, delivery) {
-            // For the case that this node leaves before the task's parent has ended.
-            let Some(output) = output else { return };
-            let mut state = self.state();
-            let path = task.path.clone();
-            let owner = self.me.node.clone();
-            state.results.keep(Finished { identity: task, owner, output, claimed: true });
-            self.finished_below(state, &path);
-            return;
-        }
-        let moved = self.state().moved.get(&result.lease).cloned();
-        match (moved, output) {
-            (Some((task, heir)), Some(output)) => {
-                let left = Left::default();
-                self.hand_over(&heir, self.handover(task, Some(output), left));
-            }
-            _ => {
-                self.state().counters.results.duplicates += 1;
-                tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
-            }
-        }
-    }
-
-    /// A task is finished: nobody asks for what is below it any more. (Word of itself stays: others may have been told.)
-    fn finished_below(&self, mut state: MutexGuard<'_, State>, path: &TaskPath) {
-        if state.known.is_empty() {
-            return;
-        }
-        state.known.forget_inside(path);
-        let depth = state.known.depth();
-        drop(state);
-        self.pool_ref().recover(depth);
-    }
-
-    /// A leased task came back unfinished.
-    fn on_return(&self, from: &Peer, back: TaskReturn) {
-        let TaskReturn { lease, left, .. } = back;
-        let moved = self.state().moved.get(&lease).cloned();
-        if let Some((task, heir)) = moved {
-            self.hand_over(&heir, self.handover(task, None, left));
-            return;
-        }
-        let Some(task) = self.pool_ref().leased_task(lease) else {
-            tracing::debug!(%from, ?lease, "a return of what is not leased");
-            return;
-        };
-        if !left.is_empty() {
-            let depth = {
-                let mut state = self.state();
-                state.take_left(&task.path, left, &self.me);
-                state.known.depth()
-            };
-            // Before it is queued, so that whoever runs it knows.
-            self.pool_ref().recover(depth);
-        }
-        if self.pool_ref().reclaim(lease) {
-            self.state().counters.tasks.returned += 1;
-        }
-    }
-
-    /// What is known of results below a task that is about to go to another node.
-    fn places_below(&self, path: &TaskPath) -> Vec<Place> {
-        let state = self.state();
-        if state.known.is_empty() {
-            return Vec::new();
-        }
-        let below = state.known.below(path).filter(|place| place.identity.path != *path);
-        below.take(PLACES_A_TASK).cloned().collect()
-    }
-
-    // --- thief ---
-
-    fn on_reply(&self, from: &Peer, reply: StealReply) {
-        let now = Instant::now();
-        let threads = self.pool_ref().threads();
-        {
-            let mut state = self.state();
-            let hit = reply.task.as_ref().is_some_and(|task| state.may_take(task, threads));
-            let scope = match state.thief.answered(reply.id, hit, now) {
-                Some(answered) => {
-                    let latencies = &mut state.latencies;
-                    match answered.scope {
-                        Scope::Local => latencies.steal_local.record(answered.latency),
-                        Scope::Wide => latencies.steal_wide.record(answered.latency),
-                    }
-                    answered.scope
-                }
-                None => state.thief.scope_of(&from.node),
-            };
-            let counts = counts_of(&mut state.counters, scope);
-            if hit {
-                counts.hits += 1;
-                match scope {
-                    Scope::Local => state.counters.tasks.stolen_local += 1,
-                    Scope::Wide => state.counters.tasks.stolen_wide += 1,
-                }
-            } else {
-                counts.empty += 1;
-            }
-        }
-        // Also one in a late answer: dropping it would lose it.
-        if let Some(task) = reply.task {
-            self.take_in(from, task);
-        }
-        self.poke.notify_one();
-    }
-
-    fn take_in(&self, from: &Peer, task: StolenTask) {
-        let refused = {
-            let state = self.state();
-            // The first: an answer to a request that was on its way when the order to leave came.
-            state.leaving || !state.may_take(&task, self.pool_ref().threads())
-        };
-        if refused {
-            self.state().refused_at = Some(Instant::now());
-        }
-        if refused {
-            self.hand_back(from, task.lease, Left::default());
-            return;
-        }
-        let scope = self.state().thief.scope_of(&from.node);
-        self.recorder.record(Event::TaskStolen {
-            job: self.job,
-            path: task.path.clone(),
-            task: task.name.clone(),
-            from: from.node.clone(),
-            to: self.me.node.clone(),
-            scope: event_scope(scope),
-            task_bytes: task.body.len() as u64,
-        });
-        if task.needs.is_empty() {
-            self.accept(from, task, None);
-            return;
-        }
-        let needs = task.needs.clone();
-        let lease = task.lease;
-        let ticket = {
-            let mut state = self.state();
-            state.next_ticket += 1;
-            let ticket = state.next_ticket;
-            state.waiting.insert(ticket, (from.clone(), task));
-            ticket
-        };
-        // The lock is not held: the store may call back from within.
-        match self.objects_ref().need(Ticket(ticket), &needs) {
-            Ok(Needed::Ready(held)) => self.present(ticket, held),
-            Ok(Needed::Waiting) => {}
-            Err(error) => {
-                self.state().waiting.remove(&ticket);
-                let outcome = TaskOutcome::Failed(job_failure(error.to_string()));
-                self.report(from, TaskResult { job: self.job, lease, outcome });
-            }
-        }
-    }
-
-    /// The objects that a stolen task waited for are there.
-    fn present(&self, ticket: u64, held: Held) {
-        let waiting = self.state().waiting.remove(&ticket);
-        if let Some((from, task)) = waiting {
-            self.accept(&from, task, Some(held));
-        }
-    }
-
-    fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
-        let StolenTask { lease, path, name, body, needs, known } = task;
-        let pool = self.pool_ref();
-        match pool.admit(&name, path.clone()) {
-            Ok((base, run)) => {
-                let task = Identity::of(path, &name, &body, &needs);
-                // In the table before a thread can finish it.
-                let stolen = Stolen {
-                    base: base.clone(),
-                    task,
-                    owner: from.clone(),
-                    orphan: false,
-                    heir: None,
-                    adopters: Vec::new(),
-                    _held: held,
-                };
-                let depth = {
-                    let mut state = self.state();
-                    let path = stolen.task.path.clone();
-                    state.stolen.insert((from.node.clone(), lease), stolen);
-                    state.take_left(&path, Left { kept: Vec::new(), leased: known }, &self.me);
-                    state.known.depth()
-                };
-                pool.recover(depth);
-                pool.enter(base, run, from.clone(), lease, body);
-                // Ticks are due from now on.
-                self.poke.notify_one();
-            }
-            Err(failure) => {
-                let outcome = TaskOutcome::Failed(failure);
-                self.report(from, TaskResult { job: self.job, lease, outcome });
-            }
-        }
-    }
-
-    fn report(&self, owner: &Peer, result: TaskResult) {
-        if owner.node == self.me.node {
-            // A task that was stolen from a lost node, and whose parent is now computed here.
-            self.on_result(&self.me, result);
-        } else {
-            self.send(&owner.node, Kind::TASK_RESULT, &result);
-        }
-    }
-
-    fn on_abandon(&self, from: &Peer, abandon: Abandon) {
-        if let Some(heir) = abandon.heir {
-            let unstarted = {
-                let mut state = self.state();
-                state.inherit(from, abandon.lease, heir);
-                let is = |(owner, task): &(Peer, StolenTask)| {
-                    owner == from && task.lease == abandon.lease
-                };
-                let ticket = state.waiting.iter().find(|(_, waiting)| is(waiting));
-                let ticket = ticket.map(|(ticket, _)| *ticket);
-                ticket.inspect(|ticket| drop(state.waiting.remove(ticket)))
-            };
-            // Its heir asks, and runs it.
-            if let Some(ticket) = unstarted {
-                self.objects_ref().forget(Ticket(ticket));
-            }
-            return;
-        }
-        let stolen = {
-            let mut state = self.state();
-            let key = (from.node.clone(), abandon.lease);
-            match state.stolen.get_mut(&key) {
-                // Its owner gives it up, others have taken it over.
-                Some(stolen) if !stolen.adopters.is_empty() => {
-                    stolen.orphan = true;
-                    None
-                }
-                _ => state.stolen.remove(&key),
-            }
-        };
-        if let Some(stolen) = stolen {
-            self.state().counters.tasks.abandoned += 1;
-            self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
         }
     }
 

@@ -42,8 +42,8 @@ pub(super) struct State {
     /// When the pool is told of the next tick for long tasks; none while no task of another node is here.
     pub(super) tick_at: Option<Instant>,
     pub(super) thief_wake: Option<Instant>,
-    /// When a task came last that may not run here.
-    pub(super) refused_at: Option<Instant>,
+    /// After a task came that may not run here, others are asked again from this time on.
+    pub(super) ask_again_at: Option<Instant>,
     pub(super) share_wake: Option<Instant>,
 }
 

@@ -1,0 +1,165 @@
+//! What leaves a coordinator for its client: what the root reports, as notes in order, and the job's end.
+//!
+//! Must not know what is decided by it.
+
+use actix::dev::ToEnvelope;
+use springtide_runtime::remote::{RemoteError, RemoteMessage};
+use springtide_runtime::work::Note;
+
+use super::*;
+
+/// How long the client may take to take in a note (an artefact crosses the network).
+const NOTE_DEADLINE: Duration = Duration::from_secs(120);
+/// A client or scheduler that was not reached for so long is lost.
+const CLIENT_GONE: Duration = Duration::from_secs(120);
+/// Until then it is tried this often.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// Progress notes are sent at most this often.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// What goes to client and scheduler, in order.
+pub(super) enum Outgoing {
+    Note(NoteKind),
+    /// The outcome; dropped when the client has it, or is given up.
+    Outcome(Box<Outcome>, oneshot::Sender<()>),
+    End(Box<JobEnded>, JobOver),
+}
+
+/// Turns what the root reports into notes, in order; iterations are timed by when they were reported.
+pub(super) async fn read_reports(
+    mut reports: mpsc::UnboundedReceiver<Reported>,
+    out: mpsc::UnboundedSender<Outgoing>,
+    coordinator: Addr<Coordinator>,
+    recorder: Recorder,
+    job: JobId,
+    told: Arc<Mutex<RootTold>>,
+) {
+    let told = || told.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut iterations = Vec::new();
+    // Those that a former root told.
+    let mut before = 0;
+    let mut last_iteration = Instant::now();
+    let mut last_progress: Option<Instant> = None;
+    while let Some(report) = reports.recv().await {
+        let (at, note) = match report {
+            Reported::Started(at, told) => {
+                last_iteration = at;
+                before = told;
+                iterations.clear();
+                continue;
+            }
+            Reported::Note(at, note) => (at, note),
+            Reported::Ended(end) => {
+                let iterations = iterations.clone();
+                // The coordinator lives until it has told the end. A root that was stopped may begin here again.
+                let _ = coordinator.send(RootEnded { end, iterations }).await;
+                continue;
+            }
+        };
+        let kind = match note {
+            Note::Iteration => {
+                let took = at.saturating_duration_since(last_iteration);
+                last_iteration = at;
+                let index = before + iterations.len() as u64;
+                iterations.push(took.as_secs_f64());
+                let iterations = index + 1;
+                told().reached.take_further(Reached { iterations, ..Reached::default() });
+                recorder.record_at(
+                    Event::IterationDone {
+                        job,
+                        iteration: index,
+                        wall_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+                        detail: serde_json::Value::Null,
+                    },
+                    at,
+                );
+                NoteKind::Iteration { index, seconds: took.as_secs_f64() }
+            }
+            Note::Progress { done, total, what } => {
+                {
+                    let mut told = told();
+                    told.progress = Some(Progress { done, total: (total > 0).then_some(total) });
+                    told.reached.take_further(Reached { done, ..Reached::default() });
+                }
+                let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
+                if soon && done < total {
+                    continue;
+                }
+                last_progress = Some(at);
+                NoteKind::Progress { done, total, what }
+            }
+            Note::Say { text } => NoteKind::Say { text },
+            Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+            Note::Checkpoint(saved) => {
+                let iterations = before + iterations.len() as u64;
+                let checkpoint = saved.seq;
+                told().reached.take_further(Reached { checkpoint, ..Reached::default() });
+                coordinator.do_send(succeed::Checkpointed { saved, iterations });
+                continue;
+            }
+        };
+        if out.send(Outgoing::Note(kind)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells the client all notes in order, and client and scheduler the end.
+pub(super) async fn forward(
+    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    client: Remote<Client>,
+    scheduler: Remote<Scheduler>,
+    coordinator: Addr<Coordinator>,
+    cancelled: Arc<AtomicBool>,
+    (job, epoch): (JobId, Epoch),
+) {
+    let mut seq = 0;
+    let mut client_lost = false;
+    while let Some(item) = outgoing.recv().await {
+        let (what, told) = match item {
+            Outgoing::Note(what) => (what, None),
+            Outgoing::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
+            Outgoing::End(ended, over) => {
+                if !client_lost && let Err(error) = insist(&client, *ended, &cancelled).await {
+                    tracing::warn!(%error, "the client did not take the job's end");
+                }
+                if let Err(error) = insist(&scheduler, over, &AtomicBool::new(false)).await {
+                    tracing::warn!(%error, "the scheduler did not take the job's end");
+                }
+                return;
+            }
+        };
+        if client_lost {
+            continue;
+        }
+        let note = JobNote { job, epoch, seq, what };
+        seq += 1;
+        if let Err(error) = insist(&client, note, &cancelled).await {
+            tracing::warn!(%error, "the client does not take notes any more");
+            client_lost = true;
+            let reason = format!("its client is lost ({error})");
+            let _ = coordinator.send(Cancel { job, reason }).await;
+        }
+        drop(told);
+    }
+}
+
+/// Sends it, again and again while the other side cannot be reached: a cut heals, and what the job computes meanwhile is right.
+async fn insist<A, M>(to: &Remote<A>, message: M, give_up: &AtomicBool) -> Result<(), RemoteError>
+where
+    A: Actor + Handler<M>,
+    A::Context: ToEnvelope<A, M>,
+    M: RemoteMessage<Result = ()> + Clone,
+{
+    let began = Instant::now();
+    loop {
+        match to.send(message.clone()).deadline(NOTE_DEADLINE).await {
+            Err(RemoteError::Gone { .. } | RemoteError::Timeout { .. })
+                if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) =>
+            {
+                tokio::time::sleep(TELL_AGAIN).await;
+            }
+            answer => return answer,
+        }
+    }
+}

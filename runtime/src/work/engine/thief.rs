@@ -1,0 +1,181 @@
+//! What a node does with tasks that it steals: takes them in, runs them, reports them.
+//!
+//! Must not know how victims choose what they give.
+
+use super::*;
+
+impl Inner {
+    pub(super) fn on_reply(&self, from: &Peer, reply: StealReply) {
+        let now = Instant::now();
+        let threads = self.pool_ref().threads();
+        let hit = {
+            let mut state = self.state();
+            let hit = reply.task.as_ref().is_some_and(|task| state.may_take(task, threads));
+            let scope = match state.thief.answered(reply.id, hit, now) {
+                Some(answered) => {
+                    let latencies = &mut state.latencies;
+                    match answered.scope {
+                        Scope::Local => latencies.steal_local.record(answered.latency),
+                        Scope::Wide => latencies.steal_wide.record(answered.latency),
+                    }
+                    answered.scope
+                }
+                None => state.thief.scope_of(&from.node),
+            };
+            let counts = counts_of(&mut state.counters, scope);
+            if hit {
+                counts.hits += 1;
+                match scope {
+                    Scope::Local => state.counters.tasks.stolen_local += 1,
+                    Scope::Wide => state.counters.tasks.stolen_wide += 1,
+                }
+            } else {
+                counts.empty += 1;
+            }
+            hit
+        };
+        // Also one in a late answer: dropping it would lose it.
+        if let Some(task) = reply.task {
+            self.take_in(from, task, hit);
+        }
+        self.poke.notify_one();
+    }
+
+    /// `fits`: it may run here.
+    pub(super) fn take_in(&self, from: &Peer, task: StolenTask, fits: bool) {
+        let refused = {
+            let mut state = self.state();
+            // The second: an answer to a request that was on its way when the order to leave came.
+            let refused = !fits || state.leaving;
+            if refused {
+                state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
+            }
+            refused
+        };
+        if refused {
+            self.hand_back(from, task.lease, Left::default());
+            return;
+        }
+        let scope = self.state().thief.scope_of(&from.node);
+        self.recorder.record(Event::TaskStolen {
+            job: self.job,
+            path: task.path.clone(),
+            task: task.name.clone(),
+            from: from.node.clone(),
+            to: self.me.node.clone(),
+            scope: event_scope(scope),
+            task_bytes: task.body.len() as u64,
+        });
+        if task.needs.is_empty() {
+            self.accept(from, task, None);
+            return;
+        }
+        let needs = task.needs.clone();
+        let lease = task.lease;
+        let ticket = {
+            let mut state = self.state();
+            state.next_ticket += 1;
+            let ticket = state.next_ticket;
+            state.waiting.insert(ticket, (from.clone(), task));
+            ticket
+        };
+        // The lock is not held: the store may call back from within.
+        match self.objects_ref().need(Ticket(ticket), &needs) {
+            Ok(Needed::Ready(held)) => self.present(ticket, held),
+            Ok(Needed::Waiting) => {}
+            Err(error) => {
+                self.state().waiting.remove(&ticket);
+                let outcome = TaskOutcome::Failed(job_failure(error.to_string()));
+                self.report(from, TaskResult { job: self.job, lease, outcome });
+            }
+        }
+    }
+
+    /// The objects that a stolen task waited for are there.
+    pub(super) fn present(&self, ticket: u64, held: Held) {
+        let waiting = self.state().waiting.remove(&ticket);
+        if let Some((from, task)) = waiting {
+            self.accept(&from, task, Some(held));
+        }
+    }
+
+    pub(super) fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
+        let StolenTask { lease, path, name, body, needs, known } = task;
+        let pool = self.pool_ref();
+        match pool.admit(&name, path.clone()) {
+            Ok((base, run)) => {
+                let task = Identity::of(path, &name, &body, &needs);
+                // In the table before a thread can finish it.
+                let stolen = Stolen {
+                    base: base.clone(),
+                    task,
+                    owner: from.clone(),
+                    orphan: false,
+                    heir: None,
+                    adopters: Vec::new(),
+                    _held: held,
+                };
+                let depth = {
+                    let mut state = self.state();
+                    let path = stolen.task.path.clone();
+                    state.stolen.insert((from.node.clone(), lease), stolen);
+                    state.take_left(&path, Left { kept: Vec::new(), leased: known }, &self.me);
+                    state.known.depth()
+                };
+                pool.recover(depth);
+                pool.enter(base, run, from.clone(), lease, body);
+                // Ticks are due from now on.
+                self.poke.notify_one();
+            }
+            Err(failure) => {
+                let outcome = TaskOutcome::Failed(failure);
+                self.report(from, TaskResult { job: self.job, lease, outcome });
+            }
+        }
+    }
+
+    pub(super) fn report(&self, owner: &Peer, result: TaskResult) {
+        if owner.node == self.me.node {
+            // A task that was stolen from a lost node, and whose parent is now computed here.
+            self.on_result(&self.me, result);
+        } else {
+            self.send(&owner.node, Kind::TASK_RESULT, &result);
+        }
+    }
+
+    pub(super) fn on_abandon(&self, from: &Peer, abandon: Abandon) {
+        if let Some(heir) = abandon.heir {
+            let unstarted = {
+                let mut state = self.state();
+                state.inherit(from, abandon.lease, heir);
+                let is = |(owner, task): &(Peer, StolenTask)| {
+                    owner == from && task.lease == abandon.lease
+                };
+                let ticket = state.waiting.iter().find(|(_, waiting)| is(waiting));
+                let ticket = ticket.map(|(ticket, _)| *ticket);
+                ticket.inspect(|ticket| drop(state.waiting.remove(ticket)))
+            };
+            // Its heir asks, and runs it.
+            if let Some(ticket) = unstarted {
+                self.objects_ref().forget(Ticket(ticket));
+            }
+            return;
+        }
+        let stolen = {
+            let mut state = self.state();
+            let key = (from.node.clone(), abandon.lease);
+            match state.stolen.get_mut(&key) {
+                // Its owner gives it up, others have taken it over.
+                Some(stolen) if !stolen.adopters.is_empty() => {
+                    stolen.orphan = true;
+                    None
+                }
+                _ => state.stolen.remove(&key),
+            }
+        };
+        if let Some(stolen) = stolen {
+            self.state().counters.tasks.abandoned += 1;
+            self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
+        }
+    }
+}

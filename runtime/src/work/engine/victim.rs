@@ -1,0 +1,142 @@
+//! What a node does with its own tasks that others steal: answers requests, takes results and what comes back.
+//!
+//! Must not know whom thieves choose.
+
+use super::*;
+
+impl Inner {
+    pub(super) fn on_request(&self, from: &Peer, request: StealRequest) {
+        let pool = self.pool_ref();
+        let StealRequest { id, awaited, .. } = request;
+        let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
+        let gives = {
+            let state = self.state();
+            // What a node holds that is no member (any more, or here, yet) nobody would ever take back.
+            let member = state.view.members.get(&from.node);
+            !state.leaving && member.is_some_and(|member| member.incarnation == from.incarnation)
+        };
+        let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
+        let task = export.map(|export| StolenTask {
+            lease: export.lease,
+            known: self.places_below(&export.task.path),
+            path: export.task.path,
+            name: export.task.name,
+            needs: export.encoded.needs,
+            body: export.encoded.body,
+        });
+        let scope = self.state().thief.scope_of(&from.node);
+        if task.is_none()
+            && let Some(path) = &awaited
+        {
+            // What the thief waits for has not even started here: back with it.
+            if let Some(task) = pool.take_back(from, path) {
+                self.state().stolen.remove(&(from.node.clone(), task.lease));
+                self.hand_back(from, task.lease, Left::default());
+            }
+        }
+        let lease = task.as_ref().map(|task| task.lease);
+        let reply = StealReply { job: self.job, id, task };
+        let sent = wire::encode(Kind::STEAL_REPLY, &reply).map_err(|error| error.to_string());
+        let sent = sent.and_then(|body| {
+            let sent = self.net.send(&from.node, Class::Steal, Kind::STEAL_REPLY, body);
+            sent.map_err(|error| error.to_string())
+        });
+        match (lease, sent) {
+            (Some(lease), Err(why)) => self.reclaim(lease, from, &why),
+            (Some(_), Ok(())) => self.state().victim.served(&from.node),
+            (None, _) => {
+                if awaited.is_none() {
+                    self.state().victim.refused(&from.node, scope);
+                    self.hint_waiting(pool);
+                }
+            }
+        }
+    }
+
+    /// A task that did not reach its thief is queued again at once.
+    pub(super) fn reclaim(&self, lease: LeaseId, thief: &Peer, why: &str) {
+        if self.pool_ref().reclaim(lease) {
+            self.state().counters.tasks.reclaimed += 1;
+            tracing::debug!(thief = %thief, why, "a stolen task was taken back");
+        }
+    }
+
+    pub(super) fn on_result(&self, from: &Peer, result: TaskResult) {
+        let delivery = match result.outcome {
+            TaskOutcome::Output(body) => {
+                self.state().counters.results.bytes += body.len() as u64;
+                Ok(body)
+            }
+            TaskOutcome::Failed(failure) => Err(failure),
+        };
+        let output = delivery.as_ref().ok().cloned();
+        if let Some(task) = self.pool_ref().complete(result.lease, delivery) {
+            // For the case that this node leaves before the task's parent has ended.
+            let Some(output) = output else { return };
+            let mut state = self.state();
+            let path = task.path.clone();
+            let owner = self.me.node.clone();
+            state.results.keep(Finished { identity: task, owner, output, claimed: true });
+            self.finished_below(state, &path);
+            return;
+        }
+        let moved = self.state().moved.get(&result.lease).cloned();
+        match (moved, output) {
+            (Some((task, heir)), Some(output)) => {
+                let left = Left::default();
+                self.hand_over(&heir, self.handover(task, Some(output), left));
+            }
+            _ => {
+                self.state().counters.results.duplicates += 1;
+                tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
+            }
+        }
+    }
+
+    /// A task is finished: nobody asks for what is below it any more. (Word of itself stays: others may have been told.)
+    pub(super) fn finished_below(&self, mut state: MutexGuard<'_, State>, path: &TaskPath) {
+        if state.known.is_empty() {
+            return;
+        }
+        state.known.forget_inside(path);
+        let depth = state.known.depth();
+        drop(state);
+        self.pool_ref().recover(depth);
+    }
+
+    /// A leased task came back unfinished.
+    pub(super) fn on_return(&self, from: &Peer, back: TaskReturn) {
+        let TaskReturn { lease, left, .. } = back;
+        let moved = self.state().moved.get(&lease).cloned();
+        if let Some((task, heir)) = moved {
+            self.hand_over(&heir, self.handover(task, None, left));
+            return;
+        }
+        let Some(task) = self.pool_ref().leased_task(lease) else {
+            tracing::debug!(%from, ?lease, "a return of what is not leased");
+            return;
+        };
+        if !left.is_empty() {
+            let depth = {
+                let mut state = self.state();
+                state.take_left(&task.path, left, &self.me);
+                state.known.depth()
+            };
+            // Before it is queued, so that whoever runs it knows.
+            self.pool_ref().recover(depth);
+        }
+        if self.pool_ref().reclaim(lease) {
+            self.state().counters.tasks.returned += 1;
+        }
+    }
+
+    /// What is known of results below a task that is about to go to another node.
+    pub(super) fn places_below(&self, path: &TaskPath) -> Vec<Place> {
+        let state = self.state();
+        if state.known.is_empty() {
+            return Vec::new();
+        }
+        let below = state.known.below(path).filter(|place| place.identity.path != *path);
+        below.take(PLACES_A_TASK).cloned().collect()
+    }
+}
