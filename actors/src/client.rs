@@ -32,7 +32,7 @@ pub enum News {
     Ended(Box<JobEnded>),
 }
 
-/// The client actor, published as [`CLIENT`](crate::job::CLIENT).
+/// The client actor, published as [`CLIENT`].
 pub struct Client {
     jobs: BTreeMap<JobId, Watched>,
     news: mpsc::Sender<(JobId, News)>,
