@@ -62,6 +62,7 @@ mod registry;
 pub mod solo;
 pub mod steal;
 mod task;
+#[cfg(any(test, feature = "virtual-time"))]
 mod virtual_time;
 
 pub use checkpoint::Checkpoint;
@@ -79,4 +80,5 @@ pub use pool::{
 pub use recover::{Identity, Place};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
+#[cfg(any(test, feature = "virtual-time"))]
 pub use virtual_time::{Pace, VirtualSeam};

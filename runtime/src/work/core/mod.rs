@@ -9,6 +9,8 @@
 pub(crate) mod children;
 pub(crate) mod deque;
 pub(crate) mod fence;
+#[cfg(any(test, feature = "virtual-time"))]
+pub(crate) mod fiber;
 #[cfg(all(test, feature = "loom"))]
 mod loom_tests;
 pub(crate) mod round;
