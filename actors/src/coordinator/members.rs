@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
+use actix_rt::task::JoinHandle;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::Statistics;
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::RemoteError;
+use springtide_runtime::remote::{Remote, RemoteError};
+use tokio::time::{Instant, sleep};
 
 use super::{Coordinator, Phase};
 use crate::job::{Assign, NoteKind, SCHEDULER, WORKER};
@@ -19,6 +21,8 @@ use crate::worker::{FinalReport, Leave, Worker};
 
 /// A granted node that has not taken the job after this time does not take part.
 const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
+/// A granted node whose link went down is told of the job again within this time.
+const TELL_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 /// A node that is told to leave without a deadline is given up after this time: by then its death would have been noticed.
 const LEAVE_WITHIN: Duration = Duration::from_secs(600);
 /// Beyond the deadline that a leaving node was given, its answer is waited for so long.
@@ -56,6 +60,26 @@ impl Changes {
     pub(super) fn departed(&self) -> &BTreeMap<ClusterId, Statistics> {
         &self.departed
     }
+}
+
+/// Tells a node of the job. Where its link went down, that may have been the link of its former life, and nobody knows what
+/// arrived: it is told again. A node that knows the job says so.
+fn assign_to(remote: Remote<Worker>, assign: Assign) -> JoinHandle<Result<(), String>> {
+    actix_rt::spawn(async move {
+        let until = Instant::now() + TELL_AGAIN_WITHIN;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let error = match remote.send(assign.clone()).deadline(ASSIGN_WITHIN).await {
+                Ok(answer) => return answer.map_err(|error| error.to_string()),
+                Err(error) => error,
+            };
+            if !matches!(error, RemoteError::Gone { .. }) || Instant::now() + pause >= until {
+                return Err(error.to_string());
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+    })
 }
 
 impl Coordinator {
@@ -101,17 +125,15 @@ impl Coordinator {
                     benchmark: self.adaptation.benchmark(),
                 };
                 let remote = self.hub.remote::<Worker>(node, WORKER);
-                (node.clone(), remote.send(assign).deadline(ASSIGN_WITHIN).start())
+                (node.clone(), assign_to(remote, assign))
             })
             .collect();
         self.changes.joining = batch;
         let answers = async move {
             let mut answers = Vec::new();
             for (node, call) in calls {
-                let answer = match call.await {
-                    Ok(answer) => answer.map_err(|error| error.to_string()),
-                    Err(error) => Err(error.to_string()),
-                };
+                // One that panicked has no answer.
+                let answer = call.await.unwrap_or_else(|error| Err(error.to_string()));
                 answers.push((node, answer));
             }
             answers

@@ -3,6 +3,7 @@
 //!
 //! Must not know who decides that it does.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -26,13 +27,18 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// So many nodes keep a checkpoint, of as many clusters if there are.
 const KEEPERS: usize = 2;
-/// A checkpoint that a node has not taken in after this time is overtaken by a later one.
+/// A node that has not taken a checkpoint in after this time is slow: later ones go to others.
 const KEEP_WITHIN: Duration = Duration::from_secs(60);
+/// How long its answer is waited for all the same: until then it gets no other, for what is under way cannot be called back.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3600);
 
 /// Checkpoints of the root on their way to other nodes: one at a time, and only the newest waits.
 #[derive(Default)]
 pub(super) struct Checkpoints {
-    under_way: bool,
+    /// Who has been sent one and has not answered, and when it was sent.
+    under_way: BTreeMap<NodeId, Instant>,
+    /// Clusters in which the last one took too long.
+    slow: BTreeSet<ClusterId>,
     waiting: Option<KeptRoot>,
     /// The newest, and when it came; or the one that the root went on from.
     last: Option<(KeptRoot, Instant)>,
@@ -93,44 +99,62 @@ impl Handler<Checkpointed> for Coordinator {
 impl Coordinator {
     fn send_checkpoint(&mut self, ctx: &mut Context<Self>) {
         let runs = matches!(self.phase, Phase::Running | Phase::HandingOver);
-        if self.checkpoints.under_way || !runs {
+        let now = Instant::now();
+        let is_slow = |sent: &Instant| now.saturating_duration_since(*sent) >= KEEP_WITHIN;
+        if !runs || !self.checkpoints.under_way.values().all(is_slow) {
             return;
         }
         let Some(kept) = self.checkpoints.waiting.take() else { return };
-        let job = self.spec.id;
-        let calls: Vec<_> = self
-            .keepers()
-            .into_iter()
-            .map(|node| {
-                let remote = self.hub.remote::<Worker>(&node, WORKER);
-                let keep = KeepRoot { job, kept: kept.clone() };
-                (node, remote.send(keep).deadline(KEEP_WITHIN).start())
-            })
-            .collect();
-        self.checkpoints.under_way = true;
-        let kept = async move {
-            for (node, call) in calls {
-                if let Err(error) = call.await {
+        for node in self.keepers() {
+            let remote = self.hub.remote::<Worker>(&node, WORKER);
+            let keep = KeepRoot { job: self.spec.id, kept: kept.clone() };
+            let call = remote.send(keep).deadline(GIVE_UP_AFTER).start();
+            self.checkpoints.under_way.insert(node.clone(), now);
+            ctx.spawn(call.into_actor(self).map(move |answer, coordinator, ctx| {
+                if let Err(error) = answer {
                     tracing::info!(%node, %error, "a checkpoint was not kept");
                 }
-            }
-        };
-        ctx.spawn(kept.into_actor(self).map(|(), coordinator, ctx| {
-            coordinator.checkpoints.under_way = false;
-            coordinator.send_checkpoint(ctx);
-        }));
+                coordinator.checkpoint_answered(&node, ctx);
+            }));
+        }
+        ctx.run_later(KEEP_WITHIN, |coordinator, ctx| coordinator.send_checkpoint(ctx));
     }
 
-    /// Who keeps checkpoints: nodes of other clusters, one of each, and then any.
+    fn checkpoint_answered(&mut self, node: &NodeId, ctx: &mut Context<Self>) {
+        let Some(sent) = self.checkpoints.under_way.remove(node) else { return };
+        if let Some(cluster) = self.view.cluster_of(node) {
+            match sent.elapsed() >= KEEP_WITHIN {
+                true => self.checkpoints.slow.insert(cluster.clone()),
+                false => self.checkpoints.slow.remove(cluster),
+            };
+        }
+        self.send_checkpoint(ctx);
+    }
+
+    /// Who keeps checkpoints: nodes of other clusters, one of each, and then any; those of slow clusters last, and none that has
+    /// one on its way.
     fn keepers(&self) -> Vec<NodeId> {
+        let Checkpoints { under_way, slow, .. } = &self.checkpoints;
         let view = &self.view;
-        let stays = |node: &NodeId| view.coordinator.as_ref() != Some(node) && view.stays(node);
         let home = view.coordinator.as_ref().and_then(|node| view.cluster_of(node));
-        let others = view.cluster_coordinators.iter().filter(|(cluster, _)| Some(*cluster) != home);
-        let mut keepers: Vec<NodeId> =
-            others.map(|(_, node)| node.clone()).filter(stays).take(KEEPERS).collect();
-        for node in view.members.keys().filter(|node| stays(node)) {
-            if keepers.len() < KEEPERS && !keepers.contains(node) {
+        let far = view.cluster_coordinators.iter().filter(|(cluster, _)| Some(*cluster) != home);
+        let far = far.map(|(_, node)| node);
+        let is_slow = |node: &NodeId| {
+            let cluster = view.cluster_of(node);
+            // A cluster that has one on its way for so long is slow before it has answered.
+            cluster.is_some_and(|cluster| {
+                slow.contains(cluster)
+                    || under_way.keys().any(|other| view.cluster_of(other) == Some(cluster))
+            })
+        };
+        let (last, first): (Vec<_>, Vec<_>) =
+            far.chain(view.members.keys()).partition(|node| is_slow(node));
+        let mut keepers = Vec::<NodeId>::new();
+        for node in first.into_iter().chain(last) {
+            let takes = view.coordinator.as_ref() != Some(node)
+                && view.stays(node)
+                && !under_way.contains_key(node);
+            if takes && keepers.len() < KEEPERS && !keepers.contains(node) {
                 keepers.push(node.clone());
             }
         }

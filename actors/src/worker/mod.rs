@@ -171,6 +171,12 @@ impl Worker {
         self.net.me().node.clone()
     }
 
+    /// Whether this is a job's second word: the first one's answer was lost.
+    fn is_known(&self, assign: &Assign) -> bool {
+        let of = |running: &Running| (running.spec.id, running.spec.epoch);
+        self.running.as_ref().is_some_and(|it| of(it) == (assign.spec.id, assign.spec.epoch))
+    }
+
     fn check(&self, assign: &Assign) -> Result<(), AssignError> {
         let node = self.me();
         if let Some(running) = &self.running {
@@ -520,6 +526,15 @@ impl Worker {
     }
 
     /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
+    /// The node coordinates its cluster no more: nobody hears it, and it would take all others for dead.
+    fn retire(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        if let Some(former) = running.cluster.take() {
+            self.hub.unpublish(&cluster_coordinator_name(running.spec.id));
+            former.do_send(Retire);
+        }
+    }
+
     fn leave(&mut self, ctx: &mut Context<Self>) -> impl Future<Output = ()> + 'static + use<> {
         let running = self.running.take();
         if let Some(running) = &running {
@@ -568,6 +583,11 @@ impl Handler<Assign> for Worker {
 
     fn handle(&mut self, assign: Assign, ctx: &mut Context<Self>) -> Self::Result {
         let job = assign.spec.id;
+        if self.is_known(&assign) {
+            let view = assign.view;
+            self.handle(NewView { job, view }, ctx);
+            return Ok(());
+        }
         self.take_part(assign, ctx)?;
         let me = self.net.me();
         self.recorder.record(Event::NodeJoined {
@@ -703,6 +723,7 @@ impl Handler<Release> for Worker {
     fn handle(&mut self, message: Release, ctx: &mut Context<Self>) -> Self::Result {
         let mut left = None;
         if self.running.as_ref().is_some_and(|running| running.spec.id == message.job) {
+            self.retire();
             left = Some(self.leave(ctx));
         }
         Box::pin(async move {
@@ -718,6 +739,7 @@ impl Handler<Shutdown> for Worker {
 
     fn handle(&mut self, message: Shutdown, ctx: &mut Context<Self>) -> Self::Result {
         self.stop_measuring();
+        self.retire();
         let left = self.leave(ctx);
         let tell = self.config.on_shutdown.clone();
         Box::pin(async move {

@@ -275,7 +275,7 @@ impl Default for ShareConfig {
             grace_wide: Duration::from_millis(150),
             stall: Duration::from_secs(2),
             stall_wide: Duration::from_secs(10),
-            min_rate: 256 << 10,
+            min_rate: 32 << 10,
             rounds: 4,
             backoff: Duration::from_millis(500),
             merge_local: Duration::from_millis(1),

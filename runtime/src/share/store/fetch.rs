@@ -16,8 +16,9 @@ use crate::share::cell::{Cell, Held};
 use crate::share::message::{Fetch, Message, Miss};
 use crate::share::{Need, Version};
 
-/// Answers "it is coming" without a piece of it in between, after which a holder is given up.
-const COMINGS_MAX: u32 = 20;
+/// Answers "it is coming" without a piece of it in between, after which a holder is given up. Over a slow link that is full of
+/// other things the first piece takes minutes, and all who then ask elsewhere fill it more.
+const COMINGS_MAX: u32 = 100;
 
 /// Versions wanted on behalf of others at most; more are answered with a miss.
 const PROXIED_MAX: usize = 1024;
@@ -43,7 +44,10 @@ pub(super) struct Want {
     /// Who has been asked in this round.
     asked: BTreeSet<NodeId>,
     last: Option<NodeId>,
+    /// Rounds in which nobody knew anything of it.
     round: u32,
+    /// Somebody did in this round: it is late, not lost.
+    hope: bool,
     comings: u32,
 }
 
@@ -57,6 +61,7 @@ impl Want {
             asked: BTreeSet::new(),
             last: None,
             round: 0,
+            hope: false,
             comings: 0,
         }
     }
@@ -153,6 +158,7 @@ impl Store {
         for want in self.wants.range_mut((slot, version)..=(slot, last)).map(|(_, want)| want) {
             want.due = want.due.max(due);
             want.comings = 0;
+            want.hope = true;
         }
     }
 
@@ -253,6 +259,7 @@ impl Store {
             return;
         }
         want.comings += 1;
+        want.hope = miss.coming;
         if miss.coming && want.comings <= COMINGS_MAX {
             want.asked.remove(from);
             want.due = now + stall;
@@ -357,7 +364,7 @@ impl Store {
         }
         want.asked.clear();
         want.comings = 0;
-        want.round += u32::from(counts);
+        want.round += u32::from(counts && !std::mem::take(&mut want.hope));
         if want.round < rounds.max(1) {
             want.due = now + pause * (1 << want.round.saturating_sub(1).min(10));
         } else {
