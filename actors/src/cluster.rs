@@ -550,8 +550,10 @@ impl Actor for ClusterCoordinator {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let period = self.spec.params.period();
-        ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
+        let (period, lag) = (self.spec.params.period(), self.spec.params.lag());
+        ctx.run_later(lag, move |_, ctx| {
+            ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
+        });
         self.watch_members();
         ctx.run_interval(Patience::CLUSTER.every, |coordinator, ctx| {
             coordinator.look_after_members(ctx);

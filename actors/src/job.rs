@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use springtide_runtime::config::AdaptationSection;
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
 use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, Histograms, Statistics};
@@ -62,6 +63,26 @@ impl JobParams {
     /// The statistics period: at least 0.1 s, whatever was asked.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms.max(100))
+    }
+
+    /// How long after its workers' a cluster's period ends, so that what they report is in it; the job's ends as long after that.
+    pub fn lag(&self) -> Duration {
+        (self.period() / 10).min(Duration::from_secs(1))
+    }
+
+    /// Sets how often statistics are sent: the policy goes by the same period.
+    pub fn set_period(&mut self, period: Duration) {
+        self.period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+        self.settings.period_s = self.period_ms as f64 / 1e3;
+    }
+
+    /// Sets how the job's nodes follow what it can use, but for the period.
+    pub fn adapt(&mut self, section: &AdaptationSection) {
+        self.min_nodes = section.min_nodes.get();
+        self.max_nodes = section.max_nodes.map(|nodes| nodes.get());
+        self.mode = section.mode.into();
+        let period_s = self.settings.period_s;
+        self.settings = Settings { period_s, ..Settings::from(section) };
     }
 
     /// Fewest nodes that the job may have.

@@ -329,7 +329,7 @@ impl Coordinator {
         let sentences: Vec<String> = why.iter().map(ToString::to_string).collect();
         match serde_json::to_value(&logged) {
             Ok(inputs) => self.recorder.record(Event::Decision {
-                decision: "adapt".to_owned(),
+                decision: policy::ADAPT.to_owned(),
                 why: sentences.join("; "),
                 inputs,
             }),

@@ -597,8 +597,10 @@ impl Actor for Coordinator {
         });
         ctx.run_interval(ADVANCE_EVERY, |coordinator, ctx| coordinator.tell_advance(ctx));
         if self.adapts() {
-            let period = self.spec.params.period();
-            ctx.run_interval(period, |coordinator, ctx| coordinator.end_period(ctx));
+            let (period, lag) = (self.spec.params.period(), 2 * self.spec.params.lag());
+            ctx.run_later(lag, move |_, ctx| {
+                ctx.run_interval(period, |coordinator, ctx| coordinator.end_period(ctx));
+            });
         }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
             if coordinator.phase == Phase::Joining {

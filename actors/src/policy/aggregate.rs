@@ -42,7 +42,7 @@ impl Agreed {
             weights: memory.weights,
             max_speed: memory.max_speed,
             named: settings.named,
-            grace: settings.grace,
+            grace: settings.grace(),
             stale: settings.stale,
             nonsense_factor: settings.nonsense_factor,
         }

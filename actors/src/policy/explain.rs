@@ -23,6 +23,9 @@ pub struct Inputs {
     pub settings: Settings,
 }
 
+/// What decisions of the policy are called in the log.
+pub const ADAPT: &str = "adapt";
+
 /// A decision as it was logged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Logged {

@@ -140,5 +140,5 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
         prediction,
     });
     turn.prediction = Some(prediction);
-    turn.memory.cool_until = turn.memory.tick + u64::from(settings.cool_down);
+    turn.memory.cool_until = turn.memory.tick + u64::from(settings.settling(settings.cool_down));
 }

@@ -103,7 +103,7 @@ use std::collections::BTreeSet;
 
 pub use aggregate::{Agreed, ClusterAggregate, Named, Overall, Uplink};
 pub use decision::{Action, Cause, Decision, Flag, Prediction, Request};
-pub use explain::{Divergence, Inputs, Logged, action, replay, tell, tell_node};
+pub use explain::{ADAPT, Divergence, Inputs, Logged, action, replay, tell, tell_node};
 pub use memory::{
     Aim, Capacity, Limit, MOST_PAROLE, Measured, Memory, Migration, Parole, Refill, Requirements,
     RootMove, Subject, Term, Trial,
@@ -201,7 +201,8 @@ fn choose(turn: &mut Turn<'_>) {
         let periods = turn.memory.cool_until - turn.memory.tick + 1;
         return turn.say(Reason::CoolDown { periods });
     }
-    let near = f64::from(turn.settings.near_end) * turn.snapshot.period_s;
+    let near = f64::from(turn.settings.near_end);
+    let near = (near * turn.snapshot.period_s).min(turn.settings.settle_s);
     if let Some(remaining_s) = turn.snapshot.remaining_s().filter(|&left| left < near) {
         return turn.say(Reason::NearEnd { remaining_s });
     }

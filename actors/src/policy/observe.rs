@@ -44,7 +44,7 @@ pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
     let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
     let periods = match (lost, silent) {
-        (true, _) => u64::from(turn.settings.cool_down),
+        (true, _) => u64::from(turn.settings.settling(turn.settings.cool_down)),
         (false, true) => 0,
         (false, false) => return,
     };
@@ -119,7 +119,8 @@ fn releases(turn: &mut Turn<'_>) {
     };
     let back = turn.memory.parole.iter().find_map(|entry| {
         let Subject::Cluster(cluster) = &entry.who else { return None };
-        let settled = turn.memory.tick > entry.tick + u64::from(settings.cool_down);
+        let settled =
+            turn.memory.tick > entry.tick + u64::from(settings.settling(settings.cool_down));
         let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving == 0)?;
         let well = c.mean_inter()? < settings.node_threshold;
         let has = turn.snapshot.uplink(cluster).filter(|&has| well && has < needed)?;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::config::{AdaptationSection, WeightsSection};
 
 /// Coefficients of the badness formula: `alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster`.
 ///
@@ -57,6 +58,9 @@ pub struct Settings {
     pub grace: u32,
     /// Periods for which a last report stands in for a missing one.
     pub stale: u32,
+    /// So many seconds are enough for things to settle: of `cool_down`, `check_periods`, `grace` and `near_end` no more
+    /// periods are waited for than these take.
+    pub settle_s: f64,
     /// No change of size if the job is estimated to end within so many periods.
     pub near_end: u32,
     /// Workers that a cluster names as its worst.
@@ -109,6 +113,7 @@ impl Default for Settings {
             cool_down: 2,
             grace: 2,
             stale: 3,
+            settle_s: 20.0,
             near_end: 2,
             named: 16,
             refill: true,
@@ -221,7 +226,58 @@ impl fmt::Display for Contradictions {
     }
 }
 
+impl From<&AdaptationSection> for Settings {
+    /// But for the period, which stands elsewhere. Every field is named, so that none is forgotten.
+    fn from(section: &AdaptationSection) -> Self {
+        let WeightsSection { alpha, beta, gamma } = section.weights;
+        Self {
+            e_min: section.e_min,
+            e_max: section.e_max,
+            weights: Weights { alpha, beta, gamma },
+            cluster_threshold: section.cluster_threshold,
+            cluster_exceptional: section.cluster_exceptional,
+            node_threshold: section.node_threshold,
+            slow_below: section.slow_below,
+            period_s: Self::default().period_s,
+            most_growth: section.most_growth,
+            most_shrink: section.most_shrink,
+            bad_periods: section.bad_periods.get(),
+            cool_down: section.cool_down.get(),
+            grace: section.grace.get(),
+            stale: section.stale.get(),
+            settle_s: section.settle_s,
+            near_end: section.near_end.get(),
+            named: section.named.get(),
+            refill: section.refill,
+            migrate: section.migrate,
+            migrate_factor: section.migrate_factor,
+            move_cost_s: section.move_cost_s,
+            migrate_margin: section.migrate_margin,
+            parole_s: section.parole_s,
+            parole_cap_s: section.parole_cap_s,
+            better_factor: section.better_factor,
+            weight_bound: section.weight_bound,
+            weight_step: section.weight_step,
+            request_patience: section.request_patience.get(),
+            check_periods: section.check_periods.get(),
+            check_patience: section.check_patience.get(),
+            nonsense_factor: section.nonsense_factor,
+        }
+    }
+}
+
 impl Settings {
+    /// Of so many periods of waiting for an effect, as many as are needed: where a period is long, one is enough.
+    pub fn settling(&self, periods: u32) -> u32 {
+        // Saturates; what is no number was refused.
+        periods.min((self.settle_s / self.period_s).ceil() as u32)
+    }
+
+    /// The periods of grace: where a period is long, its first moments make no difference to it, and there are none.
+    pub fn grace(&self) -> u32 {
+        self.grace.min((self.settle_s / self.period_s) as u32)
+    }
+
     /// The middle of the band: what a change of size aims at.
     pub fn target(&self) -> f64 {
         f64::midpoint(self.e_min, self.e_max)
@@ -264,6 +320,7 @@ impl Settings {
         range("parole_cap_s", self.parole_cap_s, self.parole_cap_s >= 0.0, "0 or more");
         range("better_factor", self.better_factor, self.better_factor >= 1.0, "at least 1");
         range("weight_bound", self.weight_bound, self.weight_bound >= 1.0, "at least 1");
+        range("settle_s", self.settle_s, self.settle_s >= 0.0, "0 or more");
         range("weight_step", self.weight_step, self.weight_step >= 1.0, "at least 1");
         let patience = self.request_patience;
         range("request_patience", patience.into(), patience >= 1, "at least 1");

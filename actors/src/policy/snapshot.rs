@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::config;
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 
 use super::aggregate::ClusterAggregate;
@@ -19,6 +20,16 @@ pub enum Mode {
     /// All of it.
     #[default]
     Adaptive,
+}
+
+impl From<config::Mode> for Mode {
+    fn from(mode: config::Mode) -> Self {
+        match mode {
+            config::Mode::Static => Self::Static,
+            config::Mode::Monitor => Self::Monitor,
+            config::Mode::Adaptive => Self::Adaptive,
+        }
+    }
 }
 
 /// Where the job's root is.

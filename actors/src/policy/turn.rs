@@ -132,7 +132,8 @@ impl<'a> Turn<'a> {
         if let Some(old) = self.memory.trial.replace(trial) {
             self.say(Reason::Unjudged { aim: old.aim, overtaken: true });
         }
-        self.memory.cool_until = self.memory.tick + u64::from(self.settings.cool_down);
+        self.memory.cool_until =
+            self.memory.tick + u64::from(self.settings.settling(self.settings.cool_down));
     }
 
     /// A trial that begins now.

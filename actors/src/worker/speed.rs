@@ -1,5 +1,10 @@
 //! The benchmark on a node that serves no job. Must not know what its speed is used for.
 
+use springtide_runtime::meter::BenchmarkRun;
+use springtide_runtime::work::Seam;
+use springtide_runtime::work::bench::BenchmarkError;
+use tokio::sync::oneshot;
+
 use super::*;
 
 impl Handler<MeasureSpeed> for Worker {
@@ -10,7 +15,6 @@ impl Handler<MeasureSpeed> for Worker {
         let refused = match &self.running {
             Some(running) => Some(format!("it works for {}", running.spec.id)),
             None if self.measuring.is_some() => Some("another benchmark runs".to_owned()),
-            None if !(self.config.seam)().is_real() => Some("its time is virtual".to_owned()),
             None => None,
         };
         if let Some(why) = refused {
@@ -20,18 +24,66 @@ impl Handler<MeasureSpeed> for Worker {
         self.measuring = Some(stop.clone());
         let (registry, threads, stopped) =
             (self.registry.clone(), self.config.threads, stop.clone());
-        let measured = tokio::task::spawn_blocking(move || {
-            measure(&registry, &message.spec, threads, || stopped.load(Ordering::Relaxed))
-        });
-        let then =
-            move |answer: Result<_, tokio::task::JoinError>, worker: &mut Self, _: &mut _| {
-                if worker.measuring.as_ref().is_some_and(|current| Arc::ptr_eq(current, &stop)) {
-                    worker.measuring = None;
-                }
-                answer.unwrap_or_else(|error| Err(format!("the benchmark panicked: {error}")))
-            };
-        Box::pin(measured.into_actor(self).map(then))
+        let is_stopped = move || stopped.load(Ordering::Relaxed);
+        let seam = (self.config.seam)();
+        let (tell, told) = oneshot::channel();
+        let spec = message.spec;
+        // Nobody may be waiting any more.
+        let started = if seam.is_real() {
+            tokio::task::spawn_blocking(move || {
+                drop(tell.send(measure(&registry, &spec, threads, is_stopped)));
+            });
+            Ok(())
+        } else {
+            let here = seam.clone();
+            let run =
+                move || drop(tell.send(modelled(&registry, &spec, threads, &here, is_stopped)));
+            seam.start(0, "benchmark".to_owned(), STACK, Box::new(run))
+        };
+        if let Err(error) = started {
+            tracing::warn!(%error, "a benchmark has no thread");
+        }
+        let then = move |answer: Result<_, _>, worker: &mut Self, _: &mut _| {
+            if worker.measuring.as_ref().is_some_and(|current| Arc::ptr_eq(current, &stop)) {
+                worker.measuring = None;
+            }
+            answer.unwrap_or_else(|_| Err("the benchmark panicked".to_owned()))
+        };
+        Box::pin(told.into_actor(self).map(then))
     }
+}
+
+/// Of a benchmark's thread in virtual time.
+const STACK: usize = 1 << 20;
+
+/// Runs a benchmark in virtual time, on one of this seam's threads: all of them are alike, and none is in another's way.
+fn modelled(
+    registry: &Arc<Registry>,
+    spec: &BenchmarkSpec,
+    threads: u32,
+    seam: &Arc<dyn Seam>,
+    stop: impl Fn() -> bool,
+) -> Result<Measurement, String> {
+    let goal = goal(USUAL_QUOTA_PERIOD);
+    let run = bench::run_here(registry, spec, goal, (seam, STACK), &stop);
+    let one = told(run, &stop)?;
+    Ok(Measurement { speed: one.speed * f64::from(threads.max(1)), ..one })
+}
+
+fn goal(stretch: Duration) -> BenchmarkGoal {
+    let at_least = stretch.saturating_mul(BenchmarkSettings::default().quota_periods);
+    BenchmarkGoal { at_least, at_most: at_least.max(MEASURE_AT_MOST), stretch }
+}
+
+fn told(
+    run: Result<BenchmarkRun, BenchmarkError>,
+    stop: impl Fn() -> bool,
+) -> Result<Measurement, String> {
+    let run = run.map_err(|error| error.to_string())?;
+    if stop() {
+        return Err("it was stopped, for the node is needed".to_owned());
+    }
+    run.measurement().ok_or_else(|| "nothing was repeated".to_owned())
 }
 
 /// Runs a benchmark for as long as it takes to see the quota's effect, on all threads; blocks.
@@ -43,13 +95,5 @@ fn measure(
 ) -> Result<Measurement, String> {
     let quota = Probe::new().sample(Instant::now()).quota;
     let stretch = quota.map_or(USUAL_QUOTA_PERIOD, |quota| quota.period);
-    let at_least = stretch.saturating_mul(BenchmarkSettings::default().quota_periods);
-    let at_most = at_least.max(MEASURE_AT_MOST);
-    let goal = BenchmarkGoal { at_least, at_most, stretch };
-    let run =
-        bench::run(registry, spec, threads, goal, &stop).map_err(|error| error.to_string())?;
-    if stop() {
-        return Err("it was stopped, for the node is needed".to_owned());
-    }
-    run.measurement().ok_or_else(|| "nothing was repeated".to_owned())
+    told(bench::run(registry, spec, threads, goal(stretch), &stop), &stop)
 }

@@ -4,13 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use springtide_actors::job::{JobParams, StealMode};
-use springtide_actors::policy::{self, Frame, Settings, Weights};
+use springtide_actors::policy::Frame;
 use springtide_runtime::config::{
-    AdaptationSection, Congestion, GridConfig, LinkSection, Mode, NetSection, NodeConfig, Steal,
-    WeightsSection, WorkSection,
+    Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Steal, WorkSection,
 };
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
@@ -102,23 +100,9 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
 /// How jobs are run.
 pub fn job_params(config: &GridConfig) -> JobParams {
     let mut params = work_params(&config.work);
-    let adaptation = &config.adaptation;
-    params.min_nodes = adaptation.min_nodes.get();
-    params.max_nodes = adaptation.max_nodes.map(|nodes| nodes.get());
-    params.mode = match adaptation.mode {
-        Mode::Static => policy::Mode::Static,
-        Mode::Monitor => policy::Mode::Monitor,
-        Mode::Adaptive => policy::Mode::Adaptive,
-    };
-    params.settings = settings(adaptation);
-    set_period(&mut params, config.stats.period.get());
+    params.adapt(&config.adaptation);
+    params.set_period(config.stats.period.get());
     params
-}
-
-/// Sets how often statistics are sent: the policy goes by the same period.
-pub fn set_period(params: &mut JobParams, period: Duration) {
-    params.period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
-    params.settings.period_s = params.period_ms as f64 / 1e3;
 }
 
 fn work_params(work: &WorkSection) -> JobParams {
@@ -136,43 +120,6 @@ fn work_params(work: &WorkSection) -> JobParams {
     }
 }
 
-/// What the policy goes by, but for its period. Every field is named, so that none is forgotten.
-fn settings(section: &AdaptationSection) -> Settings {
-    let WeightsSection { alpha, beta, gamma } = section.weights;
-    Settings {
-        e_min: section.e_min,
-        e_max: section.e_max,
-        weights: Weights { alpha, beta, gamma },
-        cluster_threshold: section.cluster_threshold,
-        cluster_exceptional: section.cluster_exceptional,
-        node_threshold: section.node_threshold,
-        slow_below: section.slow_below,
-        period_s: Settings::default().period_s,
-        most_growth: section.most_growth,
-        most_shrink: section.most_shrink,
-        bad_periods: section.bad_periods.get(),
-        cool_down: section.cool_down.get(),
-        grace: section.grace.get(),
-        stale: section.stale.get(),
-        near_end: section.near_end.get(),
-        named: section.named.get(),
-        refill: section.refill,
-        migrate: section.migrate,
-        migrate_factor: section.migrate_factor,
-        move_cost_s: section.move_cost_s,
-        migrate_margin: section.migrate_margin,
-        parole_s: section.parole_s,
-        parole_cap_s: section.parole_cap_s,
-        better_factor: section.better_factor,
-        weight_bound: section.weight_bound,
-        weight_step: section.weight_step,
-        request_patience: section.request_patience.get(),
-        check_periods: section.check_periods.get(),
-        check_patience: section.check_patience.get(),
-        nonsense_factor: section.nonsense_factor,
-    }
-}
-
 /// The config's nodes.
 fn existing(config: &GridConfig) -> u32 {
     config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
@@ -186,6 +133,41 @@ pub fn check_adaptation(config: &GridConfig, params: &JobParams) -> Result<(), F
     check_start(config, params, None).map(drop)
 }
 
+/// Whether what a job is adapted by makes sense together, on clusters of so many nodes.
+///
+/// # Errors
+/// All contradictions at once.
+pub fn check_settings(
+    params: &JobParams,
+    clusters: impl Iterator<Item = u32>,
+) -> Result<(), Failed> {
+    refuse(&contradictions(params, clusters.fold(0, u32::saturating_add)))
+}
+
+fn contradictions(params: &JobParams, existing: u32) -> Vec<String> {
+    let frame = Frame {
+        min_nodes: params.min_nodes,
+        max_nodes: params.max_nodes,
+        existing_nodes: Some(existing),
+        // Known to the job alone; its coordinator sees to it.
+        benchmark_s: None,
+    };
+    match params.settings.validate(&frame) {
+        Ok(()) => Vec::new(),
+        Err(found) => found.0.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn refuse(wrong: &[String]) -> Result<(), Failed> {
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let wrong = wrong.join("\n  ");
+    Err(Failed::usage(format!(
+        "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  {wrong}"
+    )))
+}
+
 /// As [`check_adaptation`], with the nodes on which the job begins: returns how many of which cluster. `None`: the
 /// scheduler takes what the job may have.
 ///
@@ -197,24 +179,9 @@ pub fn check_start(
     start: Option<Shape>,
 ) -> Result<Option<BTreeMap<ClusterId, u32>>, Failed> {
     let existing = existing(config);
-    let frame = Frame {
-        min_nodes: params.min_nodes,
-        max_nodes: params.max_nodes,
-        existing_nodes: Some(existing),
-        // Known to the job alone; its coordinator sees to it.
-        benchmark_s: None,
-    };
-    let mut wrong = match params.settings.validate(&frame) {
-        Ok(()) => Vec::new(),
-        Err(found) => found.0.iter().map(ToString::to_string).collect(),
-    };
+    let mut wrong = contradictions(params, existing);
     let asked = start.and_then(|start| begins(config, params, start, &mut wrong));
-    if !wrong.is_empty() {
-        let wrong = wrong.join("\n  ");
-        return Err(Failed::usage(format!(
-            "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  {wrong}"
-        )));
-    }
+    refuse(&wrong)?;
     let most = params.max_nodes.unwrap_or(u32::MAX);
     let all = || config.cluster.iter().map(|c| (ClusterId::from(c.name.as_str()), c.nodes.get()));
     Ok(asked.or_else(|| (existing <= most).then(|| all().collect())))
@@ -268,6 +235,8 @@ pub async fn resolve(at: &springtide_runtime::config::HostPort) -> Result<Socket
 #[cfg(test)]
 mod tests {
     use springtide_runtime::config::{Sources, load};
+
+    use springtide_actors::policy::Settings;
 
     use super::*;
 

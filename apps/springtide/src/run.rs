@@ -176,7 +176,7 @@ fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
         params.seed = seed;
     }
     if let Some(period) = args.period {
-        netconf::set_period(&mut params, period);
+        params.set_period(period);
     }
     params
 }

@@ -10,14 +10,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use springtide_actors::policy::Logged;
+use springtide_actors::policy::{ADAPT, Logged};
 use springtide_runtime::event::{Event, ReadLog, Record, RunDir, read};
 use springtide_runtime::id::{ClusterId, NodeId};
 
 use crate::exit::Failed;
 
-/// What decisions of the policy are called in the log.
-pub const ADAPT: &str = "adapt";
 /// Lives numbered from here on are numbered by microseconds since 1970.
 const BY_CLOCK: u64 = 1_000_000_000_000_000;
 

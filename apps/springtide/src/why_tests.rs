@@ -89,7 +89,7 @@ impl Made {
         self.memory = memory;
         let why = "efficiency".to_owned();
         let inputs = serde_json::to_value(Logged { inputs, decision }).unwrap();
-        let decision = crate::runlog::ADAPT.to_owned();
+        let decision = springtide_actors::policy::ADAPT.to_owned();
         self.tell("ams-1", 0, at_s, Event::Decision { decision, why, inputs })
     }
 

@@ -184,6 +184,9 @@ section! {
         grace: Whole<0, 1_000_000> = Is("2");
         /// Periods for which a node's last report stands in for a missing one.
         stale: Whole<0, 1_000_000> = Is("3");
+        /// So many seconds are enough for things to settle: of `cool_down`, `check_periods`, `grace` and `near_end` no more
+        /// periods are waited for than these take.
+        settle_s: f64 = Is("20.0");
         /// No change if the job is estimated to end within so many periods.
         near_end: Whole<0, 1_000_000> = Is("2");
         /// Nodes that a cluster names as its worst.

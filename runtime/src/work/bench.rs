@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::checkpoint::Checkpoint;
 use super::context::Context;
-use super::pool::PoolConfig;
+use super::pool::{Pool, PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
 use super::solo;
 use super::task::{Failure, Outcome, Stop};
@@ -32,6 +32,9 @@ pub enum BenchmarkError {
     /// Its tasks do not serialise.
     #[error("the benchmark's tasks do not serialise: {0}")]
     Encode(#[from] wire::WireError),
+    /// Nothing can be measured.
+    #[error("the benchmark takes no time")]
+    Timeless,
     /// The system gave no thread.
     #[error("the benchmark's threads could not be started: {0}")]
     Threads(std::io::Error),
@@ -89,6 +92,36 @@ pub fn run(
     match state.into_inner().unwrap_or_else(PoisonError::into_inner) {
         (_, Some(error)) => Err(error),
         (measured, None) => Ok(measured),
+    }
+}
+
+/// As [`run`], on the calling thread alone, which is one of this seam's and has a stack of this size.
+///
+/// # Errors
+/// As [`run`]'s; or if it takes no time, which in virtual time it may.
+pub fn run_here(
+    registry: &Arc<Registry>,
+    spec: &BenchmarkSpec,
+    goal: BenchmarkGoal,
+    (seam, stack_bytes): (&Arc<dyn Seam>, usize),
+    stop: impl Fn() -> bool,
+) -> Result<BenchmarkRun, BenchmarkError> {
+    let (entry, body) = prepare(registry, spec)?;
+    let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
+    let mut measured = BenchmarkRun::new(goal, spec.units(), 1, Instant::now());
+    loop {
+        let began = Instant::now();
+        let host = Arc::new(solo::Alone::new(registry.clone(), |_| {}));
+        let job = (&entry, body.clone());
+        Pool::run_alone(&config, registry.clone(), seam.clone(), host, job, |_| {})
+            .map_err(solo::into_failure)?;
+        let took = began.elapsed();
+        if took.is_zero() {
+            return Err(BenchmarkError::Timeless);
+        }
+        if !measured.repeated(0, took, Instant::now()) || stop() {
+            return Ok(measured);
+        }
     }
 }
 
