@@ -1,14 +1,24 @@
 //! Whole grids in virtual time, with all their actors.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::{JobParams, SCHEDULER};
-use springtide_actors::scheduler::{Drain, NodeState, Scheduler};
-use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::MemoryConfig;
-use springtide_runtime::work::Registry;
-use springtide_simulator::apps::Tree;
+use actix::prelude::*;
+use springtide_actors::cluster::Silent;
+use springtide_actors::job::{
+    Assign, AssignError, JobParams, JobSpec, Release, SCHEDULER, WORKER, cluster_coordinator_name,
+    coordinator_name,
+};
+use springtide_actors::policy::Mode;
+use springtide_actors::scheduler::{Drain, NodeState, NodeStatus, Scheduler};
+use springtide_actors::worker::Worker;
+use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_runtime::membership::{Member, View};
+use springtide_runtime::net::{Address, LinkProfile, MemoryConfig};
+use springtide_runtime::work::{Job, Registry, encode_job};
+use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::faults::{self, History};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
@@ -31,11 +41,23 @@ fn layout(clusters: &[u32], seed: u64) -> Layout {
 
 fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.job::<Tree>();
+    registry.job::<Model>();
     registry
 }
 
-const TREE: Tree = Tree { rounds: 6, leaves: 256, leaf_us: 100_000, result_bytes: 100 };
+const TREE: Model = Model {
+    shape: Shape::Even,
+    rounds: 6,
+    leaves: 256,
+    then: None,
+    work_us: 25_600_000,
+    spread: 500,
+    serial_us: 0,
+    each_us: 0,
+    state_bytes: 0,
+    result_bytes: 25_600,
+    checkpoint_bytes: 0,
+};
 
 fn params(seed: u64) -> JobParams {
     let mut params = JobParams { seed, period_ms: 2000, ..JobParams::default() };
@@ -244,4 +266,108 @@ fn jobs_survive_fault_histories() {
     met.iter().for_each(|(what, times)| println!("{times:9} {what}"));
     let replay = "SPRINGTIDE_HISTORIES=1 SPRINGTIDE_HISTORIES_SEED=<one of them> replays it";
     assert!(wrong.is_empty(), "{wrong:?}: {replay}");
+}
+
+/// Hears what a cluster's coordinator says of silent members.
+struct Ear(Rc<Cell<u32>>);
+
+impl Actor for Ear {
+    type Context = actix::Context<Self>;
+}
+
+impl Handler<Silent> for Ear {
+    type Result = ();
+
+    fn handle(&mut self, _: Silent, _: &mut Self::Context) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
+/// A node is told of a job twice, for nobody knows whether the first word arrived; and once it is released it says nothing of the
+/// members that it watched.
+#[test]
+fn a_node_may_be_told_of_a_job_twice_and_is_quiet_when_released() {
+    let layout = layout(&[3], 1);
+    simulate(|| async move {
+        let grid = Grid::start(&layout, registry()).await;
+        let head = &grid.head().endpoint;
+        let job = JobId(77);
+        let heard = Rc::new(Cell::new(0));
+        let ear = Ear(heard.clone()).start();
+        head.hub.publish(&coordinator_name(job), ear).accepts::<Silent>();
+        let status = grid.head().status().await;
+        let member = |node: &NodeStatus| Member {
+            incarnation: node.incarnation.expect("it is registered"),
+            cluster: "c0".into(),
+            address: Address::Memory,
+            threads: 1,
+            leaving: false,
+        };
+        let nodes = &status.sites[&ClusterId::from("c0")].nodes;
+        let members = nodes.iter().map(|node| (node.node.clone(), member(node))).collect();
+        let me = head.net.me().node.clone();
+        let view = View {
+            epoch: Epoch(1),
+            version: 1,
+            members,
+            coordinator: Some(me.clone()),
+            cluster_coordinators: BTreeMap::from([("c0".into(), "c0-1".into())]),
+        };
+        let assign = |id| Assign {
+            spec: JobSpec {
+                id,
+                epoch: Epoch(1),
+                name: Model::NAME.to_owned(),
+                body: encode_job(TREE).expect("it serialises"),
+                fingerprint: registry().fingerprint(),
+                params: params(1),
+            },
+            view: view.clone(),
+            client: head.net.contact(),
+            scheduler: head.net.contact(),
+            benchmark: None,
+        };
+        let worker = head.hub.remote::<Worker>(&"c0-1".into(), WORKER);
+        for _ in 0..2 {
+            assert_eq!(worker.send(assign(job)).await, Ok(Ok(())));
+        }
+        let other = worker.send(assign(JobId(78))).await;
+        assert!(matches!(other, Ok(Err(AssignError::Busy { job: JobId(77), .. }))), "{other:?}");
+        let name = cluster_coordinator_name(job);
+        assert_eq!(grid.machines().hosting(&name), ["c0-1".into()]);
+        assert_eq!(worker.send(Release { job }).await, Ok(()));
+        assert_eq!(grid.machines().hosting(&name), []);
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(heard.get(), 0, "it took members of a job that it had left for dead");
+    });
+}
+
+/// A state of a minute and checkpoints of five over the link of one cluster: they are late there and nowhere else.
+#[test]
+fn what_a_slow_link_takes_minutes_for_arrives_and_holds_nobody_else_up() {
+    let layout = layout(&[4, 4, 4], 1);
+    let job = Model {
+        rounds: 8,
+        work_us: 1_200_000_000,
+        state_bytes: 6_000_000,
+        checkpoint_bytes: 30_000_000,
+        ..TREE
+    };
+    let answer = job.answer();
+    let ended = simulate(|| async move {
+        let grid = Grid::start(&layout, registry()).await;
+        let slow = LinkProfile::default().rate(100_000);
+        grid.network().set_uplink(&"c2".into(), slow.clone());
+        grid.network().set_downlink(&"c2".into(), slow);
+        let mut params = params(1);
+        params.mode = Mode::Static;
+        let run = grid.submit(job, params, None).await.expect("it is taken");
+        run.ended(Duration::from_secs(7200)).await.expect("it ends")
+    });
+    let outcome = ended.ended.outcome.as_ref().expect("no failure");
+    assert_eq!(outcome.checksum, answer);
+    // They grow without end where checkpoints are sent faster than the link carries them.
+    for seconds in &ended.iterations {
+        assert!((100.0..140.0).contains(seconds), "{:?}", ended.iterations);
+    }
 }

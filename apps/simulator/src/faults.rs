@@ -17,7 +17,7 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::Registry;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::apps::Tree;
+use crate::apps::{Model, Shape};
 use crate::grid::{Ended, Grid, GridError, Layout, Place, simulate};
 use crate::machines::Machine;
 
@@ -81,7 +81,7 @@ pub struct History {
     /// The grid.
     pub layout: Layout,
     /// The job.
-    pub job: Tree,
+    pub job: Model,
     /// How it is run.
     pub params: JobParams,
     /// Times after the submission, in order.
@@ -129,11 +129,19 @@ impl History {
             seed,
             leave_within: Duration::from_secs(30),
         };
-        let job = Tree {
+        let leaves = draw.from(32, 160);
+        let job = Model {
+            shape: *draw.of(&[Shape::Even, Shape::Uneven]),
             rounds: draw.from(2, 6) as u32,
-            leaves: draw.from(32, 160) as u32,
-            leaf_us: draw.from(20_000, 150_000),
-            result_bytes: *draw.of(&[10, 1000, 50_000]),
+            leaves: leaves as u32,
+            work_us: leaves * draw.from(20_000, 150_000),
+            spread: 500,
+            serial_us: *draw.of(&[0, 200_000]),
+            each_us: 10_000,
+            state_bytes: *draw.of(&[0, 0, 1000, 200_000]),
+            result_bytes: *draw.of(&[1000, 100_000, 5_000_000]),
+            checkpoint_bytes: *draw.of(&[0, 100_000]),
+            ..Model::default()
         };
         let period_ms = draw.from(1000, 5000);
         let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
@@ -263,7 +271,7 @@ pub fn run(history: &History) -> Result<Told, Wrong> {
 
 async fn play(history: &History) -> Result<Told, Wrong> {
     let mut registry = Registry::new();
-    registry.job::<Tree>();
+    registry.job::<Model>();
     let grid = Grid::start(&history.layout, registry).await;
     let job = grid.submit(history.job.clone(), history.params.clone(), None).await?;
     let began = Instant::now();

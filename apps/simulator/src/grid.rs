@@ -21,7 +21,7 @@ use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{MemoryConfig, MemoryNet};
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::{Job, Registry, encode_job};
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::machines::{Machine, Machines};
@@ -103,6 +103,7 @@ pub struct Run<'a> {
     iterations: Vec<f64>,
     said: Vec<(Duration, String)>,
     records: Vec<Record>,
+    done: Option<watch::Sender<u64>>,
 }
 
 /// Runs this in virtual time, to its end: the clock stands while anything computes, and jumps when all wait.
@@ -207,6 +208,7 @@ impl Grid {
             iterations: Vec::new(),
             said: Vec::new(),
             records: Vec::new(),
+            done: None,
         })
     }
 
@@ -226,6 +228,12 @@ impl Run<'_> {
         &self.granted
     }
 
+    /// Tells how many iterations are done.
+    pub fn watched(mut self, done: watch::Sender<u64>) -> Self {
+        self.done = Some(done);
+        self
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -239,13 +247,18 @@ impl Run<'_> {
                 }
                 match news {
                     News::Ended(ended) => return Some(ended),
-                    News::Note(note) => note_down(
-                        *note,
-                        self.began.elapsed(),
-                        &mut self.iterations,
-                        &mut self.said,
-                        &mut self.records,
-                    ),
+                    News::Note(note) => {
+                        note_down(
+                            *note,
+                            self.began.elapsed(),
+                            &mut self.iterations,
+                            &mut self.said,
+                            &mut self.records,
+                        );
+                        if let Some(done) = &self.done {
+                            done.send_replace(self.iterations.len() as u64);
+                        }
+                    }
                 }
             }
             None

@@ -9,5 +9,8 @@ pub mod apps;
 pub mod faults;
 pub mod grid;
 pub mod machines;
+pub mod paper;
+pub mod scenario;
+pub mod shipped;
 
 pub use self::grid::{Ended, Grid, GridError, Layout, Place, Run, simulate};

@@ -21,12 +21,15 @@ use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
 use springtide_runtime::net::{Contact, MemoryNet};
+use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Pace, Registry, Seam, VirtualSeam};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// From the start of a process to its first word, as on a machine that has the program in memory.
 const START: Duration = Duration::from_millis(20);
+/// Lives are numbered by the microsecond of their start, as those of real processes; all grids begin at this one.
+pub(crate) const EPOCH_US: u64 = 1_600_000_000_000_000;
 /// How a process ends that is killed.
 const KILLED: &str = "signal: 9 (SIGKILL)";
 
@@ -52,7 +55,8 @@ struct Inner {
     down: RefCell<BTreeMap<NodeId, Option<Rc<Life>>>>,
     up: Notify,
     running: RefCell<BTreeMap<NodeId, Rc<Life>>>,
-    lives: Cell<u64>,
+    began: Instant,
+    last_life: Cell<u64>,
     recorders: RefCell<Vec<Recorder>>,
     leave_within: Duration,
 }
@@ -60,6 +64,7 @@ struct Inner {
 /// One process.
 struct Life {
     worker: Addr<Worker>,
+    hub: Arc<Hub>,
     ends: mpsc::UnboundedSender<End>,
     /// How it ended.
     ended: watch::Sender<Option<String>>,
@@ -95,7 +100,8 @@ impl Machines {
             down: RefCell::default(),
             up: Notify::new(),
             running: RefCell::default(),
-            lives: Cell::new(0),
+            began: Instant::now(),
+            last_life: Cell::new(0),
             recorders: RefCell::default(),
             leave_within,
         }))
@@ -140,6 +146,13 @@ impl Machines {
         self.0.running.borrow().keys().cloned().collect()
     }
 
+    /// Nodes on which an actor is published under this name.
+    pub fn hosting(&self, name: &str) -> Vec<NodeId> {
+        let running = self.0.running.borrow();
+        let hosts = running.iter().filter(|(_, life)| life.hub.publishes(name));
+        hosts.map(|(node, _)| node.clone()).collect()
+    }
+
     /// What was recorded since the last call, by all processes so far.
     pub fn drain(&self) -> Vec<springtide_runtime::event::Record> {
         self.0.recorders.borrow().iter().flat_map(Recorder::drain).collect()
@@ -167,11 +180,13 @@ impl Machines {
             up.await;
         }
         tokio::time::sleep(START).await;
-        self.0.lives.set(self.0.lives.get() + 1);
-        let incarnation = Incarnation(self.0.lives.get());
+        let now_us = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.last_life.set((EPOCH_US + now_us).max(self.0.last_life.get() + 1));
+        let incarnation = Incarnation(self.0.last_life.get());
         let peer = Peer { node: node.clone(), incarnation, cluster: cluster.clone() };
         let endpoint = Endpoint::over(self.0.network.join(peer).ok()?);
         self.0.recorders.borrow_mut().push(endpoint.recorder.clone());
+        let hub = endpoint.hub.clone();
         let pace = pace.clone();
         let seam = move || -> Arc<dyn Seam> { VirtualSeam::paced(pace.clone()) };
         let options = NodeOptions {
@@ -195,6 +210,7 @@ impl Machines {
         let (end, ends) = mpsc::unbounded_channel();
         let life = Rc::new(Life {
             worker: served.worker(),
+            hub,
             ends: end,
             ended: watch::channel(None).0,
             task: RefCell::default(),

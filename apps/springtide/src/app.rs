@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
-use crate::{drain, files, netcheck, node, run, talk, up, why};
+use crate::{drain, files, netcheck, node, run, sim, talk, up, why};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -167,6 +167,10 @@ impl App {
                 why::why(&why::Question { run: &run, at, node: node.as_deref(), json })
             }
             Other::Replay { run } => why::replay(&run),
+            Other::Sim(command) => {
+                log_to_stderr(own_level(&global), false);
+                sim::sim(command, self.version)
+            }
             Other::Config(command) => files::config(&command),
             Other::Ca(command) => files::ca(&command),
             Other::Net(NetCommand::Check { config, all_pairs, json }) => {

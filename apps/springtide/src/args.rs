@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, Val
 use springtide_runtime::config::{Level, Mode, Sources, Steal, Time};
 
 use crate::exit::EXIT_CODES;
+use crate::sim::SimCommand;
 
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
@@ -163,6 +164,9 @@ pub enum Other {
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
         run: PathBuf,
     },
+    /// Simulate grids: play scenarios, faults and what-ifs in virtual time
+    #[command(subcommand, arg_required_else_help = true)]
+    Sim(SimCommand),
     /// Write, check and show configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(ConfigCommand),
@@ -399,13 +403,13 @@ fn moment(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "must be seconds since the job's start, such as 42.5".to_owned())
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<Time>()?.get();
     if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
 }
 
 /// A choice of words of the config.
-fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+pub fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
 {

@@ -26,6 +26,7 @@ mod report;
 mod run;
 mod runlog;
 mod signals;
+mod sim;
 mod solo;
 mod talk;
 mod up;

@@ -6,6 +6,7 @@
 mod grid;
 mod node;
 mod problem;
+mod scenario;
 mod schema;
 mod show;
 mod tree;
@@ -28,9 +29,13 @@ pub use grid::{
 };
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};
+pub use scenario::{
+    AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
+    ScenarioJobSection, WideSection,
+};
 pub use units::{
-    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, Size, Steal,
-    Time, Whole,
+    App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate,
+    Role, Size, Steal, Time, Whole,
 };
 
 use schema::Schema;

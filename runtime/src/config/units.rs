@@ -86,6 +86,11 @@ text_value!(Name, "a name in quotes");
 pub struct Whole<const MIN: u32, const MAX: u32>(u32);
 
 impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
+    /// This number, or the nearest that is allowed.
+    pub fn nearest(number: u32) -> Self {
+        Self(number.clamp(MIN, MAX))
+    }
+
     /// The number.
     pub fn get(self) -> u32 {
         self.0
@@ -135,6 +140,13 @@ impl Leaf for f64 {
 impl Leaf for bool {
     fn read(value: &Value) -> Result<Self, String> {
         value.as_bool().ok_or_else(|| format!("must be true or false, found {value}"))
+    }
+}
+
+impl Leaf for String {
+    fn read(value: &Value) -> Result<Self, String> {
+        let text = value.as_str().map(str::to_owned);
+        text.ok_or_else(|| format!("must be text in quotes, found {value}"))
     }
 }
 
@@ -202,11 +214,16 @@ const DURATIONS: &[(&str, u64)] = &[
 ];
 
 /// A length of time, written `"150ms"`, `"10s"`, `"1.5h"`; units `ns us ms s m h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Time(u64);
 
 impl Time {
+    /// A shorter one: by so much, or nothing.
+    pub fn saturating_sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// As the standard library's type.
     pub fn get(self) -> Duration {
         Duration::from_nanos(self.0)
@@ -481,6 +498,48 @@ choice! {
         Monitor = "monitor",
         /// All of it.
         Adaptive = "adaptive",
+    }
+}
+
+choice! {
+    /// What a job of a scenario is modelled on.
+    App {
+        /// A balanced tree over bodies, whose positions all nodes need.
+        BarnesHut = "barnes-hut",
+        /// An irregular tree without data.
+        Search = "search",
+    }
+}
+
+choice! {
+    /// What happens in a scenario.
+    Happening {
+        /// Nodes are slower.
+        Load = "load",
+        /// A cluster's uplink has another bandwidth.
+        Uplink = "uplink",
+        /// A link between two clusters is another.
+        Link = "link",
+        /// Two clusters do not reach each other.
+        Cut = "cut",
+        /// Processes of nodes are killed.
+        Kill = "kill",
+        /// Machines are off.
+        Crash = "crash",
+        /// Nodes are wanted for something else.
+        Claim = "claim",
+        /// Nodes can be had.
+        Free = "free",
+    }
+}
+
+choice! {
+    /// A role that a node has in a job.
+    Role {
+        /// It runs the job's root and its coordinator.
+        Root = "root",
+        /// It gathers its cluster's statistics.
+        ClusterCoordinator = "cluster-coordinator",
     }
 }
 

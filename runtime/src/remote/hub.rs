@@ -116,6 +116,11 @@ impl Hub {
         Published::new(self.directory.insert(name), addr)
     }
 
+    /// Whether an actor is published under this name.
+    pub fn publishes(&self, name: &str) -> bool {
+        self.directory.get(name).is_some()
+    }
+
     /// Takes a name back. Messages already in the mailbox are handled and answered. Returns whether it was published.
     pub fn unpublish(&self, name: &str) -> bool {
         self.directory.remove(name)

@@ -1,5 +1,5 @@
-//! Applications as cost models: real jobs with real tasks whose answers can be checked, and whose compute is declared.
+//! Jobs as models of what they compute and send.
 
-mod tree;
+mod model;
 
-pub use self::tree::Tree;
+pub use model::{Model, Shape, Then};

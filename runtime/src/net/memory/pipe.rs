@@ -98,14 +98,14 @@ impl<T> Pipe<T> {
             return pumped;
         }
         let profiles = || self.path.iter().map(|link| links[*link].profile());
-        let whole = profiles().all(|profile| profile.rate.is_none() && profile.loss == 0.0);
+        let grain = grain(profiles());
         let delay: Duration =
             profiles().map(|profile| Duration::from_micros(profile.delay_us)).sum();
         let recovery = 2 * delay + RECOVERY;
         while let Some(queue) = self.queues.values_mut().find(|queue| !queue.is_empty()) {
             let Some(item) = queue.front_mut() else { break };
             let rest = item.len - item.offered;
-            let piece = if whole { rest } else { rest.min(DATAGRAM) };
+            let piece = rest.min(grain);
             let room_at =
                 self.path.iter().map(|link| links[*link].room_at(now, piece)).max_by_key(|at| {
                     at.unwrap_or(Duration::MAX) // never: somebody must change the link
@@ -138,6 +138,19 @@ impl<T> Pipe<T> {
         }
         pumped
     }
+}
+
+/// In what pieces a stream is offered to these links. Where they lose nothing it makes no difference but to what waits: what a
+/// link carries in a millisecond is fine enough for that, and everything where none has a limit.
+fn grain<'a>(profiles: impl Iterator<Item = &'a LinkProfile>) -> usize {
+    profiles.fold(usize::MAX, |grain, profile| match profile.rate {
+        _ if profile.loss > 0.0 => grain.min(DATAGRAM),
+        None => grain,
+        Some(rate) => {
+            let in_a_millisecond = usize::try_from(rate / 1000).unwrap_or(usize::MAX);
+            grain.min(in_a_millisecond.min(profile.queue).max(DATAGRAM))
+        }
+    })
 }
 
 fn carries(profile: &LinkProfile) -> bool {

@@ -1,0 +1,305 @@
+//! Scenarios beside what could have been: without adaptation, and with the best fixed set of nodes.
+//!
+//! Must not know how it is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Serialize;
+use springtide_actors::policy::Mode;
+use springtide_runtime::config::{EventSection, Happening, Pair, ScenarioConfig, Whole};
+use springtide_runtime::event::Event;
+use springtide_runtime::id::NodeId;
+
+use crate::grid::GridError;
+use crate::scenario::{Play, Played, play, seconds};
+
+/// What a node goes through within so many periods and then takes back was to no purpose.
+const UNDONE_WITHIN: u32 = 5;
+
+/// A scenario's runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// What it is about.
+    pub about: String,
+    /// Of whatever is random.
+    pub seed: u64,
+    /// The monitoring period, seconds.
+    pub period_s: f64,
+    /// Runtime with the nodes it starts on, seconds.
+    pub static_s: f64,
+    /// The same, measured and decided, but not changed.
+    pub monitor_s: f64,
+    /// Adaptive.
+    pub adaptive_s: f64,
+    /// 1 - adaptive / static.
+    pub reduction: f64,
+    /// The paper's.
+    pub paper_reduction: Option<f64>,
+    /// Length of each iteration, seconds.
+    pub iterations: Iterations,
+    /// Nodes of the adaptive run: from which second on, how many.
+    pub nodes_over_time: Vec<(f64, u32)>,
+    /// Runtime with the best fixed set of nodes from the moment it could be known, seconds.
+    pub clairvoyant_s: f64,
+    /// Which that is: nodes by cluster.
+    pub clairvoyant_nodes: BTreeMap<String, u32>,
+    /// What was decided in the adaptive run: seconds, actions.
+    pub decisions: Vec<(f64, String)>,
+    /// What happened to the grid in the adaptive run: seconds, what.
+    pub events: Vec<(f64, String)>,
+    /// What the adaptive run did and took back within five periods.
+    pub undone: Vec<String>,
+    /// Adaptive with the default monitoring period.
+    pub ours: Ours,
+}
+
+/// See [`Row::iterations`].
+#[derive(Clone, Debug, Serialize)]
+pub struct Iterations {
+    /// Of the static run.
+    #[serde(rename = "static")]
+    pub fixed: Vec<f64>,
+    /// Of the adaptive run.
+    pub adaptive: Vec<f64>,
+}
+
+/// See [`Row::ours`].
+#[derive(Clone, Debug, Serialize)]
+pub struct Ours {
+    /// Its monitoring period, seconds.
+    pub period_s: f64,
+    /// Runtime, seconds.
+    pub adaptive_s: f64,
+    /// 1 - adaptive / static.
+    pub reduction: f64,
+    /// Length of each iteration, seconds.
+    pub iterations: Vec<f64>,
+    /// From which second on, how many nodes.
+    pub nodes_over_time: Vec<(f64, u32)>,
+    /// What was decided: seconds, actions.
+    pub decisions: Vec<(f64, String)>,
+    /// What was done and taken back within five periods.
+    pub undone: Vec<String>,
+}
+
+/// A scenario's run went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum PaperError {
+    /// It could not be played.
+    #[error("scenario {0}: {1}")]
+    Grid(String, #[source] GridError),
+    /// Its job failed.
+    #[error("scenario {0}: the job failed: {1}")]
+    Failed(String, String),
+    /// Its job ended with a wrong answer.
+    #[error("scenario {0}: the answer is {found:016x}, not {expected:016x}", found = .1, expected = .2)]
+    Answer(String, u64, u64),
+}
+
+/// Plays it, and takes nothing but the right answer.
+fn played(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
+    let name = || config.name.to_string();
+    let played = play(config, how).map_err(|error| PaperError::Grid(name(), error))?;
+    match &played.ended.outcome {
+        Ok(outcome) if outcome.checksum == played.answer => Ok(played),
+        Ok(outcome) => Err(PaperError::Answer(name(), outcome.checksum, played.answer)),
+        Err(error) => Err(PaperError::Failed(name(), error.to_string())),
+    }
+}
+
+/// Plays a scenario in all modes, with this monitoring period and with the default one.
+///
+/// # Errors
+/// [`PaperError`].
+pub fn row(config: &ScenarioConfig, period: Duration, seed: u64) -> Result<Row, PaperError> {
+    let of = |mode, period| played(config, &Play { mode, period: Some(period), seed });
+    let fixed = of(Mode::Static, period)?;
+    let monitor = of(Mode::Monitor, period)?;
+    let adaptive = of(Mode::Adaptive, period)?;
+    let own = config.job.period.get();
+    let ours = of(Mode::Adaptive, own)?;
+    let (clairvoyant_s, clairvoyant_nodes) = clairvoyant(config, &fixed, seed)?;
+    let reduction = |run: &Played| 1.0 - run.wall.as_secs_f64() / fixed.wall.as_secs_f64();
+    Ok(Row {
+        name: config.name.to_string(),
+        about: config.about.clone(),
+        seed,
+        period_s: period.as_secs_f64(),
+        static_s: fixed.wall.as_secs_f64(),
+        monitor_s: monitor.wall.as_secs_f64(),
+        adaptive_s: adaptive.wall.as_secs_f64(),
+        reduction: reduction(&adaptive),
+        paper_reduction: config.paper.reduction,
+        nodes_over_time: adaptive.nodes.clone(),
+        clairvoyant_s,
+        clairvoyant_nodes,
+        decisions: seconds(&adaptive.actions()),
+        events: seconds(&adaptive.events),
+        undone: undone(&adaptive, period),
+        ours: Ours {
+            period_s: own.as_secs_f64(),
+            adaptive_s: ours.wall.as_secs_f64(),
+            reduction: reduction(&ours),
+            nodes_over_time: ours.nodes.clone(),
+            decisions: seconds(&ours.actions()),
+            undone: undone(&ours, own),
+            iterations: ours.iterations,
+        },
+        iterations: Iterations { fixed: fixed.iterations, adaptive: adaptive.iterations },
+    })
+}
+
+/// What a run did and took back within five periods: nodes that came and went, or went and came, by its own decision.
+pub fn undone(run: &Played, period: Duration) -> Vec<String> {
+    let within = (UNDONE_WITHIN * period).as_secs_f64();
+    // Of each node: when it last came or went, by the policy's will.
+    let mut last = BTreeMap::<NodeId, (f64, bool)>::new();
+    let mut undone = Vec::new();
+    for (at, event) in run.moments() {
+        let (node, came) = match event {
+            Event::NodeJoined { node, .. } => (node, true),
+            Event::NodeLeft { node, .. } => (node, false),
+            // Of nobody's will.
+            Event::NodeLost { node, .. } => {
+                last.remove(node);
+                continue;
+            }
+            _ => continue,
+        };
+        if at <= 0.0 {
+            continue;
+        }
+        if let Some((before, _)) =
+            last.get(node).filter(|(before, was)| *was != came && at - before < within)
+            && !run.was_claimed(node, *before, at)
+        {
+            let (first, then) = if came { ("left", "came back") } else { ("came", "left") };
+            undone.push(format!("{node} {first} at {before:.0} s and {then} at {at:.0} s"));
+        }
+        last.insert(node.clone(), (at, came));
+    }
+    undone
+}
+
+/// Runtime with the best fixed set of nodes from the first event on, to which nodes come for nothing.
+///
+/// Nodes that nothing happens to are all taken: another that is as good as the rest makes no run longer. Of clusters that events
+/// name, none, half or all are.
+fn clairvoyant(
+    config: &ScenarioConfig,
+    fixed: &Played,
+    seed: u64,
+) -> Result<(f64, BTreeMap<String, u32>), PaperError> {
+    let first = fixed.events.iter().map(|(at, _)| at.as_secs_f64()).reduce(f64::min);
+    let switch = first.unwrap_or(0.0);
+    let done = done_by(&fixed.iterations, switch);
+    let all = f64::from(config.app.iterations.get());
+    let left = (all - done).max(0.0);
+    let mut best: Option<(f64, BTreeMap<String, u32>)> = None;
+    let mut tried = BTreeSet::new();
+    for nodes in sets(config) {
+        if nodes.values().all(|count| *count == 0) || !tried.insert(nodes.clone()) {
+            continue;
+        }
+        let rest = from(config, switch, &nodes, left.ceil().max(1.0) as u32);
+        let how = Play { mode: Mode::Static, period: None, seed };
+        let Ok(run) = played(&rest, &how) else { continue };
+        let whole = left.ceil().max(1.0);
+        let total = switch + run.wall.as_secs_f64() * left / whole;
+        if best.as_ref().is_none_or(|(least, _)| total < *least) {
+            best = Some((total, nodes));
+        }
+    }
+    Ok(best.unwrap_or_else(|| (fixed.wall.as_secs_f64(), BTreeMap::new())))
+}
+
+/// How many iterations are done after so many seconds.
+fn done_by(iterations: &[f64], at: f64) -> f64 {
+    let (mut begun, mut done) = (0.0, 0.0);
+    for length in iterations {
+        if begun + length > at {
+            // As long as those before, for what comes later has not touched it.
+            let usual = if done > 0.0 { begun / done } else { *length };
+            return done + ((at - begun) / usual).min(1.0);
+        }
+        begun += length;
+        done += 1.0;
+    }
+    done
+}
+
+/// Sets of nodes to be tried, by cluster.
+fn sets(config: &ScenarioConfig) -> Vec<BTreeMap<String, u32>> {
+    let named = |name: &str| {
+        config.event.iter().any(|event| {
+            let between = event.between.iter().flat_map(|Pair(a, b)| [a, b]);
+            event.cluster.iter().chain(between).any(|cluster| cluster.as_str() == name)
+        })
+    };
+    let mut sets = vec![BTreeMap::new()];
+    for place in &config.cluster {
+        let name = place.name.as_str();
+        let nodes = place.nodes.get();
+        let there = nodes - place.later.get();
+        let counts = match named(name) {
+            false if place.speed >= fastest(config) * 0.5 => vec![there],
+            false => vec![0, there],
+            true => vec![0, nodes / 2, nodes],
+        };
+        let with = |set: &BTreeMap<String, u32>| {
+            let set = set.clone();
+            let with = move |count: &u32| {
+                let mut set = set.clone();
+                set.insert(name.to_owned(), *count);
+                set
+            };
+            counts.iter().map(with).collect::<Vec<_>>()
+        };
+        sets = sets.iter().flat_map(with).collect();
+    }
+    sets
+}
+
+fn fastest(config: &ScenarioConfig) -> f64 {
+    config.cluster.iter().map(|place| place.speed).fold(0.0, f64::max)
+}
+
+/// The scenario from this second on, begun on these nodes.
+fn from(
+    config: &ScenarioConfig,
+    switch: f64,
+    nodes: &BTreeMap<String, u32>,
+    iterations: u32,
+) -> ScenarioConfig {
+    let mut rest = config.clone();
+    let skipped = config.app.iterations.get().saturating_sub(iterations);
+    rest.app.iterations = whole(iterations);
+    rest.adaptation.min_nodes = whole(1);
+    for place in &mut rest.cluster {
+        let count = nodes.get(place.name.as_str()).copied().unwrap_or(0);
+        place.start = whole(count);
+        // Whoever knows beforehand has them from then on.
+        place.later = whole(place.later.get().min(place.nodes.get() - count));
+    }
+    let earlier = |event: &mut EventSection| {
+        event.at = event.at.map(|at| at.saturating_sub(Duration::from_secs_f64(switch)));
+        if let Some(iteration) = event.iteration.map(Whole::get) {
+            match iteration.checked_sub(skipped).filter(|iteration| *iteration > 0) {
+                Some(iteration) => event.iteration = Some(whole(iteration)),
+                None => (event.iteration, event.at) = (None, Some(Default::default())),
+            }
+        }
+    };
+    rest.event.iter_mut().for_each(earlier);
+    // Nodes that are taken at once need not be freed.
+    rest.event.retain(|event| event.what != Happening::Free);
+    rest
+}
+
+/// A number that the form allows; else the nearest it does.
+fn whole<const MIN: u32, const MAX: u32>(number: u32) -> Whole<MIN, MAX> {
+    Whole::nearest(number)
+}

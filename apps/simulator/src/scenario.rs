@@ -1,0 +1,552 @@
+//! Plays a scenario's file: its grid, its job, and what happens to them, each at its time.
+//!
+//! Must not know how it is told, nor what anybody expects of it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use springtide_actors::job::{
+    JobEnded, JobParams, SCHEDULER, cluster_coordinator_name, coordinator_name,
+};
+use springtide_actors::policy::{self, ADAPT, Logged, Mode};
+use springtide_actors::scheduler::{Drain, Scheduler, Undrain};
+use springtide_runtime::config::{
+    App, AppSection, EventSection, Happening, Pair, PlaceSection, Rate, Role, ScenarioConfig,
+};
+use springtide_runtime::event::{Event, Record};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::net::{LinkProfile, MemoryConfig};
+use springtide_runtime::work::Registry;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::apps::{Model, Shape, Then};
+use crate::grid::{Grid, GridError, Layout, Place, simulate};
+use crate::machines::{EPOCH_US, Machine};
+
+/// How a scenario is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Play {
+    /// How far the set of nodes is adapted.
+    pub mode: Mode,
+    /// In place of the file's.
+    pub period: Option<Duration>,
+    /// Of whatever is random.
+    pub seed: u64,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Played {
+    /// As its client hears it.
+    pub ended: Box<JobEnded>,
+    /// The checksum that it should have.
+    pub answer: u64,
+    /// From the job's submission to its end.
+    pub wall: Duration,
+    /// Length of each iteration, seconds.
+    pub iterations: Vec<f64>,
+    /// How many nodes it had from which second on.
+    pub nodes: Vec<(f64, u32)>,
+    /// What the job said, by seconds.
+    pub said: Vec<(Duration, String)>,
+    /// What happened to the grid, by seconds.
+    pub events: Vec<(Duration, String)>,
+    /// Which nodes events claimed or gave back, and when.
+    pub claims: Vec<(Duration, Vec<NodeId>)>,
+    /// The run's log.
+    pub records: Vec<Record>,
+    /// Digest of all that happened: equal for equal histories.
+    pub digest: u64,
+}
+
+impl Played {
+    /// What the policy decided to do, by the job's seconds.
+    pub fn actions(&self) -> Vec<(Duration, String)> {
+        let told = |logged: &Logged| {
+            let at = Duration::try_from_secs_f64(logged.inputs.snapshot.elapsed_s);
+            let words: Vec<_> = logged.decision.actions.iter().map(policy::action).collect();
+            (at.unwrap_or_default(), words.join("; "))
+        };
+        let decisions = self.decisions();
+        decisions.iter().filter(|logged| !logged.decision.actions.is_empty()).map(told).collect()
+    }
+
+    /// What happened to nodes and roles, by seconds after the job's start.
+    pub fn moments(&self) -> impl Iterator<Item = (f64, &Event)> {
+        moments(&self.records)
+    }
+
+    /// Whether an event wanted this node for something else in this time.
+    pub fn was_claimed(&self, node: &NodeId, from: f64, to: f64) -> bool {
+        let claims = self.claims.iter().filter(|(_, nodes)| nodes.contains(node));
+        let times = claims.map(|(at, _)| at.as_secs_f64());
+        times.into_iter().any(|at| (from - 1.0..=to + 1.0).contains(&at))
+    }
+
+    /// What the policy decided, and from what.
+    pub fn decisions(&self) -> Vec<Logged> {
+        let decisions = self.records.iter().filter_map(|record| match &record.event {
+            Event::Decision { decision, inputs, .. } if decision == ADAPT => {
+                serde_json::from_value(inputs.clone()).ok()
+            }
+            _ => None,
+        });
+        decisions.collect()
+    }
+}
+
+/// The job that a section describes.
+pub fn model(app: &AppSection) -> Model {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let bodies = app.bodies.get();
+    let (rounds, from) = (app.iterations.get(), app.then_from);
+    let then = from.zip(app.then_leaves).map(|(from, leaves)| Then {
+        from: from.get() - 1,
+        until: app.then_until.map_or(rounds, |until| until.get() - 1),
+        leaves: leaves.get(),
+    });
+    Model {
+        shape: match app.kind {
+            App::BarnesHut => Shape::Even,
+            App::Search => Shape::Uneven,
+        },
+        rounds,
+        leaves: app.leaves.get(),
+        then,
+        work_us: micros(app.work.get()),
+        spread: (app.spread * 1000.0) as u32,
+        serial_us: micros(app.serial.get()),
+        each_us: micros(app.each.get()),
+        // As the real job's positions, forces, and positions with velocities.
+        state_bytes: bodies.saturating_mul(12),
+        result_bytes: bodies.saturating_mul(16),
+        checkpoint_bytes: bodies.saturating_mul(60),
+    }
+}
+
+fn rate(rate: Rate) -> u64 {
+    rate.bytes_per_second() as u64
+}
+
+/// A queue that holds what is on the way on this link for 100 ms, and no less than the model's own.
+fn limited(profile: LinkProfile, bandwidth: Option<Rate>) -> LinkProfile {
+    match bandwidth.map(rate) {
+        None => profile,
+        Some(rate) => {
+            let queue = (rate / 10).max(100_000);
+            profile.rate(rate).queue(usize::try_from(queue).unwrap_or(usize::MAX))
+        }
+    }
+}
+
+fn line(rtt: Duration, jitter: Duration, loss: f64, bandwidth: Option<Rate>) -> LinkProfile {
+    limited(LinkProfile::default().delay(rtt / 2).jitter(jitter).loss(loss), bandwidth)
+}
+
+fn id(name: &springtide_runtime::config::Name) -> ClusterId {
+    name.as_str().into()
+}
+
+/// The grid that a file describes.
+pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
+    let place = |place: &PlaceSection| Place {
+        name: id(&place.name),
+        nodes: place.nodes.get(),
+        machine: Machine { threads: config.job.threads.get(), speed: place.speed },
+    };
+    let wide = &config.wide;
+    let between = line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth);
+    Layout {
+        clusters: config.cluster.iter().map(place).collect(),
+        network: MemoryConfig { between, ..MemoryConfig::default() },
+        seed,
+        leave_within: Duration::from_secs(600),
+    }
+}
+
+/// How its job is run.
+pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
+    let mut params = JobParams { seed: play.seed, stack_bytes: 1 << 18, ..JobParams::default() };
+    params.adapt(&config.adaptation);
+    params.set_period(play.period.unwrap_or(config.job.period.get()));
+    params.mode = play.mode;
+    params
+}
+
+/// Plays a scenario, from its job's submission to its end.
+///
+/// # Errors
+/// The job cannot be run, or does not end in time.
+pub fn play(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
+    simulate(|| run(config, how))
+}
+
+async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
+    let mut registry = Registry::new();
+    registry.job::<Model>();
+    let grid = Grid::start(&layout(config, how.seed), registry).await;
+    let stage = Rc::new(Stage { grid, config: config.clone(), claims: RefCell::default() });
+    stage.prepare().await;
+    let model = model(&config.app);
+    let answer = model.answer();
+    let start = config.cluster.iter().filter(|place| place.start.get() > 0);
+    let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
+    let first = start.values().sum();
+    let run = stage.grid.submit(model, params(config, how), Some(start)).await?;
+    let began = Instant::now();
+    let job = run.granted().job;
+    let (told, iterations) = watch::channel(0);
+    let (tell, mut happened) = tokio::sync::mpsc::unbounded_channel();
+    let scripts: Vec<_> = config
+        .event
+        .iter()
+        .map(|event| {
+            let (stage, event) = (stage.clone(), event.clone());
+            let (iterations, tell) = (iterations.clone(), tell.clone());
+            actix_rt::spawn(async move {
+                stage
+                    .follow(&event, job, began, iterations, |what| {
+                        // The play may be over.
+                        let _ = tell.send((began.elapsed(), what));
+                    })
+                    .await
+            })
+        })
+        .collect();
+    let limit = config.job.limit.get();
+    let ended = run.watched(told).ended(limit).await;
+    scripts.iter().for_each(actix_rt::task::JoinHandle::abort);
+    let ended = ended?;
+    let mut events = Vec::new();
+    while let Ok(event) = happened.try_recv() {
+        events.push(event);
+    }
+    let claims = stage.claims.take().into_iter();
+    let claims = claims.map(|(at, nodes)| (at.saturating_duration_since(began), nodes)).collect();
+    let digest = stage.grid.digest(&ended.records);
+    Ok(Played {
+        answer,
+        wall: ended.wall,
+        iterations: ended.iterations,
+        nodes: members(&ended.records, job, first),
+        claims,
+        said: ended.said,
+        events,
+        records: ended.records,
+        digest,
+        ended: ended.ended,
+    })
+}
+
+/// How many nodes a job had from when on, in seconds after its start.
+fn members(records: &[Record], job: JobId, first: u32) -> Vec<(f64, u32)> {
+    let changes = moments(records).filter_map(|(at, event)| match event {
+        Event::ViewChanged { job: of, members, .. } if *of == job => Some((at.max(0.0), *members)),
+        _ => None,
+    });
+    let mut seen: Vec<(f64, u32)> = std::iter::once((0.0, first)).chain(changes).collect();
+    seen.dedup_by_key(|(_, members)| *members);
+    seen
+}
+
+/// All records in order of time, which counts from the job's start, in seconds.
+fn moments(records: &[Record]) -> impl Iterator<Item = (f64, &Event)> {
+    let at = |record: &Record| (record.incarnation.0.saturating_sub(EPOCH_US) + record.t_us) as f64;
+    let started = records.iter().find(|record| matches!(record.event, Event::JobStarted { .. }));
+    let start = started.map_or(0.0, at);
+    let moment = move |record| ((at(record) - start) * 1e-6, &record.event);
+    let mut moments: Vec<(f64, &Event)> = records.iter().map(moment).collect();
+    moments.sort_by(|a, b| a.0.total_cmp(&b.0));
+    moments.into_iter()
+}
+
+/// Times in seconds.
+pub fn seconds(told: &[(Duration, String)]) -> Vec<(f64, String)> {
+    told.iter().map(|(at, what)| (at.as_secs_f64(), what.clone())).collect()
+}
+
+/// A grid, and what its file says of it.
+struct Stage {
+    grid: Rc<Grid>,
+    config: ScenarioConfig,
+    /// Nodes that were claimed or given back, and when on the clock.
+    claims: RefCell<Vec<(Instant, Vec<NodeId>)>>,
+}
+
+impl Stage {
+    fn place(&self, name: &ClusterId) -> Option<&PlaceSection> {
+        self.config.cluster.iter().find(|place| place.name.as_str() == name.as_str())
+    }
+
+    fn scheduler(&self) -> springtide_runtime::remote::Remote<Scheduler> {
+        let head = &self.grid.head().endpoint;
+        head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER)
+    }
+
+    /// Links as the file has them, and nodes that are not there yet.
+    async fn prepare(&self) {
+        let network = self.grid.network();
+        for link in &self.config.link {
+            let Pair(a, b) = &link.between;
+            let line = line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth);
+            network.set_links(&id(a), &id(b), &line);
+        }
+        for place in &self.config.cluster {
+            let name = id(&place.name);
+            network.set_links(&name, &name, &LinkProfile::default().delay(place.delay.get()));
+            self.set_uplink(&name, place.uplink);
+            let nodes = place.nodes.get();
+            let later = nodes - place.later.get() + 1..=nodes;
+            let later: Vec<_> = later.map(|n| node(&name, n)).collect();
+            if !later.is_empty() {
+                self.claim(later, None).await;
+            }
+        }
+    }
+
+    fn set_uplink(&self, cluster: &ClusterId, uplink: Option<Rate>) {
+        let profile = limited(LinkProfile::default(), uplink);
+        self.grid.network().set_uplink(cluster, profile.clone());
+        self.grid.network().set_downlink(cluster, profile);
+    }
+
+    async fn claim(&self, nodes: Vec<NodeId>, deadline: Option<Duration>) {
+        self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
+        let deadline_ms = deadline.map(|limit| limit.as_millis() as u64);
+        let reason = "they are wanted for something else".to_owned();
+        let drain = Drain { nodes, reason, deadline_ms, life: None };
+        let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
+        if let Ok(Err(error)) = self.scheduler().send(drain).deadline(within).await {
+            tracing::warn!("nodes that are claimed are not given back: {error}");
+        }
+    }
+
+    /// Lets an event happen whenever it is time.
+    async fn follow(
+        &self,
+        event: &EventSection,
+        job: JobId,
+        began: Instant,
+        mut iterations: watch::Receiver<u64>,
+        tell: impl Fn(String),
+    ) {
+        match (event.at, event.iteration) {
+            (Some(at), _) => sleep_until(began + at.get()).await,
+            (None, Some(iteration)) => {
+                let enough = |done: &u64| *done >= u64::from(iteration.get());
+                if iterations.wait_for(enough).await.is_err() {
+                    return;
+                }
+            }
+            (None, None) => {}
+        }
+        loop {
+            let Some(undo) = self.happen(event, job, &tell).await else { return };
+            let Some(lasts) = event.lasts else { return };
+            sleep(lasts.get()).await;
+            self.undo(undo, &tell).await;
+            let Some(every) = event.every else { return };
+            sleep(every.get()).await;
+        }
+    }
+
+    /// Whom an event is about.
+    fn nodes_of(&self, event: &EventSection, job: JobId) -> Vec<NodeId> {
+        let cluster = event.cluster.as_ref().map(id);
+        let hosting = |name: &str| self.grid.machines().hosting(name);
+        match (event.role, &cluster) {
+            (Some(Role::Root), _) => hosting(&coordinator_name(job)),
+            (Some(Role::ClusterCoordinator), Some(cluster)) => {
+                let all = hosting(&cluster_coordinator_name(job));
+                all.into_iter().filter(|node| cluster_of(node) == cluster.as_str()).collect()
+            }
+            (_, Some(cluster)) => {
+                let most = self.place(cluster).map_or(0, |place| place.nodes.get());
+                let count = event.nodes.map_or(most, |nodes| nodes.get().min(most));
+                (1..=count).map(|n| node(cluster, n)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What happened, so that it can be undone. `None`: nothing did.
+    async fn happen(
+        &self,
+        event: &EventSection,
+        job: JobId,
+        tell: &impl Fn(String),
+    ) -> Option<Undo> {
+        let (machines, network) = (self.grid.machines(), self.grid.network());
+        let nodes = self.nodes_of(event, job);
+        let names = listed(&nodes);
+        let cluster = event.cluster.as_ref().map(id);
+        match event.what {
+            Happening::Load => {
+                let share = event.share.unwrap_or(1.0);
+                tell(format!("{names}: {:.0} % of the speed", 100.0 * share));
+                let speeds = nodes.iter().map(|node| (node.clone(), self.speed(node)));
+                let speeds: Vec<_> = speeds.collect();
+                for (node, speed) in &speeds {
+                    machines.set_speed(node, speed * share);
+                }
+                Some(Undo::Speeds(speeds))
+            }
+            Happening::Uplink => {
+                let (cluster, bandwidth) = (cluster?, event.bandwidth?);
+                tell(format!("the uplink of {cluster} carries {bandwidth}"));
+                self.set_uplink(&cluster, Some(bandwidth));
+                Some(Undo::Uplink(cluster))
+            }
+            Happening::Link => {
+                let Pair(a, b) = event.between.as_ref()?;
+                let (a, b) = (id(a), id(b));
+                let was = self.line_between(&a, &b);
+                let mut now = was.clone();
+                if let Some(rtt) = event.rtt {
+                    now = now.delay(rtt.get() / 2);
+                }
+                now = limited(now.clone().loss(event.loss.unwrap_or(now.loss)), event.bandwidth);
+                tell(format!("the link between {a} and {b} is another"));
+                network.set_links(&a, &b, &now);
+                Some(Undo::Line(a, b, was))
+            }
+            Happening::Cut => {
+                let Pair(a, b) = event.between.as_ref()?;
+                let (a, b) = (id(a), id(b));
+                tell(format!("{a} and {b} do not reach each other"));
+                network.partition(&a, &b, true);
+                Some(Undo::Cut(a, b))
+            }
+            Happening::Kill => {
+                tell(format!("{names}: killed"));
+                for node in &nodes {
+                    machines.kill(node);
+                }
+                None
+            }
+            Happening::Crash => {
+                tell(format!("{names}: off"));
+                let off = nodes.into_iter().filter(|node| machines.switch_off(node));
+                Some(Undo::Off(off.collect()))
+            }
+            Happening::Claim => {
+                tell(format!("{names}: wanted for something else"));
+                let deadline = event.deadline.map(|deadline| deadline.get());
+                // What it lasts begins with the wish, not with its fulfilment.
+                let claim = self.claim(nodes.clone(), deadline);
+                match event.lasts {
+                    Some(lasts) => drop(timeout(lasts.get(), claim).await),
+                    None => claim.await,
+                }
+                Some(Undo::Claim(nodes))
+            }
+            Happening::Free => {
+                let place = self.place(cluster.as_ref()?)?;
+                let nodes = self.kept_back(place, event.nodes.map(|nodes| nodes.get()));
+                self.undo(Undo::Claim(nodes), tell).await;
+                None
+            }
+        }
+    }
+
+    /// Nodes of a cluster that can be let go: all of it, or so many of those kept back at first.
+    fn kept_back(&self, place: &PlaceSection, count: Option<u32>) -> Vec<NodeId> {
+        let (name, nodes) = (id(&place.name), place.nodes.get());
+        match count {
+            None => (1..=nodes).map(|n| node(&name, n)).collect(),
+            Some(count) => {
+                let first = nodes - place.later.get().min(nodes) + 1;
+                (first..=nodes).take(count as usize).map(|n| node(&name, n)).collect()
+            }
+        }
+    }
+
+    async fn undo(&self, undo: Undo, tell: &impl Fn(String)) {
+        let (machines, network) = (self.grid.machines(), self.grid.network());
+        match undo {
+            Undo::Speeds(speeds) => {
+                let nodes: Vec<_> = speeds.iter().map(|(node, _)| node.clone()).collect();
+                tell(format!("{}: the whole speed", listed(&nodes)));
+                for (node, speed) in speeds {
+                    machines.set_speed(&node, speed);
+                }
+            }
+            Undo::Uplink(cluster) => {
+                tell(format!("the uplink of {cluster} is as before"));
+                let uplink = self.place(&cluster).and_then(|place| place.uplink);
+                self.set_uplink(&cluster, uplink);
+            }
+            Undo::Line(a, b, line) => {
+                tell(format!("the link between {a} and {b} is as before"));
+                network.set_links(&a, &b, &line);
+            }
+            Undo::Cut(a, b) => {
+                tell(format!("{a} and {b} reach each other again"));
+                network.partition(&a, &b, false);
+            }
+            Undo::Off(nodes) => {
+                tell(format!("{}: on", listed(&nodes)));
+                for node in &nodes {
+                    machines.switch_on(node);
+                }
+            }
+            Undo::Claim(nodes) => {
+                tell(format!("{}: free", listed(&nodes)));
+                self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
+                // None of them was held: nothing to give back.
+                let _ = self.scheduler().send(Undrain { nodes }).await;
+            }
+        }
+    }
+
+    fn speed(&self, node: &NodeId) -> f64 {
+        self.place(&cluster_of(node).into()).map_or(1.0, |place| place.speed)
+    }
+
+    fn line_between(&self, a: &ClusterId, b: &ClusterId) -> LinkProfile {
+        let ends = |pair: &Pair| {
+            let (x, y) = (pair.0.as_str(), pair.1.as_str());
+            (x == a.as_str() && y == b.as_str()) || (x == b.as_str() && y == a.as_str())
+        };
+        let wide = &self.config.wide;
+        match self.config.link.iter().find(|link| ends(&link.between)) {
+            Some(link) => line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth),
+            None => line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth),
+        }
+    }
+}
+
+/// How what happened is undone.
+enum Undo {
+    Speeds(Vec<(NodeId, f64)>),
+    Uplink(ClusterId),
+    Line(ClusterId, ClusterId, LinkProfile),
+    Cut(ClusterId, ClusterId),
+    Off(Vec<NodeId>),
+    Claim(Vec<NodeId>),
+}
+
+fn node(cluster: &ClusterId, n: u32) -> NodeId {
+    format!("{cluster}-{n}").into()
+}
+
+fn cluster_of(node: &NodeId) -> &str {
+    node.as_str().rsplit_once('-').map_or("", |(cluster, _)| cluster)
+}
+
+/// Nodes in a few words.
+fn listed(nodes: &[NodeId]) -> String {
+    let mut by_cluster = BTreeMap::<&str, Vec<&NodeId>>::new();
+    for node in nodes {
+        by_cluster.entry(cluster_of(node)).or_default().push(node);
+    }
+    let words = by_cluster.values().map(|nodes| match nodes[..] {
+        [only] => only.to_string(),
+        _ => format!("{} to {}", nodes[0], nodes[nodes.len() - 1]),
+    });
+    let words: Vec<_> = words.collect();
+    if words.is_empty() { "nobody".to_owned() } else { words.join(", ") }
+}

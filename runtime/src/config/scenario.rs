@@ -1,0 +1,402 @@
+//! A scenario: a grid, a job and what happens to them, as a file. The simulator plays it, and so do the tests over shaped networks.
+//!
+//! Knows the form, not what is made of it.
+// Doc lines of keys are the template's comments too, where `[job]` is a section's name and no link.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::grid::{AdaptationSection, CONFIG_VERSION};
+use super::problem::nearest;
+use super::schema::{
+    Fallback::{Absent, Elements, Is, Required, Section},
+    section,
+};
+use super::units::{App, Happening, Name, Pair, Rate, Role, Time, Whole};
+use super::{Checker, Config};
+
+/// No link on earth is longer: above it is a slip of units.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+
+section! {
+    /// A grid, a job and what happens to them.
+    ScenarioConfig {
+        /// Version of this form of file.
+        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        /// Its name.
+        name: Name = Required("\"slow-uplink\"");
+        /// What it is about, in a sentence.
+        about: String = Is("\"\"");
+        /// The job, as a model of what it computes and sends.
+        app: AppSection = Section;
+        /// How the job is run.
+        job: ScenarioJobSection = Section;
+        /// A cluster: nodes that share a local network and an uplink. One table each.
+        cluster: Vec<PlaceSection> = Elements(&[
+            &[("name", "\"ams\""), ("nodes", "16"), ("start", "12")],
+            &[("name", "\"del\""), ("nodes", "16")],
+        ]);
+        /// What links between two clusters are like where none is given.
+        wide: WideSection = Section;
+        /// A link between two clusters. One table each.
+        link: Vec<LineSection> = Elements(&[]);
+        /// Something that happens. One table each.
+        event: Vec<EventSection> = Elements(&[
+            &[("what", "\"load\""), ("at", "\"200s\""), ("cluster", "\"ams\""), ("share", "0.3")],
+        ]);
+        /// How the set of the job's nodes follows what it can use.
+        adaptation: AdaptationSection = Section;
+        /// What the paper found, where the scenario is one of its.
+        paper: PaperSection = Section;
+    }
+
+    /// A job: iterations, each of which sends a state to all nodes and divides its work into a tree of tasks.
+    AppSection {
+        /// "barnes-hut": a balanced tree over bodies, whose positions all nodes need and whose forces come back; or "search": an
+        /// irregular tree without data.
+        kind: App = Is("\"barnes-hut\"");
+        /// How many iterations.
+        iterations: Whole<1, 1_000_000> = Is("15");
+        /// Work of an iteration that can be divided: how long it takes one thread of a node of speed 1.
+        work: Time = Is("\"30m\"");
+        /// Work of the root alone in each iteration, while the others have nothing to do.
+        serial: Time = Is("\"0s\"");
+        /// Work of each node in each iteration before it can begin, as to build a tree of all bodies.
+        each: Time = Is("\"0s\"");
+        /// Tasks that are not divided further.
+        leaves: Whole<1, 10_000_000> = Is("1024");
+        /// Leaves differ by so much of their mean either way, 0 to 1: some parts of space are crowded.
+        spread: f64 = Is("0.5");
+        /// Bodies, at 12 bytes each on the way to the nodes and 16 on the way back. 0: nothing is sent.
+        bodies: Whole<0, 100_000_000> = Is("0");
+        /// From this iteration on, counted from 1, there are `then_leaves` tasks.
+        then_from: Option<Whole<1, 1_000_000>> = Absent("6");
+        /// See `then_from`: how far the job can be divided changes.
+        then_leaves: Option<Whole<1, 10_000_000>> = Absent("8");
+        /// From this iteration on it is as at first.
+        then_until: Option<Whole<1, 1_000_000>> = Absent("11");
+    }
+
+    /// How a job is run.
+    ScenarioJobSection {
+        /// How often statistics are sent up the tree and the set of nodes is thought over.
+        period: Time = Is("\"10s\"");
+        /// It must have ended by then, in simulated time.
+        limit: Time = Is("\"100h\"");
+        /// Threads of its nodes.
+        threads: Whole<1, 4096> = Is("1");
+    }
+
+    /// A cluster.
+    PlaceSection {
+        /// Its name; its nodes are called NAME-1, NAME-2 and so on.
+        name: Name = Required("\"ams\"");
+        /// How many nodes it has.
+        nodes: Whole<1, 100_000> = Is("1");
+        /// On how many of them the job begins; the others are free.
+        start: Whole<0, 100_000> = Is("0");
+        /// How many of them are not there until an event says "free".
+        later: Whole<0, 100_000> = Is("0");
+        /// Seconds of work that one of its threads does in a second.
+        speed: f64 = Is("1.0");
+        /// Delay between two of its nodes.
+        delay: Time = Is("\"50us\"");
+        /// Bandwidth of its uplink, in each direction; no limit where not given.
+        uplink: Option<Rate> = Absent("\"100MB/s\"");
+    }
+
+    /// Links between clusters.
+    WideSection {
+        /// Round trip.
+        rtt: Time = Is("\"20ms\"");
+        /// How much the delay varies either way.
+        jitter: Time = Is("\"0ms\"");
+        /// Share of packets lost.
+        loss: f64 = Is("0.0");
+        /// Bandwidth in each direction; no limit where not given.
+        bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+    }
+
+    /// A link between two clusters.
+    LineSection {
+        /// The two clusters.
+        between: Pair = Required("[\"ams\", \"del\"]");
+        /// Round trip.
+        rtt: Time = Is("\"20ms\"");
+        /// How much the delay varies either way.
+        jitter: Time = Is("\"0ms\"");
+        /// Share of packets lost.
+        loss: f64 = Is("0.0");
+        /// Bandwidth in each direction; no limit where not given.
+        bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+    }
+
+    /// Something that happens.
+    EventSection {
+        /// "load": nodes compute at `share` of their speed; "uplink": a cluster's uplink has `bandwidth`; "link": the link
+        /// `between` two clusters has `rtt`, `loss` and `bandwidth`; "cut": they do not reach each other; "kill": node
+        /// processes are killed and started anew; "crash": machines are off; "claim": nodes are wanted for something else
+        /// and must be given back within `deadline`; "free": nodes that were kept back (`later`) or claimed can be had.
+        what: Happening = Required("\"load\"");
+        /// When, since the job's start.
+        at: Option<Time> = Absent("\"200s\"");
+        /// Or when: as soon as so many iterations are done.
+        iteration: Option<Whole<1, 1_000_000>> = Absent("3");
+        /// For how long; where not given, for good.
+        lasts: Option<Time> = Absent("\"10m\"");
+        /// Again after so long, from its end on, to the job's end.
+        every: Option<Time> = Absent("\"20m\"");
+        /// To which cluster.
+        cluster: Option<Name> = Absent("\"ams\"");
+        /// To how many of its nodes, from the first on; all where not given.
+        nodes: Option<Whole<1, 100_000>> = Absent("4");
+        /// To the node that has this role instead: "root", or "cluster-coordinator" of the cluster.
+        role: Option<Role> = Absent("\"root\"");
+        /// To the link between these.
+        between: Option<Pair> = Absent("[\"ams\", \"del\"]");
+        /// What remains of the speed.
+        share: Option<f64> = Absent("0.3");
+        /// Bandwidth.
+        bandwidth: Option<Rate> = Absent("\"100kB/s\"");
+        /// Round trip.
+        rtt: Option<Time> = Absent("\"300ms\"");
+        /// Share of packets lost.
+        loss: Option<f64> = Absent("0.01");
+        /// How soon claimed nodes must be given back.
+        deadline: Option<Time> = Absent("\"60s\"");
+    }
+
+    /// What the paper found.
+    PaperSection {
+        /// By how much adaptation shortened the run, as a share of it.
+        reduction: Option<f64> = Absent("0.5");
+        /// The figure in which it is shown.
+        figure: Option<Whole<1, 100>> = Absent("2");
+        /// Its monitoring period.
+        period: Option<Time> = Absent("\"180s\"");
+    }
+}
+
+/// What an event needs, and what else it may have.
+fn keys_of(what: Happening) -> (&'static [&'static str], &'static [&'static str]) {
+    match what {
+        Happening::Load => (&["share"], &["cluster", "nodes", "role"]),
+        Happening::Uplink => (&["cluster", "bandwidth"], &[]),
+        Happening::Link => (&["between"], &["rtt", "loss", "bandwidth"]),
+        Happening::Cut => (&["between"], &[]),
+        Happening::Kill | Happening::Crash => (&[], &["cluster", "nodes", "role"]),
+        Happening::Claim => (&["cluster"], &["nodes", "deadline"]),
+        Happening::Free => (&["cluster"], &["nodes"]),
+    }
+}
+
+impl EventSection {
+    fn given(&self) -> Vec<&'static str> {
+        let Self { cluster, nodes, role, between, share, bandwidth, rtt, loss, deadline, .. } =
+            self;
+        let all = [
+            ("cluster", cluster.is_some()),
+            ("nodes", nodes.is_some()),
+            ("role", role.is_some()),
+            ("between", between.is_some()),
+            ("share", share.is_some()),
+            ("bandwidth", bandwidth.is_some()),
+            ("rtt", rtt.is_some()),
+            ("loss", loss.is_some()),
+            ("deadline", deadline.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect()
+    }
+}
+
+impl ScenarioConfig {
+    /// A commented example with every key, which loads without error.
+    pub fn template() -> String {
+        super::template::<Self>(
+            "# A Springtide scenario. Every key is here with its default; what is commented out is not set by default.\n\
+             # Durations are \"150ms\", sizes \"64MiB\", rates \"10MB/s\". Play it with: springtide sim run FILE\n\n",
+        )
+    }
+
+    /// What travels to the nodes in each iteration, and what comes back, in bytes.
+    pub fn payload(&self) -> (u64, u64) {
+        let bodies = u64::from(self.app.bodies.get());
+        (12 * bodies, 16 * bodies)
+    }
+
+    fn check_event(&self, i: usize, names: &BTreeMap<&str, usize>, checker: &mut Checker<'_>) {
+        let (event, at) = (&self.event[i], |key: &str| format!("event[{i}].{key}"));
+        let what = event.what;
+        match (event.at, event.iteration) {
+            (None, None) => checker
+                .tell(&at("what"), format!("the \"{what}\" has no time: add `at` or `iteration`")),
+            (Some(_), Some(_)) => checker.tell(
+                &at("iteration"),
+                format!("the \"{what}\" has two times: `at` or `iteration`, not both"),
+            ),
+            _ => {}
+        }
+        let iterations = self.app.iterations.get();
+        if event.iteration.is_some_and(|iteration| iteration.get() >= iterations) {
+            let reason = format!("the job ends with iteration {iterations}: this is never met");
+            checker.tell(&at("iteration"), reason);
+        }
+        if event.at.is_some_and(|time| time.get() >= self.job.limit.get()) {
+            let reason = format!("the run is over by `job.limit` {}", self.job.limit);
+            checker.tell(&at("at"), reason);
+        }
+        if event.every.is_some() && event.lasts.is_none() {
+            checker.tell(&at("every"), "what comes again must end first: add `lasts`");
+        }
+        let (needs, may) = keys_of(what);
+        let given = event.given();
+        for key in needs.iter().filter(|key| !given.contains(key)) {
+            checker.tell(&at("what"), format!("a \"{what}\" needs `{key}`"));
+        }
+        for key in given.iter().filter(|key| !needs.contains(key) && !may.contains(key)) {
+            checker.tell(&at(key), format!("a \"{what}\" has no `{key}`"));
+        }
+        if matches!(what, Happening::Load | Happening::Kill | Happening::Crash) {
+            let reason = match (&event.cluster, event.role) {
+                (None, None) => Some("say where: add `cluster` or `role`"),
+                (None, Some(Role::ClusterCoordinator)) => Some("say of which: add `cluster`"),
+                (Some(_), Some(Role::Root)) => Some("the job has one root, in whichever cluster"),
+                _ => None,
+            };
+            if let Some(reason) = reason {
+                checker.tell(&at("what"), format!("a \"{what}\": {reason}"));
+            }
+        }
+        if event.role.is_some() && event.nodes.is_some() {
+            checker.tell(&at("nodes"), "one node has that role: `nodes` means nothing here");
+        }
+        for (name, key) in event
+            .cluster
+            .iter()
+            .map(|name| (name, "cluster"))
+            .chain(event.between.iter().flat_map(|Pair(a, b)| [(a, "between"), (b, "between")]))
+        {
+            known(name, &at(key), names, checker);
+        }
+        if let (Some(cluster), Some(nodes)) = (&event.cluster, event.nodes)
+            && let Some(place) = names.get(cluster.as_str()).map(|at| &self.cluster[*at])
+            && nodes.get() > place.nodes.get()
+        {
+            let reason = format!("cluster \"{cluster}\" has {} nodes", place.nodes.get());
+            checker.tell(&at("nodes"), reason);
+        }
+        check_share(event.share, &at("share"), checker);
+        check_share(event.loss, &at("loss"), checker);
+        check_delay(event.rtt, &at("rtt"), checker);
+    }
+}
+
+fn known(name: &Name, path: &str, names: &BTreeMap<&str, usize>, checker: &mut Checker<'_>) {
+    if !names.contains_key(name.as_str()) {
+        let reason = format!("there is no cluster named \"{name}\"");
+        let meant = nearest(name.as_str(), names.keys().copied());
+        checker.tell_meant(path, reason, meant);
+    }
+}
+
+fn check_share(share: Option<f64>, path: &str, checker: &mut Checker<'_>) {
+    if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
+        checker.tell(path, format!("must lie within 0 and 1, found {share}"));
+    }
+}
+
+fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'_>) {
+    if let Some(rtt) = rtt.filter(|rtt| rtt.get() > DELAY_MAX) {
+        checker.tell(path, format!("must be at most \"10s\", found \"{rtt}\""));
+    }
+}
+
+impl Config for ScenarioConfig {
+    const WHAT: &'static str = "scenario";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        let mut names = BTreeMap::new();
+        for (i, place) in self.cluster.iter().enumerate() {
+            let path = |key: &str| format!("cluster[{i}].{key}");
+            if let Some(first) = names.insert(place.name.as_str(), i) {
+                let first = checker.place(&format!("cluster[{first}].name"));
+                let name = &place.name;
+                let reason =
+                    format!("there are two clusters named \"{name}\"; the other is {first}");
+                checker.tell(&path("name"), reason);
+            }
+            let (nodes, start) = (place.nodes.get(), place.start.get());
+            let later = place.later.get();
+            if start + later > nodes {
+                let key = if later > 0 { "later" } else { "start" };
+                let reason = format!(
+                    "cluster \"{}\" has {nodes} nodes: it cannot start on {start} and keep {later} back",
+                    place.name
+                );
+                checker.tell(&path(key), reason);
+            }
+            if place.speed <= 0.0 {
+                let reason = format!("must be above 0, found {}", place.speed);
+                checker.tell(&path("speed"), reason);
+            }
+        }
+        if self.cluster.iter().all(|place| place.start.get() == 0) {
+            let reason = "the job starts on no node: give some [[cluster]] a `start`";
+            checker.tell("cluster", reason);
+        }
+        let starting: u64 = self.cluster.iter().map(|place| u64::from(place.start.get())).sum();
+        if starting < u64::from(self.adaptation.min_nodes.get()) {
+            let reason = format!(
+                "the job starts on {starting} nodes, fewer than its minimum of {}",
+                self.adaptation.min_nodes.get()
+            );
+            checker.tell("adaptation.min_nodes", reason);
+        }
+        let mut pairs = BTreeMap::new();
+        for (i, line) in self.link.iter().enumerate() {
+            let path = |key: &str| format!("link[{i}].{key}");
+            let Pair(a, b) = &line.between;
+            if a == b {
+                let reason = format!("a link must be between two clusters, found \"{a}\" twice");
+                checker.tell(&path("between"), reason);
+            }
+            if let Some(first) = pairs.insert((a.min(b), a.max(b)), i) {
+                let first = checker.place(&format!("link[{first}].between"));
+                let reason = format!(
+                    "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
+                );
+                checker.tell(&path("between"), reason);
+            }
+            known(a, &path("between"), &names, checker);
+            known(b, &path("between"), &names, checker);
+            check_share(Some(line.loss), &path("loss"), checker);
+            check_delay(Some(line.rtt), &path("rtt"), checker);
+        }
+        check_share(Some(self.wide.loss), "wide.loss", checker);
+        check_delay(Some(self.wide.rtt), "wide.rtt", checker);
+        check_share(Some(self.app.spread), "app.spread", checker);
+        if self.app.work.get().is_zero() {
+            checker.tell("app.work", "the job has no work: give `app.work` some time");
+        }
+        let then = (self.app.then_from, self.app.then_leaves);
+        if then.0.is_some() != then.1.is_some() {
+            let key = if then.0.is_some() { "app.then_from" } else { "app.then_leaves" };
+            checker.tell(key, "`then_from` and `then_leaves` go together");
+        }
+        if let (Some(from), Some(until)) = (self.app.then_from, self.app.then_until)
+            && until <= from
+        {
+            let reason = format!("must be after `then_from` {}", from.get());
+            checker.tell("app.then_until", reason);
+        }
+        if self.job.period.get() < Duration::from_millis(100) {
+            let reason =
+                format!("`job.period` must be at least \"100ms\", found \"{}\"", self.job.period);
+            checker.tell("job.period", reason);
+        }
+        for i in 0..self.event.len() {
+            self.check_event(i, &names, checker);
+        }
+    }
+}
