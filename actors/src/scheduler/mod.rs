@@ -341,12 +341,10 @@ impl Actor for Scheduler {
             async move {
                 loop {
                     let news = links.next().await;
-                    for (client, link) in news {
-                        if let Link::Down(_) = link
-                            && let Some(me) = me.upgrade()
-                        {
-                            let _ = me.send(ClientLost(client)).await;
-                        }
+                    for (node, link) in news {
+                        let Some(me) = me.upgrade() else { return };
+                        let up = matches!(link, Link::Up);
+                        let _ = me.send(LinkChanged { node, up }).await;
                     }
                 }
             }
@@ -355,16 +353,19 @@ impl Actor for Scheduler {
     }
 }
 
-/// A link went down. Of a node its site tells more; of a client nobody else would tell.
+/// A link went up or down. Of a node its site tells more; of a client nobody else would tell.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct ClientLost(NodeId);
+struct LinkChanged {
+    node: NodeId,
+    up: bool,
+}
 
-impl Handler<ClientLost> for Scheduler {
+impl Handler<LinkChanged> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: ClientLost, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::ClientLost { client: message.0 });
+    fn handle(&mut self, LinkChanged { node, up }: LinkChanged, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Link { node, up });
     }
 }
 

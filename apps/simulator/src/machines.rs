@@ -146,6 +146,11 @@ impl Machines {
         self.0.running.borrow().keys().cloned().collect()
     }
 
+    /// Seconds from the grid's start to then.
+    pub fn seconds_until(&self, then: Instant) -> f64 {
+        then.saturating_duration_since(self.0.began).as_secs_f64()
+    }
+
     /// Nodes on which an actor is published under this name.
     pub fn hosting(&self, name: &str) -> Vec<NodeId> {
         let running = self.0.running.borrow();

@@ -54,6 +54,8 @@ pub struct Played {
     pub said: Vec<(Duration, String)>,
     /// What happened to the grid, by seconds.
     pub events: Vec<(Duration, String)>,
+    /// When the job was submitted, in seconds of the grid.
+    start_s: f64,
     /// Which nodes events claimed or gave back, and when.
     pub claims: Vec<(Duration, Vec<NodeId>)>,
     /// The run's log.
@@ -76,7 +78,7 @@ impl Played {
 
     /// What happened to nodes and roles, by seconds after the job's start.
     pub fn moments(&self) -> impl Iterator<Item = (f64, &Event)> {
-        moments(&self.records)
+        moments(&self.records, self.start_s)
     }
 
     /// Whether an event wanted this node for something else in this time.
@@ -224,6 +226,7 @@ async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
     while let Ok(event) = happened.try_recv() {
         events.push(event);
     }
+    let start_s = stage.grid.machines().seconds_until(began);
     let claims = stage.claims.take().into_iter();
     let claims = claims.map(|(at, nodes)| (at.saturating_duration_since(began), nodes)).collect();
     let digest = stage.grid.digest(&ended.records);
@@ -231,8 +234,9 @@ async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
         answer,
         wall: ended.wall,
         iterations: ended.iterations,
-        nodes: members(&ended.records, job, first),
+        nodes: members(&ended.records, job, (first, start_s)),
         claims,
+        start_s,
         said: ended.said,
         events,
         records: ended.records,
@@ -242,8 +246,8 @@ async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
 }
 
 /// How many nodes a job had from when on, in seconds after its start.
-fn members(records: &[Record], job: JobId, first: u32) -> Vec<(f64, u32)> {
-    let changes = moments(records).filter_map(|(at, event)| match event {
+fn members(records: &[Record], job: JobId, (first, start_s): (u32, f64)) -> Vec<(f64, u32)> {
+    let changes = moments(records, start_s).filter_map(|(at, event)| match event {
         Event::ViewChanged { job: of, members, .. } if *of == job => Some((at.max(0.0), *members)),
         _ => None,
     });
@@ -253,11 +257,9 @@ fn members(records: &[Record], job: JobId, first: u32) -> Vec<(f64, u32)> {
 }
 
 /// All records in order of time, which counts from the job's start, in seconds.
-fn moments(records: &[Record]) -> impl Iterator<Item = (f64, &Event)> {
+fn moments(records: &[Record], start_s: f64) -> impl Iterator<Item = (f64, &Event)> {
     let at = |record: &Record| (record.incarnation.0.saturating_sub(EPOCH_US) + record.t_us) as f64;
-    let started = records.iter().find(|record| matches!(record.event, Event::JobStarted { .. }));
-    let start = started.map_or(0.0, at);
-    let moment = move |record| ((at(record) - start) * 1e-6, &record.event);
+    let moment = move |record| (at(record) * 1e-6 - start_s, &record.event);
     let mut moments: Vec<(f64, &Event)> = records.iter().map(moment).collect();
     moments.sort_by(|a, b| a.0.total_cmp(&b.0));
     moments.into_iter()

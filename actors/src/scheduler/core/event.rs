@@ -90,10 +90,12 @@ pub enum Event {
         /// What became of it.
         reason: String,
     },
-    /// The link to a submitting process is down.
-    ClientLost {
-        /// Which.
-        client: NodeId,
+    /// The link to a node, or to a submitting process, is up or down.
+    Link {
+        /// To whom.
+        node: NodeId,
+        /// Whether it is up.
+        up: bool,
     },
     /// A job's coordinator wants more nodes.
     Request(Box<RequestNodes>),

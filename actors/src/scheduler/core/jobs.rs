@@ -71,7 +71,8 @@ impl Core {
             held.unheard_by.retain(|_, at| now.saturating_duration_since(*at) <= VOTE);
             held.unheard_by.insert(cluster, now);
             let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
-            let others = held.members.iter().filter(|n| **n != id);
+            // Whoever is cut off from here as well may be lost with it, and could say nothing: no new epoch reaches it, either.
+            let others = held.members.iter().filter(|n| **n != id && !self.unheard.contains(*n));
             let says = |n: &&NodeId| of(n).is_some_and(|c| held.unheard_by.contains_key(c));
             let (say, all) = (others.clone().filter(says).count(), others.count());
             if 2 * say <= all {

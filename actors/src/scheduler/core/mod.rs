@@ -123,6 +123,8 @@ pub struct Core {
     jobs: BTreeMap<JobId, Job>,
     speeds: Speeds,
     drains: Vec<Pending>,
+    /// Nodes and clients whose links are down.
+    unheard: BTreeSet<NodeId>,
     /// Counts grants.
     last_grant: u64,
 }
@@ -138,6 +140,7 @@ impl Core {
             jobs: BTreeMap::new(),
             speeds: Speeds::default(),
             drains: Vec::new(),
+            unheard: BTreeSet::new(),
             last_grant: 0,
         }
     }
@@ -169,7 +172,13 @@ impl Core {
                 self.fail(job, JobError::Cancelled { reason }, None, &mut out)
             }
             Event::MemberSilent(silent) => self.silent(silent, now, &mut out),
-            Event::ClientLost { client } => self.client_lost(&client, &mut out),
+            Event::Link { node, up: true } => {
+                self.unheard.remove(&node);
+            }
+            Event::Link { node, up: false } => {
+                self.client_lost(&node, &mut out);
+                self.unheard.insert(node);
+            }
             Event::Request(request) => self.request(*request, now, &mut out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),
             Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, &mut out),

@@ -157,7 +157,8 @@ impl Core {
         self.fail(id, JobError::NodeLost { node, reason }, None, out);
     }
 
-    /// The next node to ask: the heir, if there is one; else one that took part from the start if there is any (of a granted one
+    /// The next node to ask: the heir, if there is one; else one that is heard here; else one of a cluster of which nobody was
+    /// asked in vain, for clusters are lost whole; else one that took part from the start if there is any (of a granted one
     /// only the former coordinator knew whether it takes part), of another cluster than the lost one if there is any. A node that
     /// handed over and lives is the last.
     fn candidate(&self, id: JobId) -> Option<NodeId> {
@@ -165,6 +166,8 @@ impl Core {
         let orphaned = job.orphaned.as_ref()?;
         let home = self.nodes.get(&orphaned.lost).map(|node| &node.cluster);
         let fits = |node: &&NodeId| !orphaned.tried.contains(*node);
+        let cluster_of = |node: &NodeId| self.nodes.get(node).map(|known| &known.cluster);
+        let vain: BTreeSet<_> = orphaned.tried.iter().filter_map(cluster_of).collect();
         job.members
             .iter()
             .filter(fits)
@@ -174,7 +177,9 @@ impl Core {
                 let near = known.map(|known| &known.cluster) == home;
                 let (heir, former) = (orphaned.heir.as_ref(), **node == orphaned.lost);
                 let granted = job.granted.contains(*node);
-                (heir != Some(*node), former, granted, drained, near, (*node).clone())
+                let unsure = self.unheard.contains(*node);
+                let vain = known.is_some_and(|known| vain.contains(&known.cluster));
+                (heir != Some(*node), former, unsure, vain, granted, drained, near, (*node).clone())
             })
             .cloned()
     }

@@ -227,7 +227,7 @@ impl World {
                 Event::JobOver { job, epoch }
             }
             Step::Cancel(n) => Event::Cancel { job: JobId(n as u64), reason: "test".into() },
-            Step::ClientLost => Event::ClientLost { client: "client-1".into() },
+            Step::ClientLost => Event::Link { node: "client-1".into(), up: false },
             Step::Request(n, count, bench, stale) => {
                 let job = *self.running().get(n)?;
                 let request = Request { count, ..Request::default() };
@@ -486,7 +486,7 @@ impl World {
 
     /// Everybody answers, every job ends, every node comes back: then all are free again, and every drain is answered.
     fn settle(&mut self) -> Result<(), TestCaseError> {
-        self.act(Event::ClientLost { client: "client-1".into() })?;
+        self.act(Event::Link { node: "client-1".into(), up: false })?;
         while !self.asked.is_empty() || !self.grid.core.status().jobs.is_empty() {
             let step = if self.asked.is_empty() { Step::Over(0) } else { Step::Answer(0, true) };
             if let Some(event) = self.event(step) {

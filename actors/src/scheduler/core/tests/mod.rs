@@ -352,6 +352,36 @@ fn words_about_a_former_coordinator_are_forgotten() {
     assert_eq!(grid.put(unheard("del-1", 2, "del")), [""; 0]);
 }
 
+/// Most of a job is lost at once, its coordinator's node among it, and no site sees it: those that are left are believed, and
+/// one of them is asked.
+#[test]
+fn what_is_left_of_a_job_goes_on_where_most_of_it_is_silent() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    let unheard = || {
+        Event::MemberSilent(MemberSilent {
+            job: JobId(1),
+            epoch: Epoch(1),
+            node: "ams-1".into(),
+            incarnation: Incarnation(1),
+            reason: "silent".into(),
+            by: Some("del".into()),
+        })
+    };
+    let link = |node: &str, up| Event::Link { node: node.into(), up };
+    for node in ["ams-1", "ams-2", "del-2"] {
+        assert_eq!(grid.put(link(node, false)), [""; 0]);
+    }
+    assert_eq!(grid.put(link("ams-2", true)), [""; 0]);
+    assert_eq!(grid.put(unheard()), [""; 0], "ams-2 is heard and says nothing");
+    assert_eq!(grid.put(link("ams-2", false)), [""; 0]);
+    let told = grid.put(unheard());
+    assert_eq!(told.last().map(String::as_str), Some("epoch after 1 for job-1"), "{told:?}");
+    let issued = Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) };
+    assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
+}
+
 #[test]
 fn the_loss_of_the_coordinators_node_does_not_ask_the_dead() {
     let mut grid = Grid::of(1, OURS);
@@ -405,7 +435,7 @@ fn a_client_that_goes_takes_its_jobs_along() {
     grid.submit(submit(None, OURS, None));
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "del-1"]);
-    let told = grid.put(Event::ClientLost { client: "client-1".into() });
+    let told = grid.put(Event::Link { node: "client-1".into(), up: false });
     assert_eq!(told.len(), 2);
     assert!(told[0].starts_with("refuse job-2: the job was cancelled"), "{told:?}");
     assert_eq!(told[1], "cancel job-1 ams-1");
