@@ -550,6 +550,10 @@ impl Actor for ClusterCoordinator {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        if !self.joined.is_empty() {
+            // The one before it may have been lost before it could say so.
+            self.tell_if_all_joined(ctx);
+        }
         let (period, lag) = (self.spec.params.period(), self.spec.params.lag());
         ctx.run_later(lag, move |_, ctx| {
             ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));

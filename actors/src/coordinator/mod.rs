@@ -10,7 +10,7 @@ mod members;
 mod report;
 mod succeed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -423,6 +423,26 @@ impl Coordinator {
         }
     }
 
+    /// Clusters have not joined in time: the job begins without them, if it may be so small.
+    fn start_without_the_missing(&mut self, ctx: &mut Context<Self>) {
+        let missing = |cluster: &ClusterId| !self.joined.contains_key(cluster);
+        let members = self.view.members.iter();
+        let (late, there): (Vec<_>, Vec<_>) = members.partition(|(_, m)| missing(&m.cluster));
+        let here = self.view.coordinator.as_ref();
+        let root = there.iter().any(|(node, _)| Some(*node) == here);
+        if root && there.len() >= self.spec.params.least_nodes() as usize {
+            let late: Vec<NodeId> = late.into_iter().map(|(node, _)| node.clone()).collect();
+            return self.silent(&late, "it did not join in time", JOIN_DEADLINE, ctx);
+        }
+        let clusters: BTreeSet<&str> = late.iter().map(|(_, m)| m.cluster.as_str()).collect();
+        let reason = format!(
+            "the workers of {} did not join within {} s: look at their logs in the run's directory",
+            clusters.into_iter().collect::<Vec<_>>().join(", "),
+            JOIN_DEADLINE.as_secs()
+        );
+        self.end(Err(JobError::Start { reason }), ctx);
+    }
+
     /// Starts the job's root, or goes on with it from a checkpoint.
     fn start_root(&mut self, resume: Option<KeptRoot>, ctx: &mut Context<Self>) {
         self.phase = Phase::Running;
@@ -604,18 +624,7 @@ impl Actor for Coordinator {
         }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
             if coordinator.phase == Phase::Joining {
-                let wanted = workers_by_cluster(&coordinator.view);
-                let missing: Vec<String> = wanted
-                    .keys()
-                    .filter(|cluster| !coordinator.joined.contains_key(*cluster))
-                    .map(ToString::to_string)
-                    .collect();
-                let reason = format!(
-                    "the workers of {} did not join within {} s: look at their logs in the run's directory",
-                    missing.join(", "),
-                    JOIN_DEADLINE.as_secs()
-                );
-                coordinator.end(Err(JobError::Start { reason }), ctx);
+                coordinator.start_without_the_missing(ctx);
             }
         });
     }

@@ -154,8 +154,11 @@ impl History {
             .sum();
         let expected = job.work().as_secs_f64() / power;
         let span = (expected * 1300.0) as u64 + 500;
+        // A job whose nodes are all lost at once is lost with them, as it says: so one of the first cluster's stays.
+        let first = &layout.clusters[0];
+        let keeper = NodeId::from(format!("{}-{}", first.name, draw.from(1, first.nodes.into())));
         let mut faults: Vec<(Duration, Fault)> = (0..draw.from(1, 6))
-            .map(|_| (draw.millis(0, span), fault(&mut draw, &layout)))
+            .map(|_| (draw.millis(0, span), fault(&mut draw, &layout, &keeper)))
             .collect();
         faults.sort_by_key(|(at, _)| *at);
         Self { seed, layout, job, params, faults }
@@ -167,12 +170,13 @@ impl History {
     }
 }
 
-/// One fault. Machines of the first cluster are never off, so that there is a grid.
-fn fault(draw: &mut Draw, layout: &Layout) -> Fault {
+/// One fault. Machines of the first cluster are never off, so that there is a grid, and nothing ends the keeper's part in the job.
+fn fault(draw: &mut Draw, layout: &Layout, keeper: &NodeId) -> Fault {
     let nodes_of = |place: &Place| -> Vec<NodeId> {
         (1..=place.nodes).map(|n| NodeId::from(format!("{}-{n}", place.name))).collect()
     };
     let all: Vec<NodeId> = layout.clusters.iter().flat_map(nodes_of).collect();
+    let mortal: Vec<NodeId> = all.iter().filter(|node| *node != keeper).cloned().collect();
     let names: Vec<ClusterId> = layout.clusters.iter().map(|place| place.name.clone()).collect();
     let pair = |draw: &mut Draw, head: bool| {
         let first = draw.from(0, names.len() as u64 - 1) as usize;
@@ -184,7 +188,7 @@ fn fault(draw: &mut Draw, layout: &Layout) -> Fault {
         (names[first].clone(), second)
     };
     match draw.from(0, 9) {
-        0..=2 => Fault::Kill(draw.of(&all).clone()),
+        0..=2 => Fault::Kill(draw.of(&mortal).clone()),
         3 => {
             let place = draw.of(&layout.clusters[1..]);
             let nodes = nodes_of(place);
@@ -215,7 +219,7 @@ fn fault(draw: &mut Draw, layout: &Layout) -> Fault {
             Fault::Slow(draw.of(&all).clone(), share, draw.millis(500, 15_000))
         }
         _ => {
-            let mut some = all.clone();
+            let mut some = mortal;
             let count = draw.from(1, (all.len() as u64 / 2).max(1));
             let drained = (0..count).map(|_| some.swap_remove(draw.0.below(some.len()))).collect();
             Fault::Drain(drained, draw.millis(1000, 20_000))
@@ -267,6 +271,41 @@ pub struct Told {
 /// [`Wrong`].
 pub fn run(history: &History) -> Result<Told, Wrong> {
     simulate(|| play(history))
+}
+
+/// What came of many histories.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// What was met in all of them.
+    pub met: Met,
+    /// Seeds of those in which something was wrong.
+    pub wrong: Vec<u64>,
+    /// How many there were.
+    pub histories: u64,
+}
+
+/// Runs histories, several at a time; `tell` hears of each as it ends.
+pub fn run_all(
+    seeds: impl IntoIterator<Item = u64>,
+    tell: impl Fn(&History, &Result<Told, Wrong>) + Sync,
+) -> Tally {
+    let seeds: Vec<u64> = seeds.into_iter().collect();
+    let met = crate::on_all_cores(&seeds, |seed| {
+        let history = History::of(*seed);
+        let result = run(&history);
+        tell(&history, &result);
+        result.ok().map(|told| told.met)
+    });
+    let mut tally = Tally { histories: seeds.len() as u64, ..Tally::default() };
+    for (seed, met) in seeds.into_iter().zip(met) {
+        match met {
+            Some(met) => met.into_iter().for_each(|(what, times)| {
+                *tally.met.entry(what).or_default() += times;
+            }),
+            None => tally.wrong.push(seed),
+        }
+    }
+    tally
 }
 
 async fn play(history: &History) -> Result<Told, Wrong> {

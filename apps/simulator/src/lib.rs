@@ -7,10 +7,37 @@
 
 pub mod apps;
 pub mod faults;
+pub mod figure;
 pub mod grid;
 pub mod machines;
 pub mod paper;
 pub mod scenario;
 pub mod shipped;
+
+/// Does this for each, as many at a time as there are cores, and gives the answers in their order. Each is a world of its own.
+pub(crate) fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Mutex, PoisonError};
+
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(all.iter().map(|_| None).collect::<Vec<Option<R>>>());
+    let one_after_another = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(one) = all.get(at) else { return };
+            let answer = what(one);
+            answers.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(answer);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(one_after_another);
+        }
+    });
+    let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // Each was taken by a thread, and a panic in one ends the scope.
+    answers.into_iter().flatten().collect()
+}
 
 pub use self::grid::{Ended, Grid, GridError, Layout, Place, Run, simulate};

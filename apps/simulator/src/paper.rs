@@ -10,6 +10,7 @@ use springtide_actors::policy::Mode;
 use springtide_runtime::config::{EventSection, Happening, Pair, ScenarioConfig, Whole};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::NodeId;
+use springtide_runtime::random::SplitMix;
 
 use crate::grid::GridError;
 use crate::scenario::{Play, Played, play, seconds};
@@ -99,6 +100,13 @@ pub enum PaperError {
     Answer(String, u64, u64),
 }
 
+/// A digest of what the paper's scenarios were calibrated by: the job and the links.
+pub fn calibration(config: &ScenarioConfig) -> u64 {
+    let uplinks: Vec<_> = config.cluster.iter().map(|place| &place.uplink).collect();
+    let text = serde_json::json!([config.app, config.wide, uplinks.first()]).to_string();
+    text.bytes().fold(0, |digest, byte| SplitMix(digest ^ u64::from(byte)).next())
+}
+
 /// Plays it, and takes nothing but the right answer.
 fn played(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
     let name = || config.name.to_string();
@@ -150,6 +158,24 @@ pub fn row(config: &ScenarioConfig, period: Duration, seed: u64) -> Result<Row, 
         },
         iterations: Iterations { fixed: fixed.iterations, adaptive: adaptive.iterations },
     })
+}
+
+/// Plays scenarios with these seeds, several at a time, with the paper's monitoring period where none is given; in the order asked
+/// for. `tell` hears of each as it ends.
+///
+/// # Errors
+/// That of the first that went wrong.
+pub fn rows(
+    orders: Vec<(&ScenarioConfig, u64)>,
+    period: Option<Duration>,
+    tell: impl Fn(&Row) + Sync,
+) -> Result<Vec<Row>, PaperError> {
+    let done = crate::on_all_cores(&orders, |(config, seed)| {
+        let papers = config.paper.period.unwrap_or(config.job.period).get();
+        let row = row(config, period.unwrap_or(papers), *seed);
+        row.inspect(&tell)
+    });
+    done.into_iter().collect()
 }
 
 /// What a run did and took back within five periods: nodes that came and went, or went and came, by its own decision.

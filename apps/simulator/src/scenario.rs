@@ -552,3 +552,131 @@ fn listed(nodes: &[NodeId]) -> String {
     let words: Vec<_> = words.collect();
     if words.is_empty() { "nobody".to_owned() } else { words.join(", ") }
 }
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::config::{Sources, load};
+
+    use super::*;
+    use crate::shipped;
+
+    fn read(text: &str) -> ScenarioConfig {
+        load(&Sources::of_text("test.toml", text)).expect("it is right").value
+    }
+
+    const SMALL: &str = r#"
+        name = "small"
+        [app]
+        iterations = 8
+        work = "60s"
+        leaves = 64
+        [job]
+        period = "2s"
+        [[cluster]]
+        name = "a"
+        nodes = 4
+        start = 3
+        later = 1
+        [[cluster]]
+        name = "b"
+        nodes = 3
+        start = 2
+        [adaptation]
+        mode = "static"
+        [[event]]
+        what = "load"
+        iteration = 2
+        cluster = "b"
+        nodes = 1
+        share = 0.5
+        lasts = "10s"
+        [[event]]
+        what = "crash"
+        at = "30s"
+        cluster = "b"
+        lasts = "20s"
+        [[event]]
+        what = "free"
+        at = "5s"
+        cluster = "a"
+        nodes = 1
+    "#;
+
+    #[test]
+    fn what_happens_happens_at_its_time_and_one_seed_gives_one_history() {
+        let config = read(SMALL);
+        let how = Play { mode: Mode::Static, period: None, seed: 3 };
+        let [one, other] = [(); 2].map(|()| play(&config, &how).expect("it ends"));
+        assert_eq!(one.digest, other.digest);
+        let outcome = one.ended.outcome.as_ref().expect("no failure");
+        assert_eq!((outcome.checksum, one.iterations.len()), (one.answer, 8));
+        let at = |part: &str| {
+            let event = one.events.iter().find(|(_, what)| what.contains(part));
+            event.unwrap_or_else(|| panic!("{part} is not in {:?}", one.events)).0.as_secs_f64()
+        };
+        let second = one.iterations[..2].iter().sum::<f64>();
+        let loaded = at("b-1: 50 % of the speed");
+        assert!((second..second + 1.0).contains(&loaded), "{loaded}, {second}");
+        assert!((at("b-1: the whole speed") - loaded - 10.0).abs() < 0.1);
+        assert_eq!((at("b-1 to b-3: off"), at("b-1 to b-3: on")), (30.0, 50.0));
+        assert_eq!(at("a-4: free"), 5.0);
+        assert_eq!(one.nodes[0], (0.0, 5));
+        assert_eq!(one.nodes.last().map(|(_, nodes)| *nodes), Some(3), "{:?}", one.nodes);
+    }
+
+    #[test]
+    fn the_papers_scenarios_are_calibrated_alike_and_all_that_come_along_load() {
+        let all: Vec<_> = shipped::PAPER.iter().map(|shipped| read(shipped.text)).collect();
+        for config in &all {
+            assert_eq!((&config.app, &config.wide), (&all[0].app, &all[0].wide), "{}", config.name);
+            let uplink = |place: &PlaceSection| (place.uplink, place.speed.to_bits());
+            assert!(config.cluster.iter().all(|p| uplink(p) == uplink(&all[0].cluster[0])));
+            assert_eq!(config.paper.period.map(|time| time.get().as_secs()), Some(180));
+        }
+        for shipped in shipped::PAPER {
+            assert_eq!(read(shipped.text).name.as_str(), shipped.name);
+            assert!(!read(shipped.text).about.is_empty());
+        }
+        read(&ScenarioConfig::template());
+    }
+
+    #[test]
+    fn mistakes_are_told_all_at_once_with_their_places() {
+        let text = r#"name = "x"
+[app]
+kind = "barnes-hutt"
+[[cluster]]
+name = "a"
+start = 2
+[[event]]
+what = "load"
+at = "5s"
+cluster = "b"
+share = 2.0
+[[event]]
+what = "cut"
+[[event]]
+what = "kill"
+at = "200h"
+role = "root"
+deadline = "1s"
+"#;
+        let Err(error) = load::<ScenarioConfig>(&Sources::of_text("bad.toml", text)) else {
+            panic!("it is wrong")
+        };
+        let told = error.to_string();
+        for part in [
+            "bad.toml:3:",
+            "did you mean `barnes-hut`?",
+            "bad.toml:6:1: cluster \"a\" has 1 nodes: it cannot start on 2 and keep 0 back",
+            "bad.toml:10:1: there is no cluster named \"b\"",
+            "bad.toml:11:1: must lie within 0 and 1, found 2",
+            "bad.toml:13:1: the \"cut\" has no time: add `at` or `iteration`",
+            "bad.toml:13:1: a \"cut\" needs `between`",
+            "bad.toml:16:1: the run is over by `job.limit` 100h",
+            "bad.toml:18:1: a \"kill\" has no `deadline`",
+        ] {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+    }
+}

@@ -2,18 +2,23 @@
 //!
 //! Must not know how they are simulated.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_actors::policy::Mode;
 use springtide_runtime::config::{self, ScenarioConfig, Sources, load};
-use springtide_runtime::event::SCHEMA;
+use springtide_runtime::event::{SCHEMA, write_atomic};
+use springtide_simulator::faults::{self, History};
+use springtide_simulator::figure;
+use springtide_simulator::paper::{self, Row};
 use springtide_simulator::scenario::{Play, Played, params, play};
 use springtide_simulator::shipped::{self, Shipped};
 
 use crate::args::{time, words};
 use crate::exit::{Exit, Failed};
+use crate::grid::cannot;
 use crate::outdir::{OutDir, manifest};
 use crate::run::print;
 
@@ -44,6 +49,39 @@ pub enum SimCommand {
         /// Directory for what the run leaves, for `why` and `replay`
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
+    },
+    /// Play the paper's scenarios: static, monitored, adaptive with its period and with ours, and beside the best fixed set of nodes
+    Paper {
+        /// Only these [default: all]
+        #[arg(value_name = "NAME")]
+        only: Vec<String>,
+        /// How often the set of nodes is thought over [default: as in the paper]
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        period: Option<Duration>,
+        /// How many seeds, from 1 on
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seeds: u64,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Directory for the figures (SVG) and the result (JSON)
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+    },
+    /// Play histories of random faults on small grids: jobs must end with the right answer, and leave nobody at work
+    Faults {
+        /// Which: seeds from A up to, and not with, B
+        #[arg(long, value_name = "A..B", default_value = "1..101", value_parser = seeds)]
+        seeds: Range<u64>,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Play one history of random faults again, and tell it
+    Replay {
+        /// Its seed
+        #[arg(value_name = "SEED")]
+        seed: u64,
     },
     /// List the scenarios that come with this program
     List,
@@ -85,17 +123,134 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
                 Err(error) => Err(Failed::failure(error)),
             }
         }
+        SimCommand::Paper { only, period, seeds, json, out } => {
+            paper(&only, period, seeds.max(1), json, out.as_deref())
+        }
+        SimCommand::Faults { seeds, json } => faults(seeds, json),
+        SimCommand::Replay { seed } => replay(seed),
         SimCommand::List => {
             let line = |shipped: &Shipped| -> Result<String, Failed> {
                 let config = parse(shipped.name, shipped.text)?;
                 Ok(format!("{:22} {}\n", shipped.name, config.about))
             };
-            let all = shipped::PAPER.iter().chain(shipped::MORE);
-            print(&all.map(line).collect::<Result<String, _>>()?)
+            print(&shipped::PAPER.iter().map(line).collect::<Result<String, _>>()?)
         }
         SimCommand::Show { name: None } => print(&ScenarioConfig::template()),
         SimCommand::Show { name: Some(name) } => print(find(&name)?.text),
     }
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let range = text.split_once("..").and_then(|(from, to)| {
+        let (from, to) = (from.parse().ok()?, to.parse().ok()?);
+        (from < to).then_some(from..to)
+    });
+    range.ok_or_else(|| "give two numbers such as 1..101, the second above the first".to_owned())
+}
+
+fn paper(
+    only: &[String],
+    period: Option<Duration>,
+    seeds: u64,
+    json: bool,
+    out: Option<&Path>,
+) -> Result<(), Failed> {
+    let chosen = match only.is_empty() {
+        true => shipped::PAPER.iter().collect(),
+        false => only.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?,
+    };
+    let configs = chosen.iter().map(|shipped| parse(shipped.name, shipped.text));
+    let configs = configs.collect::<Result<Vec<_>, _>>()?;
+    let orders = configs.iter().flat_map(|config| (1..=seeds).map(move |seed| (config, seed)));
+    let rows = paper::rows(orders.collect(), period, |row| eprintln!("{}", line(row)))
+        .map_err(Failed::failure)?;
+    let calibration = configs.first().map(paper::calibration);
+    let result = serde_json::json!({
+        "schema": crate::report::SCHEMA,
+        "calibration": calibration.map(|digest| format!("{digest:016x}")),
+        "scenarios": rows,
+    });
+    if let Some(dir) = out {
+        std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
+        let keep = |name: &str, text: &str| {
+            let file = dir.join(name);
+            write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
+        };
+        keep("paper.json", &format!("{result}\n"))?;
+        let first: Vec<Row> = rows.iter().filter(|row| row.seed == 1).cloned().collect();
+        keep("runtimes.svg", &figure::runtimes(&first).map_err(Failed::failure)?)?;
+        for row in &first {
+            let text = figure::iterations(row).map_err(Failed::failure)?;
+            keep(&format!("scenario-{}.svg", row.name), &text)?;
+        }
+    }
+    if json {
+        return print(&format!("{result}\n"));
+    }
+    let head = "scenario seed   static  monitor adaptive  reduction (paper)   ours reduction   best nodes  ours/best undone";
+    let lines: Vec<String> = rows.iter().map(line).collect();
+    let digest = calibration.unwrap_or_default();
+    print(&format!("{head}\n{}\ncalibration {digest:016x}\n", lines.join("\n")))
+}
+
+/// A scenario's runs in a line.
+fn line(row: &Row) -> String {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let paper = row.paper_reduction.map_or("-".to_owned(), percent);
+    format!(
+        "{:8} {:4} {:8.0} {:8.0} {:8.0}  {:>9} {:>7} {:6.0} {:>9} {:12.0} {:10.2} {:6}",
+        row.name,
+        row.seed,
+        row.static_s,
+        row.monitor_s,
+        row.adaptive_s,
+        percent(row.reduction),
+        paper,
+        row.ours.adaptive_s,
+        percent(row.ours.reduction),
+        row.clairvoyant_s,
+        row.ours.adaptive_s / row.clairvoyant_s,
+        row.undone.len() + row.ours.undone.len(),
+    )
+}
+
+fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
+    let began = std::time::Instant::now();
+    let tally = faults::run_all(seeds, |history, result| {
+        if let Err(error) = result {
+            eprintln!("{history}  {error}\n  again: springtide sim replay {}", history.seed);
+        }
+    });
+    let took = began.elapsed().as_secs_f64();
+    let faults::Tally { met, wrong, histories } = &tally;
+    if json {
+        let result = serde_json::json!({
+            "schema": crate::report::SCHEMA, "histories": histories, "wrong": wrong, "met": met,
+        });
+        print(&format!("{result}\n"))?;
+    } else {
+        let lines = met.iter().map(|(what, times)| format!("{times:9}  {what}\n"));
+        let lines: String = lines.collect();
+        print(&format!("{lines}{histories} histories in {took:.0} s, {} wrong\n", wrong.len()))?;
+    }
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(Failed::failure(format!("wrong: seeds {wrong:?}"))),
+    }
+}
+
+fn replay(seed: u64) -> Result<(), Failed> {
+    let history = History::of(seed);
+    let told = faults::run(&history);
+    print(&history.to_string())?;
+    let told = told.map_err(Failed::failure)?;
+    let line = |(at, what): &(Duration, String)| format!("{:9.3} s  {what}\n", at.as_secs_f64());
+    let story: String = told.said.iter().map(line).collect();
+    print(&format!(
+        "{story}the right answer after {:.3} s; digest {:016x}\n",
+        told.wall.as_secs_f64(),
+        told.digest
+    ))
 }
 
 fn find(name: &str) -> Result<&'static Shipped, Failed> {

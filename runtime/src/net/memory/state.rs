@@ -126,6 +126,8 @@ pub(super) struct Node {
     pub(super) contacts: BTreeMap<NodeId, Ix>,
     pub(super) ends: BTreeMap<Ix, End>,
     pub(super) refused: RefusedCounts,
+    /// Links with lower numbers are of an earlier life.
+    first_link: u64,
 }
 
 /// Payload between two clusters, in one direction.
@@ -193,6 +195,7 @@ impl State {
             contacts: BTreeMap::new(),
             ends: BTreeMap::new(),
             refused: RefusedCounts::new(),
+            first_link: self.next_link,
         };
         match self.names.get(&peer.node) {
             Some(&ix) if self.nodes[ix].peer.incarnation >= peer.incarnation => None,
@@ -250,6 +253,7 @@ impl State {
                     contacts: BTreeMap::new(),
                     ends: BTreeMap::new(),
                     refused: RefusedCounts::new(),
+                    first_link: 0,
                 });
                 self.nodes.len() - 1
             }
@@ -496,10 +500,13 @@ impl State {
                 }
             }
             Load::Frame(frame) => {
-                let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
-                if end.link != link {
-                    return;
-                }
+                let end = self.nodes[to].ends.get_mut(&from);
+                let known = |end: &&mut End| {
+                    end.link == link && matches!(end.state, LinkState::Up | LinkState::Connecting)
+                };
+                let Some(end) = end.filter(known) else {
+                    return self.reset(to, from, link, now);
+                };
                 if end.state == LinkState::Connecting {
                     // Jitter may let a frame overtake the welcome on a link that reorders: it says as much.
                     let peer = self.nodes[from].peer.clone();
@@ -512,6 +519,16 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Something came over a link that this side does not know any more: it says so, as QUIC does, else the other side would send
+    /// into it for ever. Of the links of a former life nothing is left that could be said.
+    fn reset(&mut self, me: Ix, to: Ix, link: u64, now: Duration) {
+        if link < self.nodes[me].first_link {
+            return;
+        }
+        let load = Load::Goodbye("the peer does not know this link".to_owned());
+        self.post(Parcel { from: me, to, link, load }, Class::Control, GREETING, now);
     }
 
     fn hello(

@@ -1,0 +1,202 @@
+//! Figures of scenarios, as the paper's 2 to 7: runtimes as bars, iterations as lines with the nodes below them. SVG.
+//!
+//! Must not know how the numbers came about.
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::paper::Row;
+
+/// Static runs.
+const FIXED: RGBColor = RGBColor(213, 94, 0);
+/// Monitored ones.
+const MONITORED: RGBColor = RGBColor(150, 150, 150);
+/// Adaptive ones, with the paper's period.
+const ADAPTIVE: RGBColor = RGBColor(0, 114, 178);
+/// Adaptive ones, with ours.
+const OURS: RGBColor = RGBColor(0, 158, 115);
+/// The best fixed set of nodes.
+const BEST: RGBColor = RGBColor(40, 40, 40);
+
+/// A figure cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("the figure cannot be drawn: {0}")]
+pub struct FigureError(String);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn wrong(error: impl std::fmt::Display) -> FigureError {
+    FigureError(error.to_string())
+}
+
+fn draw(
+    size: (u32, u32),
+    on: impl FnOnce(&Area<'_>) -> Result<(), FigureError>,
+) -> Result<String, FigureError> {
+    let mut text = String::new();
+    {
+        let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        area.fill(&WHITE).map_err(wrong)?;
+        on(&area)?;
+        area.present().map_err(wrong)?;
+    }
+    Ok(text)
+}
+
+/// The runtimes of all scenarios side by side, as the paper's figure 2.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
+    let most = rows.iter().map(|row| row.static_s.max(row.adaptive_s)).fold(1.0, f64::max);
+    draw((960, 420), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption("Runtime by scenario", ("sans-serif", 18))
+            .margin(14)
+            .x_label_area_size(34)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..rows.len() as f64, 0.0..most * 1.15)
+            .map_err(wrong)?;
+        let name = |x: &f64| match rows.get(*x as usize) {
+            Some(row) if x.fract().abs() < 0.01 => format!("scenario {}", row.name),
+            _ => String::new(),
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(rows.len() + 1)
+            .x_label_formatter(&name)
+            .x_label_offset(40)
+            .y_desc("seconds")
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(wrong)?;
+        type Of = fn(&Row) -> f64;
+        let bars: [(&str, RGBColor, Of); 5] = [
+            ("static", FIXED, |row| row.static_s),
+            ("monitored", MONITORED, |row| row.monitor_s),
+            ("adaptive", ADAPTIVE, |row| row.adaptive_s),
+            ("adaptive, our period", OURS, |row| row.ours.adaptive_s),
+            ("best fixed nodes", BEST, |row| row.clairvoyant_s),
+        ];
+        for (at, (label, colour, of)) in bars.into_iter().enumerate() {
+            let bar = |(x, row): (usize, &Row)| {
+                let left = x as f64 + 0.1 + 0.16 * at as f64;
+                Rectangle::new([(left, 0.0), (left + 0.14, of(row))], colour.filled())
+            };
+            chart
+                .draw_series(rows.iter().enumerate().map(bar))
+                .map_err(wrong)?
+                .label(label)
+                .legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
+                });
+        }
+        legend(&mut chart)
+    })
+}
+
+fn legend<'a, X, Y>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+) -> Result<(), FigureError>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.2))
+        .draw()
+        .map_err(wrong)
+}
+
+/// The iterations of a scenario with and without adaptation, and below them the nodes over time, as the paper's figures 3 to 7.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn iterations(row: &Row) -> Result<String, FigureError> {
+    draw((960, 560), |area| {
+        let (above, below) = area.split_vertically(340);
+        let lines = [
+            ("static", FIXED, &row.iterations.fixed),
+            ("adaptive", ADAPTIVE, &row.iterations.adaptive),
+            ("adaptive, our period", OURS, &row.ours.iterations),
+        ];
+        let all = || lines.iter().flat_map(|(_, _, lengths)| lengths.iter().copied());
+        let most = all().fold(1.0, f64::max);
+        let count = lines.iter().map(|(_, _, lengths)| lengths.len()).max().unwrap_or(1);
+        let title = format!("Scenario {}: {}", row.name, row.about);
+        let mut chart = ChartBuilder::on(&above)
+            .caption(title, ("sans-serif", 16))
+            .margin(12)
+            .x_label_area_size(36)
+            .y_label_area_size(60)
+            .build_cartesian_2d(0.5..count as f64 + 0.5, 0.0..most * 1.15)
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_desc("iteration")
+            .y_desc("seconds")
+            .x_labels(count + 1)
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(wrong)?;
+        for (label, colour, lengths) in lines {
+            let points = lengths.iter().enumerate().map(|(at, s)| (at as f64 + 1.0, *s));
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))
+                .map_err(wrong)?
+                .label(label)
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
+                });
+        }
+        legend(&mut chart)?;
+        nodes(&below, row)
+    })
+}
+
+fn nodes(area: &Area<'_>, row: &Row) -> Result<(), FigureError> {
+    let runs = [
+        ("adaptive", ADAPTIVE, &row.nodes_over_time, row.adaptive_s),
+        ("adaptive, our period", OURS, &row.ours.nodes_over_time, row.ours.adaptive_s),
+    ];
+    let most = runs.iter().flat_map(|(_, _, nodes, _)| nodes.iter().map(|(_, n)| *n)).max();
+    let last = runs.iter().map(|(.., end)| *end).fold(1.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..last, 0.0..f64::from(most.unwrap_or(1)) * 1.2)
+        .map_err(wrong)?;
+    chart
+        .configure_mesh()
+        .x_desc("seconds")
+        .y_desc("nodes")
+        .light_line_style(WHITE)
+        .draw()
+        .map_err(wrong)?;
+    // What happened to the grid.
+    for (at, _) in &row.events {
+        let top = f64::from(most.unwrap_or(1)) * 1.2;
+        let line = PathElement::new([(*at, 0.0), (*at, top)], BEST.mix(0.4).stroke_width(1));
+        chart.draw_series(std::iter::once(line)).map_err(wrong)?;
+    }
+    for (_, colour, steps, end) in runs {
+        let mut points = Vec::new();
+        for (at, count) in steps {
+            if let Some((_, before)) = points.last().copied() {
+                points.push((*at, before));
+            }
+            points.push((*at, f64::from(*count)));
+        }
+        if let Some((_, before)) = points.last().copied() {
+            points.push((end, before));
+        }
+        chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(wrong)?;
+    }
+    Ok(())
+}
