@@ -240,9 +240,9 @@ fn jobs_survive_fault_histories() {
     let first = number("SPRINGTIDE_HISTORIES_SEED", 1);
     let seeds = first..first + number("SPRINGTIDE_HISTORIES", 1000);
     // Two threads that woke each other for what neither might begin; a cut from the head while the job ended; a benchmark
-    // in real time; a node lost between its cluster's joining and the start; a cluster whose coordinator was lost before it joined.
+    // in real time; a node lost between its cluster's joining and the start; a cluster whose coordinator was lost before it joined; a result for a former life of a node, taken for one of this life.
     let alone = seeds.end - seeds.start == 1;
-    let named = [71, 7, 40, 132, 622].into_iter().filter(|_| !alone);
+    let named = [71, 7, 40, 132, 622, 2256].into_iter().filter(|_| !alone);
     let tally = faults::run_all(seeds.chain(named), |history, result| match result {
         Ok(told) if alone => {
             print!("{history}");

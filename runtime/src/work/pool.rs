@@ -183,6 +183,8 @@ pub struct PoolConfig {
     pub nesting_bound: u32,
     /// Seed of the threads' choice of victims.
     pub seed: u64,
+    /// Tells this life of the node from its others, in the numbers of its leases.
+    pub life: u32,
     /// Modelled time that each join and spawn takes; for virtual time, in which what a task computes takes none.
     pub fork_time: Option<Duration>,
     /// Work units of tasks and the root's own time are counted: see [`Task::cost`](super::Task::cost).
@@ -205,6 +207,7 @@ impl Default for PoolConfig {
             stack_bytes: 16 << 20,
             nesting_bound: 32,
             seed: 1,
+            life: 0,
             fork_time: None,
             metered: false,
             work_floor: WORK_FLOOR,

@@ -94,6 +94,9 @@ struct Lease {
 
 #[derive(Default)]
 struct Leases {
+    /// The generation of every place's first use. No two lives of a node have the same: what is said of a lease of a former life
+    /// must not be taken for a word about this one's.
+    first: u32,
     entries: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
 }
@@ -232,7 +235,7 @@ impl Shared {
             roots: Mutex::default(),
             injections: AtomicU64::new(0),
             sleepers: Mutex::default(),
-            leases: Mutex::default(),
+            leases: Mutex::new(Leases { first: config.life, ..Leases::default() }),
             halt_reason: AtomicU32::new(0),
             halted: Mutex::default(),
             recover_depth: AtomicU32::new(0),
@@ -715,7 +718,8 @@ impl Shared {
                 index
             }
             None => {
-                leases.entries.push((0, lease));
+                let first = leases.first;
+                leases.entries.push((first, lease));
                 (leases.entries.len() - 1) as u32
             }
         };

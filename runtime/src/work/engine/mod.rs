@@ -46,6 +46,7 @@ use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::{Member, View};
 use crate::meter::{BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics};
 use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
+use crate::random::SplitMix;
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
 };
@@ -227,7 +228,9 @@ impl Engine {
         let _ = inner.objects.set(objects);
         let host: Arc<dyn Host> = inner.clone();
         let metered = config.metering.is_some();
-        let pool_config = PoolConfig { metered, work_floor, ..config.pool.clone() };
+        // The lower half of a well mixed number is as good as the whole.
+        let life = SplitMix(me.incarnation.0).next() as u32;
+        let pool_config = PoolConfig { metered, work_floor, life, ..config.pool.clone() };
         let pool = Pool::start(&pool_config, registry, seam, host)?;
         let _ = inner.pool.set(pool);
         inner.poke.notify_one();
