@@ -104,8 +104,12 @@ impl Coordinator {
         if !runs || !self.checkpoints.under_way.values().all(is_slow) {
             return;
         }
+        let keepers = self.keepers();
+        if keepers.is_empty() {
+            return; // all have one on their way: it waits for the first to answer
+        }
         let Some(kept) = self.checkpoints.waiting.take() else { return };
-        for node in self.keepers() {
+        for node in keepers {
             let remote = self.hub.remote::<Worker>(&node, WORKER);
             let keep = KeepRoot { job: self.spec.id, kept: kept.clone() };
             let call = remote.send(keep).deadline(GIVE_UP_AFTER).start();

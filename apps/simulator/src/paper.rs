@@ -224,16 +224,16 @@ fn clairvoyant(
     let done = done_by(&fixed.iterations, switch);
     let all = f64::from(config.app.iterations.get());
     let left = (all - done).max(0.0);
+    let whole = left.ceil().max(1.0);
     let mut best: Option<(f64, BTreeMap<String, u32>)> = None;
     let mut tried = BTreeSet::new();
     for nodes in sets(config) {
         if nodes.values().all(|count| *count == 0) || !tried.insert(nodes.clone()) {
             continue;
         }
-        let rest = from(config, switch, &nodes, left.ceil().max(1.0) as u32);
+        let rest = from(config, switch, &nodes, whole as u32);
         let how = Play { mode: Mode::Static, period: None, seed };
         let Ok(run) = played(&rest, &how) else { continue };
-        let whole = left.ceil().max(1.0);
         let total = switch + run.wall.as_secs_f64() * left / whole;
         if best.as_ref().is_none_or(|(least, _)| total < *least) {
             best = Some((total, nodes));
@@ -302,19 +302,19 @@ fn from(
 ) -> ScenarioConfig {
     let mut rest = config.clone();
     let skipped = config.app.iterations.get().saturating_sub(iterations);
-    rest.app.iterations = whole(iterations);
-    rest.adaptation.min_nodes = whole(1);
+    rest.app.iterations = Whole::nearest(iterations);
+    rest.adaptation.min_nodes = Whole::nearest(1);
     for place in &mut rest.cluster {
         let count = nodes.get(place.name.as_str()).copied().unwrap_or(0);
-        place.start = whole(count);
+        place.start = Whole::nearest(count);
         // Whoever knows beforehand has them from then on.
-        place.later = whole(place.later.get().min(place.nodes.get() - count));
+        place.later = Whole::nearest(place.later.get().min(place.nodes.get() - count));
     }
     let earlier = |event: &mut EventSection| {
         event.at = event.at.map(|at| at.saturating_sub(Duration::from_secs_f64(switch)));
         if let Some(iteration) = event.iteration.map(Whole::get) {
             match iteration.checked_sub(skipped).filter(|iteration| *iteration > 0) {
-                Some(iteration) => event.iteration = Some(whole(iteration)),
+                Some(iteration) => event.iteration = Some(Whole::nearest(iteration)),
                 None => (event.iteration, event.at) = (None, Some(Default::default())),
             }
         }
@@ -323,9 +323,4 @@ fn from(
     // Nodes that are taken at once need not be freed.
     rest.event.retain(|event| event.what != Happening::Free);
     rest
-}
-
-/// A number that the form allows; else the nearest it does.
-fn whole<const MIN: u32, const MAX: u32>(number: u32) -> Whole<MIN, MAX> {
-    Whole::nearest(number)
 }
