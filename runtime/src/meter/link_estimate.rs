@@ -46,6 +46,9 @@ const STEPS: f64 = 8.0;
 const LAST_BUCKET: u16 = 63 * 8;
 /// A burst of transfers that has been over for so long is complete.
 const SETTLED: Duration = Duration::from_secs(1);
+/// One that goes on for so long, and brought enough, is a value of its own: a link that is never idle would never tell
+/// anything.
+const LASTING: Duration = Duration::from_secs(5);
 
 fn bucket(value: f64) -> u16 {
     // Clamped first: the cast is exact. A value that is no number becomes the least.
@@ -200,6 +203,13 @@ struct Burst {
     bytes: u64,
 }
 
+impl Burst {
+    fn lasted(&self, settings: &LinkSettings) -> bool {
+        let time = self.ended.saturating_duration_since(self.began);
+        time >= LASTING && self.bytes >= settings.floor_bytes
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Link {
     open: Option<Burst>,
@@ -236,6 +246,12 @@ impl LinkEstimator {
         let settings = self.settings;
         let link = self.links.entry((from.clone(), to.clone())).or_default();
         match &mut link.open {
+            Some(burst) if began <= burst.ended && burst.lasted(&settings) => {
+                // What comes now shared the link with it, and counts from its end on.
+                let next = Burst { began: burst.ended, ended: burst.ended.max(ended), bytes };
+                let over = std::mem::replace(burst, next);
+                link.take(over, &settings);
+            }
             Some(burst) if began <= burst.ended => {
                 burst.began = burst.began.min(began);
                 burst.ended = burst.ended.max(ended);
@@ -401,6 +417,20 @@ mod tests {
         let link = &estimator.report(start + 3000 * MS).estimates()[0];
         assert!(close(link.bandwidth, 750_000.0), "{link:?}");
         assert!(link.transfers < 1.0, "{link:?}");
+    }
+
+    #[test]
+    fn a_link_that_is_never_idle_tells_as_well() {
+        let (from, to) = pair();
+        let mut estimator = LinkEstimator::new(LinkSettings::default());
+        let start = Instant::now();
+        // Each begins before the one before it has ended.
+        for i in 0..30 {
+            let (began, ended) = (start + 1000 * i * MS, start + 1000 * (i + 2) * MS);
+            estimator.transfer(&from, &to, 100_000, began, ended);
+        }
+        let link = &estimator.report(start + 30_000 * MS).estimates()[0];
+        assert!(close(link.bandwidth, 100_000.0) && link.transfers > 2.0, "{link:?}");
     }
 
     #[test]

@@ -231,6 +231,11 @@ impl Shared {
         self.with(|store, now| store.need(ticket, needs, now))
     }
 
+    /// Whether any of what tasks wait for is written in another cluster. Absent if none waits.
+    pub fn waits_wide(&self) -> Option<bool> {
+        self.store().waits_wide()
+    }
+
     /// Nobody waits for this ticket any more.
     pub fn forget(&self, ticket: Ticket) {
         self.with(|store, _| store.forget(ticket));

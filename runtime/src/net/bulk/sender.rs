@@ -20,11 +20,17 @@ pub(crate) type Send<'a> = &'a mut dyn FnMut(Class, Frame) -> Result<(), SendErr
 /// Transfers to one peer that take turns; the rest wait. Well under what a receiver takes at once.
 pub(super) const TURNS_MAX: usize = 16;
 
+/// Of so many turns one is the oldest transfer's.
+const TURNS_A_ROUND: u8 = 4;
+
 /// Longest payload remembered after its link went down. A longer one was hardly all in the transport's queue.
 const LIMBO_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Sender {
+    /// Of the next transfer that is offered: local.
+    next_key: u64,
+    /// Of the next one that is begun: on the wire, ascending.
     next_id: u64,
     peers: BTreeMap<NodeId, Outgoing>,
     /// Short payloads of the link that went down last, of which the transport had everything: it may give a part back.
@@ -35,11 +41,20 @@ pub(super) struct Sender {
 #[derive(Debug)]
 struct Outgoing {
     window: Window,
+    /// In the order in which they were offered.
     transfers: BTreeMap<u64, Transfer>,
-    /// Transfers with bytes to send: the first [`TURNS_MAX`] take turns, the others wait behind.
-    turns: VecDeque<u64>,
+    /// Those that were begun, by their number on the wire.
+    begun: BTreeMap<u64, u64>,
+    /// Transfers with bytes to send that take turns, oldest first; at most [`TURNS_MAX`].
+    turns: Vec<u64>,
+    /// Those that wait to take turns, oldest first.
     waiting: VecDeque<u64>,
-    /// Whose chunks the receiver expects.
+    /// Counts turns: every fourth is the oldest one's, the others the shortest one's. So the oldest gets a quarter of the link
+    /// whatever comes after it, a short one hardly waits for what is long, and pieces of one thing come one after another.
+    turn: u8,
+    /// Whether the shortest of those that wait takes turns next, or the oldest.
+    shortest_next: bool,
+    /// Whose chunks the receiver expects, by its number on the wire.
     current: Option<u64>,
     /// Bytes of the payloads held.
     held: usize,
@@ -54,7 +69,8 @@ struct Outgoing {
 struct Transfer {
     kind: Kind,
     body: Bytes,
-    begun: bool,
+    /// Its number on the wire, once it was begun.
+    id: Option<u64>,
     sent: usize,
     credited: usize,
     /// End of each chunk under way, and when it was sent.
@@ -64,7 +80,7 @@ struct Transfer {
 impl Sender {
     /// Ids start at `first_id`, so that the ids of two lives of a node differ.
     pub(super) fn new(first_id: u64) -> Self {
-        Self { next_id: first_id, peers: BTreeMap::new(), limbo: Vec::new() }
+        Self { next_key: 0, next_id: first_id, peers: BTreeMap::new(), limbo: Vec::new() }
     }
 
     pub(super) fn offer(
@@ -74,22 +90,18 @@ impl Sender {
         (kind, body): (Kind, Bytes),
         now: Duration,
         send: Send<'_>,
-    ) -> Result<u64, SendError> {
+    ) -> Result<(), SendError> {
         let peer = self.peers.entry(to.clone()).or_insert_with(|| Outgoing::new(config, 0));
         if peer.held > 0 && peer.held + body.len() > config.queue_bytes {
             return Err(SendError::Full(to.clone()));
         }
-        let id = self.next_id;
-        self.next_id += 1;
-        peer.add(id, Transfer::new(kind, body), now);
-        match peer.pump(now, send) {
-            Ok(()) => Ok(id),
-            Err(error) => {
-                // Unknown or closed: nothing sent to this peer arrives, so nothing of this payload did.
-                peer.remove(id);
-                Err(error)
-            }
-        }
+        let key = self.next_key;
+        self.next_key += 1;
+        peer.add(key, Transfer::new(kind, body), now);
+        peer.pump(&mut self.next_id, now, send).inspect_err(|_| {
+            // Unknown or closed: nothing sent to this peer arrives, so nothing of this payload did.
+            peer.remove(key);
+        })
     }
 
     /// What the path to a peer is expected to take at once, in bytes; asked for only when the first transfer of a link
@@ -116,7 +128,7 @@ impl Sender {
         let Some(peer) = self.peers.get_mut(from) else { return Ok(()) };
         peer.credit(credit, now)?;
         // An error here shows in the link's going down.
-        let _ = peer.pump(now, send);
+        let _ = peer.pump(&mut self.next_id, now, send);
         Ok(())
     }
 
@@ -129,15 +141,13 @@ impl Sender {
         send: Send<'_>,
     ) -> Option<Undelivered> {
         let peer = self.peers.get_mut(from)?;
-        let transfer = peer.remove(id)?;
-        if transfer.begun {
-            // Tells the receiver, in order on the bulk stream, that no chunk of it follows.
-            let cancel = Cancel { id, by_receiver: false, why: String::new() };
-            if let Ok(body) = wire::encode(Kind::BULK_CANCEL, &cancel) {
-                peer.owed.push_back(Frame::new(Kind::BULK_CANCEL, body));
-            }
+        let transfer = peer.begun.get(&id).copied().and_then(|key| peer.remove(key))?;
+        // Tells the receiver, in order on the bulk stream, that no chunk of it follows.
+        let cancel = Cancel { id, by_receiver: false, why: String::new() };
+        if let Ok(body) = wire::encode(Kind::BULK_CANCEL, &cancel) {
+            peer.owed.push_back(Frame::new(Kind::BULK_CANCEL, body));
         }
-        let _ = peer.pump(now, send);
+        let _ = peer.pump(&mut self.next_id, now, send);
         Some((from.clone(), transfer.kind, transfer.body))
     }
 
@@ -145,7 +155,7 @@ impl Sender {
     pub(super) fn drained(&mut self, to: &NodeId, now: Duration, send: Send<'_>) {
         if let Some(peer) = self.peers.get_mut(to) {
             peer.blocked = false;
-            let _ = peer.pump(now, send);
+            let _ = peer.pump(&mut self.next_id, now, send);
         }
     }
 
@@ -156,7 +166,7 @@ impl Sender {
         let Some(peer) = self.peers.remove(node) else { return Vec::new() };
         let mut unsent = Vec::new();
         for transfer in peer.transfers.into_values() {
-            let whole = transfer.begun && transfer.sent == transfer.body.len();
+            let whole = transfer.id.is_some() && transfer.sent == transfer.body.len();
             let payload = (node.clone(), transfer.kind, transfer.body);
             if !whole {
                 unsent.push(payload);
@@ -198,8 +208,11 @@ impl Outgoing {
         Self {
             window: Window::starting_at(first, config.window_bytes),
             transfers: BTreeMap::new(),
-            turns: VecDeque::new(),
+            begun: BTreeMap::new(),
+            turns: Vec::new(),
             waiting: VecDeque::new(),
+            turn: 0,
+            shortest_next: false,
             current: None,
             held: 0,
             under_way: 0,
@@ -208,30 +221,32 @@ impl Outgoing {
         }
     }
 
-    fn add(&mut self, id: u64, transfer: Transfer, now: Duration) {
+    fn add(&mut self, key: u64, transfer: Transfer, now: Duration) {
         if self.under_way == 0 {
             self.window.idle(now);
         }
         self.held += transfer.body.len();
-        self.transfers.insert(id, transfer);
-        self.waiting.push_back(id);
+        self.transfers.insert(key, transfer);
+        self.waiting.push_back(key);
     }
 
-    fn remove(&mut self, id: u64) -> Option<Transfer> {
-        let transfer = self.transfers.remove(&id)?;
+    fn remove(&mut self, key: u64) -> Option<Transfer> {
+        let transfer = self.transfers.remove(&key)?;
         self.held -= transfer.body.len();
         self.under_way -= transfer.sent - transfer.credited;
-        self.turns.retain(|other| *other != id);
-        self.waiting.retain(|other| *other != id);
-        if self.current == Some(id) {
-            self.current = None;
+        self.turns.retain(|other| *other != key);
+        self.waiting.retain(|other| *other != key);
+        if let Some(id) = transfer.id {
+            self.begun.remove(&id);
+            self.current = self.current.filter(|current| *current != id);
         }
         Some(transfer)
     }
 
     fn credit(&mut self, credit: &Credit, now: Duration) -> Result<(), BulkError> {
         // A transfer that is gone was cancelled while this credit was on its way.
-        let Some(transfer) = self.transfers.get_mut(&credit.id) else { return Ok(()) };
+        let Some(key) = self.begun.get(&credit.id).copied() else { return Ok(()) };
+        let Some(transfer) = self.transfers.get_mut(&key) else { return Ok(()) };
         let received = usize::try_from(credit.received).unwrap_or(usize::MAX);
         if received > transfer.sent {
             return Err(BulkError::Credit { id: credit.id, received, sent: transfer.sent });
@@ -245,19 +260,19 @@ impl Outgoing {
             sent_at = Some(*at);
             transfer.marks.pop_front();
         }
-        let finished = transfer.begun && transfer.credited == transfer.body.len();
+        let finished = transfer.credited == transfer.body.len();
         if let Some(sent_at) = sent_at {
             self.window.credited(acked, sent_at, self.under_way, now);
         }
         self.under_way -= acked;
         if finished {
-            self.remove(credit.id);
+            self.remove(key);
         }
         Ok(())
     }
 
-    fn pump(&mut self, now: Duration, send: Send<'_>) -> Result<(), SendError> {
-        match self.push(now, send) {
+    fn pump(&mut self, next: &mut u64, now: Duration, send: Send<'_>) -> Result<(), SendError> {
+        match self.push(next, now, send) {
             Err(SendError::Full(_)) => {
                 self.blocked = true;
                 Ok(())
@@ -266,32 +281,32 @@ impl Outgoing {
         }
     }
 
-    fn push(&mut self, now: Duration, send: Send<'_>) -> Result<(), SendError> {
+    fn push(&mut self, next: &mut u64, now: Duration, send: Send<'_>) -> Result<(), SendError> {
         while !self.blocked {
             if let Some(frame) = self.owed.front() {
                 send(Class::Bulk, frame.clone())?;
                 self.owed.pop_front();
                 continue;
             }
-            while self.turns.len() < TURNS_MAX
-                && let Some(id) = self.waiting.pop_front()
-            {
-                self.turns.push_back(id);
-            }
-            let Some(&id) = self.turns.front() else { break };
-            let Some(transfer) = self.transfers.get_mut(&id) else {
-                self.turns.pop_front();
-                continue;
-            };
+            self.admit();
+            let Some(key) = self.turn() else { break };
+            let Some(transfer) = self.transfers.get_mut(&key) else { break };
             let len = self.window.chunk().min(transfer.body.len() - transfer.sent);
             if self.under_way > 0 && self.under_way + len > self.window.bytes() {
                 break;
             }
-            if !transfer.begun {
-                send(Class::Bulk, transfer.begin(id)?)?;
-                transfer.begun = true;
-                self.current = Some(id);
-            }
+            let id = match transfer.id {
+                Some(id) => id,
+                None => {
+                    let id = *next;
+                    send(Class::Bulk, transfer.begin(id)?)?;
+                    *next += 1;
+                    transfer.id = Some(id);
+                    self.begun.insert(id, key);
+                    self.current = Some(id);
+                    id
+                }
+            };
             if self.current != Some(id) {
                 send(Class::Bulk, frame(Kind::BULK_PART, &Part { id })?)?;
                 self.current = Some(id);
@@ -303,21 +318,47 @@ impl Outgoing {
                 transfer.marks.push_back((transfer.sent, now));
                 self.under_way += len;
             }
-            self.turns.pop_front();
-            if transfer.sent < transfer.body.len() {
-                self.turns.push_back(id);
-            } else if transfer.body.is_empty() {
-                // Its begin is all there is of it: no credit comes.
-                self.remove(id);
+            self.turn = (self.turn + 1) % TURNS_A_ROUND;
+            if transfer.sent == transfer.body.len() {
+                self.turns.retain(|other| *other != key);
+                if transfer.body.is_empty() {
+                    // Its begin is all there is of it: no credit comes.
+                    self.remove(key);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Who waits takes turns, as far as there is room.
+    fn admit(&mut self) {
+        while self.turns.len() < TURNS_MAX && !self.waiting.is_empty() {
+            let len = |key: &u64| self.transfers.get(key).map_or(0, |t| t.body.len());
+            let shortest = match self.shortest_next {
+                true => self.waiting.iter().enumerate().min_by_key(|(_, key)| len(key)),
+                false => None,
+            };
+            let Some(key) = self.waiting.remove(shortest.map_or(0, |(at, _)| at)) else { break };
+            self.turns.push(key);
+            self.turns.sort_unstable();
+            self.shortest_next = !self.shortest_next;
+        }
+    }
+
+    /// Whose turn it is.
+    fn turn(&self) -> Option<u64> {
+        let rest = |key: &u64| self.transfers.get(key).map_or(0, |t| t.body.len() - t.sent);
+        match self.turn {
+            0 => self.turns.first().copied(),
+            // Of equals the oldest.
+            _ => self.turns.iter().copied().min_by_key(rest),
+        }
     }
 }
 
 impl Transfer {
     fn new(kind: Kind, body: Bytes) -> Self {
-        Self { kind, body, begun: false, sent: 0, credited: 0, marks: VecDeque::new() }
+        Self { kind, body, id: None, sent: 0, credited: 0, marks: VecDeque::new() }
     }
 
     fn begin(&self, id: u64) -> Result<Frame, SendError> {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::*;
 
 use super::message::{Begin, Cancel, Credit, Part};
-use super::sender::Sender;
+use super::sender::{Sender, TURNS_MAX};
 use super::window::{CHUNK_MAX, CHUNK_MIN, Window};
 use super::*;
 use crate::id::Incarnation;
@@ -69,7 +69,7 @@ impl Wire {
         f(&mut sides[side], config, *now, &mut send)
     }
 
-    fn offer(&mut self, side: usize, body: Bytes) -> Result<u64, SendError> {
+    fn offer(&mut self, side: usize, body: Bytes) -> Result<(), SendError> {
         let to = Self::peer(1 - side).node;
         self.with(side, |sides, config, now, send| {
             sides.sender.offer(config, &to, (Kind::TELL, body), now, send)
@@ -225,6 +225,25 @@ fn transfers_take_turns() {
 }
 
 #[test]
+fn pieces_of_something_long_come_one_after_another_and_a_short_one_between() {
+    let mut wire = Wire::new(BulkConfig { window_bytes: 64 << 10, ..BulkConfig::default() }, 1000);
+    let pieces = 3 * TURNS_MAX;
+    for n in 0..pieces {
+        wire.offer(0, pattern(n, 1_000_000)).unwrap();
+    }
+    wire.offer(0, pattern(0, 80_000)).unwrap();
+    let mut order = Vec::new();
+    while wire.deliver(0, Class::Bulk) || wire.deliver(1, Class::Control) {
+        order.extend(wire.came.drain(..).map(|(_, body)| body));
+    }
+    let short = order.iter().position(|body| body.len() == 80_000).expect("it comes");
+    assert!(short <= 2, "it waited for {short} pieces of a thing that began before");
+    order.remove(short);
+    let pieces: Vec<Bytes> = (0..pieces).map(|n| pattern(n, 1_000_000)).collect();
+    assert!(order == pieces, "in their order");
+}
+
+#[test]
 fn bounds_are_held() {
     let config = BulkConfig { queue_bytes: 100_000, ..BulkConfig::default() };
     let mut wire = Wire::new(config, 1000);
@@ -302,7 +321,8 @@ fn a_credit_for_what_was_not_sent_is_an_error() {
     let mut send = |_, _| Ok(());
     let body = (Kind::TELL, pattern(0, 100_000));
     let config = BulkConfig::default();
-    let id = sender.offer(&config, &to, body, Duration::ZERO, &mut send).unwrap();
+    sender.offer(&config, &to, body, Duration::ZERO, &mut send).unwrap();
+    let id = 1;
     let sent = sender.window(&to).0;
     let credit = Credit { id, received: sent as u64 + 1 };
     let error = sender.credit(&to, &credit, MS, &mut send).unwrap_err();

@@ -3,7 +3,7 @@
 //! Only a cluster's coordinator (or, when it fails, a member) asks outside the cluster: members ask it, it gets the
 //! version once and passes it on. A holder that has begun to send a version to the asker answers that it is coming.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -26,6 +26,9 @@ const PROXIED_MAX: usize = 1024;
 /// Members of the own cluster asked besides its coordinator and the writer.
 const NEIGHBOURS_ASKED: usize = 2;
 
+/// Answers listened for, of one want.
+const REQUESTS_MAX: usize = 64;
+
 /// A ticket's needs.
 pub(super) struct Waiting {
     missing: BTreeSet<Wanted>,
@@ -39,15 +42,17 @@ pub(super) struct Want {
     askers: BTreeMap<NodeId, Fetch>,
     /// When to ask (the next) holder.
     due: Instant,
-    /// Who is being asked, under which request.
-    holder: Option<(NodeId, u64)>,
+    /// Who is being asked.
+    holder: Option<NodeId>,
+    /// The requests under which holders were asked: over a slow link an answer comes when another is asked already.
+    requests: VecDeque<u64>,
     /// Who has been asked in this round.
     asked: BTreeSet<NodeId>,
     last: Option<NodeId>,
     /// Rounds in which nobody knew anything of it.
     round: u32,
-    /// Somebody did in this round: it is late, not lost.
-    hope: bool,
+    /// Those whose last word in this round was that it is coming: it is late, not lost.
+    hope: BTreeSet<NodeId>,
     comings: u32,
 }
 
@@ -58,10 +63,11 @@ impl Want {
             askers: BTreeMap::new(),
             due,
             holder: None,
+            requests: VecDeque::new(),
             asked: BTreeSet::new(),
             last: None,
             round: 0,
-            hope: false,
+            hope: BTreeSet::new(),
             comings: 0,
         }
     }
@@ -113,6 +119,21 @@ impl Store {
         }
     }
 
+    /// Whether somebody waits for what is written in another cluster; absent if nobody waits.
+    pub fn waits_wide(&self) -> Option<bool> {
+        let mut slots =
+            self.tickets.values().flat_map(|waiting| &waiting.missing).map(|(slot, _)| slot);
+        let first = slots.next()?;
+        let wide = |slot: &Slot| self.writer(slot).is_none_or(|writer| self.is_wide(writer));
+        Some(wide(first) || slots.any(wide))
+    }
+
+    /// Who writes an object part, as far as known.
+    fn writer(&self, slot: &Slot) -> Option<&NodeId> {
+        let origin = self.parts.get(slot).and_then(|part| part.origin.as_ref());
+        origin.or(self.view.coordinator.as_ref())
+    }
+
     /// A delta waits for the version before it: repair the gap even if no task asks for it yet.
     pub(super) fn want_gap(&mut self, slot: Slot, version: Version, now: Instant) {
         let wanted = (slot, version);
@@ -158,7 +179,7 @@ impl Store {
         for want in self.wants.range_mut((slot, version)..=(slot, last)).map(|(_, want)| want) {
             want.due = want.due.max(due);
             want.comings = 0;
-            want.hope = true;
+            want.hope.insert(from.clone());
         }
     }
 
@@ -167,7 +188,7 @@ impl Store {
         let parts = &self.parts;
         for ((slot, version), want) in &mut self.wants {
             want.askers.retain(|node, _| !nodes.contains(node));
-            let asked = want.holder.as_ref().is_some_and(|(holder, _)| nodes.contains(holder));
+            let asked = want.holder.as_ref().is_some_and(|holder| nodes.contains(holder));
             let partial = parts
                 .get(slot)
                 .and_then(|part| part.nearest_partial(*version))
@@ -236,7 +257,8 @@ impl Store {
                 let began = self
                     .parts
                     .get(&slot)
-                    .and_then(|part| part.sent.get(&(version, from.clone())).copied());
+                    .and_then(|part| part.sent.get(&(version, from.clone())))
+                    .map(|sent| sent.at);
                 let bytes = items(&cell, fetch.have).iter().map(|(id, _)| id.len as usize).sum();
                 if began.is_none_or(|began| now >= began + self.in_flight(from, bytes)) {
                     self.serve(slot, &cell, from, &fetch, now);
@@ -255,11 +277,16 @@ impl Store {
         let Some(wanted) = self.requests.get(&miss.request).copied() else { return };
         let stall = self.stall(from);
         let Some(want) = self.wants.get_mut(&wanted) else { return };
-        if want.holder.as_ref().is_none_or(|(holder, _)| holder != from) {
+        if miss.coming {
+            want.hope.insert(from.clone());
+        } else {
+            want.hope.remove(from);
+            want.asked.insert(from.clone());
+        }
+        if want.holder.as_ref() != Some(from) {
             return;
         }
         want.comings += 1;
-        want.hope = miss.coming;
         if miss.coming && want.comings <= COMINGS_MAX {
             want.asked.remove(from);
             want.due = now + stall;
@@ -294,7 +321,7 @@ impl Store {
 
     fn serve(&mut self, slot: Slot, cell: &Cell, to: &NodeId, fetch: &Fetch, now: Instant) {
         self.stats.fetches_served += 1;
-        self.note_sent(slot, cell.version, std::iter::once(to), now);
+        self.note_sent(slot, cell.version, std::slice::from_ref(to), &[], now);
         let group = [plan::Group { to: vec![to.clone()], below: Vec::new() }];
         for (id, payload) in items(cell, fetch.have) {
             match &fetch.partial {
@@ -340,10 +367,13 @@ impl Store {
             partial,
         };
         if let Some(want) = self.wants.get_mut(wanted) {
-            if let Some((_, old)) = want.holder.take() {
+            want.requests.push_back(request);
+            if want.requests.len() > REQUESTS_MAX
+                && let Some(old) = want.requests.pop_front()
+            {
                 self.requests.remove(&old);
             }
-            want.holder = Some((node.clone(), request));
+            want.holder = Some(node.clone());
             want.asked.insert(node.clone());
             want.last = Some(node.clone());
             want.due = due;
@@ -359,12 +389,10 @@ impl Store {
         // Before the first view there is nobody to ask, which says nothing about who has it.
         let counts = !self.view.members.is_empty();
         let Some(want) = self.wants.get_mut(wanted) else { return };
-        if let Some((_, old)) = want.holder.take() {
-            self.requests.remove(&old);
-        }
+        want.holder = None;
         want.asked.clear();
         want.comings = 0;
-        want.round += u32::from(counts && !std::mem::take(&mut want.hope));
+        want.round += u32::from(counts && std::mem::take(&mut want.hope).is_empty());
         if want.round < rounds.max(1) {
             want.due = now + pause * (1 << want.round.saturating_sub(1).min(10));
         } else {
@@ -419,9 +447,7 @@ impl Store {
         if let Some(due) = self.progress(wanted) {
             return due.max(now);
         }
-        let origin = self.parts.get(&wanted.0).and_then(|part| part.origin.as_ref());
-        let writer = origin.or(self.view.coordinator.as_ref());
-        let wide = writer.is_none_or(|writer| self.is_wide(writer));
+        let wide = self.writer(&wanted.0).is_none_or(|writer| self.is_wide(writer));
         now + if wide { self.config.grace_wide } else { self.config.grace }
     }
 
@@ -434,8 +460,8 @@ impl Store {
 
     fn drop_want(&mut self, wanted: &Wanted) -> Option<Want> {
         let want = self.wants.remove(wanted)?;
-        if let Some((_, request)) = want.holder {
-            self.requests.remove(&request);
+        for request in &want.requests {
+            self.requests.remove(request);
         }
         Some(want)
     }

@@ -180,8 +180,12 @@ impl Store {
         let lost: Vec<NodeId> =
             old.members.keys().filter(|node| !same_life(node)).cloned().collect();
         if !lost.is_empty() {
-            // What a lost node was to relay has not arrived: nothing counts as on its way any more.
-            self.parts.values_mut().for_each(|part| part.sent.clear());
+            // What a lost node was to relay has not arrived. Over a slow link what is on its way must not be sent again for
+            // every node that goes.
+            let relayed = lost.iter().any(|node| old.cluster_of(node) == self.cluster.as_ref());
+            for part in self.parts.values_mut() {
+                part.sent.retain(|(_, to), sent| !(lost.contains(to) || relayed && sent.relayed));
+            }
             for node in &lost {
                 self.backlogs.forget(node);
             }
@@ -286,16 +290,22 @@ impl Store {
         self.view.cluster_of(node).is_some_and(|cluster| Some(cluster) != self.cluster.as_ref())
     }
 
-    /// How long a node may take to send one more piece.
+    /// How long a node may take to send one more piece: as long as that takes over the slowest link there may be, and some
+    /// more.
     fn stall(&self, node: &NodeId) -> Duration {
-        if self.is_wide(node) { self.config.stall_wide } else { self.config.stall }
+        let rest = if self.is_wide(node) { self.config.stall_wide } else { self.config.stall };
+        rest + Duration::from_secs_f64(self.config.segment as f64 / self.rate(node))
+    }
+
+    /// Bytes a second that the way to a node carries at least. Inside a cluster links are reckoned to be 32 times as fast as the
+    /// slowest between clusters.
+    fn rate(&self, node: &NodeId) -> f64 {
+        self.config.min_rate.max(1) as f64 * if self.is_wide(node) { 1.0 } else { 32.0 }
     }
 
     /// How long after this node has begun to send so many bytes to a node they may still be on their way.
     fn in_flight(&self, to: &NodeId, bytes: usize) -> Duration {
-        // Inside a cluster links are reckoned to be 32 times as fast as the slowest between clusters.
-        let rate = self.config.min_rate.max(1) * if self.is_wide(to) { 1 } else { 32 };
-        self.stall(to) + Duration::from_secs_f64(bytes as f64 / rate as f64)
+        self.stall(to) + Duration::from_secs_f64(bytes as f64 / self.rate(to))
     }
 
     /// All other members of this node's cluster.

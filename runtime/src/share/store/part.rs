@@ -29,14 +29,22 @@ pub(super) struct Part {
     pub deltas: BTreeMap<Version, Payload>,
     pub partial: BTreeMap<PayloadId, Partial>,
     pub relays: BTreeMap<PayloadId, Relay>,
-    /// When this node began to send a version to a node.
-    pub sent: BTreeMap<(Version, NodeId), Instant>,
+    /// What this node began to send, to whom.
+    pub sent: BTreeMap<(Version, NodeId), Sent>,
     /// The writer, as far as known.
     pub origin: Option<NodeId>,
     /// The highest epoch seen.
     pub epoch: Epoch,
     /// Whether this node wrote the newest version.
     pub writer: bool,
+}
+
+/// A version is on its way to a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub at: Instant,
+    /// Over other nodes of this node's cluster.
+    pub relayed: bool,
 }
 
 /// A payload of which some segments are missing.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::part::{Part, Relay, Taken};
+use super::part::{Part, Relay, Sent, Taken};
 use super::plan::{self, Group};
 use super::{Fact, FrameError, Out, Slot, Store};
 use crate::id::NodeId;
@@ -112,8 +112,8 @@ impl Store {
         let relays: Vec<NodeId> =
             plan::other_relays(&self.view, self.cluster.as_ref()).into_iter().cloned().collect();
         let near = self.neighbours();
-        self.note_sent(slot, version, relays.iter().chain(&near), now);
         let groups = plan::groups(&near, self.config.flat, self.config.fanout);
+        self.note_sent(slot, version, &relays, &groups, now);
         self.spread(slot, &[item], &relays, &groups, 0);
     }
 
@@ -170,15 +170,23 @@ impl Store {
         }
     }
 
-    pub(super) fn note_sent<'a>(
+    pub(super) fn note_sent(
         &mut self,
         slot: Slot,
         version: Version,
-        to: impl Iterator<Item = &'a NodeId>,
+        relays: &[NodeId],
+        groups: &[Group],
         now: Instant,
     ) {
-        if let Some(part) = self.parts.get_mut(&slot) {
-            part.sent.extend(to.map(|node| ((version, node.clone()), now)));
+        let Some(part) = self.parts.get_mut(&slot) else { return };
+        let mut note = |to: &[NodeId], relayed| {
+            let sent = Sent { at: now, relayed };
+            part.sent.extend(to.iter().map(|node| ((version, node.clone()), sent)));
+        };
+        note(relays, false);
+        for Group { to, below } in groups {
+            note(to, false);
+            note(below, true);
         }
     }
 
@@ -277,8 +285,8 @@ impl Store {
         if duty && !known {
             let mut nodes = if update.relay { self.neighbours() } else { update.below.clone() };
             nodes.retain(|node| *node != self.me && node != from && *node != update.origin);
-            self.note_sent(slot, id.version, nodes.iter(), now);
             let groups = plan::groups(&nodes, self.config.flat, self.config.fanout);
+            self.note_sent(slot, id.version, &[], &groups, now);
             self.parts.entry(slot).or_default().add_relay(id, Relay::new(groups));
         }
         let Some(relay) = self.parts.get_mut(&slot).and_then(|part| part.relays.get_mut(&id))
@@ -475,10 +483,10 @@ impl Store {
             let near: &[NodeId] = if i_relay || (writer && relay_is_new) { &near } else { &[] };
             let full: &[NodeId] = if writer { &full } else { &[] };
             let items = items(&cell, 0);
-            for (id, _) in &items {
-                self.note_sent(slot, id.version, near.iter().chain(full), now);
-            }
             let groups = plan::groups(near, self.config.flat, self.config.fanout);
+            for (id, _) in &items {
+                self.note_sent(slot, id.version, full, &groups, now);
+            }
             self.spread(slot, &items, full, &groups, 0);
             if writer && let Some((id, payload)) = items.last() {
                 self.send_segment(slot, id, payload, 0, &told, &[], 0);

@@ -1,8 +1,106 @@
 //! What compute threads tell their node. Called on compute threads; nothing here blocks.
 
+use std::sync::Weak;
+
 use super::*;
 
-impl Host for Inner {
+/// The engine as its pool sees it. The pool belongs to the engine, so it must not keep the engine alive.
+pub(super) struct Behind {
+    pub(super) inner: Weak<Inner>,
+    pub(super) objects: Objects,
+}
+
+impl Behind {
+    /// Calls the engine, if there is one still.
+    fn tell(&self, call: impl FnOnce(&Inner)) {
+        if let Some(inner) = self.inner.upgrade() {
+            call(&inner);
+        }
+    }
+}
+
+impl Host for Behind {
+    fn hungry(&self) {
+        self.tell(Inner::hungry);
+    }
+
+    fn surplus(&self) {
+        self.tell(Inner::surplus);
+    }
+
+    fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
+        self.tell(|inner| inner.finished(owner, lease, outcome));
+    }
+
+    fn recall(
+        &self,
+        thread: u32,
+        path: &TaskPath,
+        name: &str,
+        encode: &dyn Fn() -> Option<Encoded>,
+    ) -> Recalled {
+        let inner = self.inner.upgrade();
+        inner.map_or(Recalled::No, |inner| inner.recall(thread, path, name, encode))
+    }
+
+    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
+        self.inner.upgrade().is_none_or(|inner| inner.may_begin(thread, path))
+    }
+
+    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+        self.tell(|inner| inner.adopt(holder, lease, task));
+    }
+
+    fn abandoned(&self, thief: &Peer, lease: LeaseId) {
+        self.tell(|inner| inner.abandoned(thief, lease));
+    }
+
+    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
+        self.tell(|inner| inner.disowned(tree, thief, lease, task));
+    }
+
+    fn task_ran(&self, time: Duration) {
+        self.tell(|inner| inner.state().latencies.task.record(time));
+    }
+
+    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
+        self.tell(|inner| inner.task_done(owner, lease, body, time));
+    }
+
+    fn join_delayed(&self, time: Duration) {
+        self.tell(|inner| inner.state().latencies.join_delay.record(time));
+    }
+
+    fn woke(&self, time: Duration) {
+        self.tell(|inner| inner.state().latencies.wake.record(time));
+    }
+
+    fn note(&self, note: Note) {
+        self.tell(|inner| (inner.notes)(note));
+    }
+
+    fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    fn ended(&self) {
+        self.tell(|inner| {
+            inner.threads_left.fetch_sub(1, Ordering::AcqRel);
+            inner.ended.notify_one();
+        });
+    }
+}
+
+impl Drop for Inner {
+    /// Nobody would hear of its threads any more.
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.get() {
+            pool.close();
+        }
+    }
+}
+
+impl Inner {
     fn hungry(&self) {
         self.poke.notify_one();
     }
@@ -161,36 +259,11 @@ impl Host for Inner {
         self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir });
     }
 
-    fn task_ran(&self, time: Duration) {
-        self.state().latencies.task.record(time);
-    }
-
     fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
         let Some(metering) = &self.metering else { return };
         let key = (owner.node.clone(), lease);
         let Some(task) = self.state().stolen.get(&key).map(|s| s.task.clone()) else { return };
         let needs_objects = !task.needs.is_empty();
         metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
-    }
-
-    fn join_delayed(&self, time: Duration) {
-        self.state().latencies.join_delay.record(time);
-    }
-
-    fn woke(&self, time: Duration) {
-        self.state().latencies.wake.record(time);
-    }
-
-    fn note(&self, note: Note) {
-        (self.notes)(note);
-    }
-
-    fn objects(&self) -> &Objects {
-        self.objects_ref()
-    }
-
-    fn ended(&self) {
-        self.threads_left.fetch_sub(1, Ordering::AcqRel);
-        self.ended.notify_one();
     }
 }

@@ -44,11 +44,13 @@ use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};
 use crate::id::{JobId, NodeId, Peer, TaskPath};
 use crate::membership::{Member, View};
-use crate::meter::{BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics};
+use crate::meter::{
+    BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics, ThreadState,
+};
 use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
 use crate::random::SplitMix;
 use crate::share::{
-    Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket,
+    Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket, Unavailable,
 };
 use crate::wire::{self, Kind};
 
@@ -225,8 +227,8 @@ impl Engine {
         let types = registry.objects().clone();
         let objects = Objects::new(me.node, config.job, types, config.share.clone(), carry);
         // Both are set here only.
-        let _ = inner.objects.set(objects);
-        let host: Arc<dyn Host> = inner.clone();
+        let _ = inner.objects.set(objects.clone());
+        let host = Arc::new(host::Behind { inner: Arc::downgrade(&inner), objects });
         let metered = config.metering.is_some();
         // The lower half of a well mixed number is as good as the whole.
         let life = SplitMix(me.incarnation.0).next() as u32;
@@ -480,8 +482,15 @@ impl Inner {
                 break;
             }
         }
+        // What is there and cannot begin comes first: because of it less is asked for, or nothing.
+        let fetches = !self.state().waiting.is_empty();
+        let fetched = fetches.then(|| self.objects_ref().waits_wide()).flatten();
+        let fetched = fetched.map(|wide| match wide {
+            true => ThreadState::WaitWide,
+            false => ThreadState::WaitLocal,
+        });
         let state = self.state();
-        if let Some(waiting) = state.thief.waiting() {
+        if let Some(waiting) = fetched.or(state.thief.waiting()) {
             // Also those that have run out of work since the others did.
             pool.label_waiting(waiting);
         }
@@ -578,12 +587,23 @@ impl Inner {
             }
             ShareAction::Ready { ticket, held } => self.present(ticket.0, held),
             ShareAction::Failed { ticket, why } => {
-                let waiting = self.state().waiting.remove(&ticket.0);
-                if let Some((owner, task)) = waiting {
-                    let outcome = TaskOutcome::Failed(job_failure(why.to_string()));
-                    let lease = task.lease;
-                    self.report(&owner, TaskResult { job: self.job, lease, outcome });
+                let mut state = self.state();
+                let Some((owner, task)) = state.waiting.remove(&ticket.0) else { return };
+                let lease = task.lease;
+                if let Unavailable::NoHolder { .. } = why {
+                    // Here, now: where the task comes from it may be had, and others may take it from there.
+                    state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
+                    drop(state);
+                    tracing::info!(%why, owner = %owner.node, "a task goes back for want of what it reads");
+                    return self.hand_back(
+                        &owner,
+                        lease,
+                        Left { kept: Vec::new(), leased: task.known },
+                    );
                 }
+                drop(state);
+                let outcome = TaskOutcome::Failed(job_failure(why.to_string()));
+                self.report(&owner, TaskResult { job: self.job, lease, outcome });
             }
             ShareAction::Wake(at) => {
                 let mut state = self.state();
