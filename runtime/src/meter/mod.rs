@@ -36,6 +36,6 @@ pub use load::{
 pub use period::{Overheads, PeriodMeasure};
 pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};
 pub use speed::{
-    Comparable, Measurement, Nonsense, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,
+    Comparable, Mark, Measurement, Nonsense, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,
     SpeedSettings, SpeedSource, UnitCounter,
 };

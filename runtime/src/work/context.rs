@@ -65,8 +65,10 @@ impl<'w> Context<'w> {
         let units = self.worker().units();
         let cost = units.and_then(|_| task.cost());
         let output = task.run(self)?;
-        if let (Some(units), Some(cost)) = (units, cost) {
-            units.add(cost);
+        if let (Some(units), Some(cost)) = (units, cost)
+            && units.add(cost)
+        {
+            self.worker().note_units(units);
         }
         if self.children.any() {
             self.children.finish(&self.frame)?;

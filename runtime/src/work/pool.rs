@@ -18,7 +18,7 @@ use super::recover::{Identity, Place};
 use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
-use crate::meter::{SharedAccount, ThreadState, Times};
+use crate::meter::{SharedAccount, ThreadState, Times, UnitCounter};
 use crate::random::SplitMix;
 use crate::share::Shared as Objects;
 
@@ -510,17 +510,9 @@ impl Pool {
         self.shared.threads.iter().map(|thread| thread.account.state())
     }
 
-    /// Work units of the tasks that ended so far, and costs refused; nothing where they are not counted.
-    pub(crate) fn units(&self) -> (f64, u64) {
-        let counters = self.shared.threads.iter().filter_map(|t| t.counts.units.as_ref());
-        counters.fold((0.0, 0), |(units, refused), counter| {
-            (units + counter.units(), refused + counter.refused())
-        })
-    }
-
-    /// Time that the root has spent in its own code so far, between its children; nothing where units are not counted.
-    pub(crate) fn root_time(&self, now: tokio::time::Instant) -> Duration {
-        self.shared.root_clock.spent(now)
+    /// The threads' counters of work units; none where they are not counted.
+    pub(crate) fn units(&self) -> impl Iterator<Item = &UnitCounter> {
+        self.shared.threads.iter().filter_map(|thread| thread.counts.units.as_ref())
     }
 
     /// As [`Shared::begin_round`].

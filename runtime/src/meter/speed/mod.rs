@@ -18,16 +18,18 @@
 //!
 //! [`Task::cost`](crate::work::Task::cost) is the work of a task's own `run` without its children, so the costs of the tasks
 //! that ended add up. The place to add them is where a task's `run` returns, into the thread's own [`UnitCounter`]; for tasks
-//! without a cost the compiler leaves nothing of it. At least five times a period the engine hands
-//! [`SpeedMeter::units`] what was added since the last time, with the growth of [`Times::working_ns`](super::Times) of the same
-//! threads as `busy`, less the time that a job's root spends in its own code, between its children: that is time without
-//! units, and the node that holds the root would look slower by that share.
+//! without a cost the compiler leaves nothing of it. At least five times a period the engine looks at each counter, which
+//! makes the thread note how long it has been busy when its next task ends: so units and the time they took belong together,
+//! however long a task is. Busy is [`Times::working_ns`](super::Times), less the time that a job's root spends in its own
+//! code, between its children: that is time without units, and the node that holds the root would look slower by that share.
+//! What lies between two notes goes to [`SpeedMeter::units`].
 
 mod ratio;
 mod report;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -38,18 +40,32 @@ pub use report::{Comparable, Scale, SpecId, SpeedReport, SpeedSource};
 
 use super::load::{Load, LoadThresholds};
 
-/// Work units of the tasks that ended on one thread. That thread alone adds; any thread reads.
+/// What a thread had done at the end of a task, and how long it had been busy by then.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mark {
+    /// Units.
+    pub units: f64,
+    /// Time.
+    pub busy: Duration,
+}
+
+/// Work units of the tasks that ended on one thread. That thread alone adds and notes; any thread reads.
 #[derive(Debug, Default)]
 pub struct UnitCounter {
     /// Bits of an `f64`.
     units: AtomicU64,
     refused: AtomicU64,
+    /// How often somebody looked, and which look the thread answered last.
+    looks: AtomicU32,
+    answered: AtomicU32,
+    mark: Mutex<Option<Mark>>,
 }
 
 impl UnitCounter {
     /// Adds the cost that a task had declared before it ran. A cost that is negative or no finite number is counted as refused.
+    /// Returns whether somebody has looked since the last note: then [`UnitCounter::note`] is to be called at once.
     #[inline]
-    pub fn add(&self, cost: f64) {
+    pub fn add(&self, cost: f64) -> bool {
         if cost >= 0.0 && cost.is_finite() {
             // One writer: no update is lost, and plain stores suffice.
             let units = f64::from_bits(self.units.load(Ordering::Relaxed)) + cost;
@@ -58,6 +74,22 @@ impl UnitCounter {
             let refused = self.refused.load(Ordering::Relaxed);
             self.refused.store(refused.saturating_add(1), Ordering::Relaxed);
         }
+        self.looks.load(Ordering::Relaxed) != self.answered.load(Ordering::Relaxed)
+    }
+
+    /// A task has ended, and the thread has been busy for so long.
+    #[cold]
+    pub fn note(&self, busy: Duration) {
+        self.answered.store(self.looks.load(Ordering::Relaxed), Ordering::Relaxed);
+        let mark = Mark { units: self.units(), busy };
+        *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
+    }
+
+    /// What was noted since the last look, if anything was; and asks for the next note.
+    pub fn look(&self) -> Option<Mark> {
+        let mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        mark
     }
 
     /// Units so far.
@@ -218,8 +250,6 @@ pub struct SpeedMeter {
     threads: u32,
     /// Work units of this period.
     period: Ratio,
-    /// Busy time since units last came in.
-    dry: Duration,
     units: Option<Level>,
     benchmark: Option<(SpecId, Level)>,
     /// Units a second over benchmark speed, of the last time both were known under one load.
@@ -238,7 +268,6 @@ impl SpeedMeter {
             settings,
             threads: threads.max(1),
             period: Ratio::default(),
-            dry: Duration::ZERO,
             units: None,
             benchmark: None,
             exchange: None,
@@ -249,21 +278,12 @@ impl SpeedMeter {
         }
     }
 
-    /// So many work units were done while threads were busy with tasks for `busy` in all (the sum over threads). To be told
-    /// several times a period, for the scatter gives the error.
+    /// So many work units took a thread `busy`. To be told several times a period, for the scatter gives the error.
     ///
-    /// No units in busy time means that a task is longer than that: its time is kept and counts with the units that come.
+    /// Units that took longer than is ever looked back on are not used: much of that time went to tasks without a cost.
     pub fn units(&mut self, units: f64, busy: Duration) {
-        if units == 0.0 {
-            // More than is ever looked back on says that these tasks declare no cost.
-            let most = self.settings.period * self.settings.forget.max(1) * self.threads;
-            self.dry = self.dry.saturating_add(busy);
-            if self.dry > most {
-                self.dry = Duration::ZERO;
-            }
-        } else if self.period.push(units, busy.saturating_add(self.dry)) {
-            self.dry = Duration::ZERO;
-        } else {
+        let most = self.settings.period * self.settings.forget.max(1);
+        if busy <= most && !self.period.push(units, busy) {
             self.refused = self.refused.saturating_add(1);
         }
     }

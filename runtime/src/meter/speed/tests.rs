@@ -39,7 +39,7 @@ impl Node {
     fn second(&mut self, speed: f64) {
         self.now += SECOND;
         let noise = 1.0 + self.noise * 2.0 * (self.dice.unit() - 0.5);
-        self.meter.units(speed * noise * f64::from(self.threads), SECOND * self.threads);
+        (0..self.threads).for_each(|_| self.meter.units(speed * noise, SECOND));
     }
 
     fn period(&mut self, speed: f64) -> SpeedReport {
@@ -135,7 +135,9 @@ fn tasks_longer_than_a_period_are_measured_when_they_end() {
     for second in 1..=250u32 {
         now += SECOND;
         // One task of 2500 units each 25 seconds.
-        meter.units(if second % 25 == 0 { 2500.0 } else { 0.0 }, SECOND);
+        if second % 25 == 0 {
+            meter.units(2500.0, 25 * SECOND);
+        }
         if second % 10 == 0 {
             meter.end_period(now).unwrap();
             known = meter.report(now).or(known);
@@ -144,9 +146,7 @@ fn tasks_longer_than_a_period_are_measured_when_they_end() {
     }
     assert!(known.is_some());
     // Tasks of no cost for very long are no long task.
-    for _ in 0..101 {
-        meter.units(0.0, SECOND);
-    }
+    meter.units(100.0, 101 * SECOND);
     meter.units(100.0, SECOND);
     meter.units(100.0, SECOND);
     meter.end_period(now).unwrap();
@@ -334,7 +334,13 @@ proptest! {
 fn a_threads_counter_adds_costs_and_refuses_nonsense() {
     let counter = UnitCounter::default();
     for cost in [1.5, 0.0, f64::NAN, -1.0, f64::INFINITY, 2.0] {
-        counter.add(cost);
+        assert!(!counter.add(cost), "nobody has looked");
     }
     assert_eq!((counter.units(), counter.refused()), (3.5, 3));
+    assert_eq!(counter.look(), None);
+    assert!(counter.add(1.0));
+    counter.note(SECOND);
+    assert!(!counter.add(2.0), "one note a look");
+    assert_eq!(counter.look(), Some(Mark { units: 4.5, busy: SECOND }));
+    assert_eq!(counter.look(), None);
 }

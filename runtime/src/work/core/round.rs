@@ -90,7 +90,7 @@ impl Worker {
 /// root's joins takes the slow path, where the clock is stopped. All other joins pay nothing for it.
 static AT_ROOT: AtomicU32 = AtomicU32::new(1);
 
-/// How long the job's root ran its own code, between its children.
+/// How long the job's root ran its own code, between its children, on one thread.
 #[derive(Debug, Default)]
 pub(crate) struct RootClock(Mutex<(Duration, Option<Instant>)>);
 
@@ -145,10 +145,10 @@ impl Worker {
         let now = Instant::now();
         if inside {
             self.signals.set(NonNull::from(&AT_ROOT));
-            self.shared().root_clock.begin(now);
+            self.me().root_clock.begin(now);
         } else {
             self.signals.set(NonNull::from(self.shared().signals_word()));
-            self.shared().root_clock.end(now);
+            self.me().root_clock.end(now);
         }
     }
 }

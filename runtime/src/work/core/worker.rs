@@ -97,6 +97,14 @@ impl Worker {
         self.me().counts.units.as_ref()
     }
 
+    /// A task with a cost has ended, and somebody wants to know how long this thread has been busy.
+    #[cold]
+    pub(crate) fn note_units(&self, units: &UnitCounter) {
+        let now = tokio::time::Instant::now();
+        let working = Duration::from_nanos(self.me().account.snapshot(now).working_ns);
+        units.note(working.saturating_sub(self.me().root_clock.spent(now)));
+    }
+
     #[inline(always)]
     pub(super) fn me(&self) -> &ThreadShared {
         // SAFETY: points into `shared`, which this worker keeps alive and whose threads never move.

@@ -26,7 +26,7 @@ use super::pool::Pool;
 use crate::id::{ClusterId, Peer};
 use crate::meter::{
     BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkSettings, BenchmarkSpec,
-    LinkEstimator, LinkSettings, Load, Offer, PeriodMeasure, Planner, Probe, Sample, Sampler,
+    LinkEstimator, LinkSettings, Load, Mark, Offer, PeriodMeasure, Planner, Probe, Sample, Sampler,
     SamplerSettings, SpeedMeter, SpeedSettings, ThreadState, Times,
 };
 use crate::net::{LinkState, LinkStats};
@@ -97,9 +97,9 @@ struct State {
 /// What was counted up to the last look.
 #[derive(Default)]
 struct Counted {
-    units: f64,
+    /// By thread.
+    marks: Vec<Mark>,
     refused: u64,
-    busy_ns: u64,
 }
 
 impl Metering {
@@ -144,7 +144,7 @@ impl Metering {
     pub(crate) fn pump(&self, pool: &Pool, now: Instant) -> Instant {
         let mut state = self.state();
         if now >= state.count_at {
-            state.count(pool, now);
+            state.count(pool);
             let every = self.settings.speed.period / LOOKS_A_PERIOD;
             state.count_at = now + every.max(Duration::from_millis(1));
         }
@@ -206,7 +206,7 @@ impl Metering {
         now: Instant,
     ) -> PeriodMeasure {
         let mut state = self.state();
-        state.count(pool, now);
+        state.count(pool);
         let load = state.read_load(now);
         state.speed.load(load, now);
         if let Err(nonsense) = state.speed.end_period(now) {
@@ -250,17 +250,27 @@ impl Metering {
 
 impl State {
     /// Hands on what was done since the last time.
-    fn count(&mut self, pool: &Pool, now: Instant) {
-        let (units, refused) = pool.units();
-        let root_ns = u64::try_from(pool.root_time(now).as_nanos()).unwrap_or(u64::MAX);
-        let busy_ns = pool.times().working_ns.saturating_sub(root_ns);
-        let before = std::mem::replace(&mut self.counted, Counted { units, refused, busy_ns });
-        if refused > before.refused {
-            let refused = refused - before.refused;
+    fn count(&mut self, pool: &Pool) {
+        let mut refused = 0;
+        for (i, counter) in pool.units().enumerate() {
+            refused += counter.refused();
+            let Some(mark) = counter.look() else { continue };
+            if self.counted.marks.len() <= i {
+                self.counted.marks.resize(i + 1, Mark::default());
+            }
+            let before = &mut self.counted.marks[i];
+            let units = mark.units - before.units;
+            // Where tasks of no cost alone have ended, their time counts with the next that have one.
+            if units > 0.0 {
+                self.speed.units(units, mark.busy.saturating_sub(before.busy));
+                *before = mark;
+            }
+        }
+        let known = std::mem::replace(&mut self.counted.refused, refused);
+        if refused > known {
+            let refused = refused - known;
             tracing::warn!(refused, "tasks declared a cost that is negative or no number");
         }
-        let busy = Duration::from_nanos(busy_ns.saturating_sub(before.busy_ns));
-        self.speed.units(units - before.units, busy);
     }
 
     fn read_load(&mut self, now: Instant) -> Load {
