@@ -301,7 +301,7 @@ impl ClusterCoordinator {
             let mut worker = self
                 .measured
                 .get_mut(node)
-                .and_then(|measured| measured.history.close_period())
+                .and_then(|measured| measured.history.close_period(agreed.span))
                 .unwrap_or_else(|| WorkerStats {
                     node: node.clone(),
                     incarnation: member.incarnation,

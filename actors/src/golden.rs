@@ -26,13 +26,13 @@ use crate::job::{
     JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
 };
 use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
-use crate::probe::{CheckPaths, Path, Paths, Ping};
+use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
 use crate::scheduler::{
-    AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetStatus,
-    Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed, MemberSilent,
-    NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered, RequestNodes,
-    Requested, RootAdvanced, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit, SubmitError,
-    Subscribe, TakeOver, Undrain, WithdrawNodes,
+    AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetSample,
+    GetStatus, Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed,
+    MemberSilent, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered,
+    RequestNodes, Requested, RootAdvanced, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit,
+    SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -102,6 +102,7 @@ fn messages_of_scheduler_and_site() {
 #[test]
 fn messages_of_the_prober() {
     message(&Ping {});
+    message(&Weight { bytes: vec![0; 3] });
     message(&CheckPaths { contacts: vec![contact("ams-1")] });
     let reached = Path { round_trip_us: Some(70), mtu: Some(1452), error: None };
     let lost = Path { error: Some("no answer".into()), ..Path::default() };
@@ -309,6 +310,7 @@ fn offers() -> BTreeMap<springtide_runtime::id::ClusterId, Offer> {
         nodes: BTreeMap::from([("ams-2".into(), 1.25)]),
         bandwidth: Some(1e6),
         rtt_s: Some(0.02),
+        measured_s: None,
     };
     BTreeMap::from([("ams".into(), offer)])
 }
@@ -345,6 +347,9 @@ fn messages_of_the_exchange_of_nodes() {
     let reached = Reached { checkpoint: 2, iterations: 7, done: 40 };
     message(&RootAdvanced { job, epoch, reached });
     message(&GetOffers { job, epoch });
+    message(&GetSample { job, epoch, cluster: "ams".into() });
+    let contact = Contact { node: node.clone(), cluster: "ams".into(), address: address() };
+    answer::<Result<Option<Contact>, Stale>>("get-sample", &Ok(Some(contact)));
     let known = Offers { offers: offers(), open: 2, existing: 7 };
     answer::<Result<Offers, Stale>>("get-offers", &Ok(known));
     message(&Subscribe { job, epoch, faster_than: Some(1.5) });

@@ -17,9 +17,9 @@ use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::{
-    CancelJob, Drain, GetOffers, GetStatus, GridStatus, HandOver, MemberSilent, NodeFreed,
-    NodeLost, NodeState, Registered, RequestNodes, RootAdvanced, Scheduler, SiteUp, SpeedsMeasured,
-    Submit, Subscribe, Undrain, WithdrawNodes,
+    CancelJob, Drain, GetOffers, GetSample, GetStatus, GridStatus, HandOver, MemberSilent,
+    NodeFreed, NodeLost, NodeState, Registered, RequestNodes, RootAdvanced, Scheduler, SiteUp,
+    SpeedsMeasured, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::Store;
@@ -64,6 +64,7 @@ impl Head {
             .accepts_from::<HandOver>(admit::worker)
             .accepts_from::<RootAdvanced>(admit::worker)
             .accepts_from::<GetOffers>(admit::worker)
+            .accepts_from::<GetSample>(admit::worker)
             .accepts_from::<Subscribe>(admit::worker)
             .accepts_from::<SpeedsMeasured>(admit::worker)
             .accepts_from::<Drain>(admit::drain)

@@ -25,9 +25,25 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// round trip: from 1200 bytes to 1452, or where they are lost, in a dozen steps.
 const ROUNDS: usize = 24;
 
+/// Bytes that the way to a node is measured with first, and at most.
+const WEIGHT_MIN: usize = 128 << 10;
+const WEIGHT_MAX: usize = 2 << 20;
+/// Enough if they took so long; else more are sent.
+const WEIGHED: Duration = Duration::from_millis(500);
+/// Whoever takes longer carries nothing.
+const WEIGHED_WITHIN: Duration = Duration::from_secs(15);
+
 /// To a prober: are you there?
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ping {}
+
+/// To a prober: have this. It is answered when all of it is there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Weight {
+    /// That it weighs something.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
 
 /// To a prober: how do you reach these?
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,6 +74,7 @@ pub struct Path {
 
 remote_message! {
     "ping" => Ping;
+    "weight" => Weight;
     "check-paths" => CheckPaths -> Paths;
 }
 
@@ -71,7 +88,7 @@ impl Prober {
     pub fn publish(hub: &Arc<Hub>) {
         let prober = Prober { hub: Arc::clone(hub) }.start();
         let published = hub.publish(PROBER, prober);
-        published.accepts::<Ping>().accepts_from::<CheckPaths>(admit::client);
+        published.accepts::<Ping>().accepts::<Weight>().accepts_from::<CheckPaths>(admit::client);
     }
 }
 
@@ -83,6 +100,12 @@ impl Handler<Ping> for Prober {
     type Result = ();
 
     fn handle(&mut self, _: Ping, _: &mut Self::Context) {}
+}
+
+impl Handler<Weight> for Prober {
+    type Result = ();
+
+    fn handle(&mut self, _: Weight, _: &mut Self::Context) {}
 }
 
 impl Handler<CheckPaths> for Prober {
@@ -98,6 +121,40 @@ impl Handler<CheckPaths> for Prober {
             }
             Paths { buffers, paths }
         })
+    }
+}
+
+/// What the way to a node carries at least, in bytes per second.
+///
+/// # Errors
+/// Why it was not reached.
+pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteError> {
+    let node = contact.node.clone();
+    hub.net().introduce(contact);
+    let prober: Remote<Prober> = hub.remote(&node, PROBER);
+    let mut latency = Duration::MAX;
+    // The first one opens the link.
+    for _ in 0..2 {
+        let asked = Instant::now();
+        prober.send(Ping {}).deadline(WITHIN).await?;
+        latency = asked.elapsed();
+    }
+    let mut len = WEIGHT_MIN;
+    loop {
+        let asked = Instant::now();
+        let answer = prober.send(Weight { bytes: vec![0; len] }).deadline(WEIGHED_WITHIN).await;
+        let took = asked.elapsed();
+        match answer {
+            Ok(()) => {}
+            // So slow that it is all there is to know.
+            Err(RemoteError::Timeout { .. }) => return Ok(len as f64 / took.as_secs_f64()),
+            Err(error) => return Err(error),
+        }
+        let carried = took.saturating_sub(latency);
+        if carried >= WEIGHED || len >= WEIGHT_MAX {
+            return Ok(len as f64 / carried.as_secs_f64().max(1e-6));
+        }
+        len *= 4;
     }
 }
 

@@ -3,7 +3,7 @@
 //! Must not know how anything is decided.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -20,8 +20,10 @@ use crate::policy::{
     self, Action, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, Logged, Memory, Mode,
     Offer, Request, Root, Settings, Snapshot,
 };
+use crate::probe;
 use crate::scheduler::{
-    BetterFree, GetOffers, Offers, RequestNodes, Scheduler, SpeedsMeasured, WithdrawNodes,
+    BetterFree, GetOffers, GetSample, Offers, RequestNodes, Scheduler, SpeedsMeasured,
+    WithdrawNodes,
 };
 
 /// A cluster's last aggregate counts for so many periods.
@@ -41,6 +43,8 @@ pub(super) struct Adaptation {
     clusters: BTreeMap<ClusterId, Heard>,
     offers: Offers,
     crashes: Vec<Crash>,
+    /// What the way to a cluster was measured to carry, by a free node of it, and when.
+    measured: BTreeMap<ClusterId, (f64, Instant)>,
     /// The job's benchmark, once there is one.
     benchmark: Option<BenchmarkSpec>,
     scale: Scale,
@@ -67,6 +71,7 @@ impl Adaptation {
             clusters: BTreeMap::new(),
             offers: Offers::default(),
             crashes: Vec::new(),
+            measured: BTreeMap::new(),
             benchmark,
             scale: Scale::default(),
             sounder: None,
@@ -268,7 +273,12 @@ impl Coordinator {
             let in_unit = |(node, speed): (&NodeId, &f64)| Some((node.clone(), speed * unit?));
             let nodes = offer.nodes.iter().filter_map(in_unit);
             let speed = unit.zip(offer.speed).map(|(unit, speed)| unit * speed);
-            (cluster.clone(), Offer { nodes: nodes.collect(), speed, ..offer.clone() })
+            let mut offer = Offer { nodes: nodes.collect(), speed, ..offer.clone() };
+            if let Some((bandwidth, at)) = adapt.measured.get(cluster) {
+                offer.bandwidth = Some(*bandwidth);
+                offer.measured_s = Some(now.saturating_duration_since(*at).as_secs_f64());
+            }
+            (cluster.clone(), offer)
         });
         Snapshot {
             epoch: self.spec.epoch,
@@ -316,7 +326,9 @@ impl Coordinator {
             if let Some(reason) = decision.why.first() {
                 text = format!("{text}: {reason}");
             }
-            self.tell(NoteKind::Say { text });
+            if !matches!(action, Action::Measure { .. }) {
+                self.tell(NoteKind::Say { text });
+            }
             self.carry_out(action, ctx);
         }
         self.tell_speeds(ctx);
@@ -363,7 +375,33 @@ impl Coordinator {
                     tracing::warn!(%to, "the root cannot move there");
                 }
             }
+            Action::Measure { cluster } => self.measure_way(cluster.clone(), ctx),
         }
+    }
+
+    /// Measures what the way to a cluster carries whose nodes are free.
+    fn measure_way(&mut self, cluster: ClusterId, ctx: &mut Context<Self>) {
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let ask = remote.send(GetSample { job, epoch, cluster: cluster.clone() }).start();
+        let hub = Arc::clone(&self.hub);
+        let measure = async move {
+            let Ok(Ok(Some(contact))) = ask.await else { return None };
+            match probe::bandwidth(&hub, contact).await {
+                Ok(bandwidth) => Some(bandwidth),
+                Err(error) => {
+                    tracing::info!(%error, "the way to a free node could not be measured");
+                    None
+                }
+            }
+        };
+        ctx.spawn(measure.into_actor(self).map(|bandwidth, coordinator, _| {
+            if let Some(bandwidth) = bandwidth {
+                tracing::info!(%cluster, bandwidth, "the way to a cluster was measured");
+                let measured = (bandwidth, Instant::now());
+                coordinator.adaptation.measured.insert(cluster, measured);
+            }
+        }));
     }
 
     fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {
@@ -386,6 +424,9 @@ impl Coordinator {
                     *best = best.max(rate);
                 }
             }
+        }
+        for (cluster, (rate, _)) in &adapt.measured {
+            bandwidth.entry(cluster.clone()).or_insert(*rate);
         }
         let message = RequestNodes {
             job: self.spec.id,

@@ -17,6 +17,9 @@ use super::number::{ExactSum, float, maybe_float};
 use super::settings::{Settings, Weights};
 use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
 
+/// More workers than a cluster has, said by one gone mad, must not take the time here.
+const IDLE_MAX: u32 = 1 << 16;
+
 /// What all cluster coordinators must agree on for their worst workers to be comparable: it follows from the memory
 /// that comes with each period's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +32,9 @@ pub struct Agreed {
     pub named: u32,
     /// Periods of grace.
     pub grace: u32,
+    /// Periods over which overheads are averaged: one iteration of the job.
+    #[serde(default)]
+    pub span: u32,
     /// Periods for which a last report counts.
     pub stale: u32,
     /// See [`Settings::nonsense_factor`].
@@ -42,7 +48,9 @@ impl Agreed {
             weights: memory.weights,
             max_speed: memory.max_speed,
             named: settings.named,
-            grace: settings.grace(),
+            // Whose overheads do not cover an iteration yet is not to be compared with those whose do.
+            grace: settings.grace().max(memory.span - 1),
+            span: memory.span,
             stale: settings.stale,
             nonsense_factor: settings.nonsense_factor,
         }
@@ -103,6 +111,49 @@ impl Named {
     }
 }
 
+/// Workers that have reported and not worked yet: how fast they are is not known, that they wait is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Idle {
+    /// How many.
+    pub workers: u32,
+    /// Compute threads of theirs.
+    pub threads: u32,
+    /// Sum of their overheads.
+    pub overhead: ExactSum,
+    /// Sum of their intra-cluster overheads.
+    #[serde(skip_serializing_if = "is_default")]
+    pub intra: ExactSum,
+    /// Sum of their inter-cluster overheads.
+    #[serde(skip_serializing_if = "is_default")]
+    pub inter: ExactSum,
+    /// Some of them with their inter-cluster overhead, those with most first.
+    pub named: Vec<(NodeId, f64)>,
+}
+
+impl Idle {
+    /// From this overhead on a worker whose speed is not known has nothing to do: before, it is just about to be measured.
+    const FROM: f64 = 0.9;
+
+    fn add(&mut self, worker: &WorkerStats) {
+        self.workers += 1;
+        self.threads = self.threads.saturating_add(worker.threads);
+        self.overhead.add(worker.overhead);
+        self.intra.add(worker.overhead_intra);
+        self.inter.add(worker.overhead_inter);
+        self.named.push((worker.node.clone(), worker.overhead_inter));
+    }
+
+    fn is_sound(&self) -> bool {
+        let most = f64::from(self.workers) * (1.0 + 1e-9);
+        let share = |(_, inter): &(NodeId, f64)| (0.0..=1.0).contains(inter);
+        let sums = [&self.overhead, &self.intra, &self.inter];
+        sums.iter().all(|sum| sum.is_sound() && (0.0..=most).contains(&sum.value()))
+            && self.named.len() <= self.workers as usize
+            && self.named.iter().all(share)
+    }
+}
+
 /// What is known of a cluster's way to the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -133,6 +184,12 @@ pub struct ClusterAggregate {
     /// Workers past their grace without a report that counts.
     #[serde(skip_serializing_if = "is_default")]
     pub silent: u32,
+    /// Workers past their grace that have not worked yet.
+    #[serde(skip_serializing_if = "is_default")]
+    pub idle: Idle,
+    /// Of those that count: so many are only presumed to be as fast as others. By whoever decides; not on the wire.
+    #[serde(skip)]
+    pub presumed: u32,
     /// Compute threads of those that count.
     pub threads: u32,
     /// Sum of speed * (1 - overhead) over those that count.
@@ -181,8 +238,13 @@ impl ClusterAggregate {
                 sum.odd.push(Oddity { node: worker.node, field, value, instead: None });
             } else if worker.joined < agreed.grace {
                 sum.joining += 1;
-            } else if worker.age > agreed.stale || worker.speed.is_none() {
+            } else if worker.age > agreed.stale {
                 sum.silent += 1;
+            } else if worker.speed.is_none() {
+                match worker.overhead >= Idle::FROM {
+                    true => sum.idle.add(&worker),
+                    false => sum.joining += 1,
+                }
             } else {
                 counted.push(worker);
             }
@@ -223,13 +285,36 @@ impl ClusterAggregate {
         named.sort_by(|a, b| fit(a, b).then_with(|| a.node.cmp(&b.node)));
         named.truncate(2);
         sum.best = named;
+        let idle = &mut sum.idle.named;
+        idle.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        idle.truncate(agreed.named as usize);
         sum.odd.truncate(agreed.named as usize);
         sum
     }
 
     /// Everybody who takes part and does not leave.
     pub fn staying(&self) -> u32 {
-        self.counted.saturating_add(self.joining).saturating_add(self.silent)
+        let others = [self.joining, self.silent, self.idle.workers];
+        others.into_iter().fold(self.counted, u32::saturating_add)
+    }
+
+    /// Counts those that have not worked yet as workers of this speed.
+    fn presume(&mut self, speed: f64, named: u32) {
+        let Idle { workers, threads, overhead, intra, inter, named: idle } =
+            std::mem::take(&mut self.idle);
+        self.presumed = workers;
+        self.counted = self.counted.saturating_add(workers);
+        self.threads = self.threads.saturating_add(threads);
+        // What they may have done in the rest of their time is not known either.
+        (0..workers.min(IDLE_MAX)).for_each(|_| self.speed.add(speed));
+        let own = [&mut self.overhead, &mut self.intra, &mut self.inter];
+        own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
+        self.max_speed = self.max_speed.max(speed);
+        let presumed =
+            |(node, inter)| Named { node, speed, speed_error: 1.0, overhead: 1.0, inter };
+        // Nobody does less.
+        self.worst.splice(0..0, idle.into_iter().map(presumed));
+        self.worst.truncate(named as usize);
     }
 
     /// Mean inter-cluster overhead of those that count; absent if none does.
@@ -259,6 +344,7 @@ impl ClusterAggregate {
             && at_most(&self.useful, self.speed.value())
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))
             && self.worst.iter().chain(&self.best).all(Named::is_sound)
+            && self.idle.is_sound()
             && link.iter().flatten().all(|rate| *rate >= 0.0 && rate.is_finite())
     }
 }
@@ -276,6 +362,8 @@ pub struct Overall {
     pub leaving: u32,
     /// Workers without a report that counts.
     pub silent: u32,
+    /// Of those that count: with a presumed speed.
+    pub presumed: u32,
     /// Useful speed: work units per second.
     pub useful: f64,
     /// Speed if there were no overhead.
@@ -299,6 +387,7 @@ impl Overall {
             all.joining = all.joining.saturating_add(cluster.joining);
             all.leaving = all.leaving.saturating_add(cluster.leaving);
             all.silent = all.silent.saturating_add(cluster.silent);
+            all.presumed = all.presumed.saturating_add(cluster.presumed);
             all.max_speed = all.max_speed.max(cluster.max_speed);
             let parts = [&cluster.useful, &cluster.speed, &cluster.overhead, &cluster.inter];
             sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.merge(part));
@@ -320,6 +409,28 @@ impl Overall {
     pub fn mean_speed(&self) -> f64 {
         if self.counted == 0 { 0.0 } else { self.speed / f64::from(self.counted) }
     }
+}
+
+/// Counts workers that have not worked yet as such that wait, of the mean speed of their cluster or else of all. Nobody is
+/// presumed to be of any speed where none is known. Absent if that changes nothing.
+pub(super) fn presumed(
+    clusters: &BTreeMap<ClusterId, ClusterAggregate>,
+    named: u32,
+) -> Option<BTreeMap<ClusterId, ClusterAggregate>> {
+    let idle = |c: &ClusterAggregate| c.idle.workers > 0 && c.is_sound();
+    if !clusters.values().any(idle) {
+        return None;
+    }
+    let mean = Overall::of(clusters.values().filter(|c| c.is_sound())).mean_speed();
+    if !SPEEDS.contains(&mean) {
+        return None;
+    }
+    let mut all = clusters.clone();
+    for cluster in all.values_mut().filter(|c| idle(c)) {
+        let own = cluster.mean_speed().filter(|speed| SPEEDS.contains(speed));
+        cluster.presume(own.unwrap_or(mean), named);
+    }
+    Some(all)
 }
 
 /// Sets aside what a decision must not be steered by. Returns the clusters that count, and those that do not with

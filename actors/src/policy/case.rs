@@ -157,6 +157,7 @@ impl Case {
                     self.snapshot.root = Some(Root { node, cluster });
                 }
                 Action::Withdraw { .. } => self.snapshot.requested = 0,
+                Action::Measure { .. } => {}
             }
         }
         self

@@ -97,6 +97,11 @@ pub enum Action {
         /// Which is in this cluster.
         cluster: ClusterId,
     },
+    /// Measure what the way to a cluster carries, whose nodes are free.
+    Measure {
+        /// Which.
+        cluster: ClusterId,
+    },
 }
 
 /// What is expected of the actions once they have settled.

@@ -142,6 +142,8 @@ fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool 
         Reason::LinkBad { cluster, .. }
         | Reason::LinkNotBlamed { cluster, .. }
         | Reason::LastCluster { cluster }
+        | Reason::Measures { cluster }
+        | Reason::StillSlow { cluster, .. }
         | Reason::SetAside { cluster, .. } => Some(cluster) == home,
         _ => false,
     }
@@ -158,5 +160,6 @@ pub fn action(action: &Action) -> String {
         Action::MoveRoot { from, to, cluster } => {
             format!("moved the root from {from} to {to} of cluster {cluster}")
         }
+        Action::Measure { cluster } => format!("measured the way to cluster {cluster}"),
     }
 }

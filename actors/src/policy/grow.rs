@@ -21,6 +21,9 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
     if lost > growth {
         return ask(turn, lost, Aim::Refill);
     }
+    if turn.is_blind() && std::mem::replace(&mut turn.memory.grew_blindly, true) {
+        return turn.say(Reason::FirstIteration);
+    }
     if growth == 0 {
         if wanted == n {
             turn.say(Reason::BestSize { nodes: n });
@@ -97,6 +100,10 @@ pub(super) fn ask(turn: &mut Turn<'_>, count: u32, aim: Aim) {
         return;
     }
     asked(turn, count, aim, None);
+    if turn.is_blind() {
+        // What there is to compare it with is not known.
+        return turn.cool_down();
+    }
     let prediction = predict(turn, count);
     let trial: Trial = turn.trial(aim, prediction);
     turn.act(trial);

@@ -5,6 +5,7 @@
 
 use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
 use super::reason::{Reason, Release};
+use super::shrink;
 use super::turn::Turn;
 
 /// Share of the predicted gain that growth must bring to have helped.
@@ -20,6 +21,7 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
     let age = turn.memory.tick - trial.tick;
     let waits = turn.snapshot.requested > 0 && age <= u64::from(turn.settings.request_patience);
     let settled = age >= 2
+        && age > turn.settling(0)
         && turn.all.counted > 0
         && turn.all.joining == 0
         && turn.all.leaving == 0
@@ -39,7 +41,7 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
             useful: trial.useful / seen,
         };
         conclude(turn, trial, observed);
-    } else if age >= u64::from(turn.settings.check_patience) {
+    } else if age >= turn.patience() {
         turn.say(Reason::Unjudged { aim: trial.aim, overtaken: false });
     } else {
         turn.memory.trial = Some(trial);
@@ -49,6 +51,12 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
 fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
     let (aim, before, predicted) = (trial.aim, trial.before, trial.prediction);
     let gain = predicted.useful - before.useful;
+    let grew = matches!(aim, Aim::Grow | Aim::Refill | Aim::Migrate);
+    if grew && observed.efficiency < turn.settings.e_min && shrink::is_link_suspect(turn) {
+        // All may wait for what is behind that link, whoever came.
+        turn.say(Reason::Unjudged { aim, overtaken: true });
+        return;
+    }
     let helped = match aim {
         Aim::Grow | Aim::Refill => {
             let came = f64::from(observed.nodes) - f64::from(before.nodes);

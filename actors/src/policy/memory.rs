@@ -47,6 +47,9 @@ pub struct Parole {
     pub until_s: f64,
     /// Speed (of a node) or bandwidth (of a cluster, bytes per second) at the removal, where known.
     pub measured: Option<f64>,
+    /// When it was put here or the link was measured last, on the policy's own clock.
+    #[serde(default)]
+    pub looked_s: f64,
 }
 
 /// How much the job had when it ran well.
@@ -195,6 +198,17 @@ pub struct Migration {
     pub prediction: Prediction,
 }
 
+/// How a job iterates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Iterations {
+    /// Done, when they were last seen to advance.
+    pub done: u64,
+    /// When that was, on the policy's own clock.
+    pub at_s: f64,
+    /// How long the last ones took each, in seconds; absent before one was seen whole.
+    pub length_s: Option<f64>,
+}
+
 /// What is remembered. [`Memory::new`] at the job's start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -205,6 +219,12 @@ pub struct Memory {
     pub period: u64,
     /// Decisions taken, over all epochs.
     pub tick: u64,
+    /// The job's iterations, as far as it tells of them.
+    pub iterations: Option<Iterations>,
+    /// Periods that one iteration takes: so many tell of the job, fewer of a phase of it.
+    pub span: u32,
+    /// The job has been given nodes before its first iteration told how it fares.
+    pub grew_blindly: bool,
     /// The policy's own clock: sum of the periods decided, in seconds.
     pub clock_s: f64,
     /// The badness formula's coefficients as learned.
@@ -258,6 +278,9 @@ impl Memory {
             epoch: Epoch::default(),
             period: 0,
             tick: 0,
+            iterations: None,
+            span: 1,
+            grew_blindly: false,
             clock_s: 0.0,
             weights: settings.weights,
             max_speed: None,
@@ -298,7 +321,8 @@ impl Memory {
         // One crash is forgiven: machines restart. The second one counts as the first offence.
         let offences = if cause == Cause::Crashed { times - 1 } else { times };
         let until_s = self.clock_s + if offences == 0 { 0.0 } else { term(offences, settings) };
-        let entry = Parole { who, cause, times, tick: self.tick, until_s, measured };
+        let (tick, looked_s) = (self.tick, self.clock_s);
+        let entry = Parole { who, cause, times, tick, until_s, measured, looked_s };
         match at {
             Ok(i) => self.parole[i] = entry.clone(),
             Err(i) => self.parole.insert(i, entry.clone()),

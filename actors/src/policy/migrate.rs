@@ -18,7 +18,7 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
     let Some(migration) = turn.memory.migration.clone() else { return false };
     let age = turn.memory.tick - migration.tick;
     let arriving = turn.snapshot.requested > 0 && age < u64::from(turn.settings.request_patience);
-    let warming = turn.all.joining > 0 && age < u64::from(turn.settings.check_patience);
+    let warming = turn.all.joining > 0 && age < turn.patience();
     if arriving || warming {
         turn.say(Reason::MoveUnderWay { victims: migration.victims.len() as u32 });
         return true;
@@ -140,5 +140,5 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
         prediction,
     });
     turn.prediction = Some(prediction);
-    turn.memory.cool_until = turn.memory.tick + u64::from(settings.settling(settings.cool_down));
+    turn.cool_down();
 }

@@ -11,6 +11,9 @@
 //! 1. Weighted average efficiency is `1/n * sum speed_i * (1 - overhead_i)`, `n` terms (the paper's sum from 0 to n
 //!    is a slip (B6.3)), speeds relative to the fastest *that is there*. Sums are exact, so the sum over clusters is
 //!    the flat formula.
+//!    A worker that reports and has not worked yet counts as one of its fellows' speed that waits.
+//!    Of a job that tells of its iterations overheads are means over one of them, for its phases differ; what is judged waits as
+//!    long, and before the first is over the job grows at most once and does not shrink.
 //! 2. Workers in their grace period (B6.7), leaving ones (B6.7) and those silent for too long do not count. A missing
 //!    report is made up for by the last one while it is young (the paper, 3.2).
 //! 3. A report of nonsense counts as a missing one and is flagged; a cluster whose numbers contradict each other is
@@ -91,6 +94,8 @@ mod model;
 #[cfg(test)]
 mod tests_open_points;
 #[cfg(test)]
+mod tests_phases;
+#[cfg(test)]
 mod tests_properties;
 #[cfg(test)]
 mod tests_scenarios;
@@ -101,12 +106,12 @@ mod tests_traps;
 
 use std::collections::BTreeSet;
 
-pub use aggregate::{Agreed, ClusterAggregate, Named, Overall, Uplink};
+pub use aggregate::{Agreed, ClusterAggregate, Idle, Named, Overall, Uplink};
 pub use decision::{Action, Cause, Decision, Flag, Prediction, Request};
 pub use explain::{ADAPT, Divergence, Inputs, Logged, action, replay, tell, tell_node};
 pub use memory::{
-    Aim, Capacity, Limit, MOST_PAROLE, Measured, Memory, Migration, Parole, Refill, Requirements,
-    RootMove, Subject, Term, Trial,
+    Aim, Capacity, Iterations, Limit, MOST_PAROLE, Measured, Memory, Migration, Parole, Refill,
+    Requirements, RootMove, Subject, Term, Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, Kept, Reason, Release, RootWhy};
@@ -137,6 +142,9 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         let why = vec![Reason::Static];
         return (Decision { why, ..Decision::default() }, memory);
     }
+    let presumed = aggregate::presumed(&snapshot.clusters, settings.named)
+        .map(|clusters| Snapshot { clusters, ..snapshot.clone() });
+    let snapshot = presumed.as_ref().unwrap_or(snapshot);
     let mut turn = Turn::new(snapshot, memory, settings);
     observe::unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);

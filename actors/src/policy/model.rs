@@ -64,6 +64,8 @@ pub struct World {
     /// Requests not yet granted.
     pub open: Vec<Request>,
     pub crashes: Vec<Crash>,
+    /// When the way to a free cluster was measured.
+    pub measured: BTreeMap<ClusterId, u64>,
     histories: BTreeMap<NodeId, History>,
     pub log: Vec<Logged>,
     /// Nodes and iteration time, a period.
@@ -114,6 +116,7 @@ impl World {
             blind: false,
             open: Vec::new(),
             crashes: Vec::new(),
+            measured: BTreeMap::new(),
             histories: BTreeMap::new(),
             log: Vec::new(),
             series: Vec::new(),
@@ -191,6 +194,7 @@ impl World {
         let (time, busy, waits) = self.iteration();
         self.done += self.settings.period_s / time;
         let mut reports: BTreeMap<ClusterId, Vec<WorkerStats>> = BTreeMap::new();
+        let agreed = Agreed::of(&self.memory, &self.settings);
         let common = 1.0 + 0.5 * self.noise * self.chance();
         for (id, node) in self.nodes.clone() {
             let own = common + 0.5 * self.noise * self.chance();
@@ -220,9 +224,8 @@ impl World {
             reports
                 .entry(node.cluster.clone())
                 .or_default()
-                .push(history.close_period().expect("just reported"));
+                .push(history.close_period(agreed.span).expect("just reported"));
         }
-        let agreed = Agreed::of(&self.memory, &self.settings);
         let mut clusters = BTreeMap::new();
         for (id, workers) in reports {
             let mut aggregate = ClusterAggregate::of(&workers, &agreed);
@@ -235,6 +238,9 @@ impl World {
                 let offer = offers.entry(node.cluster.clone()).or_default();
                 offer.free += 1;
                 offer.bandwidth = Some(self.uplinks[&node.cluster]);
+                let measured = self.measured.get(&node.cluster);
+                let age = measured.map(|at| (self.period - at) as f64 * self.settings.period_s);
+                offer.measured_s = age;
                 if !self.blind {
                     offer.nodes.insert(id.clone(), node.speed / node.load);
                 }
@@ -328,6 +334,9 @@ impl World {
                 assert_eq!(*from, self.root);
                 self.root = to.clone();
             }
+            Action::Measure { cluster } => {
+                self.measured.insert(cluster.clone(), self.period);
+            }
         }
     }
 
@@ -416,8 +425,10 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
         .clusters
         .values()
         .filter(sound)
-        .flat_map(|c| c.worst.iter().chain(&c.best))
-        .map(|named| &named.node)
+        .flat_map(|c| {
+            let measured = c.worst.iter().chain(&c.best).map(|named| &named.node);
+            measured.chain(c.idle.named.iter().map(|(node, _)| node))
+        })
         .collect();
     let mut gone = 0;
     let mut seen = BTreeSet::new();
@@ -464,6 +475,7 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 let of = &snapshot.clusters[cluster];
                 assert!(of.best.iter().any(|named| named.node == *to), "{to} is not of {cluster}");
             }
+            Action::Measure { cluster } => assert!(snapshot.offers[cluster].free > 0),
         }
     }
     if gone > 0 {

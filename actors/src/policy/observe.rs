@@ -1,20 +1,25 @@
 //! What is remembered of a period before anything is decided: crashes, terms that end, the root's way, capacity that
 //! ran well. Must not choose actions: a run that is only monitored keeps all of this.
 
-use super::decision::Cause;
-use super::memory::{Capacity, Memory, Refill, Subject};
+use super::decision::{Action, Cause};
+use super::memory::{Capacity, Iterations, Memory, Parole, Refill, Subject, term};
 use super::reason::{Reason, Release};
-use super::snapshot::Crash;
+use super::snapshot::{Crash, Progress};
 use super::turn::Turn;
+use super::worker::SPAN_MAX;
 
 /// Efficiency by which conditions must differ for a size that did not help to be tried again early.
 const CHANGED: f64 = 0.1;
+
+/// The link of a cluster on parole is measured after such a share of the first term.
+const LOOKS: f64 = 0.2;
 
 /// Takes the period in.
 pub(super) fn observe(turn: &mut Turn<'_>) {
     if turn.all.counted > 0 {
         turn.memory.max_speed = Some(turn.all.max_speed);
     }
+    iterations(turn);
     crashes(turn);
     releases(turn);
     root(turn);
@@ -32,9 +37,40 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
         joining: all.joining,
         leaving: all.leaving,
         silent: all.silent,
+        presumed: all.presumed,
     };
     turn.say(said);
     limits(turn, efficiency);
+}
+
+/// How long the job's iterations take. Their phases differ: what a period shows of one of them is no measure of the job.
+fn iterations(turn: &mut Turn<'_>) {
+    let Some(Progress { done, total: Some(_) }) = turn.snapshot.progress else { return };
+    let memory = &mut turn.memory;
+    let now = memory.clock_s;
+    memory.iterations = Some(match memory.iterations {
+        Some(known) if done > known.done => {
+            let length = (now - known.at_s) / (done - known.done) as f64;
+            // The first one seen may have begun long before.
+            let whole = known.done > 0 || known.at_s <= turn.snapshot.period_s;
+            Iterations { done, at_s: now, length_s: whole.then_some(length).or(known.length_s) }
+        }
+        // A new root goes on from a checkpoint.
+        Some(known) if done < known.done => Iterations { done, at_s: now, ..known },
+        Some(known) => known,
+        None => Iterations { done, at_s: now, length_s: None },
+    });
+    let length = memory.iterations.and_then(|known| known.length_s);
+    let span = length.map_or(1.0, |length| (length / turn.snapshot.period_s).ceil());
+    // What is no number was refused: the length is of clocks of the policy's own.
+    let span = (span as u32).clamp(1, SPAN_MAX);
+    if span.abs_diff(memory.span) > 1 || span == 1 && memory.span != 1 {
+        memory.span = span;
+        // Clusters hear of it now: what they tell next is of the old one still.
+        let until = memory.tick + 1;
+        memory.cool_until = memory.cool_until.max(until);
+        memory.unsettled_until = memory.unsettled_until.max(until);
+    }
 }
 
 /// Whether what is measured tells of a recovery: something was lost shortly before, or the root's node was (`fell_over`), or
@@ -44,7 +80,7 @@ pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
     let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
     let periods = match (lost, silent) {
-        (true, _) => u64::from(turn.settings.settling(turn.settings.cool_down)),
+        (true, _) => turn.settling(turn.settings.cool_down),
         (false, true) => 0,
         (false, false) => return,
     };
@@ -96,7 +132,8 @@ fn releases(turn: &mut Turn<'_>) {
     let clock = turn.memory.clock_s;
     let period = turn.snapshot.period_s;
     let mut kept = Vec::new();
-    for entry in std::mem::take(&mut turn.memory.parole) {
+    for mut entry in std::mem::take(&mut turn.memory.parole) {
+        look(turn, &mut entry);
         let why = if clock >= entry.until_s + settings.parole_cap_s {
             Some(Release::Clean)
         } else if clock >= entry.until_s && clock - period < entry.until_s && entry.times > 0 {
@@ -119,8 +156,7 @@ fn releases(turn: &mut Turn<'_>) {
     };
     let back = turn.memory.parole.iter().find_map(|entry| {
         let Subject::Cluster(cluster) = &entry.who else { return None };
-        let settled =
-            turn.memory.tick > entry.tick + u64::from(settings.settling(settings.cool_down));
+        let settled = turn.memory.tick > entry.tick + turn.settling(settings.cool_down);
         let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving == 0)?;
         let well = c.mean_inter()? < settings.node_threshold;
         let has = turn.snapshot.uplink(cluster).filter(|&has| well && has < needed)?;
@@ -130,6 +166,34 @@ fn releases(turn: &mut Turn<'_>) {
         turn.memory.requirements.min_bandwidth = Some(has);
         let (from, to) = (Some(needed), Some(has));
         turn.say(Reason::Bandwidth { cluster: Some(cluster), from, to });
+    }
+}
+
+/// The link of a cluster on parole is measured from time to time, so that it is neither kept out for longer than the link is
+/// bad nor tried in vain: a term is renewed that ends with the link measured to be as bad.
+fn look(turn: &mut Turn<'_>, entry: &mut Parole) {
+    let Subject::Cluster(cluster) = &entry.who else { return };
+    let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
+        return;
+    };
+    if entry.measured.is_none() || entry.cause != Cause::Link {
+        return;
+    }
+    let (clock, period) = (turn.memory.clock_s, turn.snapshot.period_s);
+    let passed = (turn.memory.tick - entry.tick.min(turn.memory.tick)) as f64 * period;
+    let ends = clock >= entry.until_s && clock - period < entry.until_s;
+    let known = offer.measured_s.filter(|age| *age <= passed).and(offer.bandwidth);
+    if let Some(bandwidth) = known.filter(|_| ends && !turn.is_better(entry)) {
+        entry.times = entry.times.saturating_add(1);
+        let for_s = term(entry.times, turn.settings);
+        entry.until_s = clock + for_s;
+        turn.say(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
+    }
+    let every = (turn.settings.parole_s * LOOKS).max(period);
+    if clock < entry.until_s && clock - entry.looked_s >= every && !turn.is_better(entry) {
+        entry.looked_s = clock;
+        turn.say(Reason::Measures { cluster: cluster.clone() });
+        turn.actions.push(Action::Measure { cluster: cluster.clone() });
     }
 }
 

@@ -84,7 +84,26 @@ pub enum Reason {
         leaving: u32,
         /// Nodes without a report that counts.
         silent: u32,
+        /// Of those that count: they have not worked yet.
+        #[serde(default)]
+        presumed: u32,
     },
+    /// A cluster on parole for its link: the link is measured anew.
+    Measures {
+        /// Which.
+        cluster: ClusterId,
+    },
+    /// Its term is over, and its link was measured to be no better.
+    StillSlow {
+        /// Which.
+        cluster: ClusterId,
+        /// Bytes per second.
+        bandwidth: f64,
+        /// Seconds of the new term.
+        for_s: f64,
+    },
+    /// The job has not come round yet: its next phases may be others.
+    FirstIteration,
     /// A report was not believed.
     Odd {
         /// What of it.

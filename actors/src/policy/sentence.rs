@@ -63,10 +63,11 @@ impl fmt::Display for Reason {
                 f,
                 "nothing was decided: nobody is measured yet ({joining} in their grace period, {silent} silent)"
             ),
-            Efficiency { efficiency, nodes: n, stale, joining, leaving, silent } => {
+            Efficiency { efficiency, nodes: n, stale, joining, leaving, silent, presumed } => {
                 write!(f, "weighted average efficiency is {efficiency:.3} over {}", nodes(*n))?;
                 for (count, what) in [
                     (stale, "with an older report"),
+                    (presumed, "without work so far"),
                     (joining, "joining, not counted"),
                     (leaving, "leaving, not counted"),
                     (silent, "silent, not counted"),
@@ -77,6 +78,20 @@ impl fmt::Display for Reason {
                 }
                 Ok(())
             }
+            Measures { cluster } => {
+                write!(
+                    f,
+                    "the link of cluster {cluster}, which is on the parole list, is measured anew"
+                )
+            }
+            StillSlow { cluster, bandwidth, for_s } => write!(
+                f,
+                "cluster {cluster} stays on the parole list for {for_s:.0} s: its link was measured anew and carries {}",
+                Rate(Some(*bandwidth))
+            ),
+            FirstIteration => f.write_str(
+                "the size stays until the job's first iteration has shown how it fares as a whole",
+            ),
             Odd { oddity } => oddity.fmt(f),
             SetAside { cluster, why } => {
                 write!(f, "cluster {cluster} does not count in this period: {why}")

@@ -48,7 +48,7 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
     // Never both: what was asked for is not wanted any more, unless it undoes a harm.
-    let patience = u64::from(settings.check_patience);
+    let patience = turn.patience();
     let (tick, undo) = (turn.memory.tick, turn.memory.refill.as_ref().filter(|r| r.undo));
     let undoing = undo.is_some_and(|refill| tick <= refill.tick + patience);
     if undo.is_some() && !undoing {
@@ -131,6 +131,35 @@ pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
 /// among the others, or its link must be measured to be the bottleneck. One at a time: a bad link makes the clusters
 /// at its other end wait too.
 fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
+    let (suspects, cleared) = suspects(turn);
+    cleared.into_iter().for_each(|reason| turn.say(reason));
+    let Suspect { cluster: id, inter, others, evidence, .. } = chief(turn, suspects)?;
+    if !turn.clusters.iter().any(|(other, c)| **other != id && c.counted > 0) {
+        turn.say(Reason::LastCluster { cluster: id });
+        return None;
+    }
+    let threshold = turn.settings.cluster_threshold;
+    turn.say(Reason::LinkBad { cluster: id.clone(), inter, threshold, others, evidence });
+    Some(id)
+}
+
+/// Whether a cluster's link is to blame for what all do.
+pub(super) fn is_link_suspect(turn: &Turn<'_>) -> bool {
+    !suspects(turn).0.is_empty()
+}
+
+/// A cluster whose link may be to blame.
+struct Suspect {
+    cluster: ClusterId,
+    useful: f64,
+    inter: f64,
+    others: f64,
+    evidence: Evidence,
+    has: Option<f64>,
+}
+
+/// The clusters whose links may be to blame, and why others are not.
+fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
     let settings = turn.settings;
     let mut suspects = Vec::new();
     let mut cleared = Vec::new();
@@ -160,38 +189,36 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
         };
         match evidence {
             Some(evidence) => {
-                suspects.push(((*id).clone(), *cluster, inter, others, evidence, has))
+                let useful = cluster.useful.value();
+                let cluster = (*id).clone();
+                suspects.push(Suspect { cluster, useful, inter, others, evidence, has });
             }
             None => cleared.push(Reason::LinkNotBlamed { cluster: (*id).clone(), inter, others }),
         }
     }
-    cleared.into_iter().for_each(|reason| turn.say(reason));
-    let highest = suspects.iter().map(|suspect| suspect.2).reduce(f64::max)?;
-    suspects.retain(|suspect| suspect.2 >= ALIKE * highest);
-    // Of equals the one with the thinnest link, if that is known of all; else the one that does least, and rather not
-    // the root's.
-    let known: Option<Vec<f64>> = suspects.iter().map(|suspect| suspect.5).collect();
+    (suspects, cleared)
+}
+
+/// Of the suspects with about the highest overhead the one with the thinnest link, if that is known of all; else the one that
+/// does least, and rather not the root's.
+fn chief(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
+    let highest = suspects.iter().map(|suspect| suspect.inter).reduce(f64::max)?;
+    suspects.retain(|suspect| suspect.inter >= ALIKE * highest);
+    let known: Option<Vec<f64>> = suspects.iter().map(|suspect| suspect.has).collect();
     let thinnest = known.filter(|all| {
         let least = all.iter().copied().fold(f64::INFINITY, f64::min);
         all.iter().all(|&has| has == least || has >= least / ALIKE) && all.len() > 1
     });
     suspects.sort_by(|a, b| {
         let by_link = match &thinnest {
-            Some(_) => a.5.unwrap_or(0.0).total_cmp(&b.5.unwrap_or(0.0)),
+            Some(_) => a.has.unwrap_or(0.0).total_cmp(&b.has.unwrap_or(0.0)),
             None => std::cmp::Ordering::Equal,
         };
-        let by_root = turn.has_root(&a.0).cmp(&turn.has_root(&b.0));
-        let by_use = a.1.useful.value().total_cmp(&b.1.useful.value());
-        by_link.then(by_root).then(by_use).then_with(|| a.0.cmp(&b.0))
+        let by_root = turn.has_root(&a.cluster).cmp(&turn.has_root(&b.cluster));
+        let by_use = a.useful.total_cmp(&b.useful);
+        by_link.then(by_root).then(by_use).then_with(|| a.cluster.cmp(&b.cluster))
     });
-    let (id, _, inter, others, evidence, _) = suspects.into_iter().next()?;
-    if !turn.clusters.iter().any(|(other, c)| **other != id && c.counted > 0) {
-        turn.say(Reason::LastCluster { cluster: id });
-        return None;
-    }
-    let threshold = settings.cluster_threshold;
-    turn.say(Reason::LinkBad { cluster: id.clone(), inter, threshold, others, evidence });
-    Some(id)
+    suspects.into_iter().next()
 }
 
 /// The slowest node of these clusters, if it is so slow that all others wait for what it has: that looks like a bad link wherever
@@ -289,9 +316,17 @@ fn remove(turn: &mut Turn<'_>, count: u32, force: bool) {
     if count == 0 {
         return;
     }
-    let candidates = candidates(turn);
+    let mut candidates = candidates(turn);
+    if turn.is_blind() && !force {
+        // A node's speed is the same in all phases of a job; nothing else can be held against it yet.
+        turn.say(Reason::FirstIteration);
+        candidates.retain(|c| c.cause == Cause::Slow);
+    }
     let (bad, healthy): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|c| c.cause != Cause::Surplus);
+    if bad.is_empty() && healthy.is_empty() {
+        return;
+    }
     let known = (bad.len() + healthy.len()) as u32;
     let cure = !bad.is_empty() && !force;
     if cure && (bad.len() as u32) < count {

@@ -87,6 +87,9 @@ pub struct Offer {
     /// Round trip to the job's root, in seconds.
     #[serde(with = "maybe_float")]
     pub rtt_s: Option<f64>,
+    /// Seconds since that bandwidth was measured to a free node; absent if it is what the job had there.
+    #[serde(with = "maybe_float", skip_serializing_if = "Option::is_none")]
+    pub measured_s: Option<f64>,
 }
 
 mod float_map {

@@ -290,12 +290,12 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
     for (i, (spoil, field)) in table.into_iter().enumerate() {
         let mut history = History::default();
         assert_eq!(history.report(sane.clone(), &settings), None);
-        assert_eq!(history.close_period().unwrap().age, 0);
+        assert_eq!(history.close_period(1).unwrap().age, 0);
         let mut report = sane.clone();
         spoil(&mut report);
         let odd = history.report(report, &settings);
         assert_eq!(odd.as_ref().map(|odd| odd.field), field, "row {i}");
-        let counted = history.close_period().unwrap();
+        let counted = history.close_period(1).unwrap();
         if field.is_some() {
             assert!(odd.unwrap().to_string().contains("stands in for it"));
             let last = WorkerStats { age: 1, ..sane.clone() };
@@ -308,7 +308,7 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
     history.report(sane.clone(), &settings);
     let lie = WorkerStats { speed: Some(1e9), ..sane.clone() };
     for age in 0..6 {
-        let counted = history.close_period().unwrap();
+        let counted = history.close_period(1).unwrap();
         assert_eq!((counted.age, counted.speed), (age, Some(1.0)));
         history.report(lie.clone(), &settings);
     }
@@ -316,7 +316,7 @@ fn nonsense_is_clamped_flagged_and_does_not_steer() {
     let reborn = WorkerStats { incarnation: Incarnation(2), speed: Some(200.0), ..sane.clone() };
     assert_eq!(history.report(reborn, &settings), None);
     history.report(sane.clone(), &settings);
-    assert_eq!(history.close_period().unwrap().speed, Some(200.0));
+    assert_eq!(history.close_period(1).unwrap().speed, Some(200.0));
     // Stood still, and woke: that is no jump.
     let mut history = History::default();
     for speed in [1.0, 0.001, 1.0] {

@@ -132,8 +132,30 @@ impl<'a> Turn<'a> {
         if let Some(old) = self.memory.trial.replace(trial) {
             self.say(Reason::Unjudged { aim: old.aim, overtaken: true });
         }
-        self.memory.cool_until =
-            self.memory.tick + u64::from(self.settings.settling(self.settings.cool_down));
+        self.cool_down();
+    }
+
+    /// No further change before the effect of this one can be seen.
+    pub fn cool_down(&mut self) {
+        self.memory.cool_until = self.memory.tick + self.settling(self.settings.cool_down);
+    }
+
+    /// Of so many periods of waiting for things to settle, as many as are needed; but until what is measured tells of the time
+    /// since.
+    pub fn settling(&self, periods: u32) -> u64 {
+        let span = if self.memory.span > 1 { self.memory.span } else { 0 };
+        u64::from(self.settings.settling(periods).max(span))
+    }
+
+    /// Periods after which a prediction that never settled is dropped.
+    pub fn patience(&self) -> u64 {
+        u64::from(self.settings.check_patience.max(self.memory.span.saturating_mul(3)))
+    }
+
+    /// Whether the job iterates and has not come round yet: what is measured tells of the first phases alone.
+    pub fn is_blind(&self) -> bool {
+        let told = self.snapshot.progress.is_some_and(|p| p.done == 0 && p.total.is_some());
+        told && self.memory.iterations.is_none_or(|known| known.length_s.is_none())
     }
 
     /// A trial that begins now.

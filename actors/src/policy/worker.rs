@@ -1,6 +1,7 @@
 //! A worker's numbers of a period, and what of them is believed. A cluster coordinator keeps one history a worker.
 //! Must not know of other workers.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -14,6 +15,9 @@ use super::settings::Settings;
 const SLACK: f64 = 0.01;
 /// What a speed can be, in work units per second: keeps sums and ratios finite.
 pub(super) const SPEEDS: RangeInclusive<f64> = 1e-18..=1e18;
+
+/// Periods over which overheads are averaged at most.
+pub(super) const SPAN_MAX: u32 = 32;
 
 /// One worker's period. A node with several threads reports the speed of all of them together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -167,6 +171,8 @@ impl WorkerStats {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     last: Option<WorkerStats>,
+    /// Overheads of the last periods, the newest last: in all, inside the cluster, between clusters.
+    recent: VecDeque<[f64; 3]>,
     best_speed: Option<f64>,
     /// Whether a report was believed in the period that goes on.
     fresh: bool,
@@ -211,14 +217,22 @@ impl History {
         None
     }
 
-    /// The period is over: the numbers to count for it. A report that did not come is made up for by the last one, a
-    /// period older. Absent if nothing was ever heard.
-    pub fn close_period(&mut self) -> Option<WorkerStats> {
+    /// The period is over: the numbers to count for it, overheads as means over the last `span` periods. A report that did not
+    /// come is made up for by the last one, a period older. Absent if nothing was ever heard.
+    pub fn close_period(&mut self, span: u32) -> Option<WorkerStats> {
         let last = self.last.as_mut()?;
         if !std::mem::take(&mut self.fresh) {
             last.age = last.age.saturating_add(1);
         }
-        let counted = last.clone();
+        self.recent.push_back([last.overhead, last.overhead_intra, last.overhead_inter]);
+        while self.recent.len() > SPAN_MAX as usize {
+            self.recent.pop_front();
+        }
+        let mut counted = last.clone();
+        let span = self.recent.len().min(span.max(1) as usize);
+        let of =
+            |i: usize| self.recent.iter().rev().take(span).map(|o| o[i]).sum::<f64>() / span as f64;
+        (counted.overhead, counted.overhead_intra, counted.overhead_inter) = (of(0), of(1), of(2));
         last.joined = last.joined.saturating_add(1);
         Some(counted)
     }

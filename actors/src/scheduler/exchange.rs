@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::meter::{BenchmarkSpec, Measurement, SpecId};
+use springtide_runtime::net::Contact;
 use springtide_runtime::remote_message;
 
 use crate::job::Reached;
@@ -116,6 +117,17 @@ pub struct GetOffers {
     pub job: JobId,
     /// The coordinator's epoch.
     pub epoch: Epoch,
+}
+
+/// To the scheduler, by a job's coordinator: where is a free node of this cluster, to measure the way there?
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetSample {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// Which cluster.
+    pub cluster: ClusterId,
 }
 
 /// What a job could have.
@@ -336,6 +348,7 @@ remote_message! {
     "node-freed" => NodeFreed;
     "root-advanced" => RootAdvanced;
     "get-offers" => GetOffers -> Result<Offers, Stale>;
+    "get-sample" => GetSample -> Result<Option<Contact>, Stale>;
     "subscribe" => Subscribe;
     "speeds-measured" => SpeedsMeasured;
     "nodes-granted" => NodesGranted;

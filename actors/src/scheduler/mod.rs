@@ -13,7 +13,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event as Told, Recorder};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::Net;
+use springtide_runtime::net::{Contact, Net};
 use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -418,6 +418,14 @@ impl Handler<GetOffers> for Scheduler {
 
     fn handle(&mut self, ask: GetOffers, _: &mut Self::Context) -> Self::Result {
         self.core.offers(ask.job, ask.epoch, Instant::now())
+    }
+}
+
+impl Handler<GetSample> for Scheduler {
+    type Result = Result<Option<Contact>, Stale>;
+
+    fn handle(&mut self, ask: GetSample, _: &mut Self::Context) -> Self::Result {
+        self.core.sample(ask.job, ask.epoch, &ask.cluster)
     }
 }
 

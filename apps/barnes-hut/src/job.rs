@@ -205,6 +205,9 @@ impl BarnesHut {
     /// The run from here to its end. One child a step, also in a resumed run: none but those of the steps to come.
     fn go_on(&self, cx: &Context, setup: Setup, course: Course) -> Result<Outcome, Stop> {
         let Course { mut simulation, camera, mut history } = course;
+        if simulation.step() == 0 {
+            cx.progress(0, self.steps, "steps");
+        }
         let setup = cx.put(0, setup)?;
         loop {
             let positions = cx.put(0, simulation.positions())?;
@@ -383,6 +386,7 @@ mod tests {
         };
         let notes: Vec<_> = notes.iter().map(text).collect();
         let expected = [
+            "0 of 3 steps",
             "snapshot-000000.csv",
             "density-000000.png",
             "step 0",
@@ -531,7 +535,7 @@ mod tests {
         let small = loaded.benchmark().unwrap();
         assert_eq!((small.bodies, small.model, small.softening), (50, Model::Plummer, None));
         let (outcome, notes) = run(small, 2);
-        assert_eq!((outcome.result["bodies"].as_u64(), notes.len()), (Some(50), 1));
+        assert_eq!((outcome.result["bodies"].as_u64(), notes.len()), (Some(50), 2));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{BenchmarkSpec, Measurement};
+use springtide_runtime::net::Contact;
 use tokio::time::Instant;
 
 use super::choose::{Case, choose};
@@ -89,6 +90,25 @@ impl Core {
             open: job.asked(),
             existing: u32::try_from(existing).unwrap_or(u32::MAX),
         })
+    }
+
+    /// Where a free node of a cluster is that would be offered to a job, if there is one.
+    ///
+    /// # Errors
+    /// As [`Core::check`].
+    pub fn sample(
+        &self,
+        id: JobId,
+        epoch: Epoch,
+        cluster: &ClusterId,
+    ) -> Result<Option<Contact>, Stale> {
+        self.check(id, epoch)?;
+        let Some(job) = self.jobs.get(&id) else { return Err(Stale::Over { job: id }) };
+        let found = self.free_for(job).find(|(_, life)| life.cluster == *cluster);
+        Ok(found.map(|(node, life)| {
+            let (node, cluster, address) = (node.clone(), cluster.clone(), life.address.clone());
+            Contact { node, cluster, address }
+        }))
     }
 
     pub(super) fn request(&mut self, request: RequestNodes, now: Instant, out: &mut Vec<Action>) {

@@ -96,6 +96,7 @@ impl Model {
     }
 
     fn go_on(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
+        cx.progress(from.into(), self.rounds.into(), "iterations");
         for round in from..self.rounds {
             let state = match self.state_bytes {
                 0 => None,

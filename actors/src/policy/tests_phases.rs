@@ -1,0 +1,183 @@
+//! Jobs that go through phases, workers that have not worked yet, and links that are measured while nobody uses them: what
+//! simulations of the paper's scenarios with short periods found.
+
+use springtide_runtime::id::{ClusterId, Incarnation};
+
+use super::case::*;
+use super::*;
+
+fn worker(overheads: [f64; 3]) -> WorkerStats {
+    let [overhead, overhead_intra, overhead_inter] = overheads;
+    let speed = Some(1.0);
+    WorkerStats {
+        node: "a0".into(),
+        speed,
+        overhead,
+        overhead_intra,
+        overhead_inter,
+        joined: 50,
+        ..WorkerStats::default()
+    }
+}
+
+#[test]
+fn overheads_are_means_over_an_iteration() {
+    let mut history = History::default();
+    let settings = Settings::default();
+    // Busy for six periods, idle for four, again and again.
+    let mut last = None;
+    for period in 0..25 {
+        let idle = if period % 10 < 6 { 0.0 } else { 1.0 };
+        assert_eq!(history.report(worker([idle, 0.0, 0.5 * idle]), &settings), None);
+        last = history.close_period(10);
+    }
+    let last = last.unwrap();
+    assert!((last.overhead - 0.4).abs() < 1e-9 && (last.overhead_inter - 0.2).abs() < 1e-9);
+    // Alone, each period tells of its phase.
+    assert_eq!(history.close_period(1).unwrap().overhead, 0.0);
+    // A new life has no past.
+    let anew = WorkerStats { incarnation: Incarnation(1), ..worker([0.8, 0.0, 0.0]) };
+    assert_eq!(history.report(anew, &settings), None);
+    assert_eq!(history.close_period(10).unwrap().overhead, 0.8);
+}
+
+#[test]
+fn the_length_of_iterations_is_learned() {
+    let mut case = Case::even(20, 0.45);
+    let mut spans = Vec::new();
+    for period in 0..40u64 {
+        // From period 20 on they take half as long.
+        let done = if period < 20 { period / 8 } else { 2 + (period - 16) / 4 };
+        case.snapshot.progress = Some(Progress { done, total: Some(100) });
+        case.decide();
+        spans.push(case.memory.span);
+    }
+    assert_eq!((spans[7], spans[16], spans[39]), (1, 8, 4), "{spans:?}");
+    // A job that tells no total does not say that it comes round.
+    let mut case = Case::even(20, 0.45);
+    for done in [1, 1, 1, 2, 2, 2, 3] {
+        case.snapshot.progress = Some(Progress { done, total: None });
+        case.decide();
+    }
+    assert_eq!(case.memory.span, 1);
+}
+
+/// In its first iteration a job is seen in its parallel phase, then in its sequential one: neither is the job.
+#[test]
+fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
+    let mut case = Case::even(20, 0.9);
+    case.snapshot.progress = Some(Progress { done: 0, total: Some(10) });
+    let decision = case.decide();
+    assert_eq!(asked(&decision), 20, "{}", text(&decision));
+    case.obey(&decision, 1.0);
+    for _ in 0..5 {
+        let decision = case.decide();
+        assert_eq!(asked(&decision), 0, "{}", text(&decision));
+    }
+    case.each(|w| w.overhead = 0.98);
+    for _ in 0..8 {
+        let decision = case.decide();
+        assert!(decision.actions.is_empty(), "{}", text(&decision));
+    }
+    assert!(says(&case.decide(), "until the job's first iteration has shown"));
+    // A node that is slow is so in every phase.
+    case.worker("a3").speed = Some(0.2);
+    assert_eq!(removed(&case.decide()), ["a3"]);
+}
+
+/// Ten nodes whose uplink is so thin that none has got what it needs to begin: they count as what they are, nodes that
+/// wait for other clusters; and the growth that came meanwhile is not judged by it.
+#[test]
+fn workers_without_work_count_as_such_that_wait() {
+    let groups = [Group("a", 10, 1.0, 0.05, 0.01), Group("b", 10, 1.0, 1.0, 1.0)];
+    let mut case = Case::of(&groups);
+    case.each(|w| {
+        if w.overhead == 1.0 {
+            w.speed = None;
+        }
+    });
+    let decision = case.decide();
+    assert_eq!(
+        (decision.nodes, decision.efficiency.map(|e| (e * 1000.0).round())),
+        (20, Some(475.0))
+    );
+    assert!(says(&decision, "10 without work so far"), "{}", text(&decision));
+    // When the others have nothing left but what those hold.
+    case.each(|w| {
+        if w.speed.is_some() {
+            (w.overhead, w.overhead_inter) = (0.9, 0.5);
+        }
+    });
+    let decision = case.decide();
+    assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
+    // One that is at work already, if it has finished nothing, is just about to be measured.
+    let mut case = Case::of(&groups);
+    case.each(|w| {
+        if w.overhead == 1.0 {
+            (w.speed, w.overhead, w.overhead_inter) = (None, 0.5, 0.1);
+        }
+    });
+    assert_eq!(case.decide().nodes, 10);
+    // Where no speed is known at all, nobody is presumed to be of any.
+    case.each(|w| (w.speed, w.overhead) = (None, 1.0));
+    assert_eq!(case.decide().efficiency, None);
+}
+
+#[test]
+fn growth_is_not_judged_while_a_link_is_suspect() {
+    let mut case = Case::of(&[Group("a", 10, 1.0, 0.1, 0.01), Group("b", 10, 1.0, 0.1, 0.01)]);
+    let decision = case.decide();
+    assert!(asked(&decision) > 0);
+    case.obey(&decision, 1.0);
+    case.each(|w| {
+        let far = w.node.as_str().starts_with('b');
+        (w.overhead, w.overhead_inter) = if far { (1.0, 1.0) } else { (0.8, 0.3) };
+    });
+    let told: String = (0..4).map(|_| text(&case.decide())).collect();
+    assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
+    assert!(!told.contains("did not help"), "{told}");
+}
+
+/// A cluster on parole for its link is neither kept out for longer than the link is bad nor tried in vain.
+#[test]
+fn the_link_of_a_cluster_on_parole_is_measured() {
+    let groups = [Group("a", 10, 1.0, 0.55, 0.01), Group("b", 4, 1.0, 0.95, 0.9)];
+    let mut case = Case::of(&groups);
+    case.uplink("b", 1e5);
+    case.each(|w| w.overhead = w.overhead.max(0.8));
+    let decision = case.decide();
+    assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
+    case.obey(&decision, 1.0);
+    case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
+    // Free nodes of it, and what is known of the way to them.
+    let offer = |bandwidth, measured_s| Offer {
+        free: 4,
+        bandwidth: Some(bandwidth),
+        measured_s,
+        ..Offer::default()
+    };
+    let b = ClusterId::from("b");
+    case.snapshot.offers.insert(b.clone(), offer(1e5, None));
+    let (mut asked, mut tried) = (Vec::new(), Vec::new());
+    for period in 1..=95u32 {
+        let decision = case.decide();
+        if decision.actions.contains(&Action::Measure { cluster: b.clone() }) {
+            asked.push(period);
+            case.snapshot.offers.insert(b.clone(), offer(1.1e5, Some(5.0)));
+        }
+        let requests = decision.actions.iter().filter_map(|a| match a {
+            Action::Request(request) => Some(request),
+            _ => None,
+        });
+        tried.extend(requests.filter(|r| !r.avoid_clusters.contains(&b)).map(|_| period));
+    }
+    // Every minute, and the terms (300 s, 600 s) are renewed without a try.
+    assert_eq!(asked[..4], [6, 12, 18, 24], "{asked:?}");
+    assert_eq!(tried, Vec::<u32>::new());
+    // It is better: it is wanted again at once.
+    case.snapshot.offers.insert(b.clone(), offer(1e6, Some(5.0)));
+    case.each(|w| (w.overhead, w.overhead_inter) = (0.1, 0.01));
+    let decision = (0..12).map(|_| case.decide()).find(|d| super::case::asked(d) > 0).unwrap();
+    assert!(!request(&decision).avoid_clusters.contains(&b), "{}", text(&decision));
+    assert!(request(&decision).waive.contains(&b));
+}
