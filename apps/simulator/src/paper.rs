@@ -18,6 +18,9 @@ use crate::scenario::{Play, Played, play, seconds};
 /// What a node goes through within so many periods and then takes back was to no purpose.
 const UNDONE_WITHIN: u32 = 5;
 
+/// So many iterations under conditions that do not change tell how long the others take.
+const SETTLED_ITERATIONS: f64 = 4.0;
+
 /// A scenario's runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -213,7 +216,7 @@ pub fn undone(run: &Played, period: Duration) -> Vec<String> {
 /// Runtime with the best fixed set of nodes from the first event on, to which nodes come for nothing.
 ///
 /// Nodes that nothing happens to are all taken: another that is as good as the rest makes no run longer. Of clusters that events
-/// name, none, half or all are.
+/// name, none or all are. Where nothing more happens later, a few iterations tell the length of all.
 fn clairvoyant(
     config: &ScenarioConfig,
     fixed: &Played,
@@ -224,14 +227,17 @@ fn clairvoyant(
     let done = done_by(&fixed.iterations, switch);
     let all = f64::from(config.app.iterations.get());
     let left = (all - done).max(0.0);
-    let whole = left.ceil().max(1.0);
+    let settled = fixed.events.iter().all(|(at, _)| at.as_secs_f64() <= switch);
+    let most = if settled { SETTLED_ITERATIONS } else { all };
+    let whole = left.ceil().clamp(1.0, most);
+    let skipped = (all - left.ceil()).max(0.0) as u32;
     let mut best: Option<(f64, BTreeMap<String, u32>)> = None;
     let mut tried = BTreeSet::new();
     for nodes in sets(config) {
         if nodes.values().all(|count| *count == 0) || !tried.insert(nodes.clone()) {
             continue;
         }
-        let rest = from(config, switch, &nodes, whole as u32);
+        let rest = from(config, (switch, skipped), &nodes, whole as u32);
         let how = Play { mode: Mode::Static, period: None, seed };
         let Ok(run) = played(&rest, &how) else { continue };
         let total = switch + run.wall.as_secs_f64() * left / whole;
@@ -273,7 +279,7 @@ fn sets(config: &ScenarioConfig) -> Vec<BTreeMap<String, u32>> {
         let counts = match named(name) {
             false if place.speed >= fastest(config) * 0.5 => vec![there],
             false => vec![0, there],
-            true => vec![0, nodes / 2, nodes],
+            true => vec![0, nodes],
         };
         let with = |set: &BTreeMap<String, u32>| {
             let set = set.clone();
@@ -293,15 +299,14 @@ fn fastest(config: &ScenarioConfig) -> f64 {
     config.cluster.iter().map(|place| place.speed).fold(0.0, f64::max)
 }
 
-/// The scenario from this second on, begun on these nodes.
+/// So many iterations of the scenario from this second on, with so many behind it, begun on these nodes.
 fn from(
     config: &ScenarioConfig,
-    switch: f64,
+    (switch, skipped): (f64, u32),
     nodes: &BTreeMap<String, u32>,
     iterations: u32,
 ) -> ScenarioConfig {
     let mut rest = config.clone();
-    let skipped = config.app.iterations.get().saturating_sub(iterations);
     rest.app.iterations = Whole::nearest(iterations);
     rest.adaptation.min_nodes = Whole::nearest(1);
     for place in &mut rest.cluster {

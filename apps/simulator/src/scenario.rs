@@ -633,7 +633,7 @@ mod tests {
             assert!(config.cluster.iter().all(|p| uplink(p) == uplink(&all[0].cluster[0])));
             assert_eq!(config.paper.period.map(|time| time.get().as_secs()), Some(180));
         }
-        for shipped in shipped::PAPER {
+        for shipped in shipped::all() {
             assert_eq!(read(shipped.text).name.as_str(), shipped.name);
             assert!(!read(shipped.text).about.is_empty());
         }

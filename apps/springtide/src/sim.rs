@@ -133,7 +133,7 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
                 let config = parse(shipped.name, shipped.text)?;
                 Ok(format!("{:22} {}\n", shipped.name, config.about))
             };
-            print(&shipped::PAPER.iter().map(line).collect::<Result<String, _>>()?)
+            print(&shipped::all().map(line).collect::<Result<String, _>>()?)
         }
         SimCommand::Show { name: None } => print(&ScenarioConfig::template()),
         SimCommand::Show { name: Some(name) } => print(find(&name)?.text),
