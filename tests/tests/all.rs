@@ -2,4 +2,5 @@
 
 mod faults;
 mod simulated;
+mod tidy;
 mod virtual_time;

@@ -22,7 +22,10 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
         return ask(turn, lost, Aim::Refill);
     }
     if turn.is_blind() && std::mem::replace(&mut turn.memory.grew_blindly, true) {
-        return turn.say(Reason::FirstIteration);
+        return turn.say(Reason::Partial { first: true });
+    }
+    if !turn.is_blind() && !turn.is_whole() {
+        return turn.say(Reason::Partial { first: false });
     }
     if growth == 0 {
         if wanted == n {

@@ -21,7 +21,7 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
     let age = turn.memory.tick - trial.tick;
     let waits = turn.snapshot.requested > 0 && age <= u64::from(turn.settings.request_patience);
     let settled = age >= 2
-        && age > turn.settling(0)
+        && turn.is_whole()
         && turn.all.counted > 0
         && turn.all.joining == 0
         && turn.all.leaving == 0

@@ -223,6 +223,11 @@ pub struct Memory {
     pub iterations: Option<Iterations>,
     /// Periods that one iteration takes: so many tell of the job, fewer of a phase of it.
     pub span: u32,
+    /// So many iterations must be done for what is measured to tell of the nodes since the last change, and not of the end of
+    /// an iteration that went another way.
+    pub whole_from: u64,
+    /// From this tick on it is taken to, whatever the iterations.
+    pub whole_at: u64,
     /// The job has been given nodes before its first iteration told how it fares.
     pub grew_blindly: bool,
     /// The policy's own clock: sum of the periods decided, in seconds.
@@ -280,6 +285,8 @@ impl Memory {
             tick: 0,
             iterations: None,
             span: 1,
+            whole_from: 0,
+            whole_at: 0,
             grew_blindly: false,
             clock_s: 0.0,
             weights: settings.weights,

@@ -84,6 +84,9 @@ pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
         (false, true) => 0,
         (false, false) => return,
     };
+    if lost {
+        turn.stir();
+    }
     let memory = &mut turn.memory;
     memory.unsettled_until = memory.unsettled_until.max(memory.tick + periods);
 }

@@ -102,8 +102,11 @@ pub enum Reason {
         /// Seconds of the new term.
         for_s: f64,
     },
-    /// The job has not come round yet: its next phases may be others.
-    FirstIteration,
+    /// The job has not come round since the last change, or since its beginning: its next phases may be others.
+    Partial {
+        /// Since its beginning.
+        first: bool,
+    },
     /// A report was not believed.
     Odd {
         /// What of it.

@@ -89,8 +89,11 @@ impl fmt::Display for Reason {
                 "cluster {cluster} stays on the parole list for {for_s:.0} s: its link was measured anew and carries {}",
                 Rate(Some(*bandwidth))
             ),
-            FirstIteration => f.write_str(
+            Partial { first: true } => f.write_str(
                 "the size stays until the job's first iteration has shown how it fares as a whole",
+            ),
+            Partial { first: false } => f.write_str(
+                "the size stays until a whole iteration has shown how the job fares since the last change",
             ),
             Odd { oddity } => oddity.fmt(f),
             SetAside { cluster, why } => {

@@ -317,9 +317,9 @@ fn remove(turn: &mut Turn<'_>, count: u32, force: bool) {
         return;
     }
     let mut candidates = candidates(turn);
-    if turn.is_blind() && !force {
+    if !turn.is_whole() && !force {
         // A node's speed is the same in all phases of a job; nothing else can be held against it yet.
-        turn.say(Reason::FirstIteration);
+        turn.say(Reason::Partial { first: turn.is_blind() });
         candidates.retain(|c| c.cause == Cause::Slow);
     }
     let (bad, healthy): (Vec<_>, Vec<_>) =

@@ -85,6 +85,34 @@ fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
     assert_eq!(removed(&case.decide()), ["a3"]);
 }
 
+/// What follows a removal is the end of an iteration that went another way: not that, but the next one tells.
+#[test]
+fn after_a_change_a_whole_iteration_is_waited_for() {
+    let mut case = Case::of(&[Group("a", 10, 1.0, 0.6, 0.01), Group("b", 10, 1.0, 0.6, 0.01)]);
+    let told = |case: &mut Case, period: u64| {
+        case.snapshot.progress = Some(Progress { done: period / 8, total: Some(100) });
+        case.decide()
+    };
+    (0..27).for_each(|period| assert!(told(&mut case, period).actions.is_empty(), "{period}"));
+    // A crash in the midst of the fourth.
+    case.snapshot.crashes = vec![Crash { node: "b9".into(), cluster: "b".into() }];
+    case.each(|w| w.overhead = 0.95);
+    let waited = (27..80).find(|period| !removed(&told(&mut case, *period)).is_empty());
+    // Done are 3; at the fifth's end, in period 40, the fifth is known from its beginning on.
+    assert_eq!(waited, Some(40));
+    // A slow one is slow in the midst of an iteration, too.
+    let mut case = Case::of(&[Group("a", 10, 1.0, 0.6, 0.01), Group("b", 10, 1.0, 0.6, 0.01)]);
+    (0..27).for_each(|period| drop(told(&mut case, period)));
+    case.memory.whole_from = 9;
+    case.memory.whole_at = 1000;
+    case.each(|w| w.overhead = 0.95);
+    case.worker("b3").speed = Some(0.1);
+    (27..28).for_each(|period| drop(told(&mut case, period)));
+    let decision = told(&mut case, 28);
+    assert_eq!(removed(&decision), ["b3"], "{}", text(&decision));
+    assert!(says(&decision, "until a whole iteration has shown"));
+}
+
 /// Ten nodes whose uplink is so thin that none has got what it needs to begin: they count as what they are, nodes that
 /// wait for other clusters; and the growth that came meanwhile is not judged by it.
 #[test]

@@ -137,7 +137,24 @@ impl<'a> Turn<'a> {
 
     /// No further change before the effect of this one can be seen.
     pub fn cool_down(&mut self) {
+        self.stir();
         self.memory.cool_until = self.memory.tick + self.settling(self.settings.cool_down);
+    }
+
+    /// Something changes: the iteration that goes on now tells neither of before nor of after.
+    pub fn stir(&mut self) {
+        let memory = &mut self.memory;
+        let done = memory.iterations.map_or(0, |known| known.done);
+        memory.whole_from = done.saturating_add(2);
+        memory.whole_at = memory.tick + u64::from(memory.span.saturating_mul(3));
+    }
+
+    /// Whether what is measured tells of the job as a whole: of one iteration from its beginning to its end, since the last
+    /// change. Always so where a period is no shorter than an iteration.
+    pub fn is_whole(&self) -> bool {
+        let Memory { span, iterations, whole_from, whole_at, tick, .. } = &self.memory;
+        let come_round = iterations.is_none_or(|known| known.done >= *whole_from);
+        !self.is_blind() && (*span <= 1 || come_round || tick >= whole_at)
     }
 
     /// Of so many periods of waiting for things to settle, as many as are needed; but until what is measured tells of the time

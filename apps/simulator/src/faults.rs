@@ -280,6 +280,8 @@ pub struct Tally {
     pub met: Met,
     /// Seeds of those in which something was wrong.
     pub wrong: Vec<u64>,
+    /// Digests of all that happened in the others, by seed.
+    pub digests: BTreeMap<u64, u64>,
     /// How many there were.
     pub histories: u64,
 }
@@ -290,19 +292,21 @@ pub fn run_all(
     tell: impl Fn(&History, &Result<Told, Wrong>) + Sync,
 ) -> Tally {
     let seeds: Vec<u64> = seeds.into_iter().collect();
-    let met = crate::on_all_cores(&seeds, |seed| {
+    let told = crate::on_all_cores(&seeds, |seed| {
         let history = History::of(*seed);
         let result = run(&history);
         tell(&history, &result);
-        result.ok().map(|told| told.met)
+        result.ok().map(|told| (told.met, told.digest))
     });
     let mut tally = Tally { histories: seeds.len() as u64, ..Tally::default() };
-    for (seed, met) in seeds.into_iter().zip(met) {
-        match met {
-            Some(met) => met.into_iter().for_each(|(what, times)| {
-                *tally.met.entry(what).or_default() += times;
-            }),
-            None => tally.wrong.push(seed),
+    for (seed, told) in seeds.into_iter().zip(told) {
+        let Some((met, digest)) = told else {
+            tally.wrong.push(seed);
+            continue;
+        };
+        tally.digests.insert(seed, digest);
+        for (what, times) in met {
+            *tally.met.entry(what).or_default() += times;
         }
     }
     tally

@@ -2,6 +2,7 @@
 //!
 //! Must not know how they are simulated.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -222,10 +223,11 @@ fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
         }
     });
     let took = began.elapsed().as_secs_f64();
-    let faults::Tally { met, wrong, histories } = &tally;
+    let faults::Tally { met, wrong, digests, histories } = &tally;
     if json {
         let result = serde_json::json!({
             "schema": crate::report::SCHEMA, "histories": histories, "wrong": wrong, "met": met,
+            "digests": digests.iter().map(|(seed, digest)| (seed, format!("{digest:016x}"))).collect::<BTreeMap<_, _>>(),
         });
         print(&format!("{result}\n"))?;
     } else {

@@ -143,3 +143,14 @@ fn an_authority_issues_and_its_keys_are_private() {
     let evil = run(&["ca", "issue", "../x", "--cluster", "ams", "--dir", ca_name]);
     assert_eq!(evil.code, Some(5));
 }
+
+/// Fault histories leave the same trace, to the last record, in whatever process they are played.
+#[test]
+fn ten_histories_are_the_same_in_two_processes() {
+    let line = ["sim", "faults", "--seeds", "1..11", "--json"];
+    let (one, other) = (run(&line), run(&line));
+    assert_eq!((one.code, other.code), (Some(0), Some(0)), "{}\n{}", one.err, other.err);
+    let told: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
+    assert_eq!(told["digests"].as_object().map(serde_json::Map::len), Some(10), "{told}");
+    assert_eq!(one.out, other.out);
+}

@@ -192,6 +192,9 @@ struct Level {
     highest: f64,
 }
 
+/// A task may take so many times longer than what is looked back on.
+const LONGEST: u32 = 10;
+
 /// A signal's past does not say more than this: the error of a speed of which nothing is known but its order of magnitude.
 const WIDE_OPEN: f64 = 4.0;
 
@@ -280,9 +283,10 @@ impl SpeedMeter {
 
     /// So many work units took a thread `busy`. To be told several times a period, for the scatter gives the error.
     ///
-    /// Units that took longer than is ever looked back on are not used: much of that time went to tasks without a cost.
+    /// Units that took many times longer than is ever looked back on are not used: that time went to tasks without a cost. Not
+    /// fewer: a node slowed down to a thirtieth takes minutes for a task of seconds.
     pub fn units(&mut self, units: f64, busy: Duration) {
-        let most = self.settings.period * self.settings.forget.max(1);
+        let most = self.settings.period * self.settings.forget.max(1) * LONGEST;
         if busy <= most && !self.period.push(units, busy) {
             self.refused = self.refused.saturating_add(1);
         }

@@ -146,7 +146,7 @@ fn tasks_longer_than_a_period_are_measured_when_they_end() {
     }
     assert!(known.is_some());
     // Tasks of no cost for very long are no long task.
-    meter.units(100.0, 101 * SECOND);
+    meter.units(100.0, 1001 * SECOND);
     meter.units(100.0, SECOND);
     meter.units(100.0, SECOND);
     meter.end_period(now).unwrap();
