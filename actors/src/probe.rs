@@ -124,6 +124,16 @@ impl Handler<CheckPaths> for Prober {
     }
 }
 
+/// How long a call to a node takes.
+async fn round_trip(prober: &Remote<Prober>) -> Result<Duration, RemoteError> {
+    let asked = Instant::now();
+    match prober.send(Ping {}).deadline(WITHIN).await {
+        // Another version without a prober: that it says so is an answer.
+        Ok(()) | Err(RemoteError::NoActor { .. }) => Ok(asked.elapsed()),
+        Err(error) => Err(error),
+    }
+}
+
 /// What the way to a node carries at least, in bytes per second.
 ///
 /// # Errors
@@ -135,9 +145,7 @@ pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteEr
     let mut latency = Duration::MAX;
     // The first one opens the link.
     for _ in 0..2 {
-        let asked = Instant::now();
-        prober.send(Ping {}).deadline(WITHIN).await?;
-        latency = asked.elapsed();
+        latency = round_trip(&prober).await?;
     }
     let mut len = WEIGHT_MIN;
     loop {
@@ -166,10 +174,8 @@ pub async fn path(hub: &Arc<Hub>, contact: Contact) -> Path {
     let prober: Remote<Prober> = hub.remote(&node, PROBER);
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
-        let asked = Instant::now();
-        match prober.send(Ping {}).deadline(WITHIN).await {
-            // Another version without a prober: that it says so is an answer.
-            Ok(()) | Err(RemoteError::NoActor { .. }) => best = best.min(asked.elapsed()),
+        match round_trip(&prober).await {
+            Ok(took) => best = best.min(took),
             Err(error) => return Path { error: Some(error.to_string()), ..Path::default() },
         }
     }

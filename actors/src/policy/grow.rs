@@ -21,11 +21,10 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
     if lost > growth {
         return ask(turn, lost, Aim::Refill);
     }
-    if turn.is_blind() && std::mem::replace(&mut turn.memory.grew_blindly, true) {
-        return turn.say(Reason::Partial { first: true });
-    }
-    if !turn.is_blind() && !turn.is_whole() {
-        return turn.say(Reason::Partial { first: false });
+    let first = turn.is_blind();
+    let free = first && !std::mem::replace(&mut turn.memory.grew_blindly, true);
+    if !turn.is_whole() && !free {
+        return turn.say(Reason::Partial { first });
     }
     if growth == 0 {
         if wanted == n {

@@ -52,8 +52,9 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
     let (aim, before, predicted) = (trial.aim, trial.before, trial.prediction);
     let gain = predicted.useful - before.useful;
     let grew = matches!(aim, Aim::Grow | Aim::Refill | Aim::Migrate);
-    if grew && observed.efficiency < turn.settings.e_min && shrink::is_link_suspect(turn) {
-        // All may wait for what is behind that link, whoever came.
+    let poor = observed.efficiency < turn.settings.e_min;
+    if grew && (shrink::is_held_up(turn) || poor && shrink::is_link_suspect(turn)) {
+        // All may wait for that node or for what is behind that link, whoever came.
         turn.say(Reason::Unjudged { aim, overtaken: true });
         return;
     }
@@ -158,6 +159,8 @@ fn acquit(turn: &mut Turn<'_>, trial: &Trial) {
 
 /// The nodes removed are wanted back.
 fn undo(turn: &mut Turn<'_>, before: &Measured) {
+    // If growth to that size was what did harm, its end would have helped.
+    turn.memory.ceiling.take_if(|ceiling| ceiling.nodes < before.nodes);
     let nodes = before.nodes.saturating_sub(turn.expected);
     if nodes == 0 {
         return;

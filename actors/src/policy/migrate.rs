@@ -80,8 +80,7 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
     let settings = turn.settings;
     let busy_with_last =
         turn.memory.trial.is_some() || turn.all.joining > 0 || turn.all.leaving > 0;
-    let early = turn.memory.clock_s < turn.memory.migrate_after_s;
-    let early = early || !turn.is_whole();
+    let early = turn.memory.clock_s < turn.memory.migrate_after_s || !turn.is_whole();
     if !settings.migrate || busy_with_last || early || turn.snapshot.requested > 0 {
         return;
     }

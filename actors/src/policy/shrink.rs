@@ -148,6 +148,11 @@ pub(super) fn is_link_suspect(turn: &Turn<'_>) -> bool {
     !suspects(turn).0.is_empty()
 }
 
+/// Whether one node is so slow that all others may wait for it.
+pub(super) fn is_held_up(turn: &Turn<'_>) -> bool {
+    straggler(turn, |_| true).is_some()
+}
+
 /// A cluster whose link may be to blame.
 struct Suspect {
     cluster: ClusterId,

@@ -209,3 +209,39 @@ fn the_link_of_a_cluster_on_parole_is_measured() {
     assert!(!request(&decision).avoid_clusters.contains(&b), "{}", text(&decision));
     assert!(request(&decision).waive.contains(&b));
 }
+
+/// A load comes just after growth did: that is neither held against the growth nor, if it was, kept when its undoing did harm.
+#[test]
+fn growth_is_not_to_blame_for_a_node_that_became_slow() {
+    let grown = || {
+        let mut case = Case::even(4, 0.7);
+        let decision = case.decide();
+        assert!(asked(&decision) > 0, "{}", text(&decision));
+        case.obey(&decision, 1.0);
+        case
+    };
+    let mut case = grown();
+    case.each(|w| w.overhead = 0.7);
+    case.worker("b1").speed = Some(0.1);
+    let told: String = (0..4).map(|_| text(&case.decide())).collect();
+    assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
+    assert_eq!(case.memory.ceiling, None);
+
+    // Nobody is seen to be slow, but less is done.
+    let mut case = grown();
+    case.each(|w| w.overhead = 0.7);
+    let (mut told, mut undone) = (String::new(), false);
+    for _ in 0..12 {
+        let decision = case.decide();
+        told += &text(&decision);
+        if !removed(&decision).is_empty() {
+            assert!(case.memory.ceiling.is_some(), "{told}");
+            undone = true;
+            case.obey(&decision, 1.0);
+            // Now it shows that the growth was not the cause.
+            case.each(|w| w.overhead = 0.85);
+        }
+    }
+    assert!(undone && told.contains("did not help"), "{told}");
+    assert_eq!(case.memory.ceiling, None, "{told}");
+}

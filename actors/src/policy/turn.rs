@@ -12,6 +12,9 @@ use super::reason::{Reason, RootWhy};
 use super::settings::Settings;
 use super::snapshot::{Snapshot, is_rate};
 
+/// Iterations, by their usual length, that are waited for at most until one was seen whole.
+const PATIENCE: u32 = 3;
+
 /// More reasons than this are not told: a decision is a page, not a book.
 const MOST_REASONS: usize = 200;
 
@@ -146,7 +149,7 @@ impl<'a> Turn<'a> {
         let memory = &mut self.memory;
         let done = memory.iterations.map_or(0, |known| known.done);
         memory.whole_from = done.saturating_add(2);
-        memory.whole_at = memory.tick + u64::from(memory.span.saturating_mul(3));
+        memory.whole_at = memory.tick + u64::from(memory.span.saturating_mul(PATIENCE));
     }
 
     /// Whether what is measured tells of the job as a whole: of one iteration from its beginning to its end, since the last
@@ -166,7 +169,7 @@ impl<'a> Turn<'a> {
 
     /// Periods after which a prediction that never settled is dropped.
     pub fn patience(&self) -> u64 {
-        u64::from(self.settings.check_patience.max(self.memory.span.saturating_mul(3)))
+        u64::from(self.settings.check_patience.max(self.memory.span.saturating_mul(PATIENCE)))
     }
 
     /// Whether the job iterates and has not come round yet: what is measured tells of the first phases alone.
