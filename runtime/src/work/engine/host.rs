@@ -21,15 +21,68 @@ impl Behind {
 
 impl Host for Behind {
     fn hungry(&self) {
-        self.tell(Inner::hungry);
+        let Some(inner) = self.inner.upgrade() else { return };
+        inner.poke.notify_one();
     }
 
     fn surplus(&self) {
-        self.tell(Inner::surplus);
+        let Some(inner) = self.inner.upgrade() else { return };
+        inner.surplus.store(true, Ordering::Release);
+        inner.poke.notify_one();
     }
 
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
-        self.tell(|inner| inner.finished(owner, lease, outcome));
+        let Some(inner) = self.inner.upgrade() else { return };
+        let stolen = inner.state().stolen.remove(&(owner.node.clone(), lease));
+        if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
+            // A halted tree has ended: perhaps joins need look for such no more.
+            inner.poke.notify_one();
+        }
+        let outcome = match outcome {
+            Ok(body) => TaskOutcome::Output(body),
+            Err(stop) => match *stop.0 {
+                Cause::Failed(failure) => TaskOutcome::Failed(failure),
+                Cause::Halt(Halt::Leave) => {
+                    if let Some(stolen) = stolen {
+                        inner.give_back(&owner, lease, stolen);
+                    }
+                    return;
+                }
+                // Nobody wants it any more.
+                Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
+                    if let Some(stolen) = stolen {
+                        inner.state().tree_ended(&stolen.task.path);
+                    }
+                    return;
+                }
+            },
+        };
+        let Some(Stolen { task, orphan, heir, adopters, .. }) = stolen else { return };
+        if let TaskOutcome::Output(output) = &outcome {
+            let mut state = inner.state();
+            let path = task.path.clone();
+            let claimed = !orphan || !adopters.is_empty();
+            state.results.keep(Finished {
+                identity: task.clone(),
+                owner: heir.as_ref().unwrap_or(&owner).node.clone(),
+                output: output.clone(),
+                claimed,
+            });
+            let leaving = state.leaving && !claimed;
+            inner.finished_below(state, &path);
+            if leaving && let Some(heir) = &heir {
+                let output = Some(output.clone());
+                let left = Left::default();
+                inner.hand_over(heir, inner.handover(task, output, left));
+            }
+        }
+        for Adopter { peer, lease, .. } in adopters {
+            let outcome = outcome.clone();
+            inner.report(&peer, TaskResult { job: inner.job, lease, outcome });
+        }
+        if !orphan {
+            inner.report(&owner, TaskResult { job: inner.job, lease, outcome });
+        }
     }
 
     fn recall(
@@ -39,32 +92,111 @@ impl Host for Behind {
         name: &str,
         encode: &dyn Fn() -> Option<Encoded>,
     ) -> Recalled {
-        let inner = self.inner.upgrade();
-        inner.map_or(Recalled::No, |inner| inner.recall(thread, path, name, encode))
+        let Some(inner) = self.inner.upgrade() else { return Recalled::No };
+        if inner.state().known.at(path).is_none() {
+            return Recalled::No;
+        }
+        // The lock is not held while users' code serialises.
+        let Some(encoded) = encode() else { return Recalled::No };
+        let task = Identity::of(path.clone(), name, &encoded.body, &encoded.needs);
+        let (recalled, depth) = {
+            let mut state = inner.state();
+            let Some(place) = state.known.take(path) else { return Recalled::No };
+            let recalled = if !place.identity.is(&task) {
+                state.counters.tasks.reuse_misses += 1;
+                Recalled::No
+            } else if let Some(output) = state.results.find(&task) {
+                Recalled::Here(output.clone())
+            } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
+                // It lies further down the very stack that would wait for it.
+                Recalled::No
+            } else {
+                Recalled::At(place.holder, task)
+            };
+            if !matches!(recalled, Recalled::No) {
+                state.counters.tasks.reused += 1;
+            }
+            (recalled, state.known.depth())
+        };
+        inner.pool_ref().recover(depth);
+        if let Recalled::No = recalled {
+            inner.recorder.record(Event::ReuseMissed {
+                job: inner.job,
+                path: path.clone(),
+                task: name.to_owned(),
+            });
+        }
+        recalled
     }
 
     fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
-        self.inner.upgrade().is_none_or(|inner| inner.may_begin(thread, path))
+        let Some(inner) = self.inner.upgrade() else { return true };
+        let state = inner.state();
+        if state.known.below(path).all(|place| place.identity.path == *path) {
+            return true;
+        }
+        let part = |s: &Stolen| is_below(&s.task.path, path) && s.base.is_run_by(thread);
+        !state.stolen.values().any(part)
     }
 
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
-        self.tell(|inner| inner.adopt(holder, lease, task));
+        let Some(inner) = self.inner.upgrade() else { return };
+        let again = Instant::now() + ASK_AFTER;
+        {
+            let mut state = inner.state();
+            let member = state.view.members.get(&holder.node);
+            if member.is_none_or(|member| member.incarnation != holder.incarnation) {
+                drop(state);
+                // Lost since it was named; nobody would take this back.
+                inner.reclaim(lease, holder, "its holder is lost");
+                return;
+            }
+            state.adopted.insert(lease, (again, holder.clone(), task.clone()));
+        }
+        inner.send_adopt(holder, lease, task);
+        inner.poke.notify_one();
     }
 
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
-        self.tell(|inner| inner.abandoned(thief, lease));
+        let Some(inner) = self.inner.upgrade() else { return };
+        inner.abandoned_leases.fetch_add(1, Ordering::Relaxed);
+        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, heir: None });
     }
 
     fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
-        self.tell(|inner| inner.disowned(tree, thief, lease, task));
+        let Some(inner) = self.inner.upgrade() else { return };
+        let heir = {
+            let mut state = inner.state();
+            let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
+            let of_root = state.root.as_ref().filter(|_| tree.0.is_empty());
+            let heir = stolen.and_then(Stolen::successor);
+            let heir = heir.or_else(|| of_root?.heir.as_ref()).cloned();
+            if let Some(heir) = &heir {
+                state.moved.insert(lease, (task, heir.clone()));
+            }
+            heir
+        };
+        if thief.node == inner.me.node {
+            // Adopted from this very node.
+            if let Some(heir) = heir {
+                inner.state().inherit(thief, lease, heir);
+            }
+            return;
+        }
+        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, heir });
+    }
+
+    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        let Some(metering) = &inner.metering else { return };
+        let key = (owner.node.clone(), lease);
+        let Some(task) = inner.state().stolen.get(&key).map(|s| s.task.clone()) else { return };
+        let needs_objects = !task.needs.is_empty();
+        metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
     }
 
     fn task_ran(&self, time: Duration) {
         self.tell(|inner| inner.state().latencies.task.record(time));
-    }
-
-    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
-        self.tell(|inner| inner.task_done(owner, lease, body, time));
     }
 
     fn join_delayed(&self, time: Duration) {
@@ -97,173 +229,5 @@ impl Drop for Inner {
         if let Some(pool) = self.pool.get() {
             pool.close();
         }
-    }
-}
-
-impl Inner {
-    fn hungry(&self) {
-        self.poke.notify_one();
-    }
-
-    fn surplus(&self) {
-        self.surplus.store(true, Ordering::Release);
-        self.poke.notify_one();
-    }
-
-    fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
-        let stolen = self.state().stolen.remove(&(owner.node.clone(), lease));
-        if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
-            // A halted tree has ended: perhaps joins need look for such no more.
-            self.poke.notify_one();
-        }
-        let outcome = match outcome {
-            Ok(body) => TaskOutcome::Output(body),
-            Err(stop) => match *stop.0 {
-                Cause::Failed(failure) => TaskOutcome::Failed(failure),
-                Cause::Halt(Halt::Leave) => {
-                    if let Some(stolen) = stolen {
-                        self.give_back(&owner, lease, stolen);
-                    }
-                    return;
-                }
-                // Nobody wants it any more.
-                Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
-                    if let Some(stolen) = stolen {
-                        self.state().tree_ended(&stolen.task.path);
-                    }
-                    return;
-                }
-            },
-        };
-        let Some(Stolen { task, orphan, heir, adopters, .. }) = stolen else { return };
-        if let TaskOutcome::Output(output) = &outcome {
-            let mut state = self.state();
-            let path = task.path.clone();
-            let claimed = !orphan || !adopters.is_empty();
-            state.results.keep(Finished {
-                identity: task.clone(),
-                owner: heir.as_ref().unwrap_or(&owner).node.clone(),
-                output: output.clone(),
-                claimed,
-            });
-            let leaving = state.leaving && !claimed;
-            self.finished_below(state, &path);
-            if leaving && let Some(heir) = &heir {
-                let output = Some(output.clone());
-                let left = Left::default();
-                self.hand_over(heir, self.handover(task, output, left));
-            }
-        }
-        for Adopter { peer, lease, .. } in adopters {
-            let outcome = outcome.clone();
-            self.report(&peer, TaskResult { job: self.job, lease, outcome });
-        }
-        if !orphan {
-            self.report(&owner, TaskResult { job: self.job, lease, outcome });
-        }
-    }
-
-    fn recall(
-        &self,
-        thread: u32,
-        path: &TaskPath,
-        name: &str,
-        encode: &dyn Fn() -> Option<Encoded>,
-    ) -> Recalled {
-        if self.state().known.at(path).is_none() {
-            return Recalled::No;
-        }
-        // The lock is not held while users' code serialises.
-        let Some(encoded) = encode() else { return Recalled::No };
-        let task = Identity::of(path.clone(), name, &encoded.body, &encoded.needs);
-        let (recalled, depth) = {
-            let mut state = self.state();
-            let Some(place) = state.known.take(path) else { return Recalled::No };
-            let recalled = if !place.identity.is(&task) {
-                state.counters.tasks.reuse_misses += 1;
-                Recalled::No
-            } else if let Some(output) = state.results.find(&task) {
-                Recalled::Here(output.clone())
-            } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
-                // It lies further down the very stack that would wait for it.
-                Recalled::No
-            } else {
-                Recalled::At(place.holder, task)
-            };
-            if !matches!(recalled, Recalled::No) {
-                state.counters.tasks.reused += 1;
-            }
-            (recalled, state.known.depth())
-        };
-        self.pool_ref().recover(depth);
-        if let Recalled::No = recalled {
-            self.recorder.record(Event::ReuseMissed {
-                job: self.job,
-                path: path.clone(),
-                task: name.to_owned(),
-            });
-        }
-        recalled
-    }
-
-    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
-        let state = self.state();
-        if state.known.below(path).all(|place| place.identity.path == *path) {
-            return true;
-        }
-        let part = |s: &Stolen| is_below(&s.task.path, path) && s.base.is_run_by(thread);
-        !state.stolen.values().any(part)
-    }
-
-    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
-        let again = Instant::now() + ASK_AFTER;
-        {
-            let mut state = self.state();
-            let member = state.view.members.get(&holder.node);
-            if member.is_none_or(|member| member.incarnation != holder.incarnation) {
-                drop(state);
-                // Lost since it was named; nobody would take this back.
-                self.reclaim(lease, holder, "its holder is lost");
-                return;
-            }
-            state.adopted.insert(lease, (again, holder.clone(), task.clone()));
-        }
-        self.send_adopt(holder, lease, task);
-        self.poke.notify_one();
-    }
-
-    fn abandoned(&self, thief: &Peer, lease: LeaseId) {
-        self.abandoned_leases.fetch_add(1, Ordering::Relaxed);
-        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir: None });
-    }
-
-    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
-        let heir = {
-            let mut state = self.state();
-            let stolen = state.stolen.values().find(|stolen| stolen.task.path == *tree);
-            let of_root = state.root.as_ref().filter(|_| tree.0.is_empty());
-            let heir = stolen.and_then(Stolen::successor);
-            let heir = heir.or_else(|| of_root?.heir.as_ref()).cloned();
-            if let Some(heir) = &heir {
-                state.moved.insert(lease, (task, heir.clone()));
-            }
-            heir
-        };
-        if thief.node == self.me.node {
-            // Adopted from this very node.
-            if let Some(heir) = heir {
-                self.state().inherit(thief, lease, heir);
-            }
-            return;
-        }
-        self.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: self.job, lease, heir });
-    }
-
-    fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
-        let Some(metering) = &self.metering else { return };
-        let key = (owner.node.clone(), lease);
-        let Some(task) = self.state().stolen.get(&key).map(|s| s.task.clone()) else { return };
-        let needs_objects = !task.needs.is_empty();
-        metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
     }
 }

@@ -34,8 +34,7 @@ impl Inner {
         }
         for (ticket, (owner, task)) in waiting {
             self.objects_ref().forget(Ticket(ticket));
-            let left = Left { kept: Vec::new(), leased: task.known };
-            self.hand_back(&owner, task.lease, left);
+            self.hand_back_unbegun(&owner, task);
         }
         for base in halted {
             pool.halt_tree(&base, Halt::Leave);

@@ -589,21 +589,16 @@ impl Inner {
             ShareAction::Failed { ticket, why } => {
                 let mut state = self.state();
                 let Some((owner, task)) = state.waiting.remove(&ticket.0) else { return };
-                let lease = task.lease;
                 if let Unavailable::NoHolder { .. } = why {
                     // Here, now: where the task comes from it may be had, and others may take it from there.
                     state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
                     drop(state);
                     tracing::info!(%why, owner = %owner.node, "a task goes back for want of what it reads");
-                    return self.hand_back(
-                        &owner,
-                        lease,
-                        Left { kept: Vec::new(), leased: task.known },
-                    );
+                    return self.hand_back_unbegun(&owner, task);
                 }
                 drop(state);
                 let outcome = TaskOutcome::Failed(job_failure(why.to_string()));
-                self.report(&owner, TaskResult { job: self.job, lease, outcome });
+                self.report(&owner, TaskResult { job: self.job, lease: task.lease, outcome });
             }
             ShareAction::Wake(at) => {
                 let mut state = self.state();

@@ -183,6 +183,11 @@ impl Inner {
         }
     }
 
+    /// A task that no thread has begun goes back, with what was known of its parts.
+    pub(super) fn hand_back_unbegun(&self, owner: &Peer, task: StolenTask) {
+        self.hand_back(owner, task.lease, Left { kept: Vec::new(), leased: task.known });
+    }
+
     pub(super) fn hand_back(&self, owner: &Peer, lease: LeaseId, left: Left) {
         let back = TaskReturn { job: self.job, lease, left };
         if owner.node == self.me.node {
