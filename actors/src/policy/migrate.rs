@@ -84,9 +84,14 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
     if !settings.migrate || busy_with_last || early || turn.snapshot.requested > 0 {
         return;
     }
+    let room = turn.most().saturating_sub(turn.expected).min(turn.all.counted);
+    // Without room for both the old ones go first, which must be worth more than better ones alone.
+    let in_turn = room == 0;
+    let most = if in_turn { turn.staying.saturating_sub(turn.least()) } else { room } as usize;
     let mut old: Vec<(f64, &NodeId)> = Vec::new();
     for named in turn.clusters.values().flat_map(|c| &c.worst) {
-        if !turn.holds_root(&named.node) && !turn.snapshot.leaving.contains(&named.node) {
+        let stays = turn.holds_root(&named.node) || in_turn && !shrink::is_slow(turn, named);
+        if !stays && !turn.snapshot.leaving.contains(&named.node) {
             old.push((named.effective(), &named.node));
         }
     }
@@ -96,11 +101,10 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
     let through = |(id, speed): (_, Option<f64>)| Some(speed? * (1.0 - turn.inter_of(id)));
     let mut new: Vec<f64> = offered.into_iter().filter_map(through).collect();
     new.sort_by(|a, b| b.total_cmp(a));
-    let room = turn.most().saturating_sub(turn.expected).min(turn.all.counted) as usize;
     let pairs: Vec<_> = old
         .iter()
         .zip(&new)
-        .take(room)
+        .take(most)
         .take_while(|((old, _), new)| **new >= settings.migrate_factor * *old)
         .collect();
     let Some(((dullest, _), slowest_new)) = pairs.last().map(|(old, new)| (**old, **new)) else {
@@ -126,6 +130,9 @@ pub(super) fn consider(turn: &mut Turn<'_>) {
     }
     let known = known.is_some();
     turn.say(Reason::Migrates { count, gain_s, cost_s, remaining_s, known });
+    if in_turn {
+        return shrink::make_room(turn, count);
+    }
     let least = (settings.migrate_factor * dullest).min(slowest_new);
     grow::asked(turn, count, Aim::Migrate, Some(least));
     let (counted, max) = (f64::from(turn.all.counted), turn.all.max_speed.max(new[0]));

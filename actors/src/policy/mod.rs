@@ -226,7 +226,11 @@ fn choose(turn: &mut Turn<'_>) {
         return shrink::below(turn, efficiency);
     }
     if efficiency > e_max {
-        return grow::above(turn, efficiency);
+        grow::above(turn, efficiency);
+        if turn.expected >= turn.most() {
+            migrate::consider(turn);
+        }
+        return;
     }
     if grow::refill(turn) {
         return;

@@ -24,6 +24,17 @@ const STRAGGLER: f64 = 0.5;
 /// Nodes that stay and are told of, a decision.
 const TOLD: usize = 4;
 
+/// Of whom some go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// Bad ones; if there are none, healthy ones, down to a size that was not found to do harm.
+    Worst,
+    /// The job may not have them, whoever they are: bad ones first.
+    Any,
+    /// Slow ones alone.
+    Slow,
+}
+
 /// A worker that may go, as the formula sees it.
 #[derive(Clone)]
 struct Candidate {
@@ -80,7 +91,7 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     if wanted == n {
         return turn.say(Reason::BestSize { nodes: n });
     }
-    remove(turn, n - wanted, false);
+    remove(turn, n - wanted, Of::Worst);
 }
 
 /// The bad node that stayed only because it held the root goes now: it belongs to the action before, whose cool-down
@@ -112,7 +123,7 @@ pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
     }
     turn.say(Reason::GrowthUndone { nodes });
     grow::withdraw(turn, false);
-    remove(turn, nodes, false);
+    remove(turn, nodes, Of::Worst);
     turn.actions.iter().any(|action| matches!(action, Action::Remove { .. }))
 }
 
@@ -121,7 +132,12 @@ pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
     let (nodes, max) = (turn.staying, turn.most());
     turn.say(Reason::AboveMaximum { nodes, max });
     grow::withdraw(turn, false);
-    remove(turn, nodes - max, true);
+    remove(turn, nodes - max, Of::Any);
+}
+
+/// Nodes for which better ones are free, but no room beside them: those of them that are slow go first.
+pub(super) fn make_room(turn: &mut Turn<'_>, count: u32) {
+    remove(turn, count, Of::Slow);
 }
 
 /// The cluster whose link is to blame, if one is.
@@ -310,9 +326,9 @@ fn put_on_parole(turn: &mut Turn<'_>, who: Subject, cause: Cause, measured: Opti
     turn.say(Reason::Paroled { who: entry.who, cause, for_s, times: entry.times });
 }
 
-/// Removes `count` nodes, bad ones first. `force`: the job may not have them, whoever they are; else healthy ones are
-/// spared while there are bad ones, and a size that was tried and did harm is not tried again.
-fn remove(turn: &mut Turn<'_>, count: u32, force: bool) {
+/// Removes `count` nodes.
+fn remove(turn: &mut Turn<'_>, count: u32, of: Of) {
+    let force = of == Of::Any;
     let allowed = turn.staying.saturating_sub(turn.least());
     if allowed < count {
         turn.say(Reason::AtMinimum { min: turn.least(), wanted: count - allowed });
@@ -322,7 +338,9 @@ fn remove(turn: &mut Turn<'_>, count: u32, force: bool) {
         return;
     }
     let mut candidates = candidates(turn);
-    if !turn.is_whole() && !force {
+    if of == Of::Slow {
+        candidates.retain(|c| c.cause == Cause::Slow);
+    } else if !turn.is_whole() && !force {
         // A node's speed is the same in all phases of a job; nothing else can be held against it yet.
         turn.say(Reason::Partial { first: turn.is_blind() });
         candidates.retain(|c| c.cause == Cause::Slow);
@@ -462,6 +480,12 @@ fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
     }
 }
 
+/// Whether a node is slow, however uncertain its speed.
+pub(super) fn is_slow(turn: &Turn<'_>, named: &Named) -> bool {
+    let at_most = named.speed * (1.0 + named.speed_error);
+    at_most < turn.settings.slow_below * turn.all.mean_speed()
+}
+
 /// Everybody who is named and may go, bad ones before healthy ones, each worst first.
 fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     let settings = turn.settings;
@@ -473,8 +497,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
     for (id, cluster) in &turn.clusters {
         let staying = cluster.worst.iter().filter(|w| !turn.snapshot.leaving.contains(&w.node));
         for named in staying {
-            let slow = |speed: f64| speed < settings.slow_below * mean;
-            let certain = slow(named.speed * (1.0 + named.speed_error));
+            let certain = is_slow(turn, named);
             let apart = named.inter >= settings.cluster_exceptional * turn.all.inter;
             // Else it may wait for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
@@ -489,7 +512,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
                     (false, true) => Cause::Link,
                     (false, false) => Cause::Surplus,
                 },
-                in_doubt: slow(named.speed) && !certain,
+                in_doubt: named.speed < settings.slow_below * mean && !certain,
                 named: named.clone(),
             });
         }

@@ -245,3 +245,33 @@ fn growth_is_not_to_blame_for_a_node_that_became_slow() {
     assert!(undone && told.contains("did not help"), "{told}");
     assert_eq!(case.memory.ceiling, None, "{told}");
 }
+
+/// A job at its maximum has no room for a slow node and its successor at once: the slow one goes first.
+#[test]
+fn at_its_maximum_a_job_gives_a_slow_node_up_for_a_better_one() {
+    // The slow one's speed, whether a node is free, efficiency -> whether it goes.
+    let table =
+        [(0.2, 1, 0.45, true), (0.2, 1, 0.7, true), (0.2, 0, 0.45, false), (0.6, 1, 0.45, false)];
+    for (speed, free, efficiency, goes) in table {
+        let waits = 1.0 - efficiency;
+        let mut case =
+            Case::of(&[Group("a", 4, 1.0, waits, 0.0), Group("b", 1, speed, waits, 0.0)]);
+        let offer = Offer { free, speed: Some(1.0), ..Offer::default() };
+        case.snapshot.offers.insert("a".into(), offer);
+        case.snapshot.max_nodes = Some(5);
+        let decision = case.decide();
+        let told = text(&decision);
+        assert_eq!(removed(&decision) == ["b0"], goes, "{speed} {free} {efficiency}: {told}");
+        assert_eq!(asked(&decision), 0);
+        assert_eq!(says(&decision, "replaced by better free ones"), goes, "{told}");
+        if !goes {
+            continue;
+        }
+        case.obey(&decision, 1.0);
+        let asks = (0..6).map(|_| case.decide()).find(|decision| asked(decision) > 0);
+        let asks = asks.expect("what is lost is replaced");
+        assert_eq!(asked(&asks), 1, "{}", text(&asks));
+        // It comes back if it is as good as others.
+        assert!(case.memory.parole.iter().any(|e| e.who == Subject::Node("b0".into())));
+    }
+}
