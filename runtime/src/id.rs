@@ -3,49 +3,113 @@
 //! Knows nothing of the network, of actors or of roles. Every id is small, ordered (so that whatever iterates over ids
 //! and emits messages does so in one order) and serialises as its plain value.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! name_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(transparent)]
-        pub struct $name(Arc<str>);
+        pub struct $name(Name);
 
         impl $name {
             /// The name as text.
             pub fn as_str(&self) -> &str {
-                &self.0
+                &self.0.text
             }
         }
 
         impl From<&str> for $name {
             fn from(name: &str) -> Self {
-                Self(name.into())
+                Self(Name::new(name.into()))
             }
         }
 
         impl From<String> for $name {
             fn from(name: String) -> Self {
-                Self(name.into())
+                Self(Name::new(name.into()))
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(self.as_str())
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(self.as_str())
             }
         }
     };
+}
+
+/// A text whose beginning is at hand as a number: names are compared at every step of every map that they are the keys of.
+#[derive(Clone)]
+struct Name {
+    /// Its first bytes, the first one highest; zeros follow a shorter text.
+    beginning: u128,
+    text: Arc<str>,
+}
+
+impl Name {
+    fn new(text: Arc<str>) -> Self {
+        let mut bytes = [0; size_of::<u128>()];
+        let len = text.len().min(bytes.len());
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        Self { beginning: u128::from_be_bytes(bytes), text }
+    }
+}
+
+impl Ord for Name {
+    /// That of the texts.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let whole = size_of::<u128>();
+        let by_beginning = self.beginning.cmp(&other.beginning);
+        by_beginning.then_with(|| match (self.text.len(), other.text.len()) {
+            // All that differs is how many zeros are text.
+            (mine, others) if mine <= whole && others <= whole => mine.cmp(&others),
+            _ => self.text.cmp(&other.text),
+        })
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Arc::deserialize(deserializer).map(Self::new)
+    }
 }
 
 name_id! {
@@ -154,6 +218,30 @@ impl fmt::Debug for TaskPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_in_the_order_of_their_texts() {
+        let texts = [
+            "",
+            "\0",
+            "a",
+            "a\0",
+            "a\0b",
+            "ab",
+            "a-node-of-sixteen",
+            "a-node-of-sixtee",
+            "a-node-of-sixteen-and-more",
+            "a-node-of-sixteen-and-less",
+            "a-node-of-sixteem-and-less",
+            "é",
+        ];
+        for a in texts {
+            for b in texts {
+                let (x, y) = (NodeId::from(a), NodeId::from(b));
+                assert_eq!((x.cmp(&y), x == y), (a.cmp(b), a == b), "{a:?} {b:?}");
+            }
+        }
+    }
 
     #[test]
     fn descent_is_by_prefix() {

@@ -23,6 +23,9 @@ const REST_WIDE_MAX: Duration = Duration::from_millis(4000);
 /// While a thread awaits a leased task rests are shorter by this: its holder gives no hint to those who asked only for
 /// work below that task.
 const REST_AWAITING_SHARE: u32 = 5;
+/// Victims that are asked in a row before a rest, at most: in a large grid without work nobody asks everybody. Each of them
+/// hints when it has some, so that the thieves' and victims' graph stays connected with far fewer (Saraswat et al., PPoPP 2011).
+const ROUND: usize = 16;
 /// A request unanswered for so long is given up; its answer is still taken when it comes.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
 /// The same between clusters, for links of which nothing is expected.
@@ -93,6 +96,7 @@ struct Pending {
 /// One outstanding request at a time, to victims drawn at random and without repetition until all had nothing.
 #[derive(Debug, Default)]
 struct Lane {
+    /// In order of name.
     victims: Vec<NodeId>,
     outstanding: Option<u32>,
     tried: BTreeSet<NodeId>,
@@ -105,6 +109,11 @@ struct Lane {
 impl Lane {
     fn new(rest_max: Duration) -> Self {
         Self { rest: REST_FIRST, rest_max, ..Self::default() }
+    }
+
+    /// Whether a node is one of its victims.
+    fn may_ask(&self, node: &NodeId) -> bool {
+        self.victims.binary_search(node).is_ok()
     }
 
     fn refresh(&mut self) {
@@ -229,7 +238,7 @@ impl Thief {
     /// A victim that had nothing has work now.
     pub fn hinted(&mut self, from: &NodeId) {
         for lane in &mut self.lanes {
-            if lane.victims.contains(from) {
+            if lane.may_ask(from) {
                 lane.tried.remove(from);
                 lane.resting_until = None;
                 if !lane.hinted.contains(from) {
@@ -372,7 +381,7 @@ impl Thief {
         for (path, holder) in awaited {
             let lane = &mut self.lanes[lane];
             let asked = lane.tried.contains(holder) || self.suspected.contains(holder);
-            if lane.victims.contains(holder) && !asked {
+            if !asked && lane.may_ask(holder) {
                 lane.tried.insert(holder.clone());
                 return Choice::Ask(holder.clone(), Some(path.clone()));
             }
@@ -385,19 +394,24 @@ impl Thief {
         if let Some(victim) = self.lanes[lane].hinted.pop() {
             return Choice::Ask(victim, None);
         }
-        let untried: Vec<&NodeId> = {
-            let lane = &self.lanes[lane];
-            let out =
-                |victim: &NodeId| lane.tried.contains(victim) || self.suspected.contains(victim);
-            lane.victims.iter().filter(|victim| !out(victim)).collect()
-        };
-        if untried.is_empty() {
-            return self.rest(lane, awaited, now);
+        match self.any_untried(lane) {
+            Some(victim) => Choice::Ask(victim, None),
+            None => self.rest(lane, awaited, now),
         }
-        let count = untried.len() as u64;
-        let candidates: Vec<NodeId> = untried.into_iter().cloned().collect();
-        let at = self.draw() % count;
-        Choice::Ask(candidates[at as usize].clone(), None)
+    }
+
+    /// A victim drawn from those not asked in this round, while it lasts.
+    fn any_untried(&mut self, lane: usize) -> Option<NodeId> {
+        let drawn = self.draw();
+        let lane = &self.lanes[lane];
+        if lane.victims.is_empty() || lane.tried.len() >= ROUND {
+            return None;
+        }
+        // From a place drawn at random on: few are out of question, so that the next is as good as any.
+        let first = (drawn % lane.victims.len() as u64) as usize;
+        let (before, after) = lane.victims.split_at(first);
+        let out = |victim: &NodeId| lane.tried.contains(victim) || self.suspected.contains(victim);
+        after.iter().chain(before).find(|victim| !out(victim)).cloned()
     }
 
     fn rest(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
