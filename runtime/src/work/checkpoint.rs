@@ -413,8 +413,14 @@ mod tests {
         let body = encode_job(job).unwrap();
         let spec = crate::meter::BenchmarkSpec::of_job("steps", body);
         let (entry, body) = bench::prepare(&registry(), &spec).unwrap();
-        let (outcome, _) =
-            super::super::here::run(&registry(), &entry, &body, 1 << 20, |_| {}).unwrap();
+        let (outcome, _) = super::super::here::run(
+            &registry(),
+            &entry,
+            &body,
+            (RealSeam::new(), 0, 1 << 20),
+            |_| {},
+        )
+        .unwrap();
         assert_eq!(Ok(outcome), run(job, 1, None).0);
     }
 

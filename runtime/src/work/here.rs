@@ -17,7 +17,11 @@ use super::task::{Failure, Outcome};
 /// park, for that would take the wake-ups meant for the compute thread it is.
 const NAP: Duration = Duration::from_millis(1);
 
-struct Nap;
+/// Of a thread that is one of another pool's.
+struct Nap {
+    outer: Arc<dyn Seam>,
+    thread: usize,
+}
 
 impl Seam for Nap {
     fn start(
@@ -31,20 +35,24 @@ impl Seam for Nap {
     }
 
     fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        std::thread::sleep(timeout.unwrap_or(NAP).min(NAP));
+        self.outer.pass(self.thread, timeout.unwrap_or(NAP).min(NAP));
     }
 
     fn unpark(&self, _thread: usize) {}
 
     fn pass(&self, _thread: usize, time: Duration) {
-        std::thread::sleep(time);
+        self.outer.pass(self.thread, time);
     }
 
     fn join(&self) {}
+
+    fn is_real(&self) -> bool {
+        self.outer.is_real()
+    }
 }
 
-/// Runs the job to its end within so much stack, and tells how long it took. `begun` gets the pool before that, so that
-/// others can halt it.
+/// Runs the job to its end on the calling thread, which is this one of the seam's, within so much stack, and tells how long it
+/// took. `begun` gets the pool before that, so that others can halt it.
 ///
 /// # Errors
 /// The job's failure, or that it was halted.
@@ -52,14 +60,17 @@ pub(crate) fn run(
     registry: &Arc<Registry>,
     entry: &JobEntry,
     body: &Bytes,
-    stack_bytes: usize,
+    (outer, thread, stack_bytes): (Arc<dyn Seam>, usize, usize),
     begun: impl FnOnce(&Pool),
 ) -> Result<(Outcome, Duration), Failure> {
     let host = Arc::new(Alone::new(registry.clone(), |_: Note| {}));
     let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
     let started = tokio::time::Instant::now();
     let work = (entry, body.clone());
-    let outcome = Pool::run_alone(&config, registry.clone(), Arc::new(Nap), host, work, begun);
+    let outcome = {
+        let seam = Arc::new(Nap { outer, thread });
+        Pool::run_alone(&config, registry.clone(), seam, host, work, begun)
+    };
     let took = started.elapsed();
     outcome.map(|outcome| (outcome, took)).map_err(into_failure)
 }
@@ -68,7 +79,7 @@ pub(crate) fn run(
 mod tests {
     use serde::{Deserialize, Serialize};
 
-    use super::super::{Context, Job, Stop, Task, encode_job};
+    use super::super::{Context, Job, RealSeam, Stop, Task, encode_job};
     use super::*;
 
     #[derive(Serialize, Deserialize)]
@@ -128,7 +139,8 @@ mod tests {
         registry.job::<Nested>();
         let entry = *registry.find_job("nested").unwrap();
         let body = encode_job(job).unwrap();
-        run(&Arc::new(registry), &entry, &body, 1 << 20, begun).map(|(outcome, _)| outcome)
+        run(&Arc::new(registry), &entry, &body, (RealSeam::new(), 0, 1 << 20), begun)
+            .map(|(outcome, _)| outcome)
     }
 
     #[test]

@@ -535,6 +535,11 @@ impl Pool {
         &self.shared.registry
     }
 
+    /// Where its threads block.
+    pub(crate) fn seam(&self) -> &Arc<dyn Seam> {
+        &self.shared.seam
+    }
+
     /// What was counted so far.
     pub fn counts(&self) -> PoolCounts {
         let mut sum = PoolCounts::default();

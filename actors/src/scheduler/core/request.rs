@@ -291,13 +291,11 @@ impl Core {
     }
 
     /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to
-    /// be waited for.
+    /// be waited for: not when the request has waited for that before. Nodes that are being measured go to nobody.
     fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
-        if job.open.measure_until.is_none() {
-            return false;
-        }
+        let within = job.open.measure_until.is_some();
         let under_way = |nodes: &BTreeMap<NodeId, super::Node>| -> BTreeSet<Kind> {
             let here = nodes.values().filter(|node| node.state == State::Measuring(unit));
             here.filter_map(|node| node.life.as_ref()).map(Kind::of).collect()
@@ -312,7 +310,7 @@ impl Core {
             known.state = State::Measuring(unit);
             out.push(Action::Measure { node, incarnation, spec: Box::new(spec.clone()) });
         }
-        let waits = !under_way(&self.nodes).is_empty();
+        let waits = within && !under_way(&self.nodes).is_empty();
         if waits {
             job.open.why = "free nodes are being measured".to_owned();
         }

@@ -8,8 +8,8 @@
 //! between its children: the root declares no cost, and the node that holds it would look slower by that share. The
 //! root's clock stops at each of its calls that can run other work (see `core::round`).
 //!
-//! Where the clock is not that of what is computed (virtual time), there are no benchmarks and no load: speeds come
-//! from work units.
+//! Where the clock is not that of what is computed (virtual time), the kernel is asked nothing: there is no load but what the
+//! model slows work down by.
 
 mod run;
 #[cfg(test)]
@@ -69,8 +69,6 @@ impl MeteringSettings {
 pub(crate) struct Metering {
     settings: MeteringSettings,
     me: ClusterId,
-    /// Whether the clock is that of what threads compute.
-    real: bool,
     state: Mutex<State>,
     /// Apart, for compute threads come to it. Absent once the job has a benchmark.
     sampler: Mutex<Option<Sampler>>,
@@ -132,7 +130,7 @@ impl Metering {
             quota_period: None,
         };
         let sampler = Sampler::new(settings.sampler, settings.seed);
-        Self { settings, me, real, state: Mutex::new(state), sampler: Mutex::new(Some(sampler)) }
+        Self { settings, me, state: Mutex::new(state), sampler: Mutex::new(Some(sampler)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -149,21 +147,19 @@ impl Metering {
             state.count_at = now + every.max(Duration::from_millis(1));
         }
         let mut wake = state.count_at;
-        if self.real {
-            state.look_at_run(pool, now);
-            let busy = state.is_busy(pool);
-            if state.busy.replace(busy) != Some(busy) {
-                let event = if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle };
-                state.plan(event, pool, now);
-            }
-            if state.plan_at.is_some_and(|at| at <= now) {
-                state.plan_at = None;
-                state.plan(BenchmarkEvent::Tick, pool, now);
-            }
-            let look = state.run.as_ref().and_then(|run| run.look(now).err());
-            for at in [state.plan_at, look].into_iter().flatten() {
-                wake = wake.min(at);
-            }
+        state.look_at_run(pool, now);
+        let busy = state.is_busy(pool);
+        if state.busy.replace(busy) != Some(busy) {
+            let event = if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle };
+            state.plan(event, pool, now);
+        }
+        if state.plan_at.is_some_and(|at| at <= now) {
+            state.plan_at = None;
+            state.plan(BenchmarkEvent::Tick, pool, now);
+        }
+        let look = state.run.as_ref().and_then(|run| run.look(now).err());
+        for at in [state.plan_at, look].into_iter().flatten() {
+            wake = wake.min(at);
         }
         wake
     }
@@ -174,9 +170,7 @@ impl Metering {
         let id = spec.id();
         let mut state = self.state();
         state.spec = Some(spec);
-        if self.real {
-            state.plan(BenchmarkEvent::Spec(id), pool, now);
-        }
+        state.plan(BenchmarkEvent::Spec(id), pool, now);
     }
 
     /// A task of another node ran here.
@@ -216,7 +210,7 @@ impl Metering {
         if std::mem::replace(&mut state.knows_units, knows) != knows {
             state.plan(BenchmarkEvent::KnowsUnits(knows), pool, now);
         }
-        if self.real {
+        if state.kernel.is_some() {
             let period = state.quota_period;
             state.plan(BenchmarkEvent::QuotaPeriod(period), pool, now);
             state.plan(BenchmarkEvent::Load(load), pool, now);
@@ -319,7 +313,7 @@ impl State {
     ) -> Result<(), BenchmarkError> {
         // The planner knows of none before there is one, and means the newest.
         let Some(work) = &self.spec else { return Ok(()) };
-        let run = Arc::new(Run::new(pool.registry(), work, pool.threads(), goal, now)?);
+        let run = Arc::new(Run::new(pool, work, goal, now)?);
         self.run = Some(run.clone());
         pool.begin_round(Arc::new(move |place| run.share(place)));
         Ok(())

@@ -14,7 +14,7 @@ use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, Measurement, Spec
 use crate::work::bench::{self, BenchmarkError};
 use crate::work::core::round::Place;
 use crate::work::here;
-use crate::work::pool::Pool;
+use crate::work::pool::{Pool, Seam};
 use crate::work::registry::{JobEntry, Registry};
 use crate::work::task::Halt;
 
@@ -38,6 +38,7 @@ pub(super) struct Run {
     units: f64,
     threads: u32,
     registry: Arc<Registry>,
+    seam: Arc<dyn Seam>,
     entry: JobEntry,
     body: Bytes,
     state: Mutex<State>,
@@ -61,24 +62,24 @@ struct State {
 }
 
 impl Run {
-    /// A run that threads may come to from `now` on.
+    /// A run that this pool's threads may come to from `now` on.
     ///
     /// # Errors
     /// If its work is not known here.
     pub(super) fn new(
-        registry: &Arc<Registry>,
+        pool: &Pool,
         spec: &BenchmarkSpec,
-        threads: u32,
         goal: BenchmarkGoal,
         now: Instant,
     ) -> Result<Self, BenchmarkError> {
-        let (entry, body) = bench::prepare(registry, spec)?;
+        let (entry, body) = bench::prepare(pool.registry(), spec)?;
         Ok(Self {
             spec: spec.id(),
             goal,
             units: spec.units(),
-            threads,
-            registry: registry.clone(),
+            threads: pool.threads(),
+            registry: pool.registry().clone(),
+            seam: pool.seam().clone(),
             entry,
             body,
             state: Mutex::new(State {
@@ -135,10 +136,17 @@ impl Run {
             }
             state.running.insert(place.thread, pool.clone());
         };
-        let outcome = here::run(&self.registry, &self.entry, &self.body, place.stack_bytes, begun);
+        let here = (self.seam.clone(), place.thread as usize, place.stack_bytes);
+        let outcome = here::run(&self.registry, &self.entry, &self.body, here, begun);
         let mut state = self.state();
         state.running.remove(&place.thread);
         match outcome {
+            // In virtual time what declares no work takes no time.
+            Ok((_, took)) if took.is_zero() => {
+                state.failed = Some(BenchmarkError::Timeless.to_string());
+                state.stopped = true;
+                false
+            }
             Ok((_, took)) => {
                 let measured = state.measured.as_mut();
                 let more = measured
