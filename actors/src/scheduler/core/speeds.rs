@@ -130,9 +130,14 @@ impl Speeds {
         let at_work = VecDeque::new();
         let new = Of { speed, benchmarked: true, at_work };
         let kind = known.kinds.entry(Kind::of(life)).or_insert(new);
-        // The best of them is what the hardware can do.
-        kind.speed = if kind.benchmarked { kind.speed.max(speed) } else { speed };
-        kind.benchmarked = true;
+        // The best of them is what the hardware can do. What is far from what others reach at work is no measure of it: something
+        // else runs there.
+        if kind.benchmarked || speed < kind.speed * DOUBTFUL {
+            kind.speed = kind.speed.max(speed);
+        } else {
+            kind.speed = speed;
+            kind.benchmarked = true;
+        }
         known.failed.remove(&Kind::of(life));
         Ok(())
     }

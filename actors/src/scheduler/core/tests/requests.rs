@@ -271,6 +271,28 @@ fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
     assert_eq!(grid.measured("ams-2", Ok(1.9)), ["grant 2 of job-1 at ams-1: ams-2 and 0"]);
 }
 
+/// Found in the paper's scenario 4: all free nodes counted for as slow as the loaded one that was measured first.
+#[test]
+fn a_disturbed_nodes_benchmark_says_nothing_of_its_kind() {
+    let mut grid = Grid::with_job(2, 1, None);
+    for node in ["ams-2", "del-1", "del-2"] {
+        grid.machine(node, "cpu", 2);
+    }
+    let unit = Unit::of(SpecId(7), JobId(1));
+    let life = |node: &str| grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
+    let (ams, del, other) = (life("ams-2"), life("del-1"), life("del-2"));
+    let (now, speeds) = (grid.now, &mut grid.core.speeds);
+    speeds.at_work(unit, &ams, 1.0, now).unwrap();
+    speeds.benchmarked(unit, &del, 0.2, now).unwrap();
+    assert_eq!(speeds.own(Some(unit), &del.node, now), Some(0.2));
+    assert_eq!(speeds.of_kind(Some(unit), &other), Some(1.0));
+    // One that is about as fast is better than any word from work.
+    speeds.benchmarked(unit, &other, 0.9, now).unwrap();
+    assert_eq!(speeds.of_kind(Some(unit), &ams), Some(0.9));
+    speeds.at_work(unit, &ams, 1.5, now).unwrap();
+    assert_eq!(speeds.of_kind(Some(unit), &ams), Some(0.9));
+}
+
 #[test]
 fn declared_units_of_one_job_say_nothing_to_another() {
     let mut grid = Grid::with_job(1, 1, None);
