@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::link::{Link, LinkProfile};
-pub use self::memory::{MemoryConfig, MemoryNet};
+pub use self::memory::{JoinError, MemoryConfig, MemoryNet, Wire};
 pub use self::quic::NetError;
 pub use self::router::Router;
 pub(crate) use self::strikes::Strikes;

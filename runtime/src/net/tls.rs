@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SanType, SerialNumber,
+    SignatureAlgorithm,
 };
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject as _;
@@ -104,6 +105,30 @@ pub struct Ca {
     key_pem: String,
     issuer: Issuer<'static, KeyPair>,
     validity: Duration,
+    kind: Kind,
+}
+
+/// What the keys of a grid are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Real,
+    /// Of a grid in simulated time, where all that is sent has the length that it has in the next run.
+    Simulated,
+}
+
+impl Kind {
+    fn algorithm(self) -> &'static SignatureAlgorithm {
+        match self {
+            Self::Real => &PKCS_ECDSA_P256_SHA256,
+            // Signatures of the other differ in length by a few bytes.
+            Self::Simulated => &PKCS_ED25519,
+        }
+    }
+
+    /// Numbers that are drawn differ in length by a byte now and then; nobody revokes what is simulated.
+    fn serial(self) -> Option<SerialNumber> {
+        (self == Self::Simulated).then(|| SerialNumber::from(1))
+    }
 }
 
 impl Ca {
@@ -116,7 +141,7 @@ impl Ca {
         if file.exists() {
             return Err(TlsError::Exists { file });
         }
-        let ca = Self::make(grid, CA_VALIDITY)?;
+        let ca = Self::make(grid, CA_VALIDITY, Kind::Real)?;
         write(&dir.join(CA_KEY), &ca.key_pem, SECRET)?;
         write(&file, &ca.cert_pem, PUBLIC)?;
         Ok(ca)
@@ -127,7 +152,12 @@ impl Ca {
     /// # Errors
     /// `Name`, `Make`.
     pub fn ephemeral(grid: &str) -> Result<Self, TlsError> {
-        Self::make(grid, EPHEMERAL_VALIDITY)
+        Self::make(grid, EPHEMERAL_VALIDITY, Kind::Real)
+    }
+
+    /// A new authority of a grid in simulated time: handshakes under it are of one length in all runs.
+    pub(crate) fn simulated(grid: &str) -> Result<Self, TlsError> {
+        Self::make(grid, EPHEMERAL_VALIDITY, Kind::Simulated)
     }
 
     /// The authority kept in `dir`.
@@ -143,14 +173,15 @@ impl Ca {
         let key = KeyPair::from_pem(&key_pem).map_err(|error| malformed(&key_file, error))?;
         let issuer = Issuer::from_ca_cert_pem(&cert_pem, key)
             .map_err(|error| malformed(&cert_file, error))?;
-        let validity = CA_VALIDITY;
-        Ok(Self { grid: subject.grid, cert_pem, key_pem, issuer, validity })
+        let (validity, kind) = (CA_VALIDITY, Kind::Real);
+        Ok(Self { grid: subject.grid, cert_pem, key_pem, issuer, validity, kind })
     }
 
-    fn make(grid: &str, validity: Duration) -> Result<Self, TlsError> {
+    fn make(grid: &str, validity: Duration, kind: Kind) -> Result<Self, TlsError> {
         check_name("grid", grid)?;
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let key = KeyPair::generate_for(kind.algorithm())?;
         let mut params = params(validity);
+        params.serial_number = kind.serial();
         // Two authorities of one grid's name must differ in name, or a foreign certificate would look like one of ours
         // with a bad signature.
         let id: String =
@@ -166,6 +197,7 @@ impl Ca {
             key_pem,
             issuer: Issuer::new(params, key),
             validity,
+            kind,
         })
     }
 
@@ -195,8 +227,9 @@ impl Ca {
         check_name("cluster", cluster.as_str())?;
         check_name("role", role)?;
         let uri = name.to_string();
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let key = KeyPair::generate_for(self.kind.algorithm())?;
         let mut params = params(validity.min(self.validity));
+        params.serial_number = self.kind.serial();
         params.distinguished_name = subject(node.as_str(), &self.grid);
         params.subject_alt_names =
             vec![SanType::DnsName(SERVER_NAME.try_into()?), SanType::URI(uri.as_str().try_into()?)];

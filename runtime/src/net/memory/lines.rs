@@ -7,9 +7,7 @@ use super::end::Half;
 use super::pipe::Pipe;
 use super::state::{Call, Event, Ix, Load, State, Traffic};
 use crate::id::{ClusterId, NodeId, Peer};
-use crate::net::link::Link;
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
-use crate::random::SplitMix;
 
 impl State {
     pub(super) fn pipe(&mut self, from: Ix, to: Ix) -> usize {
@@ -21,39 +19,10 @@ impl State {
         if let Some(pipe) = self.pipe_by_clusters.get(&clusters) {
             return *pipe;
         }
-        let path = self.path(&clusters);
+        let path = self.paths.path(&clusters);
         self.pipes.push(Pipe::new(path));
         self.pipe_by_clusters.insert(clusters, self.pipes.len() - 1);
         self.pipes.len() - 1
-    }
-
-    fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Vec<usize> {
-        let (from, to) = clusters;
-        let line = match self.lines.get(clusters) {
-            Some(line) => *line,
-            None => {
-                let config = &self.config;
-                let profile = if from == to { &config.inside } else { &config.between };
-                let line = self.new_link(profile.clone(), from, to);
-                self.lines.insert(clusters.clone(), line);
-                line
-            }
-        };
-        if from == to {
-            return vec![line];
-        }
-        let up = self.stubs.get(&(from.clone(), true));
-        let down = self.stubs.get(&(to.clone(), false));
-        up.into_iter().chain([&line]).chain(down).copied().collect()
-    }
-
-    /// A link whose history depends on the seed and its place alone, not on when it was first used.
-    fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
-        let text = format!("{from}>{to}");
-        let seed =
-            text.bytes().fold(self.seed, |seed, byte| SplitMix(seed ^ u64::from(byte)).next());
-        self.links.push(Link::new(profile, seed));
-        self.links.len() - 1
     }
 
     pub(super) fn set_line(
@@ -65,8 +34,7 @@ impl State {
     ) {
         let clusters = (from.clone(), to.clone());
         let pipe = self.pipe_between(clusters.clone());
-        let line = self.lines[&clusters];
-        self.links[line].set_profile(profile, now.max(self.fine));
+        self.paths.set_line(&clusters, profile, now.max(self.fine));
         self.changed(pipe, now);
     }
 
@@ -77,23 +45,14 @@ impl State {
         profile: LinkProfile,
         now: Duration,
     ) {
-        let key = (cluster.clone(), up);
-        match self.stubs.get(&key) {
-            Some(link) => self.links[*link].set_profile(profile, now.max(self.fine)),
-            None => {
-                let wan = ClusterId::from("");
-                let (from, to) = if up { (cluster, &wan) } else { (&wan, cluster) };
-                let link = self.new_link(profile, from, to);
-                self.stubs.insert(key, link);
-            }
-        }
+        self.paths.set_stub(cluster, up, profile, now.max(self.fine));
         let pipes: Vec<_> = self
             .pipe_by_clusters
             .iter()
             .map(|(clusters, pipe)| (clusters.clone(), *pipe))
             .collect();
         for (clusters, pipe) in pipes {
-            self.pipes[pipe].path = self.path(&clusters);
+            self.pipes[pipe].path = self.paths.path(&clusters);
             self.changed(pipe, now);
         }
     }
@@ -109,7 +68,7 @@ impl State {
     /// A pipe's links changed: it may be shut now, or open again.
     pub(super) fn changed(&mut self, pipe: usize, now: Duration) {
         let now = now.max(self.fine);
-        if self.pipes[pipe].is_open(&self.links) {
+        if self.pipes[pipe].is_open(&self.paths.links) {
             self.blackouts.remove(&pipe);
             self.pump(pipe, now);
         } else if !self.blackouts.contains_key(&pipe) {
@@ -197,10 +156,16 @@ impl State {
             Load::Frame(frame) => (u64::from(frame.kind.0), frame.body.len() as u64),
         };
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        for word in [nanos, from as u64, to as u64, class as u64, kind, len] {
-            for byte in word.to_le_bytes() {
-                self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-            }
-        }
+        fnv(&mut self.digest, &[nanos, from as u64, to as u64, class as u64, kind, len]);
+    }
+}
+
+/// Where a digest begins.
+pub(super) const DIGEST: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// Takes numbers into a digest, by FNV-1a.
+pub(super) fn fnv(digest: &mut u64, words: &[u64]) {
+    for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
+        *digest = (*digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
 }

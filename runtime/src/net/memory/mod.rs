@@ -10,33 +10,61 @@
 //! clusters); more urgent classes overtake there, as with QUIC's stream priorities. Losses are made good after a round
 //! trip. Order is kept per node pair and class. A cut line takes frames again when it heals in time; after the idle
 //! timeout both sides are told that the link is down, and what was queued is given back.
+//!
+//! The same links carry datagrams in the slower form of it, [`Wire::Quic`]: there nodes have the live QUIC endpoints, on
+//! sockets in memory, and what the faster form models (losses made good, classes, windows, links that go down) is the real
+//! thing. It is there to keep the faster one honest.
 
+mod clockwork;
+mod datagrams;
 mod end;
+mod endpoints;
 mod lines;
+mod paths;
 mod pipe;
 mod state;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_quic;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
+use self::clockwork::Clockwork;
+use self::endpoints::Endpoints;
 use self::state::State;
 pub use self::state::Traffic;
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
-    Address, BulkConfig, Class, Contact, Events, LinkStats, Net, RefusedCounts, SendError,
-    Transport,
+    Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError,
+    RefusedCounts, SendError, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
+
+/// What travels over the links.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Wire {
+    /// Frames: losses, classes and links that go down are modelled.
+    #[default]
+    Frames,
+    /// Datagrams of real QUIC endpoints with these settings, those of sockets and the system apart. What [`MemoryConfig`]
+    /// says of anything but links does not hold.
+    Quic(Box<NetConfig>),
+}
+
+impl Wire {
+    /// Real endpoints with their default settings.
+    pub fn quic() -> Self {
+        Self::Quic(Box::default())
+    }
+}
 
 /// What holds for every node of an in-memory network.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +85,8 @@ pub struct MemoryConfig {
     pub queue_frames: usize,
     /// Bounds of bulk transfers.
     pub bulk: BulkConfig,
+    /// What travels.
+    pub wire: Wire,
 }
 
 impl Default for MemoryConfig {
@@ -71,29 +101,35 @@ impl Default for MemoryConfig {
             queue_bytes: 32 << 20,
             queue_frames: 65_536,
             bulk: BulkConfig::default(),
+            wire: Wire::Frames,
         }
     }
 }
 
 /// A network in memory. Cheap to clone; usable from every thread.
 #[derive(Clone)]
-pub struct MemoryNet(Arc<Core>);
+pub struct MemoryNet(Form);
 
-struct Core {
-    state: Mutex<State>,
-    bulk: BulkConfig,
-    /// Something became due earlier than the dispatcher knows.
-    changed: Arc<Notify>,
-    start: Instant,
-    dispatching: std::sync::Once,
+#[derive(Clone)]
+enum Form {
+    Frames(Arc<Core>),
+    Quic(Arc<Endpoints>),
 }
 
-/// A node of this name with this or a later life is on the network.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "node {0} has joined the network in this life or a later one: give it a larger incarnation"
-)]
-pub struct JoinError(pub NodeId);
+type Core = Clockwork<State>;
+
+/// A node cannot be on the network.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// One of its name is, or was, in this life or a later one.
+    #[error(
+        "node {0} has joined the network in this life or a later one: give it a larger incarnation"
+    )]
+    Taken(NodeId),
+    /// Its endpoint cannot be opened.
+    #[error(transparent)]
+    Endpoint(#[from] NetError),
+}
 
 impl MemoryNet {
     /// A network without nodes; losses and jitter follow from `seed`.
@@ -103,40 +139,50 @@ impl MemoryNet {
 
     /// A network without nodes under the given settings.
     pub fn with(seed: u64, config: MemoryConfig) -> Self {
-        Self(Arc::new(Core {
-            bulk: config.bulk.clone(),
-            state: Mutex::new(State::new(seed, config)),
-            changed: Arc::new(Notify::new()),
-            start: Instant::now(),
-            dispatching: std::sync::Once::new(),
-        }))
+        Self(match &config.wire {
+            Wire::Frames => Form::Frames(Clockwork::new(State::new(seed, config))),
+            Wire::Quic(net) => Form::Quic(Endpoints::new(seed, &config, (**net).clone())),
+        })
+    }
+
+    /// A node of the role `node` appears; see [`join_as`](Self::join_as).
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(&self, peer: Peer) -> Result<Net, JoinError> {
+        self.join_as(peer, "node")
     }
 
     /// A node appears; it takes part when its handle is [started](Net::start), inside tokio's context. A later life of a
-    /// name takes the place of the former one, which dies.
+    /// name takes the place of the former one, which dies. Its role stands in its certificate, where there are any: over
+    /// [`Wire::Quic`], which needs tokio's context here already.
     ///
     /// # Errors
-    /// [`JoinError`] when the name is taken by this life or a later one.
-    pub fn join(&self, peer: Peer) -> Result<Net, JoinError> {
-        let taken = JoinError(peer.node.clone());
-        self.0.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
-        let core = Arc::clone(&self.0);
-        let bulk = self.0.bulk.clone();
-        let net = Net::over(bulk, |events| {
+    /// [`JoinError`].
+    pub fn join_as(&self, peer: Peer, role: &str) -> Result<Net, JoinError> {
+        let core = match &self.0 {
+            Form::Frames(core) => Arc::clone(core),
+            Form::Quic(endpoints) => return endpoints.join(peer, role),
+        };
+        let taken = JoinError::Taken(peer.node.clone());
+        core.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
+        let bulk = core.lock().config.bulk.clone();
+        Net::over(bulk, |events| {
             let transport: Arc<dyn Transport> = Arc::new(Node { core, me: peer, events });
-            Ok::<_, Infallible>(transport)
-        });
-        match net {
-            Ok(net) => Ok(net),
-            Err(never) => match never {},
-        }
+            Ok(transport)
+        })
     }
 
     /// What the line from one cluster to another (or inside one) is like, from now on. A queue shorter than a datagram is
     /// taken for one datagram.
     pub fn set_link(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
         let profile = sane(profile);
-        self.0.with(|state, now| state.set_line(from, to, profile, now));
+        match &self.0 {
+            Form::Frames(core) => core.with(|state, now| state.set_line(from, to, profile, now)),
+            Form::Quic(endpoints) => {
+                endpoints.clockwork.with(|net, now| net.set_line(from, to, profile, now));
+            }
+        }
     }
 
     /// The same in both directions.
@@ -147,109 +193,65 @@ impl MemoryNet {
 
     /// What all traffic out of a cluster goes through first.
     pub fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile) {
-        let profile = sane(profile);
-        self.0.with(|state, now| state.set_stub(cluster, true, profile, now));
+        self.set_stub(cluster, true, sane(profile));
     }
 
     /// What all traffic into a cluster goes through last.
     pub fn set_downlink(&self, cluster: &ClusterId, profile: LinkProfile) {
-        let profile = sane(profile);
-        self.0.with(|state, now| state.set_stub(cluster, false, profile, now));
+        self.set_stub(cluster, false, sane(profile));
+    }
+
+    fn set_stub(&self, cluster: &ClusterId, up: bool, profile: LinkProfile) {
+        match &self.0 {
+            Form::Frames(core) => core.with(|state, now| state.set_stub(cluster, up, profile, now)),
+            Form::Quic(endpoints) => {
+                endpoints.clockwork.with(|net, now| net.set_stub(cluster, up, profile, now));
+            }
+        }
     }
 
     /// Cuts two clusters off from each other, or heals the cut.
     pub fn partition(&self, a: &ClusterId, b: &ClusterId, cut: bool) {
-        self.0.with(|state, now| state.partition(a, b, cut, now));
+        match &self.0 {
+            Form::Frames(core) => core.with(|state, now| state.partition(a, b, cut, now)),
+            Form::Quic(endpoints) => endpoints.clockwork.with(|net, _| net.partition(a, b, cut)),
+        }
     }
 
     /// A node vanishes without a word, as after `kill -9`. Its user hears nothing more; its peers learn it after the idle
     /// timeout. Returns whether there is such a node.
     pub fn kill(&self, node: &NodeId) -> bool {
-        self.0.with(|state, now| match state.by_name(node) {
-            Some(ix) => {
-                state.kill(ix, now);
-                true
-            }
-            None => false,
-        })
+        match &self.0 {
+            Form::Frames(core) => core.with(|state, now| {
+                let ix = state.by_name(node);
+                ix.map(|ix| state.kill(ix, now)).is_some()
+            }),
+            Form::Quic(endpoints) => endpoints.kill(node),
+        }
     }
 
-    /// Payload by pair of clusters, in order; those without traffic are left out.
+    /// Payload by pair of clusters, in order; those without traffic are left out. Of QUIC its datagrams count: frames are
+    /// datagrams that the links took, bytes are theirs, and those lost are not made good here.
     pub fn traffic(&self) -> BTreeMap<(ClusterId, ClusterId), Traffic> {
-        self.0.lock().traffic()
+        match &self.0 {
+            Form::Frames(core) => core.lock().traffic(),
+            Form::Quic(endpoints) => endpoints.clockwork.lock().traffic(),
+        }
     }
 
-    /// A digest of every arrival so far (time, ends, class, kind, length): equal for equal histories.
+    /// A digest of every arrival so far (time, ends, class, kind, length; of datagrams time, ends and length): equal for
+    /// equal histories.
     pub fn digest(&self) -> u64 {
-        self.0.lock().digest()
+        match &self.0 {
+            Form::Frames(core) => core.lock().digest(),
+            Form::Quic(endpoints) => endpoints.clockwork.lock().digest(),
+        }
     }
 }
 
 fn sane(mut profile: LinkProfile) -> LinkProfile {
     profile.queue = profile.queue.max(DATAGRAM);
     profile
-}
-
-impl Core {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    /// Changes the state, and wakes the dispatcher when something became due earlier.
-    fn with<R>(&self, change: impl FnOnce(&mut State, Duration) -> R) -> R {
-        let mut state = self.lock();
-        let before = state.next_at();
-        let result = change(&mut state, self.start.elapsed());
-        let after = state.next_at();
-        drop(state);
-        if after != before {
-            self.changed.notify_one();
-        }
-        result
-    }
-
-    /// Handles what is due at the next instant. Returns when there is more to do: `None` for at once.
-    fn tick(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        // Whole milliseconds: see the head of this file.
-        let millis = self.start.elapsed().as_millis() as u64;
-        let limit = Duration::from_millis(millis + 1) - Duration::from_nanos(1);
-        let (calls, next) = {
-            let mut state = self.lock();
-            (state.step(limit), state.next_at())
-        };
-        for call in calls {
-            call.make();
-        }
-        match next {
-            Some(next) if next <= limit => None,
-            Some(next) => {
-                let at = self.start + Duration::from_millis(next.as_millis() as u64);
-                Some(Box::pin(sleep_until(at)))
-            }
-            None => Some(Box::pin(std::future::pending())),
-        }
-    }
-
-    /// Delivers what is due, for as long as somebody holds the network.
-    async fn dispatch(core: Weak<Core>, changed: Arc<Notify>) {
-        while let Some(due) = core.upgrade().map(|core| core.tick()) {
-            match due {
-                // Lets everything that can run do so: what it sends counts from this instant.
-                None => tokio::task::yield_now().await,
-                Some(due) => tokio::select! {
-                    biased;
-                    () = changed.notified() => {}
-                    () = due => {}
-                },
-            }
-        }
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        self.changed.notify_one(); // so that the dispatcher ends
-    }
 }
 
 /// One node's transport.
@@ -271,10 +273,7 @@ impl Transport for Node {
     fn start(&self) {
         let events = Arc::clone(&self.events);
         self.core.with(|state, _| state.start(&self.me, events));
-        self.core.dispatching.call_once(|| {
-            let core = Arc::downgrade(&self.core);
-            tokio::spawn(Core::dispatch(core, Arc::clone(&self.core.changed)));
-        });
+        self.core.go();
     }
 
     fn learn(&self, contact: Contact, life: Option<Incarnation>) {

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::paths::Path;
 use crate::net::link::{DATAGRAM, Link};
 use crate::net::{Class, LinkProfile};
 
@@ -14,13 +15,6 @@ use crate::net::{Class, LinkProfile};
 const ATTEMPTS_MAX: u32 = 16;
 /// Added to the round trip before a loss is made good: QUIC's timers have about this granularity.
 const RECOVERY: Duration = Duration::from_millis(5);
-
-/// The links of one direction between two clusters, by their place in [`Links`]: the sender's uplink, the line, the
-/// receiver's downlink.
-pub(super) type Path = Vec<usize>;
-
-/// Every link of the network.
-pub(super) type Links = Vec<Link>;
 
 /// Something on its way from one node to another.
 #[derive(Debug)]
@@ -87,12 +81,12 @@ impl<T> Pipe<T> {
     }
 
     /// Whether anything gets through at all.
-    pub(super) fn is_open(&self, links: &Links) -> bool {
+    pub(super) fn is_open(&self, links: &[Link]) -> bool {
         !self.cut && self.path.iter().all(|link| carries(links[*link].profile()))
     }
 
     /// Offers what waits to the links, as far as they have room.
-    pub(super) fn pump(&mut self, links: &mut Links, now: Duration) -> Pumped<T> {
+    pub(super) fn pump(&mut self, links: &mut [Link], now: Duration) -> Pumped<T> {
         let mut pumped = Pumped { left: Vec::new(), again: None };
         if !self.is_open(links) {
             return pumped;

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::MemoryConfig;
+use super::clockwork::World;
 use super::end::End;
-use super::pipe::{Item, Links, Pipe};
+use super::lines::DIGEST;
+use super::paths::Paths;
+use super::pipe::{Item, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, Why};
 use crate::wire::{Frame, HEADER_LEN};
@@ -32,18 +35,6 @@ pub(super) enum News {
     Down(Peer, Why),
     Drained(NodeId, Class),
     Undelivered(NodeId, Class, Frame),
-}
-
-impl Call {
-    pub(super) fn make(self) {
-        match self.news {
-            News::Frame(from, class, frame) => self.events.frame(&from, class, frame),
-            News::Up(peer) => self.events.up(&peer),
-            News::Down(peer, why) => self.events.down(&peer, &why),
-            News::Drained(to, class) => self.events.drained(&to, class),
-            News::Undelivered(to, class, frame) => self.events.undelivered(&to, class, frame),
-        }
-    }
 }
 
 /// What travels. `link` numbers the attempt to link two nodes: what belongs to another is dropped.
@@ -143,15 +134,11 @@ pub struct Traffic {
 
 pub(super) struct State {
     pub(super) config: MemoryConfig,
-    pub(super) seed: u64,
     pub(super) names: BTreeMap<NodeId, Ix>,
     pub(super) nodes: Vec<Node>,
     pub(super) pipes: Vec<Pipe<Parcel>>,
     pub(super) pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
-    pub(super) links: Links,
-    pub(super) lines: BTreeMap<(ClusterId, ClusterId), usize>,
-    /// Uplinks (true) and downlinks of clusters.
-    pub(super) stubs: BTreeMap<(ClusterId, bool), usize>,
+    pub(super) paths: Paths,
     pub(super) traffic: BTreeMap<usize, Traffic>,
     pub(super) blackouts: BTreeMap<usize, u64>,
     heap: BinaryHeap<Reverse<Timed>>,
@@ -162,25 +149,52 @@ pub(super) struct State {
     pub(super) digest: u64,
 }
 
+impl World for State {
+    type Call = Call;
+
+    fn next_at(&self) -> Option<Duration> {
+        self.heap.peek().map(|Reverse(timed)| timed.at)
+    }
+
+    fn step(&mut self, limit: Duration) -> Vec<Call> {
+        let mut calls = Vec::new();
+        let Some(at) = self.next_at().filter(|at| *at <= limit) else { return calls };
+        self.fine = self.fine.max(at);
+        while self.next_at() == Some(at)
+            && let Some(Reverse(timed)) = self.heap.pop()
+        {
+            self.handle(timed.event, self.fine, &mut calls);
+        }
+        calls
+    }
+
+    fn make(call: Call) {
+        match call.news {
+            News::Frame(from, class, frame) => call.events.frame(&from, class, frame),
+            News::Up(peer) => call.events.up(&peer),
+            News::Down(peer, why) => call.events.down(&peer, &why),
+            News::Drained(to, class) => call.events.drained(&to, class),
+            News::Undelivered(to, class, frame) => call.events.undelivered(&to, class, frame),
+        }
+    }
+}
+
 impl State {
     pub(super) fn new(seed: u64, config: MemoryConfig) -> Self {
         Self {
+            paths: Paths::new(seed, config.inside.clone(), config.between.clone()),
             config,
-            seed,
             names: BTreeMap::new(),
             nodes: Vec::new(),
             pipes: Vec::new(),
             pipe_by_clusters: BTreeMap::new(),
-            links: Vec::new(),
-            lines: BTreeMap::new(),
-            stubs: BTreeMap::new(),
             traffic: BTreeMap::new(),
             blackouts: BTreeMap::new(),
             heap: BinaryHeap::new(),
             seq: 0,
             next_link: 1,
             fine: Duration::ZERO,
-            digest: 0xcbf2_9ce4_8422_2325,
+            digest: DIGEST,
         }
     }
 
@@ -375,7 +389,7 @@ impl State {
 
     pub(super) fn pump(&mut self, pipe: usize, now: Duration) {
         let now = now.max(self.fine);
-        let pumped = self.pipes[pipe].pump(&mut self.links, now);
+        let pumped = self.pipes[pipe].pump(&mut self.paths.links, now);
         for (item, arrival) in pumped.left {
             let (parcel, class) = (item.what, item.class);
             let mut arrival = arrival;
@@ -416,24 +430,6 @@ impl State {
     pub(super) fn schedule(&mut self, at: Duration, event: Event) {
         self.seq += 1;
         self.heap.push(Reverse(Timed { at, seq: self.seq, event }));
-    }
-
-    /// When the next event is due.
-    pub(super) fn next_at(&self) -> Option<Duration> {
-        self.heap.peek().map(|Reverse(timed)| timed.at)
-    }
-
-    /// Handles the events of the next instant, if it is not after `limit`.
-    pub(super) fn step(&mut self, limit: Duration) -> Vec<Call> {
-        let mut calls = Vec::new();
-        let Some(at) = self.next_at().filter(|at| *at <= limit) else { return calls };
-        self.fine = self.fine.max(at);
-        while self.next_at() == Some(at)
-            && let Some(Reverse(timed)) = self.heap.pop()
-        {
-            self.handle(timed.event, self.fine, &mut calls);
-        }
-        calls
     }
 
     fn handle(&mut self, event: Event, now: Duration, calls: &mut Vec<Call>) {

@@ -3,33 +3,35 @@
 use std::sync::Mutex;
 
 use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::*;
 use crate::net::{Inbox, SendError, Undelivered, Why};
 use crate::wire::Kind;
 
-const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-fn peer(cluster: &str, node: &str, life: u64) -> Peer {
+pub(super) fn peer(cluster: &str, node: &str, life: u64) -> Peer {
     Peer { node: node.into(), incarnation: Incarnation(life), cluster: cluster.into() }
 }
 
 /// What a node heard: (milliseconds, line).
 #[derive(Clone)]
-struct Log(Arc<Mutex<Vec<(u64, String)>>>, Instant);
+pub(super) struct Log(Arc<Mutex<Vec<(u64, String)>>>, Instant);
 
 impl Log {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Arc::default(), Instant::now())
     }
     fn push(&self, line: String) {
         self.0.lock().unwrap().push((self.1.elapsed().as_millis() as u64, line));
     }
-    fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap().iter().map(|(_, line)| line.clone()).collect()
     }
-    fn count(&self, word: &str) -> usize {
+    pub(super) fn count(&self, word: &str) -> usize {
         self.lines().iter().filter(|line| line.starts_with(word)).count()
     }
 }
@@ -50,20 +52,33 @@ impl Inbox for Log {
     }
 }
 
-fn node(net: &MemoryNet, peer: Peer) -> (Net, Log) {
+fn frames(net: &MemoryNet) -> Arc<Core> {
+    match &net.0 {
+        Form::Frames(core) => core.clone(),
+        Form::Quic(_) => panic!("it carries datagrams"),
+    }
+}
+
+pub(super) fn node(net: &MemoryNet, peer: Peer) -> (Net, Log) {
     let (handle, log) = (net.join(peer).unwrap(), Log::new());
     handle.start(Arc::new(log.clone()));
     (handle, log)
 }
 
-fn pair(net: &MemoryNet) -> ((Net, Log), (Net, Log)) {
+pub(super) fn pair(net: &MemoryNet) -> ((Net, Log), (Net, Log)) {
     let (a, b) = (node(net, peer("x", "a", 1)), node(net, peer("y", "b", 1)));
     a.0.learn(b.0.contact());
     b.0.learn(a.0.contact());
     (a, b)
 }
 
-fn tell(from: &Net, to: &Net, class: Class, head: u8, len: usize) -> Result<(), SendError> {
+pub(super) fn tell(
+    from: &Net,
+    to: &Net,
+    class: Class,
+    head: u8,
+    len: usize,
+) -> Result<(), SendError> {
     from.send(&to.me().node, class, Kind::TELL, Bytes::from(vec![head; len]))
 }
 
@@ -174,7 +189,7 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     let events = Arc::new(Drained(Mutex::default()));
     net.join(peer("x", "a", 1)).unwrap();
     let me = peer("x", "a", 1);
-    let a = Node { core: Arc::clone(&net.0), me, events: events.clone() };
+    let a = Node { core: frames(&net), me, events: events.clone() };
     a.start();
     a.learn(b.contact(), None);
     let to = NodeId::from("b");
@@ -355,6 +370,7 @@ async fn steals(len: usize, count: usize) -> Vec<Duration> {
         }
     }
     let net = MemoryNet::new(1);
+    let start = Instant::now();
     let line = LinkProfile::default().delay(10 * MS).rate(1_000_000).queue(100_000);
     net.set_links(&"x".into(), &"y".into(), &line);
     let join = |peer| net.join(peer).unwrap();
@@ -378,7 +394,7 @@ async fn steals(len: usize, count: usize) -> Vec<Duration> {
         sleep(Duration::from_millis(rng.next() % 100)).await;
     }
     let traffic = net.traffic()[&("x".into(), "y".into())];
-    let share = traffic.bytes as f64 / (Instant::now() - net.0.start).as_secs_f64() / 1e6;
+    let share = traffic.bytes as f64 / (Instant::now() - start).as_secs_f64() / 1e6;
     println!("{len} bytes in bulk: {share:.2} of the rate");
     assert!(len == 0 || share > 0.9, "bulk takes what is left: {share}");
     trips.sort();

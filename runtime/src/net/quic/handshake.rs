@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quinn::{
@@ -149,7 +149,17 @@ impl Shared {
         conn: &Connection,
     ) -> Result<(Hello, Greeted), (Refuse, Option<Box<Greeted>>)> {
         let silent = |reason, detail| (Refuse { reason, detail }, None);
-        let bad = |detail| silent(RefuseReason::BadHello, detail);
+        // A caller that has found another way says nothing, and closes it with that reason.
+        let crossed = || match conn.close_reason() {
+            Some(ConnectionError::ApplicationClosed(close)) => {
+                close.error_code == Code::Crossed.into()
+            }
+            _ => false,
+        };
+        let bad = |detail| match crossed() {
+            true => silent(RefuseReason::Crossed, detail),
+            false => silent(RefuseReason::BadHello, detail),
+        };
         let certificate = certificate(conn).ok_or_else(|| {
             silent(RefuseReason::BadCertificate, "the certificate names no node".into())
         })?;
@@ -247,9 +257,15 @@ impl Shared {
         conn.close(code.into(), refuse.detail.as_bytes());
     }
 
-    pub(super) async fn dial(self: Arc<Self>, entry: Arc<Entry>, dial: u64) {
+    /// Calls a peer. `connected` is set once there is a connection.
+    pub(super) async fn dial(
+        self: Arc<Self>,
+        entry: Arc<Entry>,
+        dial: u64,
+        connected: Arc<AtomicBool>,
+    ) {
         let limit = self.config.connect_timeout();
-        let answer = match timeout(limit, self.call(&entry, dial)).await {
+        let answer = match timeout(limit, self.call(&entry, dial, &connected)).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::passing(format!("no answer within {} ms", limit.as_millis()))),
         };
@@ -275,7 +291,12 @@ impl Shared {
         self.feed(&entry, event);
     }
 
-    async fn call(&self, entry: &Entry, dial: u64) -> Result<(Welcome, Greeted), Failure> {
+    async fn call(
+        &self,
+        entry: &Entry,
+        dial: u64,
+        connected: &AtomicBool,
+    ) -> Result<(Welcome, Greeted), Failure> {
         if self.is_banned(entry) {
             return Err(Failure::refused(RefuseReason::Banned, banned(&entry.node)));
         }
@@ -291,6 +312,11 @@ impl Shared {
             .await
             .inspect_err(|error| self.not_connected(error, address))
             .map_err(|error| Failure::of_connection(&error))?;
+        connected.store(true, Ordering::Release);
+        if !entry.lock().conns.contains_key(&Conn::Ours(dial)) {
+            conn.close(Code::Crossed.into(), b"abandoned");
+            return Err(Failure::passing("abandoned"));
+        }
         // Nothing is said before it is known to whom.
         let certificate = certificate(&conn).filter(|name| name.node == entry.node);
         let Some(certificate) = certificate else {

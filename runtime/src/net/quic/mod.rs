@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use quinn::{Connection, Endpoint, RecvStream, SendStream, VarInt};
+use quinn::{Connection, Endpoint, RecvStream, Runtime as _, SendStream, VarInt};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -94,6 +94,29 @@ const RTT_PACKETS: u64 = 8;
 /// all that quinn waits for longer is to answer packets that come late.
 const DRAIN: Duration = Duration::from_millis(100);
 
+/// What an endpoint stands on.
+pub(crate) struct Below {
+    /// Where datagrams go and come from.
+    pub socket: Arc<dyn quinn::AsyncUdpSocket>,
+    /// Where others reach it.
+    pub address: SocketAddr,
+    /// The socket's, where the system tells.
+    pub buffers: Option<Buffers>,
+    /// What its choices follow from; the system's randomness when absent.
+    pub rng_seed: Option<[u8; 32]>,
+    /// The date; the system's when absent.
+    pub calendar: Option<Arc<dyn quinn::TimeSource>>,
+}
+
+/// The runtime around, which must be one that keeps all on one thread.
+fn on_one_thread() -> Result<Handle, NetError> {
+    let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
+    match runtime.runtime_flavor() {
+        RuntimeFlavor::CurrentThread => Ok(runtime),
+        _ => Err(NetError::Runtime),
+    }
+}
+
 /// A QUIC network. Dropped, it closes.
 pub(crate) struct Quic(Arc<Shared>);
 
@@ -138,11 +161,29 @@ struct Link {
 
 enum Slot {
     /// This side's dial, before its answer.
-    Dialling(AbortHandle),
+    Dialling(Dial),
     /// Hello (and for a dial, welcome) have been said; not in use yet.
     Greeted(Greeted),
     /// In use.
     Live(Arc<Live>),
+}
+
+/// A dial under way.
+struct Dial {
+    task: AbortHandle,
+    /// Whether there is a connection: before that it must not be dropped.
+    connected: Arc<AtomicBool>,
+}
+
+impl Dial {
+    /// Nobody wants it any more. A connection that is not made yet is made first: closed before the other side has shown
+    /// that it takes it, it would answer each of that side's requests to show its address (QUIC's Retry) with another
+    /// close, and be asked again for each, as fast as packets go, for a second.
+    fn abandon(&self) {
+        if self.connected.load(Ordering::Acquire) {
+            self.task.abort();
+        }
+    }
 }
 
 struct Greeted {
@@ -166,11 +207,7 @@ impl Quic {
         incarnation: Incarnation,
         events: Arc<dyn Events>,
     ) -> Result<Self, NetError> {
-        let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
-        if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {
-            return Err(NetError::Runtime);
-        }
-        let configs = Configs::new(&config, identity)?;
+        on_one_thread()?; // the socket is registered with the runtime
         let bind_error = |source| NetError::Bind { what: config.bind.to_string(), source };
         let (socket, buffers) = settings::socket(&config)?;
         let bound = socket.local_addr().map_err(bind_error)?;
@@ -182,11 +219,36 @@ impl Quic {
             }
             None => bound,
         };
+        let socket = quinn::TokioRuntime.wrap_udp_socket(socket).map_err(bind_error)?;
+        let below = Below { socket, address, buffers, rng_seed: None, calendar: None };
+        Self::over(config, identity, incarnation, below, events)
+    }
+
+    /// The same over what is there already. Nothing is accepted before `start`.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn over(
+        config: NetConfig,
+        identity: &NodeIdentity,
+        incarnation: Incarnation,
+        below: Below,
+        events: Arc<dyn Events>,
+    ) -> Result<Self, NetError> {
+        let runtime = on_one_thread()?;
+        let Below { socket, address, buffers, rng_seed, calendar } = below;
+        let configs = Configs::new(&config, identity, calendar)?;
         let server = configs.accept(None).as_ref().clone();
-        let endpoint_config = quinn::EndpointConfig::default();
+        let mut endpoint_config = quinn::EndpointConfig::default();
+        endpoint_config.rng_seed(rng_seed);
         let quinn_runtime = Arc::new(quinn::TokioRuntime);
-        let endpoint = Endpoint::new(endpoint_config, Some(server), socket, quinn_runtime)
-            .map_err(bind_error)?;
+        let endpoint = Endpoint::new_with_abstract_socket(
+            endpoint_config,
+            Some(server),
+            socket,
+            quinn_runtime,
+        )
+        .map_err(|source| NetError::Bind { what: address.to_string(), source })?;
         let name = identity.name();
         let me = Peer { node: name.node.clone(), incarnation, cluster: name.cluster.clone() };
         Ok(Self(Arc::new(Shared {
@@ -514,8 +576,10 @@ impl Shared {
         entry.idle.store(idle, Ordering::SeqCst);
         for action in &actions {
             if let Action::Dial(dial) = *action {
-                let task = self.runtime.spawn(self.clone().dial(entry.clone(), dial));
-                link.conns.insert(Conn::Ours(dial), Slot::Dialling(task.abort_handle()));
+                let connected = Arc::new(AtomicBool::new(false));
+                let call = self.clone().dial(entry.clone(), dial, connected.clone());
+                let task = self.runtime.spawn(call).abort_handle();
+                link.conns.insert(Conn::Ours(dial), Slot::Dialling(Dial { task, connected }));
             }
         }
         drop(link);
@@ -545,7 +609,7 @@ impl Shared {
                 }
             }
             Action::Abandon(conn) => match entry.lock().conns.remove(&conn) {
-                Some(Slot::Dialling(task)) => task.abort(),
+                Some(Slot::Dialling(dial)) => dial.abandon(),
                 Some(Slot::Greeted(greeted)) => {
                     greeted.conn.close(Code::Crossed.into(), b"crossed")
                 }
@@ -615,8 +679,8 @@ impl Shared {
             self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         let give_up = |entry: &Entry| {
             entry.lock().conns.retain(|_, slot| match slot {
-                Slot::Dialling(task) => {
-                    task.abort();
+                Slot::Dialling(dial) => {
+                    dial.task.abort();
                     false
                 }
                 Slot::Greeted(greeted) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::udp::{UdpSockRef, UdpSocketState};
-use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use quinn::{IdleTimeout, MtuDiscoveryConfig, TimeSource, TransportConfig, VarInt};
 
 use super::NetError;
 use crate::id::ClusterId;
@@ -29,7 +29,12 @@ pub(super) struct Configs {
 }
 
 impl Configs {
-    pub fn new(config: &NetConfig, identity: &NodeIdentity) -> Result<Self, TlsError> {
+    /// `calendar`: what the date is, where that is not the system's to say.
+    pub fn new(
+        config: &NetConfig,
+        identity: &NodeIdentity,
+        calendar: Option<Arc<dyn TimeSource>>,
+    ) -> Result<Self, TlsError> {
         let unusable =
             |_| rustls::Error::General("no cipher suite for QUIC's first packets".into());
         let client = QuicClientConfig::try_from(identity.client_config()?).map_err(unusable)?;
@@ -43,6 +48,9 @@ impl Configs {
             dial.transport_config(transport.clone());
             let mut accept = quinn::ServerConfig::with_crypto(server.clone());
             accept.transport_config(transport).migration(false).max_incoming(MAX_INCOMING);
+            if let Some(calendar) = &calendar {
+                accept.time_source(calendar.clone());
+            }
             configs.dial.insert(cluster.clone(), dial);
             configs.accept.insert(cluster, Arc::new(accept));
         }
