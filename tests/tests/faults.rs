@@ -70,6 +70,7 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
         vec!["c1-n00", "c1-n01", "c1-n02", "c1-n03"],
     ];
     for (at, lost) in losses.into_iter().enumerate() {
+        let mut reused = 0;
         for seed in 1..=3 {
             let run = |results_bytes| {
                 let nodes = lost.clone();
@@ -90,9 +91,11 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
                 let of_the_dead = LOST_BEFORE.as_secs_f64() / JOB.work().as_secs_f64();
                 let share = work_share(&with, &JOB);
                 assert!(share <= 1.0 + of_the_dead + 0.05, "loss {at}, seed {seed}: {share:.3}");
-                assert!(with.total.counters.tasks.reused > 0, "loss {at}, seed {seed}");
             }
+            reused += with.total.counters.tasks.reused;
         }
+        // In a single history the dead may have left nothing behind that others could use.
+        assert!(reused > 0, "loss {at}");
     }
 }
 
