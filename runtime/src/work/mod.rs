@@ -67,10 +67,10 @@ mod virtual_time;
 
 pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
-pub use core::LeaseId;
+pub use core::{LeaseBook, LeaseId};
 pub use engine::{
-    Engine, EngineConfig, FinishedTask, HeldTask, LOSSES_MAX, Loss, Notes, RESULTS_BYTES, RootEnd,
-    RootLeft, StopRoot,
+    Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss, Notes,
+    RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables,
 };
 pub use metering::MeteringSettings;
 pub use pool::{

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::core::round::Share;
-use super::core::shared::{Export, Incoming, Injected, LeaseId, RootWork, Shared};
+use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWork, Shared};
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate, panic_text};
 use super::core::worker;
@@ -413,6 +413,10 @@ impl Pool {
     /// Results are known for tasks whose paths are at most `depth` long, 0 for none: joins ask [`Host::recall`].
     pub(crate) fn recover(&self, depth: usize) {
         self.shared.recover(depth);
+    }
+
+    pub(crate) fn lease_book(&self) -> LeaseBook {
+        self.shared.lease_book()
     }
 
     pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<Identity> {

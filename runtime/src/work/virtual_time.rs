@@ -15,22 +15,35 @@ use super::pool::Seam;
 
 /// How fast a modelled processor is: seconds of work in a second. It may change at any time, also while work is done.
 #[derive(Clone, Debug)]
-pub struct Pace(Arc<watch::Sender<f64>>);
+pub struct Pace(Arc<watch::Sender<Going>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Going {
+    speed: f64,
+    /// How long it has stood still so far.
+    stood: Duration,
+}
 
 impl Pace {
     /// So fast for now. What is no positive number is taken for a standstill.
     pub fn new(speed: f64) -> Self {
-        Self(Arc::new(watch::channel(speed).0))
+        Self(Arc::new(watch::channel(Going { speed, stood: Duration::ZERO }).0))
     }
 
     /// As fast as this from now on.
     pub fn set(&self, speed: f64) {
-        self.0.send_replace(speed);
+        self.0.send_modify(|going| going.speed = speed);
+    }
+
+    /// Those who work at this pace have stood still for so long until now: their executor did not run. Nothing was done
+    /// meanwhile.
+    pub fn stood(&self, time: Duration) {
+        self.0.send_modify(|going| going.stood += time);
     }
 
     /// Seconds of work in a second.
     pub fn speed(&self) -> f64 {
-        *self.0.borrow()
+        self.0.borrow().speed
     }
 
     /// Lets so much work be done. What the clock's grain made it wait too long last time is `ahead`, in seconds of work.
@@ -39,7 +52,7 @@ impl Pace {
         let mut left = work.as_secs_f64() - *ahead;
         // Less is no time on any clock.
         while left > 1e-9 {
-            let speed = *speeds.borrow_and_update();
+            let Going { speed, stood } = *speeds.borrow_and_update();
             let began = Instant::now();
             let takes = Duration::try_from_secs_f64(left / speed).ok().filter(|_| speed > 0.0);
             tokio::select! {
@@ -52,7 +65,8 @@ impl Pace {
                     }
                 } => {}
             }
-            left -= began.elapsed().as_secs_f64() * speed.max(0.0);
+            let stood = speeds.borrow().stood.saturating_sub(stood);
+            left -= began.elapsed().saturating_sub(stood).as_secs_f64() * speed.max(0.0);
         }
         *ahead = -left;
     }

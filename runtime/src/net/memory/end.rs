@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::MemoryConfig;
-use crate::id::Peer;
+use crate::id::{Incarnation, Peer};
 use crate::net::{Class, ClassStats, LinkState, LinkStats, Strikes};
 use crate::wire::Frame;
 
@@ -22,6 +22,8 @@ pub(super) struct End {
     pub(super) held: Vec<(Class, Frame)>,
     /// The latest arrival by class, to keep the order.
     arrivals: BTreeMap<Class, Duration>,
+    /// The latest life that a frame came from.
+    heard: Incarnation,
     dialled_at: Option<Duration>,
     rtt: Option<Duration>,
     ups: u64,
@@ -121,6 +123,18 @@ impl End {
         arrival
     }
 
+    /// Whether something of this class overtakes what another stream of the link carries.
+    pub(super) fn overtakes(&self, class: Class, arrival: Duration) -> bool {
+        self.arrivals.iter().any(|(other, at)| *other != class && *at > arrival)
+    }
+
+    /// Whether a frame is of an earlier life of the peer than one that came before it.
+    pub(super) fn is_behind(&mut self, life: Incarnation) -> bool {
+        let behind = life < self.heard;
+        self.heard = self.heard.max(life);
+        behind
+    }
+
     pub(super) fn came(&mut self, class: Class, len: usize) {
         let (frames, bytes) = self.ins.entry(class).or_default();
         *frames += 1;
@@ -142,7 +156,7 @@ impl End {
             let stats = classes.entry(*class).or_default();
             (stats.frames_in, stats.bytes_in) = (*frames, *bytes);
         }
-        let unknown = || Peer { incarnation: crate::id::Incarnation(0), ..other.clone() };
+        let unknown = || Peer { incarnation: Incarnation(0), ..other.clone() };
         LinkStats {
             peer: self.peer.clone().unwrap_or_else(unknown),
             state: self.state,

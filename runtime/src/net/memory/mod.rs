@@ -19,6 +19,7 @@ mod clockwork;
 mod datagrams;
 mod end;
 mod endpoints;
+mod faults;
 mod lines;
 mod paths;
 mod pipe;
@@ -38,6 +39,7 @@ use tokio::time::sleep;
 
 use self::clockwork::Clockwork;
 use self::endpoints::Endpoints;
+pub use self::faults::{Oddities, Repeat};
 use self::state::State;
 pub use self::state::Traffic;
 use super::link::{DATAGRAM, LinkProfile};
@@ -227,6 +229,38 @@ impl MemoryNet {
                 ix.map(|ix| state.kill(ix, now)).is_some()
             }),
             Form::Quic(endpoints) => endpoints.kill(node),
+        }
+    }
+
+    /// A node's process stands still, as after `SIGSTOP`: nothing reaches it before it [goes on](Self::go_on), and its peers take
+    /// their links for dead after the idle timeout. Its timers and threads are the caller's to stop. False: there is no such
+    /// node, it stands already, or real endpoints are on the network, to which this cannot be done.
+    pub fn stop(&self, node: &NodeId) -> bool {
+        self.frames().is_some_and(|core| core.with(|state, now| state.stop(node, now)))
+    }
+
+    /// It goes on, and finds all that came meanwhile. False: it does not stand.
+    pub fn go_on(&self, node: &NodeId) -> bool {
+        self.frames().is_some_and(|core| core.with(|state, now| state.go_on(node, now)))
+    }
+
+    /// Some messages from one cluster to another are said twice from now on, or, with `None`, no more. Where there are frames: real
+    /// endpoints say what they say.
+    pub fn repeat(&self, from: &ClusterId, to: &ClusterId, repeat: Option<Repeat>) {
+        if let Some(core) = self.frames() {
+            core.with(|state, _| state.repeat(from, to, repeat));
+        }
+    }
+
+    /// What was met so far that is not usual; nothing where there are real endpoints.
+    pub fn oddities(&self) -> Oddities {
+        self.frames().map(|core| core.lock().oddities).unwrap_or_default()
+    }
+
+    fn frames(&self) -> Option<&Arc<Core>> {
+        match &self.0 {
+            Form::Frames(core) => Some(core),
+            Form::Quic(_) => None,
         }
     }
 

@@ -10,11 +10,13 @@ use std::time::Duration;
 use super::MemoryConfig;
 use super::clockwork::World;
 use super::end::End;
+use super::faults::{Oddities, Repeat, Stopped};
 use super::lines::DIGEST;
 use super::paths::Paths;
 use super::pipe::{Item, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, Why};
+use crate::random::SplitMix;
 use crate::wire::{Frame, HEADER_LEN};
 
 /// A node's place in [`State::nodes`]: one a name, whatever its life.
@@ -41,8 +43,8 @@ pub(super) enum News {
 pub(super) struct Parcel {
     pub(super) from: Ix,
     pub(super) to: Ix,
-    link: u64,
-    load: Load,
+    pub(super) link: u64,
+    pub(super) load: Load,
 }
 
 pub(super) enum Load {
@@ -78,6 +80,13 @@ pub(super) enum Event {
     Tell(Call),
     /// A closing node has had its time.
     Linger(Ix, Incarnation),
+    /// A process has stood still for as long as a link may be silent.
+    Stood {
+        node: Ix,
+        since: u64,
+    },
+    /// A sender that doubts says a message again.
+    Again(super::faults::Again),
 }
 
 struct Timed {
@@ -117,8 +126,10 @@ pub(super) struct Node {
     pub(super) contacts: BTreeMap<NodeId, Ix>,
     pub(super) ends: BTreeMap<Ix, End>,
     pub(super) refused: RefusedCounts,
+    /// Its process stands still.
+    pub(super) stopped: Option<Stopped>,
     /// Links with lower numbers are of an earlier life.
-    first_link: u64,
+    pub(super) first_link: u64,
 }
 
 /// Payload between two clusters, in one direction.
@@ -141,6 +152,11 @@ pub(super) struct State {
     pub(super) paths: Paths,
     pub(super) traffic: BTreeMap<usize, Traffic>,
     pub(super) blackouts: BTreeMap<usize, u64>,
+    /// Pairs of clusters between which messages are said again.
+    pub(super) repeats: BTreeMap<(ClusterId, ClusterId), Repeat>,
+    /// Decides which, and when.
+    pub(super) doubts: SplitMix,
+    pub(super) oddities: Oddities,
     heap: BinaryHeap<Reverse<Timed>>,
     pub(super) seq: u64,
     pub(super) next_link: u64,
@@ -190,6 +206,9 @@ impl State {
             pipe_by_clusters: BTreeMap::new(),
             traffic: BTreeMap::new(),
             blackouts: BTreeMap::new(),
+            repeats: BTreeMap::new(),
+            doubts: SplitMix(seed ^ 0x646f_7562_7473),
+            oddities: Oddities::default(),
             heap: BinaryHeap::new(),
             seq: 0,
             next_link: 1,
@@ -209,6 +228,7 @@ impl State {
             contacts: BTreeMap::new(),
             ends: BTreeMap::new(),
             refused: RefusedCounts::new(),
+            stopped: None,
             first_link: self.next_link,
         };
         match self.names.get(&peer.node) {
@@ -267,6 +287,7 @@ impl State {
                     contacts: BTreeMap::new(),
                     ends: BTreeMap::new(),
                     refused: RefusedCounts::new(),
+                    stopped: None,
                     first_link: 0,
                 });
                 self.nodes.len() - 1
@@ -318,6 +339,7 @@ impl State {
         let node = &mut self.nodes[ix];
         node.life = Life::Over;
         node.events = None;
+        node.stopped = None;
         let ends = std::mem::take(&mut node.ends);
         self.withdraw(|parcel| parcel.from == ix);
         for (peer, end) in ends {
@@ -399,6 +421,7 @@ impl State {
                 let last = matches!(parcel.load, Load::Goodbye(_));
                 arrival = end.in_order(class, arrival, last);
                 if let Load::Frame(frame) = &parcel.load {
+                    self.oddities.overtaking += u64::from(end.overtakes(class, arrival));
                     let traffic = self.traffic.entry(pipe).or_default();
                     traffic.frames += 1;
                     traffic.bytes += frame.body.len() as u64;
@@ -433,6 +456,7 @@ impl State {
     }
 
     fn handle(&mut self, event: Event, now: Duration, calls: &mut Vec<Call>) {
+        let Some(event) = self.unless_stopped(event) else { return };
         match event {
             Event::Arrive(class, parcel) => self.arrive(class, parcel, now, calls),
             Event::Pump(pipe) => {
@@ -462,6 +486,8 @@ impl State {
                     self.kill(ix, now);
                 }
             }
+            Event::Stood { node, since } => self.stood(node, since, calls),
+            Event::Again(again) => self.again(again, now, calls),
         }
     }
 
@@ -501,6 +527,7 @@ impl State {
                     end.link == link && matches!(end.state, LinkState::Up | LinkState::Connecting)
                 };
                 let Some(end) = end.filter(known) else {
+                    self.refused_frame(from, link);
                     return self.reset(to, from, link, now);
                 };
                 if end.state == LinkState::Connecting {
@@ -511,6 +538,8 @@ impl State {
                 let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
                 end.came(class, frame.body.len());
                 if let Some(peer) = end.peer.clone() {
+                    self.oddities.from_the_dead += u64::from(end.is_behind(peer.incarnation));
+                    self.doubt(from, to, class, &frame, now);
                     self.tell(to, News::Frame(peer, class, frame), calls);
                 }
             }
@@ -615,9 +644,13 @@ impl State {
         }
     }
 
-    fn tell(&self, node: Ix, news: News, calls: &mut Vec<Call>) {
-        if let Some(events) = &self.nodes[node].events {
-            calls.push(Call { events: Arc::clone(events), news });
+    pub(super) fn tell(&mut self, node: Ix, news: News, calls: &mut Vec<Call>) {
+        let node = &mut self.nodes[node];
+        let Some(events) = &node.events else { return };
+        let call = Call { events: Arc::clone(events), news };
+        match &mut node.stopped {
+            Some(stopped) => stopped.keep(Event::Tell(call)),
+            None => calls.push(call),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Tests of the in-memory network: a few nodes each, all on tokio's paused clock.
 
+mod faults;
+
 use std::sync::Mutex;
 
 use bytes::Bytes;

@@ -22,4 +22,4 @@ pub(crate) mod watch;
 mod watch_tests;
 pub(crate) mod worker;
 
-pub use shared::LeaseId;
+pub use shared::{LeaseBook, LeaseId};

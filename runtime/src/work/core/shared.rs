@@ -92,6 +92,28 @@ struct Lease {
     thief: Peer,
 }
 
+/// Every lease that was ever granted here, and how it ended. Each ends once: what was granted is the sum of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseBook {
+    /// Granted to another node, or to this one for a task of its own that it runs for another.
+    pub granted: u64,
+    /// Ended by a result or a failure.
+    pub completed: u64,
+    /// Taken back: the task was not sent, came back, or its holder was lost.
+    pub reclaimed: u64,
+    /// Given up, for nobody wants the result.
+    pub abandoned: u64,
+    /// Not ended yet.
+    pub open: u64,
+}
+
+impl LeaseBook {
+    /// Whether each lease ended once, or not yet.
+    pub fn balances(&self) -> bool {
+        self.granted == self.completed + self.reclaimed + self.abandoned + self.open
+    }
+}
+
 #[derive(Default)]
 struct Leases {
     /// The generation of every place's first use. No two lives of a node have the same: what is said of a lease of a former life
@@ -99,6 +121,8 @@ struct Leases {
     first: u32,
     entries: Vec<(u32, Option<Lease>)>,
     free: Vec<u32>,
+    /// Without those that are open, which are counted when somebody asks.
+    book: LeaseBook,
 }
 
 impl Leases {
@@ -709,8 +733,16 @@ impl Shared {
         None
     }
 
+    /// All leases so far, and how they ended.
+    pub(crate) fn lease_book(&self) -> LeaseBook {
+        let leases = lock(&self.leases);
+        let open = leases.entries.iter().filter(|(_, lease)| lease.is_some()).count() as u64;
+        LeaseBook { open, ..leases.book }
+    }
+
     fn lease(&self, slot: NonNull<Header>, task: Identity, thief: Peer) -> LeaseId {
         let mut leases = lock(&self.leases);
+        leases.book.granted += 1;
         let lease = Some(Lease { slot: SlotPointer(slot), task, thief });
         let index = match leases.free.pop() {
             Some(index) => {
@@ -733,7 +765,12 @@ impl Shared {
 
     /// A leased task has ended; which it was. `None` if the lease is not, or no longer, there: a late duplicate.
     pub(crate) fn complete(&self, id: LeaseId, delivery: Delivery) -> Option<Identity> {
-        let lease = lock(&self.leases).take(id)?;
+        let lease = {
+            let mut leases = lock(&self.leases);
+            let lease = leases.take(id)?;
+            leases.book.completed += 1;
+            lease
+        };
         let slot = lease.slot.0;
         // SAFETY: we took the lease out of the table, so the slot is in our hands.
         let owner = unsafe { slot.as_ref() }.owner;
@@ -746,7 +783,12 @@ impl Shared {
     /// A leased task comes back unfinished (returned by the thief, or never sent): queued again. False if the lease is
     /// not there.
     pub(crate) fn reclaim(&self, id: LeaseId) -> bool {
-        let Some(lease) = lock(&self.leases).take(id) else { return false };
+        let lease = {
+            let mut leases = lock(&self.leases);
+            let Some(lease) = leases.take(id) else { return false };
+            leases.book.reclaimed += 1;
+            lease
+        };
         self.requeue(lease.slot);
         true
     }
@@ -763,6 +805,7 @@ impl Shared {
                     taken.extend(leases.take(id));
                 }
             }
+            leases.book.reclaimed += taken.len() as u64;
         }
         let requeued = taken.into_iter().map(|lease| {
             let Lease { slot, task, thief } = lease;
@@ -799,6 +842,7 @@ impl Shared {
         }
         let id = LeaseId { index, generation: *generation };
         let lease = leases.take(id);
+        leases.book.abandoned += u64::from(lease.is_some());
         // Before the state: until then the slot's tree, and with it its base, is alive for sure.
         // SAFETY: the slot is in the caller's frame, so those above are alive.
         let base = unsafe { header.base() };

@@ -1,7 +1,5 @@
 //! What compute threads tell their node. Called on compute threads; nothing here blocks.
 
-use std::sync::Weak;
-
 use super::*;
 
 /// The engine as its pool sees it. The pool belongs to the engine, so it must not keep the engine alive.
@@ -104,9 +102,11 @@ impl Host for Behind {
             let Some(place) = state.known.take(path) else { return Recalled::No };
             let recalled = if !place.identity.is(&task) {
                 state.counters.tasks.reuse_misses += 1;
+                state.met("refused: a result of another task at the same place");
                 Recalled::No
-            } else if let Some(output) = state.results.find(&task) {
-                Recalled::Here(output.clone())
+            } else if let Some(output) = state.results.find(&task).cloned() {
+                state.met("a result of lost work is used again");
+                Recalled::Here(output)
             } else if state.stolen.values().any(|s| s.task == task && s.base.is_run_by(thread)) {
                 // It lies further down the very stack that would wait for it.
                 Recalled::No
@@ -229,5 +229,6 @@ impl Drop for Inner {
         if let Some(pool) = self.pool.get() {
             pool.close();
         }
+        let _ = self.last_books.set(self.books());
     }
 }

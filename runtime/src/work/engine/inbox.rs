@@ -79,6 +79,12 @@ impl Inbox for Inner {
         if self.closing.load(Ordering::Acquire) {
             return;
         }
+        {
+            let mut state = self.state();
+            if state.is_dead(from) {
+                return state.met("refused: a message of a dead incarnation");
+            }
+        }
         if let Err(error) = self.dispatch(from, kind, body) {
             self.state().counters.frames_refused += 1;
             self.net.breach(from, &format!("a {kind:?} frame: {error}"));
@@ -106,6 +112,7 @@ impl Inbox for Inner {
             (state.suspected.remove(&peer.node), state.parked.remove(&peer.node))
         };
         for (kind, body) in parked.into_iter().flatten() {
+            self.state().met("a message that a broken link gave back is sent again");
             self.send_encoded(&peer.node, Class::Steal, kind, body);
         }
         if was_down {
@@ -127,7 +134,9 @@ impl Inbox for Inner {
                     wire::decode::<StealReply>(kind, &body)
                     && self.pool_ref().reclaim(task.lease)
                 {
-                    self.state().counters.tasks.reclaimed += 1;
+                    let mut state = self.state();
+                    state.counters.tasks.reclaimed += 1;
+                    state.met("a task that was not sent is taken back");
                 }
             }
             Kind::STEAL_REQUEST => {

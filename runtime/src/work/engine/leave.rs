@@ -105,8 +105,10 @@ impl Inner {
             return;
         }
         let Handover { task, output: Some(output), .. } = handover else {
+            self.state().met("what was done of a task follows it");
             return self.follow(from, handover);
         };
+        self.state().met("a leaving node hands a result over");
         let depth = {
             let mut state = self.state();
             let owner = self.me.node.clone();
@@ -194,6 +196,7 @@ impl Inner {
             let count = reclaimed.len();
             let mut state = self.state();
             state.counters.tasks.reclaimed += count as u64;
+            *state.met.entry("a task is taken back from a lost node").or_default() += count as u64;
             state.losses.note(reclaimed);
             drop(state);
             tracing::info!(%node, why, reclaimed = count, "took back what a lost node held");

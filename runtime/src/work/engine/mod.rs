@@ -3,6 +3,7 @@
 //! Knows no role and no actor: it is told views and reports statistics. Frames are handled on the endpoint's thread, results
 //! leave from compute threads; nobody waits for anybody.
 
+mod books;
 mod host;
 mod inbox;
 mod leave;
@@ -15,11 +16,12 @@ mod victim;
 
 use state::{Adopter, State, Stolen, is_below};
 
+pub use books::{Books, EngineWatch, Tables};
 pub use root::{FinishedTask, RootEnd, RootLeft, StopRoot};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,7 +44,7 @@ use super::steal::{
 };
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};
-use crate::id::{JobId, NodeId, Peer, TaskPath};
+use crate::id::{Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::{Member, View};
 use crate::meter::{
     BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics, ThreadState,
@@ -142,6 +144,8 @@ struct Inner {
     abandoned_leases: AtomicU64,
     /// What the links had carried before this job.
     bytes_before: BTreeMap<NodeId, u64>,
+    /// For who looks when it is no more.
+    last_books: Arc<OnceLock<Books>>,
 }
 
 impl Engine {
@@ -179,6 +183,9 @@ impl Engine {
             parked: BTreeMap::new(),
             next_ticket: 0,
             losses: Losses::default(),
+            dead: BTreeMap::new(),
+            doubled: 0,
+            met: BTreeMap::new(),
             unsent: VecDeque::new(),
             counters: Counters::default(),
             latencies: Histograms::default(),
@@ -216,6 +223,7 @@ impl Engine {
             next_deque: AtomicUsize::new(0),
             abandoned_leases: AtomicU64::new(0),
             bytes_before,
+            last_books: Arc::default(),
         });
         // The store's callback must not keep the engine alive: it is owned by it.
         let weak = Arc::downgrade(&inner);
@@ -288,7 +296,14 @@ impl Engine {
             let stays = |node: &NodeId, member: &Member| {
                 view.members.get(node).is_some_and(|now| now.incarnation == member.incarnation)
             };
-            old.members.iter().filter(|(n, m)| !stays(n, m)).map(|(n, _)| n.clone()).collect()
+            let gone: Vec<_> = old.members.iter().filter(|(n, m)| !stays(n, m)).collect();
+            // Who left in order may have said things that are still on their way.
+            let dead = gone.iter().filter(|(_, member)| !member.leaving);
+            state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
+            state.dead.retain(|node, life| {
+                view.members.get(node).is_none_or(|member| member.incarnation > *life)
+            });
+            gone.into_iter().map(|(node, _)| node.clone()).collect()
         };
         self.0.objects_ref().view(view);
         for node in gone {
@@ -592,6 +607,7 @@ impl Inner {
                 if let Unavailable::NoHolder { .. } = why {
                     // Here, now: where the task comes from it may be had, and others may take it from there.
                     state.ask_again_at = Some(Instant::now() + REFUSED_PAUSE);
+                    state.met("a task goes back for want of what it reads");
                     drop(state);
                     tracing::info!(%why, owner = %owner.node, "a task goes back for want of what it reads");
                     return self.hand_back_unbegun(&owner, task);

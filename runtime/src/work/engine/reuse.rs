@@ -136,17 +136,25 @@ impl Inner {
         };
         match there {
             There::Finished(output) => {
+                self.state().met("a finished orphan is taken over");
                 let outcome = TaskOutcome::Output(output);
                 self.report(from, TaskResult { job: self.job, lease: adopt.lease, outcome });
             }
-            There::Running => {}
+            There::Running => self.state().met("a running orphan is taken over"),
             // Whoever waits for it runs it anew, with what is finished below it.
-            There::Stuck(base) => pool.halt_tree(&base, Halt::Leave),
+            There::Stuck(base) => {
+                self.state().met("a circle of waits is broken");
+                pool.halt_tree(&base, Halt::Leave);
+            }
             There::Given(to) => {
+                self.state().met("who asks for a task is sent to whom it was given");
                 let asker = Some(from.clone());
                 self.send(&to.node, Kind::ADOPT, &Adopt { asker, ..adopt });
             }
-            There::Left(left) => self.hand_back(from, adopt.lease, left),
+            There::Left(left) => {
+                self.state().met("an orphan that was told of is not there");
+                self.hand_back(from, adopt.lease, left);
+            }
         }
     }
 
@@ -222,6 +230,7 @@ impl Inner {
     pub(super) fn audit(&self, peer: &Peer) {
         let leases = self.pool_ref().leased_to(peer);
         for some in leases.chunks(LEASES_A_MESSAGE) {
+            self.state().met("leases are asked after when a link is back");
             let audit = Audit { job: self.job, leases: some.to_vec() };
             self.send(&peer.node, Kind::AUDIT, &audit);
         }
@@ -246,10 +255,14 @@ impl Inner {
             };
             match found {
                 Some(output) => {
+                    self.state().met("a result lost with a link is sent again");
                     let outcome = TaskOutcome::Output(output);
                     self.report(from, TaskResult { job: self.job, lease, outcome });
                 }
-                None => self.hand_back(from, lease, Left::default()),
+                None => {
+                    self.state().met("a task lost with a link is sent for again");
+                    self.hand_back(from, lease, Left::default());
+                }
             }
         }
     }

@@ -35,6 +35,12 @@ pub(super) struct State {
     pub(super) next_ticket: u64,
     /// What nodes held of this one when they were lost, until somebody asks.
     pub(super) losses: Losses,
+    /// The last life of each node that was declared dead and is no member since.
+    pub(super) dead: BTreeMap<NodeId, Incarnation>,
+    /// Tasks that came under a lease under which one was here already.
+    pub(super) doubled: u64,
+    /// Ways of recovery that were gone, and what was refused.
+    pub(super) met: BTreeMap<&'static str, u64>,
     /// What the network had no room for, in order.
     pub(super) unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
     pub(super) counters: Counters,

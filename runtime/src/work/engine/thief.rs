@@ -53,6 +53,7 @@ impl Inner {
             refused
         };
         if refused {
+            self.state().met("a task that may not run here goes back");
             self.hand_back(from, task.lease, Left::default());
             return;
         }
@@ -118,7 +119,8 @@ impl Inner {
                 let depth = {
                     let mut state = self.state();
                     let path = stolen.task.path.clone();
-                    state.stolen.insert((from.node.clone(), lease), stolen);
+                    let before = state.stolen.insert((from.node.clone(), lease), stolen);
+                    state.doubled += u64::from(before.is_some());
                     state.take_left(&path, Left { kept: Vec::new(), leased: known }, &self.me);
                     state.known.depth()
                 };
@@ -148,6 +150,7 @@ impl Inner {
             let unstarted = {
                 let mut state = self.state();
                 state.inherit(from, abandon.lease, heir);
+                state.met("a leaving owner names an heir");
                 let is = |(owner, task): &(Peer, StolenTask)| {
                     owner == from && task.lease == abandon.lease
                 };
@@ -174,7 +177,10 @@ impl Inner {
             }
         };
         if let Some(stolen) = stolen {
-            self.state().counters.tasks.abandoned += 1;
+            let mut state = self.state();
+            state.counters.tasks.abandoned += 1;
+            state.met("a task is stopped that nobody wants");
+            drop(state);
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
         }
     }

@@ -10,10 +10,14 @@ impl Inner {
         let StealRequest { id, awaited, .. } = request;
         let start = self.next_deque.fetch_add(1, Ordering::Relaxed);
         let gives = {
-            let state = self.state();
+            let mut state = self.state();
             // What a node holds that is no member (any more, or here, yet) nobody would ever take back.
             let member = state.view.members.get(&from.node);
-            !state.leaving && member.is_some_and(|member| member.incarnation == from.incarnation)
+            let member = member.is_some_and(|member| member.incarnation == from.incarnation);
+            if !member {
+                state.met("refused: a request of no member");
+            }
+            !state.leaving && member
         };
         let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
         let task = export.map(|export| StolenTask {
@@ -56,7 +60,10 @@ impl Inner {
     /// A task that did not reach its thief is queued again at once.
     pub(super) fn reclaim(&self, lease: LeaseId, thief: &Peer, why: &str) {
         if self.pool_ref().reclaim(lease) {
-            self.state().counters.tasks.reclaimed += 1;
+            let mut state = self.state();
+            state.counters.tasks.reclaimed += 1;
+            state.met("a task that was not sent is taken back");
+            drop(state);
             tracing::debug!(thief = %thief, why, "a stolen task was taken back");
         }
     }
@@ -84,10 +91,14 @@ impl Inner {
         match (moved, output) {
             (Some((task, heir)), Some(output)) => {
                 let left = Left::default();
+                self.state().met("a result follows its task to the heir");
                 self.hand_over(&heir, self.handover(task, Some(output), left));
             }
             _ => {
-                self.state().counters.results.duplicates += 1;
+                let mut state = self.state();
+                state.counters.results.duplicates += 1;
+                state.met("refused: a result nobody waits for");
+                drop(state);
                 tracing::debug!(from = %from, lease = ?result.lease, "a result nobody waits for");
             }
         }
@@ -113,6 +124,7 @@ impl Inner {
             return;
         }
         let Some(task) = self.pool_ref().leased_task(lease) else {
+            self.state().met("refused: a return of what is not leased");
             tracing::debug!(%from, ?lease, "a return of what is not leased");
             return;
         };
@@ -126,7 +138,9 @@ impl Inner {
             self.pool_ref().recover(depth);
         }
         if self.pool_ref().reclaim(lease) {
-            self.state().counters.tasks.returned += 1;
+            let mut state = self.state();
+            state.counters.tasks.returned += 1;
+            state.met("a task comes back unfinished");
         }
     }
 

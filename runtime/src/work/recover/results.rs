@@ -139,10 +139,9 @@ impl Results {
         self.by_path.values().map(|(_, finished)| finished)
     }
 
-    /// Bytes held, with the entries' own.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+    /// Bytes held, with the entries' own, and how many may be.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        (self.bytes, self.bytes_max)
     }
 }
 
@@ -186,7 +185,7 @@ mod tests {
                 results.keep(new.clone());
                 prop_assert_eq!(results.find(&new.identity), Some(&new.output));
                 let sum: usize = results.all().map(cost).sum();
-                prop_assert_eq!(results.bytes(), sum);
+                prop_assert_eq!(results.size().0, sum);
                 prop_assert!(sum <= 3000);
                 prop_assert!(results.order.len() <= 2 * results.by_path.len() + 65);
                 for outer in results.all() {

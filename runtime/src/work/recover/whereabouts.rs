@@ -96,6 +96,10 @@ impl Whereabouts {
         self.by_path.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_path.len()
+    }
+
     /// The longest path of which something is known: below it nobody need look.
     pub(crate) fn depth(&self) -> usize {
         self.by_path.keys().map(|path| path.0.len()).max().unwrap_or(0)

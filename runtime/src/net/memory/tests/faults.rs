@@ -1,0 +1,111 @@
+//! Processes that stand still, and messages that are said twice.
+
+use super::*;
+use crate::net::memory::Repeat;
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stands_still_hears_all_in_order_when_it_goes_on() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Control, 1, 1).unwrap();
+    sleep(100 * MS).await;
+    assert!(net.stop(&"b".into()) && !net.stop(&"b".into()));
+    for head in 2..5 {
+        tell(&a, &b, Class::Control, head, 1).unwrap();
+    }
+    sleep(5 * SECOND).await;
+    assert_eq!(b_log.count("tell"), 1);
+    assert!(net.go_on(&"b".into()) && !net.go_on(&"b".into()));
+    sleep(MS).await;
+    let heard: Vec<String> = (1..5).map(|head| format!("tell {head} 1 from a")).collect();
+    assert_eq!(b_log.lines()[1..], heard);
+    assert_eq!((a_log.count("down"), b_log.count("down")), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stands_too_long_finds_its_links_down_and_gets_new_ones() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Control, 1, 1).unwrap();
+    sleep(100 * MS).await;
+    net.stop(&"b".into());
+    sleep(16 * SECOND).await;
+    assert_eq!((a_log.count("down"), b_log.count("down")), (1, 0));
+    // It is dialled, and does not answer.
+    tell(&a, &b, Class::Control, 2, 1).unwrap();
+    sleep(11 * SECOND).await;
+    assert_eq!((a_log.count("down"), a_log.count("back")), (2, 1));
+    net.go_on(&"b".into());
+    sleep(SECOND).await;
+    assert_eq!(b_log.count("down b"), 0);
+    assert!(b_log.count("down a") >= 1, "{:?}", b_log.lines());
+    tell(&b, &a, Class::Control, 3, 1).unwrap();
+    tell(&a, &b, Class::Control, 4, 1).unwrap();
+    sleep(SECOND).await;
+    assert_eq!(a_log.lines().last().unwrap(), "tell 3 1 from b");
+    assert_eq!(b_log.lines().last().unwrap(), "tell 4 1 from a");
+    assert_eq!(b_log.count("tell 2"), 0, "it was given back");
+    let odd = net.oddities();
+    assert_eq!((odd.stops, odd.long_stops, odd.from_the_dead), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_process_that_stood_still_leaves_nothing_to_its_next_life() {
+    let net = MemoryNet::new(1);
+    let ((a, _), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Control, 1, 1).unwrap();
+    sleep(100 * MS).await;
+    net.stop(&"b".into());
+    tell(&a, &b, Class::Control, 2, 1).unwrap();
+    sleep(100 * MS).await;
+    net.kill(&"b".into());
+    let (_b, next_log) = node(&net, peer("y", "b", 2));
+    assert!(!net.go_on(&"b".into()));
+    sleep(SECOND).await;
+    assert_eq!((b_log.count("tell 2"), next_log.count("tell 2")), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_some_kinds_are_heard_twice_also_over_the_next_link() {
+    let net = MemoryNet::new(1);
+    let ((a, _), (b, b_log)) = pair(&net);
+    let (x, y) = (a.me().cluster.clone(), b.me().cluster.clone());
+    let repeat = |kind| Repeat { share: 1.0, late: 30 * SECOND, kinds: vec![kind] };
+    net.repeat(&x, &y, Some(repeat(Kind::CALL)));
+    tell(&a, &b, Class::Control, 1, 1).unwrap();
+    sleep(60 * SECOND).await;
+    assert_eq!(b_log.count("tell 1"), 1, "not of this kind");
+    net.repeat(&x, &y, Some(repeat(Kind::TELL)));
+    for head in 2..12 {
+        tell(&a, &b, Class::Control, head, 1).unwrap();
+    }
+    sleep(100 * MS).await;
+    net.repeat(&x, &y, None);
+    net.partition(&x, &y, true);
+    sleep(31 * SECOND).await;
+    net.partition(&x, &y, false);
+    tell(&a, &b, Class::Control, 20, 1).unwrap();
+    sleep(5 * SECOND).await;
+    assert!(b_log.count("down") >= 1);
+    for head in 2..12 {
+        assert_eq!(b_log.count(&format!("tell {head} ")), 2, "{:?}", b_log.lines());
+    }
+    assert_eq!((b_log.count("tell 20"), net.oddities().repeated), (1, 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_of_a_link_overtake_each_other_where_delays_differ() {
+    for seed in 1..=3 {
+        let net = MemoryNet::new(seed);
+        let jittery = LinkProfile::default().delay(50 * MS).jitter(50 * MS).reorder(true);
+        net.set_links(&"x".into(), &"y".into(), &jittery);
+        let ((a, _), (b, b_log)) = pair(&net);
+        for i in 0..100 {
+            tell(&a, &b, [Class::Control, Class::Steal][i % 2], i as u8, 10).unwrap();
+            sleep(MS).await;
+        }
+        sleep(SECOND).await;
+        assert!(net.oddities().overtaking > 10, "seed {seed}: {:?}", net.oddities());
+        assert_eq!(b_log.count("tell"), 100);
+    }
+}

@@ -1,0 +1,137 @@
+//! What an engine says of its own books: leases and how they ended, what is held, what was refused, and which ways of recovery were
+//! gone. For tests, the simulator and people who look for a bug; nothing in the engine depends on it.
+
+use super::*;
+use crate::work::core::LeaseBook;
+
+/// An engine's books at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Books {
+    /// Every lease of this node's own tasks.
+    pub leases: LeaseBook,
+    /// What is held.
+    pub tables: Tables,
+    /// Tasks that came under a lease under which one was here already: there must be none.
+    pub doubled: u64,
+    /// Whether the node leaves.
+    pub leaving: bool,
+    /// Whether it was told to end.
+    pub closed: bool,
+    /// Compute threads that have not ended.
+    pub threads: usize,
+    /// Ways of recovery that were gone, and what was refused: how often, by name.
+    pub met: BTreeMap<&'static str, u64>,
+}
+
+/// How many entries an engine's tables have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Tasks of other nodes that run here or wait for a thread.
+    pub stolen: usize,
+    /// Those that wait for shared objects.
+    pub waiting: usize,
+    /// Leases that were named an heir, tasks that were given back, and tasks taken over that run elsewhere.
+    pub moved: usize,
+    /// See [`Tables::moved`].
+    pub given: usize,
+    /// See [`Tables::moved`].
+    pub adopted: usize,
+    /// Messages that wait for a link.
+    pub parked: usize,
+    /// Messages that wait for room.
+    pub unsent: usize,
+    /// Bytes of results kept.
+    pub results_bytes: usize,
+    /// The most that may be.
+    pub results_max: usize,
+    /// Pointers to results elsewhere.
+    pub known: usize,
+}
+
+/// Looks at an engine, and remembers its books when it is no more. Does not keep it.
+#[derive(Clone)]
+pub struct EngineWatch {
+    job: JobId,
+    me: Peer,
+    inner: Weak<Inner>,
+    last: Arc<OnceLock<Books>>,
+}
+
+impl EngineWatch {
+    /// For which job it works.
+    pub fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// Where.
+    pub fn me(&self) -> &Peer {
+        &self.me
+    }
+
+    /// Whether the engine is no more.
+    pub fn is_over(&self) -> bool {
+        self.last.get().is_some()
+    }
+
+    /// Its books, as they are or were last.
+    pub fn books(&self) -> Books {
+        let now = self.inner.upgrade().map(|inner| inner.books());
+        now.or_else(|| self.last.get().cloned()).unwrap_or_default()
+    }
+}
+
+impl Engine {
+    /// Looks at this engine from now on.
+    pub fn watch(&self) -> EngineWatch {
+        EngineWatch {
+            job: self.0.job,
+            me: self.0.me.clone(),
+            inner: Arc::downgrade(&self.0),
+            last: self.0.last_books.clone(),
+        }
+    }
+}
+
+impl State {
+    /// Writes down that something was met that is not usual.
+    pub(super) fn met(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+
+    /// Whether a message is of a life that is over, by the membership's word: of an earlier one than the member's, or of one
+    /// that was declared dead. What such a node says of tasks and leases nobody goes by any more.
+    pub(super) fn is_dead(&self, peer: &Peer) -> bool {
+        let member = self.view.members.get(&peer.node);
+        member.is_some_and(|member| peer.incarnation < member.incarnation)
+            || self.dead.get(&peer.node).is_some_and(|life| peer.incarnation <= *life)
+    }
+}
+
+impl Inner {
+    pub(super) fn books(&self) -> Books {
+        let leases = self.pool.get().map(Pool::lease_book).unwrap_or_default();
+        let state = self.state();
+        let (results_bytes, results_max) = state.results.size();
+        let tables = Tables {
+            stolen: state.stolen.len(),
+            waiting: state.waiting.len(),
+            moved: state.moved.len(),
+            given: state.given.len(),
+            adopted: state.adopted.len(),
+            parked: state.parked.values().map(Vec::len).sum(),
+            unsent: state.unsent.len(),
+            results_bytes,
+            results_max,
+            known: state.known.len(),
+        };
+        Books {
+            leases,
+            tables,
+            doubled: state.doubled,
+            leaving: state.leaving,
+            closed: self.closing.load(Ordering::Acquire),
+            threads: self.threads_left.load(Ordering::Acquire),
+            met: state.met.clone(),
+        }
+    }
+}
