@@ -213,10 +213,10 @@ fn messages_of_a_job() {
     answer::<Result<(), AssignError>>("assign-ok", &Ok(()));
     let busy = AssignError::Busy { node: "ams-1".into(), job };
     answer::<Result<(), AssignError>>("assign-busy", &Err(busy));
-    message(&Release { job });
+    message(&Release { job, over: false });
     message(&Shutdown { reason: "told to".into() });
     message(&Cancel { job, reason: "enough".into() });
-    message(&JobOver { job, epoch: Epoch(1), ok: true });
+    message(&JobOver { job, epoch: Epoch(1), ok: true, ended: None });
     let what = NoteKind::Iteration { index: 1, seconds: 0.5 };
     message(&JobNote { job, epoch: Epoch(2), seq: 4, what });
     let outcome = Outcome { checksum: 9, result: serde_json::json!({ "n": 1 }) };

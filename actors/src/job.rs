@@ -200,6 +200,9 @@ impl AssignError {
 pub struct Release {
     /// Which job.
     pub job: JobId,
+    /// It is over for all: a word that it may be taken, sent by its coordinator before and over a slower link, comes too late.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over: bool,
 }
 
 /// To a worker, by its site: end the process. Answered before it ends.
@@ -424,6 +427,10 @@ pub struct JobOver {
     pub epoch: Epoch,
     /// Whether it has an outcome.
     pub ok: bool,
+    /// Workers that said that they have ended; absent: all have. Others may not have been reached, or were no members any more
+    /// and do not know it, and work on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<BTreeSet<NodeId>>,
 }
 
 /// To the coordinator, by the scheduler: this member is dead, by its site's word. The job goes on without it.

@@ -531,7 +531,10 @@ impl Coordinator {
         let mut records: Vec<Record> = Vec::new();
         let mut clusters = BTreeMap::new();
         let mut total = Statistics::default();
+        let mut ended = BTreeSet::new();
         for last in finals {
+            let there = self.view.in_cluster(&last.cluster);
+            ended.extend(there.filter(|node| !last.silent.contains_key(*node)).cloned());
             for (node, why) in &last.silent {
                 tracing::warn!(%node, why, "a worker did not end the job in order");
             }
@@ -573,7 +576,7 @@ impl Coordinator {
         self.tell(NoteKind::Events { records });
         let iterations = std::mem::take(&mut self.iterations);
         let report = JobReport { wall_s: wall.as_secs_f64(), iterations, clusters, total };
-        let over = JobOver { job, epoch: self.spec.epoch, ok: outcome.is_ok() };
+        let over = JobOver { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
         let epoch = Some(self.spec.epoch);
         let ended = Box::new(JobEnded { job, epoch, outcome, report });
         let _ = self.out.send(Outgoing::End(ended, over));

@@ -114,9 +114,9 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::Release { node, incarnation, job } => {
+                Action::Release { node, incarnation, job, over } => {
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
-                    let call = worker.send(Release { job }).deadline(RELEASE_WITHIN).start();
+                    let call = worker.send(Release { job, over }).deadline(RELEASE_WITHIN).start();
                     let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
                         if let Err(error) = &answer {
                             tracing::info!("node {node} did not release {job}: {error}");
@@ -516,9 +516,9 @@ impl Handler<CancelJob> for Scheduler {
 impl Handler<JobOver> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, JobOver { job, epoch, ok }: JobOver, ctx: &mut Self::Context) {
+    fn handle(&mut self, JobOver { job, epoch, ok, ended }: JobOver, ctx: &mut Self::Context) {
         tracing::info!(ok, "{job} is over");
-        self.feed(ctx, Event::JobOver { job, epoch });
+        self.feed(ctx, Event::JobOver { job, epoch, ended });
     }
 }
 

@@ -8,14 +8,14 @@ mod messages;
 mod speed;
 mod succession;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Recorder};
-use springtide_runtime::id::NodeId;
+use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
@@ -27,8 +27,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig, RealSeam,
-    Registry, Seam, bench,
+    Engine, EngineConfig, EngineWatch, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig,
+    RealSeam, Registry, Seam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -62,6 +62,9 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(20);
 /// No repeat of a benchmark begins later than this.
 const MEASURE_AT_MOST: Duration = Duration::from_secs(2);
 
+/// Jobs that are over are remembered for so many: long enough for what was sent before their end.
+const OVER_MAX: usize = 64;
+
 /// Makes the seam a job's compute threads block at.
 pub type SeamFactory = Arc<dyn Fn() -> Arc<dyn Seam> + Send + Sync>;
 
@@ -76,6 +79,8 @@ pub struct WorkerConfig {
     pub fork_time: Option<Duration>,
     /// Told when the node is asked to end.
     pub on_shutdown: Option<mpsc::UnboundedSender<String>>,
+    /// Told of each job's engine when it starts, for who audits them.
+    pub on_engine: Option<mpsc::UnboundedSender<EngineWatch>>,
 }
 
 impl WorkerConfig {
@@ -86,6 +91,7 @@ impl WorkerConfig {
             seam: Arc::new(|| -> Arc<dyn Seam> { RealSeam::new() }),
             fork_time: None,
             on_shutdown: None,
+            on_engine: None,
         }
     }
 }
@@ -99,6 +105,8 @@ pub struct Worker {
     router: Arc<Router>,
     recorder: Recorder,
     running: Option<Running>,
+    /// Jobs that are over, the latest of them.
+    over: BTreeSet<JobId>,
     /// Set to end the benchmark that runs.
     measuring: Option<Arc<AtomicBool>>,
 }
@@ -145,7 +153,17 @@ impl Worker {
         router: Arc<Router>,
         recorder: Recorder,
     ) -> Self {
-        Self { config, registry, net, hub, router, recorder, running: None, measuring: None }
+        Self {
+            config,
+            registry,
+            net,
+            hub,
+            router,
+            recorder,
+            running: None,
+            over: BTreeSet::new(),
+            measuring: None,
+        }
     }
 
     /// Starts the actor on this arbiter and publishes it.
@@ -181,6 +199,10 @@ impl Worker {
         let node = self.me();
         if let Some(running) = &self.running {
             return Err(AssignError::Busy { node, job: running.spec.id });
+        }
+        if self.over.contains(&assign.spec.id) {
+            let reason = format!("it was told that {} is over", assign.spec.id);
+            return Err(AssignError::failed(&node, reason));
         }
         let fingerprint = self.registry.fingerprint();
         if fingerprint != assign.spec.fingerprint {
@@ -222,6 +244,9 @@ impl Worker {
         let engine = self
             .start_engine(&spec, listener.clone())
             .map_err(|error| AssignError::failed(&node, error.to_string()))?;
+        if let Some(tell) = &self.config.on_engine {
+            let _ = tell.send(engine.watch());
+        }
         let inbox = engine.inbox();
         self.router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
@@ -722,6 +747,12 @@ impl Handler<Release> for Worker {
 
     fn handle(&mut self, message: Release, ctx: &mut Context<Self>) -> Self::Result {
         let mut left = None;
+        if message.over {
+            self.over.insert(message.job);
+            if self.over.len() > OVER_MAX {
+                self.over.pop_first();
+            }
+        }
         if self.running.as_ref().is_some_and(|running| running.spec.id == message.job) {
             self.retire();
             left = Some(self.leave(ctx));

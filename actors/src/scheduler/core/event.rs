@@ -1,6 +1,6 @@
 //! What goes into the scheduler's core and what comes out. Data only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{BenchmarkSpec, Measurement};
@@ -75,6 +75,8 @@ pub enum Event {
         job: JobId,
         /// The coordinator's epoch.
         epoch: Epoch,
+        /// Workers that said that they have ended; absent: all have.
+        ended: Option<BTreeSet<NodeId>>,
     },
     /// Somebody wants a job ended.
     Cancel {
@@ -195,6 +197,8 @@ pub enum Action {
         incarnation: Incarnation,
         /// Which job.
         job: JobId,
+        /// Whether the job is over for all.
+        over: bool,
     },
     /// Tell the job's coordinator to end it; feed back [`Event::CancelFailed`] if it cannot be told.
     Cancel {

@@ -1,5 +1,6 @@
 //! What becomes of jobs and their nodes when one of them ends.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
@@ -178,7 +179,8 @@ impl Core {
         let incarnation = life.incarnation;
         job.let_go(node);
         job.releasing.insert(node.clone(), incarnation);
-        out.push(Action::Release { node: node.clone(), incarnation, job: id });
+        let over = job.state == JobState::Ending;
+        out.push(Action::Release { node: node.clone(), incarnation, job: id, over });
     }
 
     pub(super) fn assigned(
@@ -238,7 +240,13 @@ impl Core {
         }
     }
 
-    pub(super) fn over(&mut self, id: JobId, epoch: Epoch, out: &mut Vec<Action>) {
+    pub(super) fn over(
+        &mut self,
+        id: JobId,
+        epoch: Epoch,
+        ended: Option<&BTreeSet<NodeId>>,
+        out: &mut Vec<Action>,
+    ) {
         // A coordinator of an older epoch has no say.
         let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch >= job.epoch) else { return };
         if job.state != JobState::Running {
@@ -246,7 +254,8 @@ impl Core {
         }
         job.end();
         for node in job.members.clone() {
-            if job.granted.contains(&node) {
+            let has_ended = ended.is_none_or(|ended| ended.contains(&node));
+            if job.granted.contains(&node) || !has_ended {
                 continue;
             }
             job.let_go(&node);
@@ -256,7 +265,8 @@ impl Core {
                 node.state = State::Idle;
             }
         }
-        // Nodes that were granted late may have taken the job when its coordinator did not know of it any more.
+        // Nodes that were granted late may have taken the job when its coordinator did not know of it any more; those that it did
+        // not reach, or took for dead, work on and would refuse the next job.
         for node in job.members.clone() {
             self.release(id, &node, out);
         }

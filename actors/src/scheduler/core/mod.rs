@@ -166,7 +166,7 @@ impl Core {
             Event::Released { job, node, incarnation, ok } => {
                 self.released(job, &node, incarnation, ok, &mut out)
             }
-            Event::JobOver { job, epoch } => self.over(job, epoch, &mut out),
+            Event::JobOver { job, epoch, ended } => self.over(job, epoch, ended.as_ref(), &mut out),
             Event::Cancel { job, reason } => self.cancel(job, &reason, &mut out),
             Event::CancelFailed { job, reason } => {
                 self.fail(job, JobError::Cancelled { reason }, None, &mut out)

@@ -224,7 +224,7 @@ impl World {
                     .map(|(n, _)| n.clone())
                     .collect();
                 self.holds.retain(|node, _| !free.contains(node));
-                Event::JobOver { job, epoch }
+                Event::JobOver { job, epoch, ended: None }
             }
             Step::Cancel(n) => Event::Cancel { job: JobId(n as u64), reason: "test".into() },
             Step::ClientLost => Event::Link { node: "client-1".into(), up: false },
@@ -396,7 +396,7 @@ impl World {
                     self.asked.push(Asked::Grant(job, grant));
                 }
                 Action::Refuse { job, .. } => *self.answers.get_mut(&job).unwrap() += 1,
-                Action::Release { node, incarnation, job } => {
+                Action::Release { node, incarnation, job, .. } => {
                     prop_assert_eq!(self.holds.get(&node), Some(&job));
                     prop_assert_eq!(self.lives[&node], incarnation.0);
                     self.granted.remove(&node);

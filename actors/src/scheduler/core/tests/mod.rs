@@ -7,6 +7,7 @@ mod histories;
 mod poison;
 mod requests;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use springtide_runtime::id::Incarnation;
@@ -96,7 +97,7 @@ impl Grid {
     }
 
     fn over(&mut self, job: u64) -> Vec<String> {
-        self.put(Event::JobOver { job: JobId(job), epoch: Epoch(1) })
+        self.put(Event::JobOver { job: JobId(job), epoch: Epoch(1), ended: None })
     }
 
     fn released(&mut self, job: u64, node: &str, ok: bool) -> Vec<String> {
@@ -267,7 +268,10 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
     assert_eq!(grid.put(lost("del-1")), [""; 0]);
     assert_eq!(grid.put(answer("ams-2", Ok(()))), ["lost job-1 ams-2 del-1"]);
     // The word of a former coordinator does not end the job.
-    let over = |epoch| Event::JobOver { job: JobId(1), epoch: Epoch(epoch) };
+    let over = |epoch| {
+        let (job, epoch) = (JobId(1), Epoch(epoch));
+        Event::JobOver { job, epoch, ended: None }
+    };
     assert_eq!(grid.put(over(2)), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Busy);
     // When the last one is lost too, the job has ended.
@@ -275,6 +279,21 @@ fn a_job_goes_on_without_a_lost_node_and_without_that_of_its_root() {
     assert_eq!(told.len(), 1);
     assert!(told[0].starts_with("ended job-1: node ams-2 was lost: killed by signal 9; no other"));
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+}
+
+/// A node that was cut off while its job ended works on for it, and would refuse the next.
+#[test]
+fn a_worker_that_did_not_end_its_job_in_order_is_released_before_others_get_it() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(submit(None, OURS, None));
+    grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
+    let ended = BTreeSet::from(["ams-1", "ams-2", "del-2"].map(NodeId::from));
+    let over = Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: Some(ended) };
+    assert_eq!(grid.put(over), ["release job-1 del-1"]);
+    let states = ["ams-1", "ams-2", "del-1", "del-2"].map(|node| grid.state(node));
+    assert_eq!(states, [NodeState::Idle, NodeState::Idle, NodeState::Busy, NodeState::Idle]);
+    assert_eq!(grid.released(1, "del-1", true), [""; 0]);
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
 }
 
 #[test]
