@@ -36,6 +36,7 @@ fn layout(clusters: &[u32], seed: u64) -> Layout {
         network: MemoryConfig::default(),
         seed,
         leave_within: Duration::from_secs(30),
+        stoppable: false,
     }
 }
 
@@ -234,16 +235,14 @@ fn nodes_that_leave_while_the_root_dies_are_let_go_by_the_next() {
     }
 }
 
-/// `SPRINGTIDE_HISTORIES=1000 SPRINGTIDE_HISTORIES_SEED=1`: so many from this seed on.
+/// `SPRINGTIDE_HISTORIES=1000 SPRINGTIDE_HISTORIES_SEED=1`: so many from this seed on. Of 10,000 each kind of fault and each way of
+/// recovery must be met in 100, so here in some.
 #[test]
 fn jobs_survive_fault_histories() {
     let first = number("SPRINGTIDE_HISTORIES_SEED", 1);
     let seeds = first..first + number("SPRINGTIDE_HISTORIES", 1000);
-    // Two threads that woke each other for what neither might begin; a cut from the head while the job ended; a benchmark
-    // in real time; a node lost between its cluster's joining and the start; a cluster whose coordinator was lost before it joined; a result for a former life of a node, taken for one of this life.
     let alone = seeds.end - seeds.start == 1;
-    let named = [71, 7, 40, 132, 622, 2256].into_iter().filter(|_| !alone);
-    let tally = faults::run_all(seeds.chain(named), |history, result| match result {
+    let tally = faults::run_all(seeds, |history, result| match result {
         Ok(told) if alone => {
             print!("{history}");
             told.said.iter().for_each(|(at, text)| {
@@ -251,11 +250,20 @@ fn jobs_survive_fault_histories() {
             });
         }
         Ok(_) => {}
-        Err(error) => println!("{history}  {error}"),
+        Err(failed) => {
+            println!("{history}  {failed}");
+            failed.said.iter().filter(|_| alone).for_each(|(at, text)| {
+                println!("{:9.3} s  {text}", at.as_secs_f64());
+            });
+        }
     });
-    tally.met.iter().for_each(|(what, times)| println!("{times:9} {what}"));
+    let (after, seed) = tally.slowest;
+    print!("{}slowest: seed {seed}, {after:?} after its last fault\n", tally.lines());
     let replay = "SPRINGTIDE_HISTORIES=1 SPRINGTIDE_HISTORIES_SEED=<one of them> replays it";
     assert!(tally.wrong.is_empty(), "{:?}: {replay}", tally.wrong);
+    let share = tally.histories / 100;
+    let rare = tally.rarer_than(if share >= 100 { 100 } else { share.min(1) });
+    assert!(rare.is_empty(), "not met, or too seldom: {rare:?}");
 }
 
 /// Hears what a cluster's coordinator says of silent members.
@@ -325,8 +333,11 @@ fn a_node_may_be_told_of_a_job_twice_and_is_quiet_when_released() {
         assert!(matches!(other, Ok(Err(AssignError::Busy { job: JobId(77), .. }))), "{other:?}");
         let name = cluster_coordinator_name(job);
         assert_eq!(grid.machines().hosting(&name), ["c0-1".into()]);
-        assert_eq!(worker.send(Release { job }).await, Ok(()));
+        assert_eq!(worker.send(Release { job, over: true }).await, Ok(()));
         assert_eq!(grid.machines().hosting(&name), []);
+        // The word of a coordinator that the end of its job has overtaken.
+        let late = worker.send(assign(job)).await;
+        assert!(matches!(late, Ok(Err(AssignError::Failed { .. }))), "{late:?}");
         sleep(Duration::from_secs(60)).await;
         assert_eq!(heard.get(), 0, "it took members of a job that it had left for dead");
     });

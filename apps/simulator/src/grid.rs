@@ -51,6 +51,8 @@ pub struct Layout {
     pub seed: u64,
     /// How long a node that is told to end may take to leave its job.
     pub leave_within: Duration,
+    /// Whether processes can be [stopped](Machines::stop): each then has an executor of its own.
+    pub stoppable: bool,
 }
 
 /// Why a job could not be run.
@@ -144,7 +146,7 @@ impl Grid {
             registry.clone(),
             head.contact(),
             machines.collect(),
-            layout.leave_within,
+            (layout.leave_within, layout.stoppable),
         );
         for place in &layout.clusters {
             let request = |node| NodeRequest {
@@ -210,6 +212,16 @@ impl Grid {
             records: Vec::new(),
             done: None,
         })
+    }
+
+    /// How often a job was told to have ended that its [`Run`] has heard of already.
+    pub async fn ended_again(&self, job: JobId) -> u64 {
+        let mut news = self.news.lock().await;
+        let mut times = 0;
+        while let Ok((of, news)) = news.try_recv() {
+            times += u64::from(of == job && matches!(news, News::Ended(_)));
+        }
+        times
     }
 
     /// A digest of every arrival on the network so far and of what was recorded since the last call: equal for equal

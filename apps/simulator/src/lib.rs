@@ -11,6 +11,7 @@ pub mod figure;
 pub mod grid;
 pub mod machines;
 pub mod paper;
+mod process;
 pub mod scenario;
 pub mod shipped;
 

@@ -1,7 +1,7 @@
 //! Machines that exist as a name: a site's provider "starts" node processes on them as actors of this thread.
 //!
 //! A process here ends as a real one does: in order when told to, or all at once, and then its site sees it end, or, where
-//! the whole machine went down, sees nothing. Must not know jobs.
+//! the whole machine went down, sees nothing. A process that is stopped stands still as a whole (`process`). Must not know jobs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,9 +22,12 @@ use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
 use springtide_runtime::net::{Contact, MemoryNet};
 use springtide_runtime::remote::Hub;
-use springtide_runtime::work::{Pace, Registry, Seam, VirtualSeam};
+use springtide_runtime::work::{EngineWatch, Pace, Registry, Seam, VirtualSeam};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
+
+use crate::process::{Gate, run};
 
 /// From the start of a process to its first word, as on a machine that has the program in memory.
 const START: Duration = Duration::from_millis(20);
@@ -59,10 +62,16 @@ struct Inner {
     last_life: Cell<u64>,
     recorders: RefCell<Vec<Recorder>>,
     leave_within: Duration,
+    stoppable: bool,
+    /// Every engine that was started.
+    engines: RefCell<(mpsc::UnboundedSender<EngineWatch>, mpsc::UnboundedReceiver<EngineWatch>)>,
+    /// What came out of it.
+    watches: RefCell<Vec<EngineWatch>>,
 }
 
 /// One process.
 struct Life {
+    incarnation: Incarnation,
     worker: Addr<Worker>,
     hub: Arc<Hub>,
     ends: mpsc::UnboundedSender<End>,
@@ -70,6 +79,10 @@ struct Life {
     ended: watch::Sender<Option<String>>,
     /// Its serving task.
     task: RefCell<Option<actix_rt::task::JoinHandle<()>>>,
+    /// Lets it stand still, where it can.
+    gate: Option<Rc<Gate>>,
+    /// Since when it stands.
+    stands: Cell<Option<Instant>>,
 }
 
 impl Life {
@@ -80,13 +93,14 @@ impl Life {
 }
 
 impl Machines {
-    /// Machines of these nodes, whose processes register with the head's sites.
+    /// Machines of these nodes, whose processes register with the head's sites, have so long to leave a job in order, and can
+    /// be [stopped](Self::stop) or not.
     pub fn new(
         network: MemoryNet,
         registry: Arc<Registry>,
         head: Contact,
         machines: BTreeMap<NodeId, (ClusterId, Machine)>,
-        leave_within: Duration,
+        (leave_within, stoppable): (Duration, bool),
     ) -> Self {
         let paced = |(cluster, machine): (ClusterId, Machine)| {
             let pace = Pace::new(machine.speed);
@@ -104,6 +118,9 @@ impl Machines {
             last_life: Cell::new(0),
             recorders: RefCell::default(),
             leave_within,
+            stoppable,
+            engines: RefCell::new(mpsc::unbounded_channel()),
+            watches: RefCell::default(),
         }))
     }
 
@@ -117,6 +134,58 @@ impl Machines {
     pub fn kill(&self, node: &NodeId) -> bool {
         let ended = self.end(node);
         ended.map(|life| life.tell(KILLED)).is_some()
+    }
+
+    /// As `SIGSTOP`: a node's process neither computes nor reads nor writes, and its timers stand, until it
+    /// [goes on](Self::go_on). False: there is none, it stands already, or it cannot be stopped.
+    pub fn stop(&self, node: &NodeId) -> bool {
+        let running = self.0.running.borrow();
+        let Some(life) = running.get(node) else { return false };
+        let Some(gate) = &life.gate else { return false };
+        if life.stands.get().is_some() || !self.0.network.stop(node) {
+            return false;
+        }
+        life.stands.set(Some(Instant::now()));
+        gate.shut();
+        true
+    }
+
+    /// It goes on, with all that came meanwhile. False: it does not stand.
+    pub fn go_on(&self, node: &NodeId) -> bool {
+        let running = self.0.running.borrow();
+        running.get(node).is_some_and(|life| self.set_going(node, life))
+    }
+
+    fn set_going(&self, node: &NodeId, life: &Life) -> bool {
+        let Some(since) = life.stands.take() else { return false };
+        if let Some((.., pace)) = self.0.machines.get(node) {
+            pace.stood(since.elapsed());
+        }
+        self.0.network.go_on(node);
+        if let Some(gate) = &life.gate {
+            gate.open();
+        }
+        true
+    }
+
+    /// Whether a node's process runs, and does not stand still.
+    pub fn is_going(&self, node: &NodeId) -> bool {
+        self.0.running.borrow().get(node).is_some_and(|life| life.stands.get().is_none())
+    }
+
+    /// Whether this life of a node runs.
+    pub fn lives(&self, peer: &Peer) -> bool {
+        let running = self.0.running.borrow();
+        running.get(&peer.node).is_some_and(|life| life.incarnation == peer.incarnation)
+    }
+
+    /// Every engine that was started so far, of all lives of all nodes.
+    pub fn engines(&self) -> Vec<EngineWatch> {
+        let mut watches = self.0.watches.borrow_mut();
+        while let Ok(watch) = self.0.engines.borrow_mut().1.try_recv() {
+            watches.push(watch);
+        }
+        watches.clone()
     }
 
     /// The machine goes off: its site sees nothing until it is [on](Self::switch_on) again, and what is started there waits
@@ -167,6 +236,8 @@ impl Machines {
     fn end(&self, node: &NodeId) -> Option<Rc<Life>> {
         let life = self.0.running.borrow_mut().remove(node)?;
         self.0.network.kill(node);
+        // What is left of it has to end.
+        self.set_going(node, &life);
         if let Some(task) = life.task.borrow_mut().take() {
             task.abort();
         }
@@ -202,6 +273,7 @@ impl Machines {
                 seam: Arc::new(seam),
                 fork_time: None,
                 on_shutdown: None,
+                on_engine: Some(self.0.engines.borrow().0.clone()),
             },
             hardware: Hardware {
                 model: format!("simulated at {}", machine.speed),
@@ -211,14 +283,20 @@ impl Machines {
             leave_within: self.0.leave_within,
             actors: None,
         };
+        let own = self.0.stoppable.then(LocalSet::new);
+        // All that the process spawns from here on is its own.
+        let inside = own.as_ref().map(LocalSet::enter);
         let served = Node::start(endpoint, options, self.0.registry.clone());
         let (end, ends) = mpsc::unbounded_channel();
         let life = Rc::new(Life {
+            incarnation,
             worker: served.worker(),
             hub,
             ends: end,
             ended: watch::channel(None).0,
             task: RefCell::default(),
+            gate: own.is_some().then(Rc::default),
+            stands: Cell::default(),
         });
         let (machines, name, of) = (self.clone(), node.clone(), Rc::downgrade(&life));
         let serving = async move {
@@ -234,6 +312,10 @@ impl Machines {
             life.tell(&how);
         };
         *life.task.borrow_mut() = Some(actix_rt::spawn(serving));
+        drop(inside);
+        if let (Some(own), Some(gate)) = (own, &life.gate) {
+            actix_rt::spawn(run(own, gate.clone()));
+        }
         self.0.running.borrow_mut().insert(node.clone(), life.clone());
         Some(life)
     }

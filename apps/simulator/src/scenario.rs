@@ -166,6 +166,7 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
         network: MemoryConfig { between, ..MemoryConfig::default() },
         seed,
         leave_within: Duration::from_secs(600),
+        stoppable: false,
     }
 }
 

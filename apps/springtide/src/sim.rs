@@ -223,17 +223,23 @@ fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
         }
     });
     let took = began.elapsed().as_secs_f64();
-    let faults::Tally { met, wrong, digests, histories } = &tally;
+    let faults::Tally { met, wrong, digests, histories, slowest } = &tally;
     if json {
         let result = serde_json::json!({
-            "schema": crate::report::SCHEMA, "histories": histories, "wrong": wrong, "met": met,
+            "schema": crate::report::SCHEMA, "histories": histories, "wrong": wrong,
+            "met": met.iter().map(|(what, (times, _))| (what, times)).collect::<BTreeMap<_, _>>(),
+            "met_in": met.iter().map(|(what, (_, histories))| (what, histories)).collect::<BTreeMap<_, _>>(),
+            "slowest_s": slowest.0.as_secs_f64(),
             "digests": digests.iter().map(|(seed, digest)| (seed, format!("{digest:016x}"))).collect::<BTreeMap<_, _>>(),
         });
         print(&format!("{result}\n"))?;
     } else {
-        let lines = met.iter().map(|(what, times)| format!("{times:9}  {what}\n"));
-        let lines: String = lines.collect();
-        print(&format!("{lines}{histories} histories in {took:.0} s, {} wrong\n", wrong.len()))?;
+        let (after, seed) = (slowest.0.as_secs_f64(), slowest.1);
+        print(&format!(
+            "{}{histories} histories in {took:.0} s, {} wrong; the last job ended {after:.0} s after its last fault (seed {seed})\n",
+            tally.lines(),
+            wrong.len()
+        ))?;
     }
     match wrong.is_empty() {
         true => Ok(()),
@@ -244,12 +250,16 @@ fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
 fn replay(seed: u64) -> Result<(), Failed> {
     let history = History::of(seed);
     let told = faults::run(&history);
-    print(&history.to_string())?;
-    let told = told.map_err(Failed::failure)?;
+    let said = match &told {
+        Ok(told) => &told.said,
+        Err(failed) => &failed.said,
+    };
     let line = |(at, what): &(Duration, String)| format!("{:9.3} s  {what}\n", at.as_secs_f64());
-    let story: String = told.said.iter().map(line).collect();
+    let story: String = said.iter().map(line).collect();
+    print(&format!("{history}{story}"))?;
+    let told = told.map_err(Failed::failure)?;
     print(&format!(
-        "{story}the right answer after {:.3} s; digest {:016x}\n",
+        "the right answer after {:.3} s; digest {:016x}\n",
         told.wall.as_secs_f64(),
         told.digest
     ))

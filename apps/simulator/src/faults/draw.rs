@@ -1,0 +1,257 @@
+//! Draws a history from a seed: a grid, a job, and what happens to them. Must not know how it is played.
+
+use std::time::Duration;
+
+use springtide_actors::head::{HEAD_CLUSTER, node_names};
+use springtide_actors::job::JobParams;
+use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::net::{LinkProfile, MemoryConfig};
+use springtide_runtime::random::SplitMix;
+
+use super::{Cut, Fault, History, Role, Work};
+use crate::apps::{Model, Shape};
+use crate::faults::marked::Marked;
+use crate::grid::{Layout, Place};
+use crate::machines::Machine;
+
+/// Most nodes of a grid.
+const NODES_MAX: u64 = 16;
+
+struct Draw(SplitMix);
+
+impl Draw {
+    /// From `low` to `high`, both among them.
+    fn from(&mut self, low: u64, high: u64) -> u64 {
+        low + self.0.next() % (high - low + 1)
+    }
+
+    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[self.0.below(all.len())]
+    }
+
+    fn millis(&mut self, low: u64, high: u64) -> Duration {
+        Duration::from_millis(self.from(low, high))
+    }
+
+    /// Some of these, at least one and at most so many, in any order.
+    fn some<T: Clone>(&mut self, all: &[T], most: usize) -> Vec<T> {
+        let mut left = all.to_vec();
+        let count = self.from(1, most.clamp(1, all.len()) as u64);
+        (0..count).map(|_| left.swap_remove(self.0.below(left.len()))).collect()
+    }
+}
+
+/// What a grid's faults are drawn from.
+struct Names {
+    clusters: Vec<ClusterId>,
+    nodes: Vec<NodeId>,
+    of_cluster: Vec<Vec<NodeId>>,
+}
+
+impl History {
+    /// Draws one.
+    pub fn of(seed: u64) -> Self {
+        let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
+        let layout = layout(&mut draw, seed);
+        let job = job(&mut draw, layout.network.between.reorder);
+        let period_ms = draw.from(1000, 5000);
+        let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
+        params.settings.period_s = period_ms as f64 * 1e-3;
+        params.results_bytes = *draw.of(&[0, 1 << 20, 64 << 20, 64 << 20]);
+        let power: f64 = layout
+            .clusters
+            .iter()
+            .map(|c| f64::from(c.nodes * c.machine.threads) * c.machine.speed)
+            .sum();
+        let expected = job.work().as_secs_f64() / power;
+        let span = (expected * 1300.0) as u64 + 500;
+        let of_cluster: Vec<Vec<NodeId>> =
+            layout.clusters.iter().map(|c| node_names(&c.name, c.nodes).collect()).collect();
+        let names = Names {
+            clusters: layout.clusters.iter().map(|place| place.name.clone()).collect(),
+            nodes: of_cluster.concat(),
+            of_cluster,
+        };
+        let mut faults: Vec<(Duration, Fault)> = (0..draw.from(1, 6))
+            .map(|_| (draw.millis(0, span), fault(&mut draw, &names)))
+            .collect();
+        // One in four goes on after the job would have ended.
+        if draw.from(0, 3) == 0 {
+            let more = Duration::from_millis(span) + draw.millis(0, 20_000);
+            if let Some((_, fault)) = faults.first_mut() {
+                fault.lengthen(more);
+            }
+        }
+        faults.sort_by_key(|(at, _)| *at);
+        Self { seed, layout, job, params, faults }
+    }
+}
+
+fn layout(draw: &mut Draw, seed: u64) -> Layout {
+    let count = draw.from(3, 8);
+    let mut left = draw.from(count, NODES_MAX) - count;
+    let clusters = (0..count).map(|at| {
+        let more = if at + 1 == count { left } else { draw.from(0, left.min(3)) };
+        left -= more;
+        Place {
+            name: format!("c{at}").into(),
+            nodes: 1 + more as u32,
+            machine: Machine {
+                threads: if draw.from(0, 3) == 0 { 2 } else { 1 },
+                speed: draw.from(5, 20) as f64 / 10.0,
+            },
+        }
+    });
+    let clusters = clusters.collect();
+    let between = LinkProfile::default()
+        .delay(draw.millis(1, 60))
+        .jitter(draw.millis(0, 5))
+        .loss(if draw.from(0, 2) == 0 { 0.005 } else { 0.0 });
+    // On one grid in four what was sent first often comes last: so far apart that a restarted process is heard before the last of
+    // its former life.
+    let between = match draw.from(0, 3) {
+        0 => between.clone().jitter(Duration::from_micros(between.delay_us)).reorder(true),
+        _ => between,
+    };
+    // Links are taken for dead after members, or before them: then nobody is lost, and messages are.
+    let idle_timeout = Duration::from_millis(*draw.of(&[800, 1500, 3000, 15_000, 15_000]));
+    Layout {
+        clusters,
+        network: MemoryConfig { between, idle_timeout, ..MemoryConfig::default() },
+        seed,
+        leave_within: Duration::from_secs(30),
+        stoppable: true,
+    }
+}
+
+/// `jittery`: a window by delay stays at its least where delays differ by more than it aims at, so nothing large is sent there.
+fn job(draw: &mut Draw, jittery: bool) -> Work {
+    let leaves = draw.from(32, 160);
+    let leaf_us = draw.from(20_000, 150_000);
+    let rounds = draw.from(2, 6) as u32;
+    if draw.from(0, 2) == 0 {
+        let saves = draw.from(0, 1) == 0;
+        return Work::Marked(Marked { rounds, leaves: leaves as u32, leaf_us, saves });
+    }
+    let bytes = if jittery { 20_000 } else { u32::MAX };
+    Work::Model(Model {
+        shape: *draw.of(&[Shape::Even, Shape::Uneven]),
+        rounds,
+        leaves: leaves as u32,
+        work_us: leaves * leaf_us,
+        spread: 500,
+        serial_us: *draw.of(&[0, 200_000]),
+        each_us: 10_000,
+        state_bytes: bytes.min(*draw.of(&[0, 0, 1000, 200_000])),
+        result_bytes: bytes.min(*draw.of(&[1000, 100_000, 5_000_000])),
+        checkpoint_bytes: bytes.min(*draw.of(&[0, 100_000])),
+        ..Model::default()
+    })
+}
+
+fn role(draw: &mut Draw, names: &Names) -> Role {
+    match draw.from(0, 2) {
+        0 => Role::Root,
+        1 => Role::Cluster(draw.of(&names.clusters).clone()),
+        _ => Role::Thief,
+    }
+}
+
+/// Two clusters; with `head` the second may be the head's.
+fn pair(draw: &mut Draw, names: &Names, head: bool) -> (ClusterId, ClusterId) {
+    let all = &names.clusters;
+    let first = draw.from(0, all.len() as u64 - 1) as usize;
+    let other = draw.from(1, all.len() as u64 - 1 + u64::from(head)) as usize;
+    let second = match all.len() - other {
+        0 => ClusterId::from(HEAD_CLUSTER),
+        _ => all[(first + other) % all.len()].clone(),
+    };
+    (all[first].clone(), second)
+}
+
+fn fault(draw: &mut Draw, names: &Names) -> Fault {
+    match draw.from(0, 19) {
+        0 | 1 => Fault::Kill(draw.of(&names.nodes).clone()),
+        2 | 3 => Fault::KillRole(role(draw, names)),
+        4 => Fault::KillAgain(draw.of(&names.nodes).clone(), draw.millis(0, 3000)),
+        5 => {
+            let nodes = draw.of(&names.of_cluster);
+            let nodes = match draw.from(0, 1) {
+                0 => nodes.clone(),
+                _ => vec![draw.of(nodes).clone()],
+            };
+            Fault::Off(nodes, draw.millis(500, 40_000))
+        }
+        6 => {
+            let (a, b) = pair(draw, names, true);
+            Fault::Cut(a, b, draw.millis(100, 40_000))
+        }
+        7 => {
+            let (a, b) = pair(draw, names, true);
+            Fault::OneWay(a, b, draw.millis(100, 30_000))
+        }
+        8 => {
+            let (a, b) = pair(draw, names, false);
+            let line = LinkProfile::default()
+                .delay(draw.millis(10, 400))
+                .loss(*draw.of(&[0.0, 0.02, 0.2]))
+                .rate(*draw.of(&[20_000, 200_000, 10_000_000]));
+            Fault::Line(a, b, line, draw.millis(1000, 30_000))
+        }
+        9 => {
+            let (a, b) = pair(draw, names, true);
+            let delay = draw.millis(20, 300);
+            let line = LinkProfile::default().delay(delay).jitter(delay).reorder(true);
+            Fault::Reorder(a, b, line, draw.millis(1000, 20_000))
+        }
+        10 => {
+            let (a, b) = pair(draw, names, false);
+            let share = *draw.of(&[0.1, 0.5, 1.0]);
+            Fault::Repeat(a, b, share, draw.millis(1, 5000), draw.millis(2000, 30_000))
+        }
+        11 => {
+            let share = *draw.of(&[0.0, 0.05, 0.3]);
+            Fault::Slow(draw.of(&names.nodes).clone(), share, draw.millis(500, 15_000))
+        }
+        12..=15 => {
+            let lasts = match draw.from(0, 3) {
+                // Nobody takes it for dead, or everybody does.
+                0 => draw.millis(10, 1000),
+                1 | 2 => draw.millis(1000, 14_000),
+                _ => draw.millis(14_000, 40_000),
+            };
+            match draw.from(0, 1) {
+                0 => Fault::StopRole(role(draw, names), lasts),
+                _ => Fault::Stop(draw.some(&names.nodes, 3), lasts),
+            }
+        }
+        16 => {
+            let mut at = Duration::ZERO;
+            let lines: Vec<_> = (0..draw.from(2, 5)).map(|_| pair(draw, names, true)).collect();
+            let mut cuts: Vec<Cut> = lines
+                .into_iter()
+                .map(|(a, b)| {
+                    at += draw.millis(10, 2000);
+                    Cut { a, b, from: at, until: Duration::ZERO }
+                })
+                .collect();
+            // Healed one by one, in another order.
+            let order = draw.some(&(0..cuts.len()).collect::<Vec<_>>(), cuts.len());
+            let rest: Vec<_> = (0..cuts.len()).filter(|cut| !order.contains(cut)).collect();
+            at += draw.millis(0, 10_000);
+            for cut in order.into_iter().chain(rest) {
+                at += draw.millis(10, 2000);
+                cuts[cut].until = at;
+            }
+            Fault::Swizzle(cuts)
+        }
+        17 => {
+            let nodes = draw.some(&names.nodes, names.nodes.len() / 3);
+            Fault::Flap(nodes, (0..draw.from(2, 6)).map(|_| draw.millis(1, 1500)).collect())
+        }
+        _ => {
+            let nodes = draw.some(&names.nodes, names.nodes.len() / 2);
+            Fault::Drain(nodes, draw.millis(1000, 20_000))
+        }
+    }
+}

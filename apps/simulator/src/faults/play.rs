@@ -1,0 +1,286 @@
+//! Plays a history: lets each fault happen at its time and heal, and writes down what was met. Must not know what is right.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use springtide_actors::job::{SCHEDULER, cluster_coordinator_name, coordinator_name};
+use springtide_actors::scheduler::{Drain, Scheduler, Undrain};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::net::memory::Repeat;
+use springtide_runtime::wire::Kind;
+use springtide_runtime::work::Registry;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::judge::{self, Judged};
+use super::{Failed, Fault, History, Met, Role, SOON, Told, Work, Wrong};
+use crate::apps::Model;
+use crate::faults::marked::Marked;
+use crate::grid::{Grid, Layout};
+
+/// What senders say again when they do not know whether it arrived: answers to audits, and what is asked or told again with time.
+/// (A request for work, and the answer to one, is said once.)
+const SAID_AGAIN: &[Kind] = &[
+    Kind::WORK_HINT,
+    Kind::TASK_RESULT,
+    Kind::TASK_RETURN,
+    Kind::TASK_ABANDON,
+    Kind::ORPHANS,
+    Kind::ADOPT,
+    Kind::AUDIT,
+    Kind::HANDOVER,
+    Kind::OBJECT_FETCH,
+    Kind::OBJECT_MISS,
+];
+
+/// A killed process is back within this time, or its machine is off.
+const BACK_WITHIN: Duration = Duration::from_secs(30);
+
+/// The programs' jobs that histories run.
+pub(super) fn registry() -> Registry {
+    let mut registry = Registry::new();
+    registry.job::<Model>().job::<Marked>();
+    registry
+}
+
+pub(super) async fn play(history: &History) -> Result<Told, Failed> {
+    let grid = Grid::start(&history.layout, registry()).await;
+    let job = match &history.job {
+        Work::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+        Work::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+    };
+    let began = Instant::now();
+    let id = job.granted().job;
+    let scripts: Vec<_> = history
+        .faults
+        .iter()
+        .map(|(at, fault)| {
+            let (fault, at) = (fault.clone(), began + *at);
+            let world = World { grid: Rc::clone(&grid), layout: history.layout.clone(), job: id };
+            actix_rt::spawn(async move {
+                sleep_until(at).await;
+                world.happen(&fault).await
+            })
+        })
+        .collect();
+    let ended = job.ended(history.healed() + SOON).await?;
+    let survivors = survivors(&grid, id, &[]);
+    let mut met = Met::new();
+    for (script, (at, fault)) in scripts.into_iter().zip(&history.faults) {
+        // Those that the job did not live to see are waited for too, so that the grid is whole again.
+        let happened = script.await.map_err(|error| Wrong::Script(error.to_string()))?;
+        if happened {
+            *met.entry(format!("fault: {}", fault.kind())).or_default() += 1;
+            if *at <= ended.wall && *at + fault.lasts() > ended.wall {
+                *met.entry("fault: lasts longer than the job".to_owned()).or_default() += 1;
+            }
+        }
+    }
+    let told = Judged { history, grid: &grid, job: id, survivors };
+    if let Err(wrong) = judge::all(&told, &ended, &mut met).await {
+        return Err(Failed { wrong, said: ended.said });
+    }
+    let after = ended.wall.saturating_sub(history.healed());
+    let digest = grid.digest(&ended.records);
+    Ok(Told { met, digest, said: ended.said, wall: ended.wall, after })
+}
+
+/// Nodes of the job that run and do not leave, but for these.
+fn survivors(grid: &Grid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
+    let machines = grid.machines();
+    let of_job = machines.engines().into_iter().filter(|engine| engine.job() == job);
+    let stays = of_job.filter(|engine| !engine.is_over() && !engine.books().leaving);
+    let alive = stays.filter(|engine| machines.lives(engine.me()));
+    let alive = alive.map(|engine| engine.me().node.clone());
+    alive.filter(|node| !without.contains(node) && machines.is_going(node)).collect()
+}
+
+struct World {
+    grid: Rc<Grid>,
+    layout: Layout,
+    job: JobId,
+}
+
+impl World {
+    /// Who has a role now, if anybody.
+    fn holder(&self, role: &Role) -> Option<NodeId> {
+        let machines = self.grid.machines();
+        match role {
+            Role::Root => machines.hosting(&coordinator_name(self.job)).into_iter().next(),
+            Role::Cluster(cluster) => {
+                let hosts = machines.hosting(&cluster_coordinator_name(self.job));
+                hosts.into_iter().find(|node| in_cluster(node, cluster))
+            }
+            Role::Thief => {
+                let engines = machines.engines().into_iter();
+                let here = engines.filter(|e| e.job() == self.job && machines.lives(e.me()));
+                let holds = here.map(|engine| (engine.books().tables.stolen, engine));
+                let most = holds.filter(|(held, _)| *held > 0).max_by_key(|(held, _)| *held);
+                most.map(|(_, engine)| engine.me().node.clone())
+            }
+        }
+    }
+
+    /// A job whose nodes are all lost at once is lost with them, as it says: so one is always left.
+    fn may_lose(&self, nodes: &[NodeId]) -> bool {
+        !survivors(&self.grid, self.job, nodes).is_empty()
+    }
+
+    fn kill(&self, node: &NodeId) -> bool {
+        self.may_lose(std::slice::from_ref(node)) && self.grid.machines().kill(node)
+    }
+
+    /// A machine's process stands still for so long.
+    async fn stand(&self, nodes: &[NodeId], lasts: Duration) -> bool {
+        let machines = self.grid.machines();
+        if !self.may_lose(nodes) {
+            return false;
+        }
+        let stands: Vec<_> = nodes.iter().filter(|node| machines.stop(node)).collect();
+        sleep(lasts).await;
+        // Who was killed meanwhile stands no more.
+        for node in &stands {
+            machines.go_on(node);
+        }
+        !stands.is_empty()
+    }
+
+    async fn drain(&self, nodes: &[NodeId]) {
+        let head = &self.grid.head().endpoint;
+        let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
+        let drain = Drain {
+            nodes: nodes.to_vec(),
+            reason: "a fault history".to_owned(),
+            deadline_ms: None,
+            life: None,
+        };
+        // It is answered when they are empty; nobody waits for that here.
+        let call = scheduler.send(drain).start();
+        actix_rt::spawn(async move { drop(call.await) });
+    }
+
+    async fn undrain(&self, nodes: &[NodeId]) -> bool {
+        let head = &self.grid.head().endpoint;
+        let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
+        scheduler.send(Undrain { nodes: nodes.to_vec() }).await.is_ok()
+    }
+
+    async fn line(&self, a: &ClusterId, b: &ClusterId, line: &LinkProfile, lasts: Duration) {
+        let network = self.grid.network();
+        network.set_links(a, b, line);
+        sleep(lasts).await;
+        network.set_links(a, b, &self.layout.network.between);
+    }
+
+    /// Lets it happen and heal. Whether it could.
+    async fn happen(&self, fault: &Fault) -> bool {
+        let (machines, network) = (self.grid.machines(), self.grid.network());
+        match fault {
+            Fault::Kill(node) => self.kill(node),
+            Fault::KillRole(role) => self.holder(role).is_some_and(|node| self.kill(&node)),
+            Fault::KillAgain(node, after) => {
+                if !self.kill(node) {
+                    return false;
+                }
+                let until = Instant::now() + BACK_WITHIN;
+                while !machines.is_going(node) && Instant::now() < until {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                sleep(*after).await;
+                self.kill(node)
+            }
+            Fault::Off(nodes, lasts) => {
+                if !self.may_lose(nodes) {
+                    return false;
+                }
+                let off: Vec<_> = nodes.iter().filter(|node| machines.switch_off(node)).collect();
+                sleep(*lasts).await;
+                for node in &off {
+                    machines.switch_on(node);
+                }
+                !off.is_empty()
+            }
+            Fault::Cut(a, b, lasts) => {
+                network.partition(a, b, true);
+                sleep(*lasts).await;
+                network.partition(a, b, false);
+                true
+            }
+            Fault::Swizzle(cuts) => {
+                let began = Instant::now();
+                let mut steps: Vec<_> = cuts
+                    .iter()
+                    .flat_map(|cut| [(cut.from, cut, true), (cut.until, cut, false)])
+                    .collect();
+                steps.sort_by_key(|(at, ..)| *at);
+                for (at, cut, is_cut) in steps {
+                    sleep_until(began + at).await;
+                    network.partition(&cut.a, &cut.b, is_cut);
+                }
+                true
+            }
+            Fault::OneWay(from, to, lasts) => {
+                let line = &self.layout.network.between;
+                network.set_link(from, to, line.clone().up(false));
+                sleep(*lasts).await;
+                network.set_link(from, to, line.clone());
+                true
+            }
+            Fault::Line(a, b, line, lasts) => {
+                self.line(a, b, line, *lasts).await;
+                true
+            }
+            Fault::Reorder(a, b, line, lasts) => {
+                let before = network.oddities().overtaking;
+                self.line(a, b, line, *lasts).await;
+                network.oddities().overtaking > before
+            }
+            Fault::Repeat(a, b, share, late, lasts) => {
+                let before = network.oddities().repeated;
+                let kinds = SAID_AGAIN.to_vec();
+                let repeat = Repeat { share: *share, late: *late, kinds };
+                for (from, to) in [(a, b), (b, a)] {
+                    network.repeat(from, to, Some(repeat.clone()));
+                }
+                sleep(*lasts).await;
+                for (from, to) in [(a, b), (b, a)] {
+                    network.repeat(from, to, None);
+                }
+                network.oddities().repeated > before
+            }
+            Fault::Slow(node, share, lasts) => {
+                let place = self.layout.clusters.iter().find(|place| in_cluster(node, &place.name));
+                let Some(speed) = place.map(|place| place.machine.speed) else { return false };
+                machines.set_speed(node, speed * share);
+                sleep(*lasts).await;
+                machines.set_speed(node, speed)
+            }
+            Fault::Stop(nodes, lasts) => self.stand(nodes, *lasts).await,
+            Fault::StopRole(role, lasts) => match self.holder(role) {
+                Some(node) => self.stand(&[node], *lasts).await,
+                None => false,
+            },
+            Fault::Drain(nodes, lasts) => {
+                self.drain(nodes).await;
+                sleep(*lasts).await;
+                self.undrain(nodes).await
+            }
+            Fault::Flap(nodes, pauses) => {
+                let mut done = true;
+                for (at, pause) in pauses.iter().enumerate() {
+                    match at % 2 {
+                        0 => self.drain(nodes).await,
+                        _ => done &= self.undrain(nodes).await,
+                    }
+                    sleep(*pause).await;
+                }
+                self.undrain(nodes).await && done
+            }
+        }
+    }
+}
+
+fn in_cluster(node: &NodeId, cluster: &ClusterId) -> bool {
+    let rest = node.as_str().strip_prefix(cluster.as_str());
+    rest.is_some_and(|rest| rest.starts_with('-'))
+}
