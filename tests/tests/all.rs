@@ -1,6 +1,7 @@
 //! What crosses crates, in one binary.
 
 mod faults;
+mod histories;
 mod simulated;
 mod tidy;
 mod virtual_time;
