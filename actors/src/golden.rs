@@ -7,7 +7,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use springtide_runtime::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::{
-    BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
+    Amount, BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId,
+    Statistics,
 };
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
@@ -413,6 +414,9 @@ fn a_second_of_statistics_fits_a_thin_link() {
     for scope in [&mut steals.local, &mut steals.wide] {
         (scope.requests, scope.hits, scope.empty) = (big, big, big);
     }
+    let work = &mut statistics.counters.work;
+    (work.tasks, work.root_us) = (big, big);
+    (work.units, work.squares) = (Amount::new(1.2e12), Amount::new(3.4e18));
     let (bytes, times) = (&mut statistics.counters.bytes, &mut statistics.times);
     (bytes.local, bytes.wide, times.working_ns, times.idle_ns) = (big, big, big, big);
     (times.wait_local_ns, times.wait_wide_ns) = (big, big);

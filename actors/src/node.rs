@@ -55,6 +55,8 @@ pub struct NodeOptions {
     pub worker: WorkerConfig,
     /// Its machine.
     pub hardware: Hardware,
+    /// Its process, as the system calls it; for people.
+    pub pid: u32,
     /// How long [`End::Leave`] may take; nothing: it is [`End::Now`].
     pub leave_within: Duration,
     /// The users' own actors.
@@ -116,7 +118,7 @@ impl Node {
             incarnation: endpoint.net.me().incarnation,
             threads: options.worker.threads,
             fingerprint,
-            pid: std::process::id(),
+            pid: options.pid,
             hardware: options.hardware.clone(),
         };
         tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");

@@ -69,7 +69,43 @@ pub enum GridError {
     Submit(#[from] SubmitError),
     /// It did not end in time.
     #[error("the job had not ended after {0:?} of virtual time; its last words:\n{1}")]
-    Endless(Duration, String),
+    Endless(Duration, Told),
+    /// It cannot end: no node is left that it could have.
+    #[error(
+        "no node is left: {}, and nothing that is still to happen brings one back; the job waits for nodes for ever. Let an \
+         event end (`lasts`), or another free nodes. What happened last:\n{last}",
+        .held.as_ref().map_or("all are off".to_owned(), |held| format!("{held} are wanted for something else, the others off"))
+    )]
+    NoNode {
+        /// Nodes that run and are claimed, in a few words.
+        held: Option<String>,
+        /// What happened to the grid.
+        last: Told,
+    },
+    /// It cannot end: all that knew of it is gone.
+    #[error(
+        "the job is lost: the machines of its coordinator and of all who could have said so went off at once, and nothing \
+         that is still to happen changes that. Let one of its nodes be spared. What happened last:\n{last}"
+    )]
+    NoCoordinator {
+        /// What happened to the grid.
+        last: Told,
+    },
+}
+
+/// What happened, by the job's seconds. Shown are the last ten.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told(pub Vec<(Duration, String)>);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hidden = self.0.len().saturating_sub(10);
+        for (i, (at, what)) in self.0[hidden..].iter().enumerate() {
+            let end = if i == 0 { "" } else { "\n" };
+            write!(f, "{end}{:9.3} s  {what}", at.as_secs_f64())?;
+        }
+        Ok(())
+    }
 }
 
 /// How a job ended.
@@ -131,7 +167,9 @@ impl Grid {
         let network = MemoryNet::with(layout.seed, layout.network.clone());
         let me =
             Peer { node: HEAD.into(), incarnation: Incarnation(1), cluster: HEAD_CLUSTER.into() };
-        let net = network.join(me).unwrap_or_else(|error| unreachable!("the first node: {error}"));
+        let net = network
+            .join_as(me, "head")
+            .unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
         let (links, news) = Client::publish(&endpoint);
         let mut head = Head::start(endpoint, Store::in_memory());
@@ -283,12 +321,7 @@ impl Run<'_> {
                 said: self.said,
                 records: self.records,
             }),
-            _ => {
-                let last = self.said.iter().rev().take(10).rev();
-                let last: Vec<String> =
-                    last.map(|(at, text)| format!("{:9.3} s  {text}", at.as_secs_f64())).collect();
-                Err(GridError::Endless(limit, last.join("\n")))
-            }
+            _ => Err(GridError::Endless(limit, Told(self.said))),
         }
     }
 }

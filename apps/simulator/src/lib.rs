@@ -6,14 +6,19 @@
 //! one thread ([`machines`]); a processor is a number ([`springtide_runtime::work::Pace`]).
 
 pub mod apps;
+mod dead_end;
 pub mod faults;
 pub mod figure;
+pub mod forecast;
 pub mod grid;
 pub mod machines;
 pub mod paper;
 mod process;
+pub mod recorded;
 pub mod scenario;
 pub mod shipped;
+#[cfg(test)]
+mod tests_wire;
 
 /// Does this for each, as many at a time as there are cores, and gives the answers in their order. Each is a world of its own.
 pub(crate) fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {

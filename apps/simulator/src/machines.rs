@@ -280,6 +280,8 @@ impl Machines {
                 threads: machine.threads,
                 mhz: (1000.0 * machine.speed) as u32,
             },
+            // Not the simulator's own: that is another in the next run, and not always as long.
+            pid: 1,
             leave_within: self.0.leave_within,
             actors: None,
         };

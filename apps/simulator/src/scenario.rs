@@ -17,13 +17,14 @@ use springtide_runtime::config::{
 };
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::{LinkProfile, MemoryConfig};
+use springtide_runtime::net::{LinkPolicy, LinkProfile, MemoryConfig, Wire};
 use springtide_runtime::work::Registry;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::apps::{Model, Shape, Then};
-use crate::grid::{Grid, GridError, Layout, Place, simulate};
+use crate::dead_end::{DeadEnd, Now, Outlook, ToCome};
+use crate::grid::{Grid, GridError, Layout, Place, Told, simulate};
 use crate::machines::{EPOCH_US, Machine};
 
 /// How a scenario is played.
@@ -157,7 +158,10 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
     let place = |place: &PlaceSection| Place {
         name: id(&place.name),
         nodes: place.nodes.get(),
-        machine: Machine { threads: config.job.threads.get(), speed: place.speed },
+        machine: Machine {
+            threads: place.threads.unwrap_or(config.job.threads).get(),
+            speed: place.speed,
+        },
     };
     let wide = &config.wide;
     let between = line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth);
@@ -168,6 +172,21 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
         leave_within: Duration::from_secs(600),
         stoppable: false,
     }
+}
+
+/// Endpoints that expect of links between clusters what the file says of them, where they are told nothing else.
+fn expecting(mut wire: Wire, config: &ScenarioConfig) -> Wire {
+    if let Wire::Quic(net) = &mut wire
+        && net.link == LinkPolicy::default()
+    {
+        let uplinks = config.cluster.iter().map(|place| place.uplink);
+        let rates = uplinks.chain([config.wide.bandwidth]).flatten();
+        let least = rates.map(Rate::bytes_per_second).reduce(f64::min);
+        let rtt_ms = config.wide.rtt.get().as_secs_f64() * 1e3;
+        let bandwidth = least.unwrap_or(net.link.bandwidth);
+        net.link = LinkPolicy { rtt_ms, bandwidth, ..net.link };
+    }
+    wire
 }
 
 /// How its job is run.
@@ -184,16 +203,45 @@ pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
 /// # Errors
 /// The job cannot be run, or does not end in time.
 pub fn play(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
-    simulate(|| run(config, how))
+    play_over(config, how, Wire::Frames)
 }
 
-async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
+/// The same with a choice of what its network carries: real QUIC endpoints take several times as long to simulate.
+///
+/// # Errors
+/// As of [`play`].
+pub fn play_over(config: &ScenarioConfig, how: &Play, wire: Wire) -> Result<Played, GridError> {
+    play_job(config, model(&config.app), how, wire)
+}
+
+/// The same with this job in place of the file's.
+///
+/// # Errors
+/// As of [`play`].
+pub fn play_job(
+    config: &ScenarioConfig,
+    job: Model,
+    how: &Play,
+    wire: Wire,
+) -> Result<Played, GridError> {
+    simulate(|| run(config, job, how, wire))
+}
+
+async fn run(
+    config: &ScenarioConfig,
+    model: Model,
+    how: &Play,
+    wire: Wire,
+) -> Result<Played, GridError> {
     let mut registry = Registry::new();
     registry.job::<Model>();
-    let grid = Grid::start(&layout(config, how.seed), registry).await;
-    let stage = Rc::new(Stage { grid, config: config.clone(), claims: RefCell::default() });
+    let mut layout = layout(config, how.seed);
+    layout.network.wire = expecting(wire, config);
+    let grid = Grid::start(&layout, registry).await;
+    let outlook = Outlook::new(config.event.len());
+    let (config_here, claims) = (config.clone(), RefCell::default());
+    let stage = Rc::new(Stage { grid, config: config_here, claims, outlook });
     stage.prepare().await;
-    let model = model(&config.app);
     let answer = model.answer();
     let start = config.cluster.iter().filter(|place| place.start.get() > 0);
     let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
@@ -206,12 +254,13 @@ async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
     let scripts: Vec<_> = config
         .event
         .iter()
-        .map(|event| {
+        .enumerate()
+        .map(|(number, event)| {
             let (stage, event) = (stage.clone(), event.clone());
             let (iterations, tell) = (iterations.clone(), tell.clone());
             actix_rt::spawn(async move {
                 stage
-                    .follow(&event, job, began, iterations, |what| {
+                    .follow((number, &event), job, began, iterations, |what| {
                         // The play may be over.
                         let _ = tell.send((began.elapsed(), what));
                     })
@@ -220,13 +269,31 @@ async fn run(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
         })
         .collect();
     let limit = config.job.limit.get();
-    let ended = run.watched(told).ended(limit).await;
+    let machines = stage.grid.machines();
+    let now = || Now {
+        running: machines.running(),
+        is_led: !machines.hosting(&coordinator_name(job)).is_empty(),
+    };
+    let ended = tokio::select! {
+        biased;
+        ended = run.watched(told).ended(limit) => Ok(ended),
+        end = stage.outlook.dead_end(now), if !config.event.is_empty() => Err(end),
+    };
     scripts.iter().for_each(actix_rt::task::JoinHandle::abort);
-    let ended = ended?;
     let mut events = Vec::new();
     while let Ok(event) = happened.try_recv() {
         events.push(event);
     }
+    let ended = match ended {
+        Ok(ended) => ended?,
+        Err(DeadEnd::NoNode(held)) => {
+            let held = (!held.is_empty()).then(|| listed(&held));
+            return Err(GridError::NoNode { held, last: Told(events) });
+        }
+        Err(DeadEnd::NoCoordinator) => {
+            return Err(GridError::NoCoordinator { last: Told(events) });
+        }
+    };
     let start_s = stage.grid.machines().seconds_until(began);
     let claims = stage.claims.take().into_iter();
     let claims = claims.map(|(at, nodes)| (at.saturating_duration_since(began), nodes)).collect();
@@ -277,6 +344,7 @@ struct Stage {
     config: ScenarioConfig,
     /// Nodes that were claimed or given back, and when on the clock.
     claims: RefCell<Vec<(Instant, Vec<NodeId>)>>,
+    outlook: Outlook,
 }
 
 impl Stage {
@@ -320,22 +388,29 @@ impl Stage {
         self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
         let deadline_ms = deadline.map(|limit| limit.as_millis() as u64);
         let reason = "they are wanted for something else".to_owned();
-        let drain = Drain { nodes, reason, deadline_ms, life: None };
+        let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, life: None };
         let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
-        if let Ok(Err(error)) = self.scheduler().send(drain).deadline(within).await {
-            tracing::warn!("nodes that are claimed are not given back: {error}");
+        match self.scheduler().send(drain).deadline(within).await {
+            Ok(Ok(_)) => self.outlook.claim(&nodes),
+            Ok(Err(error)) => {
+                tracing::warn!("nodes that are claimed are not given back: {error}");
+            }
+            Err(_) => {}
         }
     }
 
     /// Lets an event happen whenever it is time.
     async fn follow(
         &self,
-        event: &EventSection,
+        (number, event): (usize, &EventSection),
         job: JobId,
         began: Instant,
         mut iterations: watch::Receiver<u64>,
         tell: impl Fn(String),
     ) {
+        if event.at.is_none() {
+            self.outlook.set(number, ToCome::ByIteration);
+        }
         match (event.at, event.iteration) {
             (Some(at), _) => sleep_until(began + at.get()).await,
             (None, Some(iteration)) => {
@@ -346,6 +421,13 @@ impl Stage {
             }
             (None, None) => {}
         }
+        self.outlook.set(number, ToCome::ByTime);
+        self.go_through(event, job, tell).await;
+        self.outlook.set(number, ToCome::Nothing);
+    }
+
+    /// Lets an event happen, end, and come again.
+    async fn go_through(&self, event: &EventSection, job: JobId, tell: impl Fn(String)) {
         loop {
             let Some(undo) = self.happen(event, job, &tell).await else { return };
             let Some(lasts) = event.lasts else { return };
@@ -499,6 +581,7 @@ impl Stage {
             Undo::Claim(nodes) => {
                 tell(format!("{}: free", listed(&nodes)));
                 self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
+                self.outlook.free(&nodes);
                 // None of them was held: nothing to give back.
                 let _ = self.scheduler().send(Undrain { nodes }).await;
             }

@@ -30,6 +30,7 @@ mod sim;
 mod solo;
 mod talk;
 mod up;
+mod whatif;
 mod why;
 mod wrap;
 

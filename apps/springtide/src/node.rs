@@ -73,6 +73,7 @@ pub async fn run(
         site: site_name(&ClusterId::from(cluster.as_str())),
         worker: WorkerConfig::real(config.work.threads.get()),
         hardware: Hardware::of_this_machine(),
+        pid: std::process::id(),
         leave_within: config.work.leave_within.get(),
         actors,
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use springtide_actors::job::JobReport;
-use springtide_runtime::meter::{Histogram, Histograms, StealCounts, ThreadState};
+use springtide_runtime::meter::{Histogram, Histograms, Statistics, StealCounts, ThreadState};
 use springtide_runtime::work::Outcome;
 use springtide_runtime::work::solo::SoloReport;
 
@@ -62,6 +62,9 @@ impl Ended {
             .iter()
             .map(|(name, cluster)| json!({ "name": name, "workers": cluster.workers }))
             .collect();
+        let work = self.report.clusters.iter();
+        let work: Map<String, Value> =
+            work.map(|(name, part)| (name.to_string(), work_of(&part.statistics))).collect();
         let time: Map<String, Value> = ThreadState::ALL
             .iter()
             .map(|&state| (state.name().to_owned(), json!(total.times.seconds(state))))
@@ -91,11 +94,16 @@ impl Ended {
                 "reclaimed": counters.tasks.reclaimed,
             },
             "time": time,
+            "work": work,
             "steals": {
                 "local": steals(&counters.steals.local, &latencies.steal_local),
                 "wide": steals(&counters.steals.wide, &latencies.steal_wide),
             },
-            "bytes": { "local": counters.bytes.local, "wide": counters.bytes.wide },
+            "bytes": {
+                "local": counters.bytes.local,
+                "wide": counters.bytes.wide,
+                "results": counters.results.bytes,
+            },
             "join_delay": {
                 "count": latencies.join_delay.count(),
                 "p50_us": latencies.join_delay.p50_us(),
@@ -206,6 +214,18 @@ impl Ended {
         }
         out
     }
+}
+
+/// What was computed, as a prediction of the job's run elsewhere needs it.
+fn work_of(statistics: &Statistics) -> Value {
+    let work = &statistics.counters.work;
+    json!({
+        "working_s": statistics.times.seconds(ThreadState::Working),
+        "root_s": work.root_us as f64 * 1e-6,
+        "tasks": work.tasks,
+        "units": work.units.get(),
+        "squares": work.squares.get(),
+    })
 }
 
 /// A checksum as it is shown everywhere.
@@ -368,6 +388,7 @@ mod tests {
             "clusters",
             "tasks",
             "time",
+            "work",
             "steals",
             "bytes",
             "join_delay",
@@ -391,6 +412,8 @@ mod tests {
             json!([{ "name": "ams", "workers": 2 }, { "name": "del", "workers": 2 }])
         );
         assert_eq!(object["time"]["work"], 9.0);
+        let names = set(&["working_s", "root_s", "tasks", "units", "squares"]);
+        assert_eq!(keys(&object["work"]["ams"]), names);
         assert_eq!(object["steals"]["wide"]["hits"], 3);
         assert_eq!(object["steals"]["local"]["p50_us"], Value::Null);
         assert!(object["steals"]["wide"]["p50_us"].as_u64().unwrap() >= 39);

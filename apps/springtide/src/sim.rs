@@ -9,31 +9,40 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_actors::policy::Mode;
-use springtide_runtime::config::{self, ScenarioConfig, Sources, load};
-use springtide_runtime::event::{SCHEMA, write_atomic};
+use springtide_runtime::config::{self, LinksConfig, ScenarioConfig, Sources, load};
+use springtide_runtime::event::write_atomic;
+use springtide_runtime::net::Wire;
+use springtide_runtime::work::Job;
+use springtide_simulator::GridError;
+use springtide_simulator::apps::Model;
 use springtide_simulator::faults::{self, History};
 use springtide_simulator::figure;
 use springtide_simulator::paper::{self, Row};
-use springtide_simulator::scenario::{Play, Played, params, play};
+use springtide_simulator::scenario::{Play, Played, params, play_over};
 use springtide_simulator::shipped::{self, Shipped};
 
 use crate::args::{time, words};
 use crate::exit::{Exit, Failed};
 use crate::grid::cannot;
 use crate::outdir::{OutDir, manifest};
+use crate::report::Ended;
 use crate::run::print;
+use crate::whatif::{self, How, WhatIfArgs};
 
 /// Largest log of a simulated run, in bytes.
 const LOG_MAX: u64 = 1 << 30;
 
+/// What `sim show` calls a file of links.
+const LINKS: &str = "links";
+
 /// `sim ...`
 #[derive(Subcommand, Clone, Debug)]
 pub enum SimCommand {
-    /// Play a scenario: a grid, a job and what happens to them
+    /// Play a scenario: a grid, a job and what happens to them. Or predict a recorded run on another grid (--recorded)
     Run {
         /// Its file, or the name of one that comes with this program (`sim list`)
-        #[arg(value_name = "SCENARIO", value_hint = ValueHint::FilePath)]
-        scenario: PathBuf,
+        #[arg(value_name = "SCENARIO", value_hint = ValueHint::FilePath, required_unless_present = "recorded")]
+        scenario: Option<PathBuf>,
         /// How far the job's set of nodes is adapted: static, monitor or adaptive [default: the file's]
         #[arg(long, value_name = "HOW", value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
               hide_possible_values = true)]
@@ -44,12 +53,17 @@ pub enum SimCommand {
         /// How often the set of nodes is thought over [default: the file's]
         #[arg(long, value_name = "TIME", value_parser = time)]
         period: Option<Duration>,
+        /// Carry the traffic over real QUIC endpoints on simulated sockets: slower, to check the faster form against
+        #[arg(long)]
+        quic: bool,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
         /// Directory for what the run leaves, for `why` and `replay`
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
+        #[command(flatten)]
+        what_if: Box<WhatIfArgs>,
     },
     /// Play the paper's scenarios: static, monitored, adaptive with its period and with ours, and beside the best fixed set of nodes
     Paper {
@@ -88,7 +102,7 @@ pub enum SimCommand {
     List,
     /// Print a scenario's file: one that comes with this program, or an example with every key
     Show {
-        /// Its name
+        /// Its name; `links` for an example of a file of links (`sim run --links`)
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
@@ -100,28 +114,14 @@ pub enum SimCommand {
 /// As told.
 pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
     match command {
-        SimCommand::Run { scenario, mode, seed, period, json, out } => {
-            let (config, text) = read(&scenario)?;
-            let mode = mode.map_or_else(|| config.adaptation.mode.into(), Mode::from);
-            let how = Play { mode, period, seed };
-            check(&config, &how)?;
-            let started = std::time::Instant::now();
-            let played = play(&config, &how).map_err(|error| Failed::new(Exit::Timeout, error))?;
-            if let Some(dir) = &out {
-                keep(dir, &config, &text, &played, seed, version)?;
-            }
-            let result = result(&config, &how, &played);
-            match json {
-                true => print(&format!("{result}\n"))?,
-                false => print(&told(&config, &how, &played, started.elapsed()))?,
-            }
-            match &played.ended.outcome {
-                Ok(outcome) if outcome.checksum == played.answer => Ok(()),
-                Ok(outcome) => Err(Failed::failure(format!(
-                    "the answer is {:016x}, not {:016x}: this is a bug, please report it with the scenario and --seed {seed}",
-                    outcome.checksum, played.answer
-                ))),
-                Err(error) => Err(Failed::failure(error)),
+        SimCommand::Run { scenario, mode, seed, period, quic, json, out, what_if } => {
+            let wire = if quic { Wire::quic() } else { Wire::Frames };
+            let mode = mode.map(Mode::from);
+            match scenario {
+                Some(scenario) => {
+                    run(&scenario, (mode, seed, period), wire, json, out.as_deref(), version)
+                }
+                None => whatif::what_if(&what_if, How { mode, seed, wire, json }),
             }
         }
         SimCommand::Paper { only, period, seeds, json, out } => {
@@ -137,7 +137,48 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
             print(&shipped::all().map(line).collect::<Result<String, _>>()?)
         }
         SimCommand::Show { name: None } => print(&ScenarioConfig::template()),
+        SimCommand::Show { name: Some(name) } if name == LINKS => print(&LinksConfig::template()),
         SimCommand::Show { name: Some(name) } => print(find(&name)?.text),
+    }
+}
+
+fn run(
+    scenario: &Path,
+    (mode, seed, period): (Option<Mode>, u64, Option<Duration>),
+    wire: Wire,
+    json: bool,
+    out: Option<&Path>,
+    version: &str,
+) -> Result<(), Failed> {
+    let (config, text) = read(scenario)?;
+    let mode = mode.unwrap_or_else(|| config.adaptation.mode.into());
+    let how = Play { mode, period, seed };
+    check(&config, &how)?;
+    let started = std::time::Instant::now();
+    let played =
+        play_over(&config, &how, wire).map_err(|error| Failed::new(exit_of(&error), error))?;
+    if let Some(dir) = out {
+        keep(dir, &config, &text, &played, seed, version)?;
+    }
+    let result = result(&config, &how, &played);
+    match json {
+        true => print(&format!("{result}\n"))?,
+        false => print(&told(&config, &how, &played, started.elapsed()))?,
+    }
+    match &played.ended.outcome {
+        Ok(outcome) if outcome.checksum == played.answer => Ok(()),
+        Ok(outcome) => Err(Failed::failure(format!(
+            "the answer is {:016x}, not {:016x}: this is a bug, please report it with the scenario and --seed {seed}",
+            outcome.checksum, played.answer
+        ))),
+        Err(error) => Err(Failed::failure(error)),
+    }
+}
+
+fn exit_of(error: &GridError) -> Exit {
+    match error {
+        GridError::NoNode { .. } | GridError::NoCoordinator { .. } => Exit::NotPlaced,
+        _ => Exit::Timeout,
     }
 }
 
@@ -293,7 +334,7 @@ fn check(config: &ScenarioConfig, how: &Play) -> Result<(), Failed> {
     crate::netconf::check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
 }
 
-fn keep(
+pub(crate) fn keep(
     dir: &Path,
     config: &ScenarioConfig,
     text: &str,
@@ -304,16 +345,13 @@ fn keep(
     let manifest = manifest(&format!("sim-{}", config.name), version, Some(seed));
     let mut out = OutDir::create(dir, &manifest, text, LOG_MAX)?;
     out.records(&played.records)?;
-    let checksum = played.ended.outcome.as_ref().ok().map(|outcome| outcome.checksum);
-    out.finish(&serde_json::json!({
-        "schema": SCHEMA,
-        "checksum": checksum.map(|sum| format!("{sum:016x}")),
-        "wall_s": played.wall.as_secs_f64(),
-        "iterations": played.iterations,
-    }))
+    let outcome = played.ended.outcome.clone().map_err(|error| error.to_string());
+    let report = played.ended.report.clone();
+    out.finish(&Ended { job: Model::NAME.to_owned(), outcome, report }.json())
 }
 
-fn word(mode: Mode) -> &'static str {
+/// A mode as it is called on the command line.
+pub(crate) fn word(mode: Mode) -> &'static str {
     match mode {
         Mode::Static => "static",
         Mode::Monitor => "monitor",

@@ -4,6 +4,7 @@
 //! values are used for: no network, no actors.
 
 mod grid;
+mod links;
 mod node;
 mod problem;
 mod scenario;
@@ -27,6 +28,7 @@ pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection,
     LogSection, NetSection, RunSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
+pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};
 pub use scenario::{

@@ -100,6 +100,8 @@ section! {
         later: Whole<0, 100_000> = Is("0");
         /// Seconds of work that one of its threads does in a second.
         speed: f64 = Is("1.0");
+        /// Threads of each of its nodes; those of [job] where not given.
+        threads: Option<Whole<1, 4096>> = Absent("4");
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
         /// Bandwidth of its uplink, in each direction; no limit where not given.
@@ -192,6 +194,26 @@ fn keys_of(what: Happening) -> (&'static [&'static str], &'static [&'static str]
 }
 
 impl EventSection {
+    /// One that does this, with nothing else said of it.
+    pub fn of(what: Happening) -> Self {
+        Self {
+            what,
+            at: None,
+            iteration: None,
+            lasts: None,
+            every: None,
+            cluster: None,
+            nodes: None,
+            role: None,
+            between: None,
+            share: None,
+            bandwidth: None,
+            rtt: None,
+            loss: None,
+            deadline: None,
+        }
+    }
+
     fn given(&self) -> Vec<&'static str> {
         let Self { cluster, nodes, role, between, share, bandwidth, rtt, loss, deadline, .. } =
             self;
@@ -300,13 +322,35 @@ fn known(name: &Name, path: &str, names: &BTreeMap<&str, usize>, checker: &mut C
     }
 }
 
-fn check_share(share: Option<f64>, path: &str, checker: &mut Checker<'_>) {
+/// What holds for links whatever clusters there are.
+pub(super) fn check_lines(lines: &[LineSection], checker: &mut Checker<'_>) {
+    let mut pairs = BTreeMap::new();
+    for (i, line) in lines.iter().enumerate() {
+        let path = |key: &str| format!("link[{i}].{key}");
+        let Pair(a, b) = &line.between;
+        if a == b {
+            let reason = format!("a link must be between two clusters, found \"{a}\" twice");
+            checker.tell(&path("between"), reason);
+        }
+        if let Some(first) = pairs.insert((a.min(b), a.max(b)), i) {
+            let first = checker.place(&format!("link[{first}].between"));
+            let reason = format!(
+                "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
+            );
+            checker.tell(&path("between"), reason);
+        }
+        check_share(Some(line.loss), &path("loss"), checker);
+        check_delay(Some(line.rtt), &path("rtt"), checker);
+    }
+}
+
+pub(super) fn check_share(share: Option<f64>, path: &str, checker: &mut Checker<'_>) {
     if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
         checker.tell(path, format!("must lie within 0 and 1, found {share}"));
     }
 }
 
-fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'_>) {
+pub(super) fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'_>) {
     if let Some(rtt) = rtt.filter(|rtt| rtt.get() > DELAY_MAX) {
         checker.tell(path, format!("must be at most \"10s\", found \"{rtt}\""));
     }
@@ -353,25 +397,12 @@ impl Config for ScenarioConfig {
             );
             checker.tell("adaptation.min_nodes", reason);
         }
-        let mut pairs = BTreeMap::new();
+        check_lines(&self.link, checker);
         for (i, line) in self.link.iter().enumerate() {
-            let path = |key: &str| format!("link[{i}].{key}");
             let Pair(a, b) = &line.between;
-            if a == b {
-                let reason = format!("a link must be between two clusters, found \"{a}\" twice");
-                checker.tell(&path("between"), reason);
+            for name in [a, b] {
+                known(name, &format!("link[{i}].between"), &names, checker);
             }
-            if let Some(first) = pairs.insert((a.min(b), a.max(b)), i) {
-                let first = checker.place(&format!("link[{first}].between"));
-                let reason = format!(
-                    "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
-                );
-                checker.tell(&path("between"), reason);
-            }
-            known(a, &path("between"), &names, checker);
-            known(b, &path("between"), &names, checker);
-            check_share(Some(line.loss), &path("loss"), checker);
-            check_delay(Some(line.rtt), &path("rtt"), checker);
         }
         check_share(Some(self.wide.loss), "wide.loss", checker);
         check_delay(Some(self.wide.rtt), "wide.rtt", checker);

@@ -230,6 +230,13 @@ impl Time {
     }
 }
 
+impl From<Duration> for Time {
+    /// Of centuries the first five.
+    fn from(time: Duration) -> Self {
+        Self(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 impl FromStr for Time {
     type Err = String;
 

@@ -30,6 +30,46 @@ impl Countable for u64 {
     }
 }
 
+/// A sum with fractions. Never negative, and always finite.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Amount(f64);
+
+impl Amount {
+    /// A sum so far; what is negative or no number counts as nothing, and what has no end as the largest number.
+    pub fn new(sum: f64) -> Self {
+        Self(sum.clamp(0.0, f64::MAX).max(0.0) + 0.0) // never -0
+    }
+
+    /// The number.
+    pub fn get(self) -> f64 {
+        Self::new(self.0).0
+    }
+}
+
+impl PartialEq for Amount {
+    fn eq(&self, other: &Self) -> bool {
+        self.get().to_bits() == other.get().to_bits()
+    }
+}
+
+impl Eq for Amount {}
+
+impl Countable for Amount {
+    fn add(&mut self, other: &Self) {
+        *self = Self::new(self.get() + other.get());
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self::new(self.get() - earlier.get())
+    }
+
+    #[cfg(test)]
+    fn fill(&mut self, next: &mut dyn FnMut() -> u64) {
+        *self = Self::new(next() as f64);
+    }
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
@@ -73,6 +113,8 @@ counters! {
         bytes: ScopedBytes,
         /// Results of stolen tasks.
         results: ResultCounts,
+        /// What was computed, for whoever wants to know how the job would do elsewhere.
+        work: WorkCounts,
         /// Links refused: certificate, protocol, grid or registry did not fit.
         links_refused: u64,
         /// Frames refused by the decode gate.
@@ -131,6 +173,19 @@ counters! {
         wide: u64,
     }
 
+    /// Work, as the job declares it.
+    WorkCounts {
+        /// Tasks that ended and had declared a cost.
+        tasks: u64,
+        /// Their costs.
+        units: Amount,
+        /// The squares of their costs: how much they differ. (Its name is short on the wire, where every byte of a report counts.)
+        #[serde(rename = "sq")]
+        squares: Amount,
+        /// Microseconds that the job's root ran its own code, between its children.
+        root_us: u64,
+    }
+
     /// Counts of results.
     ResultCounts {
         /// Bytes of results received.
@@ -182,6 +237,18 @@ mod tests {
             |counters: &Counters| serde_json::to_string(counters).unwrap().matches(':').count();
         assert!(of(&sum) == of(&a), "a field was left out of the sum");
         assert_eq!(serde_json::to_string(&Counters::default()).unwrap(), "{}");
+    }
+
+    #[test]
+    fn what_is_no_number_adds_nothing() {
+        let mut sum = Amount::new(2.5);
+        for odd in [f64::NAN, -1.0, f64::NEG_INFINITY] {
+            sum.add(&Amount::new(odd));
+        }
+        assert_eq!(sum, Amount::new(2.5));
+        assert_eq!(sum.since(&Amount::new(3.0)), Amount::default());
+        let odd: Amount = serde_json::from_str("-7.5").unwrap();
+        assert_eq!(odd.get(), 0.0);
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub use benchmark::{
     BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec, BenchmarkWork, EncodedTask, Offer,
     Planner, Sampler, SamplerSettings,
 };
-pub use counters::{Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts};
+pub use counters::{
+    Amount, Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts, WorkCounts,
+};
 pub use histogram::{BUCKETS, DeltaError, HIGHEST_US, Histogram, LatencySummary, SparseDelta};
 pub use link_estimate::{
     LinkEstimate, LinkEstimator, LinkReport, LinkSettings, LinkSummary, Weights,

@@ -18,7 +18,7 @@ use super::recover::{Identity, Place};
 use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
-use crate::meter::{SharedAccount, ThreadState, Times, UnitCounter};
+use crate::meter::{Amount, SharedAccount, ThreadState, Times, UnitCounter, WorkCounts};
 use crate::random::SplitMix;
 use crate::share::Shared as Objects;
 
@@ -512,6 +512,24 @@ impl Pool {
     /// Each thread's state.
     pub(crate) fn states(&self) -> impl Iterator<Item = ThreadState> {
         self.shared.threads.iter().map(|thread| thread.account.state())
+    }
+
+    /// What was computed so far, as the job declares it.
+    pub(crate) fn work(&self) -> WorkCounts {
+        let now = tokio::time::Instant::now();
+        let (mut work, mut units, mut squares) = (WorkCounts::default(), 0.0, 0.0);
+        for thread in &self.shared.threads {
+            let root = thread.root_clock.spent(now).as_micros();
+            work.root_us += u64::try_from(root).unwrap_or(u64::MAX);
+            if let Some(counter) = &thread.counts.units {
+                let (tasks, more, more_squares) = counter.moments();
+                work.tasks += tasks;
+                units += more;
+                squares += more_squares;
+            }
+        }
+        (work.units, work.squares) = (Amount::new(units), Amount::new(squares));
+        work
     }
 
     /// The threads' counters of work units; none where they are not counted.

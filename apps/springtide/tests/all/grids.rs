@@ -52,6 +52,55 @@ fn a_grid_gives_the_result_of_one_thread() {
     assert!(out.join("nodes/del-2.log").exists());
 }
 
+/// Leaves of the recursion that `fib` spreads, and the calls they make.
+fn leaves_of_fib(n: u64, grain: u64) -> (u64, f64) {
+    match n {
+        _ if n <= grain => (1, calls_of_fib(n)),
+        _ => {
+            let (a, b) = (leaves_of_fib(n - 1, grain), leaves_of_fib(n - 2, grain));
+            (a.0 + b.0, a.1 + b.1)
+        }
+    }
+}
+
+fn calls_of_fib(n: u64) -> f64 {
+    if n < 2 { 1.0 } else { 1.0 + calls_of_fib(n - 1) + calls_of_fib(n - 2) }
+}
+
+#[test]
+fn a_recorded_run_tells_its_work_and_is_predicted() {
+    let temp = tempfile::tempdir().unwrap();
+    let (out, grid) = (temp.path().join("out"), temp.path().join("grid.toml"));
+    let (out, grid) = (out.to_str().unwrap(), grid.to_str().unwrap());
+    let line = ["run", "fib", "--n", "32", "--grain", "20", "--clusters", "2x2", "--out", out];
+    let ended = run(&line);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let text = "[[cluster]]\nname = \"ams\"\nnodes = 2\n[[cluster]]\nname = \"bud\"\nnodes = 4\n";
+    std::fs::write(grid, text).unwrap();
+    let line = ["sim", "run", "--recorded", out, "--config", grid, "--without", "bud", "--json"];
+    let ended = run(&line);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let told = json(&ended.out);
+    let parts = told["recorded"]["clusters"].as_object().unwrap().values();
+    let sum = |key: &str| parts.clone().map(|part| part[key].as_f64().unwrap()).sum::<f64>();
+    let (leaves, calls) = leaves_of_fib(32, 20);
+    assert_eq!((sum("costed"), sum("units"), sum("workers")), (leaves as f64, calls, 4.0));
+    let model = &told["learned"]["model"];
+    assert_eq!((&model["rounds"], &model["leaves"]), (&1.into(), &leaves.into()));
+    let work_s = model["work_us"].as_f64().unwrap() * 1e-6;
+    assert!((work_s - (sum("working_s") - sum("root_s"))).abs() < 1e-5, "{told}");
+    let predicted = told["predictions"].as_array().unwrap();
+    assert_eq!(predicted.len(), 2);
+    for (one, most) in predicted.iter().zip([6.0, 2.0]) {
+        let runtime_s = one["runtime_s"].as_f64().unwrap();
+        // No faster than all of its nodes could, and no slower than one would, by far.
+        assert!((work_s / most / 4.0..work_s * 4.0 + 5.0).contains(&runtime_s), "{one}");
+    }
+    let bad = run(&["sim", "run", "--recorded", grid, "--config", grid]);
+    assert_eq!(bad.code, Some(2), "{}", bad.err);
+    assert!(bad.err.contains("holds no run"), "{}", bad.err);
+}
+
 #[test]
 fn signals_end_everything_in_order() {
     for (signal, code) in [("INT", 130), ("TERM", 143)] {

@@ -54,6 +54,9 @@ pub struct Mark {
 pub struct UnitCounter {
     /// Bits of an `f64`.
     units: AtomicU64,
+    /// The same of the squares.
+    squares: AtomicU64,
+    tasks: AtomicU64,
     refused: AtomicU64,
     /// How often somebody looked, and which look the thread answered last.
     looks: AtomicU32,
@@ -68,8 +71,13 @@ impl UnitCounter {
     pub fn add(&self, cost: f64) -> bool {
         if cost >= 0.0 && cost.is_finite() {
             // One writer: no update is lost, and plain stores suffice.
-            let units = f64::from_bits(self.units.load(Ordering::Relaxed)) + cost;
-            self.units.store(units.to_bits(), Ordering::Relaxed);
+            let add = |to: &AtomicU64, more: f64| {
+                let sum = f64::from_bits(to.load(Ordering::Relaxed)) + more;
+                to.store(sum.to_bits(), Ordering::Relaxed);
+            };
+            add(&self.units, cost);
+            add(&self.squares, cost * cost);
+            self.tasks.store(self.tasks.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         } else {
             let refused = self.refused.load(Ordering::Relaxed);
             self.refused.store(refused.saturating_add(1), Ordering::Relaxed);
@@ -95,6 +103,12 @@ impl UnitCounter {
     /// Units so far.
     pub fn units(&self) -> f64 {
         f64::from_bits(self.units.load(Ordering::Relaxed))
+    }
+
+    /// Tasks with a cost so far, the sum of their costs, and that of their squares.
+    pub fn moments(&self) -> (u64, f64, f64) {
+        let squares = f64::from_bits(self.squares.load(Ordering::Relaxed));
+        (self.tasks.load(Ordering::Relaxed), self.units(), squares)
     }
 
     /// Costs refused so far.

@@ -337,6 +337,7 @@ fn a_threads_counter_adds_costs_and_refuses_nonsense() {
         assert!(!counter.add(cost), "nobody has looked");
     }
     assert_eq!((counter.units(), counter.refused()), (3.5, 3));
+    assert_eq!(counter.moments(), (3, 3.5, 6.25));
     assert_eq!(counter.look(), None);
     assert!(counter.add(1.0));
     counter.note(SECOND);

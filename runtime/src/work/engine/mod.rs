@@ -663,6 +663,7 @@ impl Inner {
         counters.tasks.spawned = pool_counts.spawned;
         counters.tasks.executed = pool_counts.executed;
         counters.tasks.kept = pool_counts.kept;
+        counters.work = pool.work();
         counters.tasks.stolen_local += pool_counts.taken_here;
         for (node, bytes) in sent {
             if !state.thief.knows(&node) {

@@ -1,0 +1,108 @@
+//! The faster form of the simulator against the one with real QUIC endpoints: grids of which both must say the same.
+
+use springtide_runtime::config::{ScenarioConfig, Sources, load};
+use springtide_runtime::net::Wire;
+
+use crate::scenario::{Play, Played, play_over};
+
+const GRID: &str = r#"
+    name = "both"
+    [app]
+    iterations = 5
+    work = "40s"
+    leaves = 256
+    bodies = 10000
+    [job]
+    period = "2s"
+    [wide]
+    rtt = "20ms"
+    jitter = "1ms"
+    [[cluster]]
+    name = "a"
+    nodes = 3
+    start = 3
+    uplink = "2MB/s"
+    [[cluster]]
+    name = "b"
+    nodes = 3
+    start = 3
+    uplink = "2MB/s"
+    [adaptation]
+    mode = "static"
+"#;
+
+fn played(text: &str, seed: u64, wire: Wire) -> Played {
+    let config: ScenarioConfig = load(&Sources::of_text("test.toml", text)).expect("right").value;
+    let how = Play { mode: config.adaptation.mode.into(), period: None, seed };
+    let began = std::time::Instant::now();
+    let played = play_over(&config, &how, wire.clone()).expect("it ends");
+    let name = if wire == Wire::Frames { "frames" } else { "quic" };
+    println!(
+        "{name:6} {:8.3} s in {:.3} s",
+        played.wall.as_secs_f64(),
+        began.elapsed().as_secs_f64()
+    );
+    let outcome = played.ended.outcome.as_ref().expect("no failure");
+    assert_eq!(outcome.checksum, played.answer, "{name}");
+    played
+}
+
+/// The walls of both differ by at most this factor.
+fn alike(text: &str, factor: f64) -> [Played; 2] {
+    let both = [Wire::Frames, Wire::quic()].map(|wire| played(text, 1, wire));
+    let ratio = both[1].wall.as_secs_f64() / both[0].wall.as_secs_f64();
+    assert!((1.0 / factor..factor).contains(&ratio), "{ratio}");
+    both
+}
+
+#[test]
+fn a_job_ends_with_the_right_answer_in_about_the_same_time() {
+    alike(GRID, 1.1);
+}
+
+#[test]
+fn a_cut_link_a_killed_root_and_machines_that_go_off_are_survived_alike() {
+    let events = r#"
+        [[event]]
+        what = "cut"
+        at = "6s"
+        between = ["a", "b"]
+        lasts = "5s"
+        [[event]]
+        what = "kill"
+        at = "20s"
+        role = "root"
+        [[event]]
+        what = "crash"
+        at = "25s"
+        cluster = "b"
+        nodes = 1
+        lasts = "20s"
+    "#;
+    let both = alike(&format!("{GRID}{events}"), 1.25);
+    for played in &both {
+        let fewest = played.nodes.iter().map(|(_, nodes)| *nodes).min();
+        assert!(fewest < Some(6), "{:?}", played.nodes);
+    }
+}
+
+#[test]
+fn adaptation_decides_alike() {
+    let text = GRID.replace("mode = \"static\"", "mode = \"adaptive\"\nmin_nodes = 2");
+    let text = text.replace(
+        "name = \"b\"\n    nodes = 3\n    start = 3",
+        "name = \"b\"\n    nodes = 3\n    start = 0",
+    );
+    let [frames, quic] = alike(&text, 1.25);
+    let most = |played: &Played| played.nodes.iter().map(|(_, nodes)| *nodes).max();
+    assert_eq!(most(&frames), most(&quic), "{:?} {:?}", frames.nodes, quic.nodes);
+}
+
+#[test]
+fn one_seed_gives_one_history_over_real_endpoints() {
+    let events = "[[event]]\nwhat = \"kill\"\nat = \"5s\"\ncluster = \"b\"\nnodes = 1\n";
+    let text = format!("{GRID}{events}");
+    let [one, other] = [(); 2].map(|()| played(&text, 3, Wire::quic()));
+    assert_eq!((one.wall, one.digest), (other.wall, other.digest));
+    assert_ne!(played(&text, 4, Wire::quic()).digest, one.digest);
+}

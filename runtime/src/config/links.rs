@@ -1,0 +1,104 @@
+//! What the links of a grid are really like, as a file: what a prediction of a run needs beside the grid's own config.
+//!
+//! Knows the form, not what is made of it.
+
+use std::collections::BTreeMap;
+
+use super::grid::CONFIG_VERSION;
+use super::scenario::{LineSection, WideSection, check_delay, check_lines, check_share};
+use super::schema::{
+    Fallback::{Absent, Elements, Is, Required, Section},
+    section,
+};
+use super::units::{Name, Rate, Time, Whole};
+use super::{Checker, Config};
+
+section! {
+    /// Links and machines of a grid.
+    LinksConfig {
+        /// Version of this form of file.
+        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        /// What links between two clusters are like where none is given, here or in the grid's config.
+        wide: WideSection = Section;
+        /// A link between two clusters. One table each.
+        link: Vec<LineSection> = Elements(&[
+            &[("between", "[\"ams\", \"del\"]"), ("bandwidth", "\"10MB/s\"")],
+        ]);
+        /// What a cluster is like inside. One table each.
+        cluster: Vec<InsideSection> = Elements(&[&[("name", "\"ams\""), ("uplink", "\"100MB/s\"")]]);
+    }
+
+    /// A cluster.
+    InsideSection {
+        /// Its name.
+        name: Name = Required("\"ams\"");
+        /// How fast its threads are beside those of the recorded run; as recorded where not given, and 1 for a cluster that was
+        /// not in it.
+        speed: Option<f64> = Absent("1.0");
+        /// Delay between two of its nodes.
+        delay: Time = Is("\"50us\"");
+        /// Bandwidth of its uplink, in each direction; no limit where not given.
+        uplink: Option<Rate> = Absent("\"100MB/s\"");
+    }
+}
+
+impl LinksConfig {
+    /// A commented example with every key, which loads without error.
+    pub fn template() -> String {
+        super::template::<Self>(
+            "# The links of a Springtide grid. Every key is here with its default; what is commented out is not set by default.\n\
+             # Predict a run with it: springtide sim run --config GRID --links FILE --recorded DIR\n\n",
+        )
+    }
+}
+
+impl Config for LinksConfig {
+    const WHAT: &'static str = "links";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        check_lines(&self.link, checker);
+        check_share(Some(self.wide.loss), "wide.loss", checker);
+        check_delay(Some(self.wide.rtt), "wide.rtt", checker);
+        let mut names = BTreeMap::new();
+        for (i, cluster) in self.cluster.iter().enumerate() {
+            let path = |key: &str| format!("cluster[{i}].{key}");
+            let name = &cluster.name;
+            if let Some(first) = names.insert(name.as_str(), i) {
+                let first = checker.place(&format!("cluster[{first}].name"));
+                let reason =
+                    format!("there are two clusters named \"{name}\"; the other is {first}");
+                checker.tell(&path("name"), reason);
+            }
+            if let Some(speed) = cluster.speed.filter(|speed| *speed <= 0.0 || speed.is_nan()) {
+                checker.tell(&path("speed"), format!("must be above 0, found {speed}"));
+            }
+            check_delay(Some(cluster.delay), &path("delay"), checker);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Sources, load};
+    use super::*;
+
+    #[test]
+    fn the_template_loads_and_mistakes_are_told_with_their_places() {
+        let load = |text: &str| load::<LinksConfig>(&Sources::of_text("links.toml", text));
+        load(&LinksConfig::template()).expect("it is right");
+        let text = "[wide]\nloss = 2.0\n[[link]]\nbetween = [\"a\", \"a\"]\nrtt = \"11s\"\n\
+            [[cluster]]\nname = \"a\"\nspeed = 0.0\n[[cluster]]\nname = \"a\"\nspede = 1.0\n";
+        let told = load(text).expect_err("it is wrong").to_string();
+        for part in [
+            "links.toml:2:1: must lie within 0 and 1, found 2",
+            "links.toml:4:1: a link must be between two clusters, found \"a\" twice",
+            "links.toml:5:1: must be at most \"10s\", found \"11s\"",
+            "links.toml:8:1: must be above 0, found 0",
+            "links.toml:10:1: there are two clusters named \"a\"; the other is on line 7",
+            "links.toml:11:1",
+            "did you mean `speed`?",
+        ] {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+    }
+}
