@@ -258,7 +258,7 @@ fn jobs_survive_fault_histories() {
         }
     });
     let (after, seed) = tally.slowest;
-    print!("{}slowest: seed {seed}, {after:?} after its last fault\n", tally.lines());
+    println!("{}slowest: seed {seed}, {after:?} after its last fault", tally.lines());
     let replay = "SPRINGTIDE_HISTORIES=1 SPRINGTIDE_HISTORIES_SEED=<one of them> replays it";
     assert!(tally.wrong.is_empty(), "{:?}: {replay}", tally.wrong);
     let share = tally.histories / 100;
