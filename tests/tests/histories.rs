@@ -176,13 +176,14 @@ fn a_node_leaves_while_stolen_tasks_are_on_their_way_to_it() {
     let history = |seed| {
         let mut history = quiet(seed, &[2, 2, 2]);
         history.layout.network.between = LinkProfile::default().delay(millis(200));
-        for n in 0..5 {
+        for n in 0..12 {
             let leave = nodes(&[["c1-1", "c2-2"], ["c1-2", "c2-1"]][n as usize % 2]);
-            history = history.at(1000 + 1500 * n, Fault::Drain(leave, millis(1000)));
+            history = history.at(700 + 900 * n, Fault::Drain(leave, millis(800)));
         }
         history
     };
-    ends_well(history, &["member: left", "engine: a task that may not run here goes back"]);
+    let met = ["member: left", "engine: refused: a request of no member"];
+    ends_well(history, &[&met[..], &["engine: a task comes back unfinished"]].concat());
 }
 
 /// dask#1489: a steal that is not confirmed runs a task twice, or never. Lines go down in the midst of steals, for longer than the
