@@ -304,14 +304,14 @@ pub enum Wrong {
 pub struct Failed {
     /// What.
     #[source]
-    pub wrong: Wrong,
+    pub wrong: Box<Wrong>,
     /// What the job had said, where it ended.
     pub said: Vec<(Duration, String)>,
 }
 
 impl<T: Into<Wrong>> From<T> for Failed {
     fn from(wrong: T) -> Self {
-        Self { wrong: wrong.into(), said: Vec::new() }
+        Self { wrong: Box::new(wrong.into()), said: Vec::new() }
     }
 }
 

@@ -78,7 +78,7 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
     }
     let told = Judged { history, grid: &grid, job: id, survivors };
     if let Err(wrong) = judge::all(&told, &ended, &mut met).await {
-        return Err(Failed { wrong, said: ended.said });
+        return Err(Failed { wrong: Box::new(wrong), said: ended.said });
     }
     let after = ended.wall.saturating_sub(history.healed());
     let digest = grid.digest(&ended.records);
