@@ -5,6 +5,11 @@
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
+    /// A sequence that follows from a number and a text, as from no other text.
+    pub fn of(seed: u64, text: &str) -> Self {
+        Self(text.bytes().fold(seed, |seed, byte| Self(seed ^ u64::from(byte)).next()))
+    }
+
     /// The next of the sequence. (No iterator: it has no end.)
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {

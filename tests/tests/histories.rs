@@ -19,14 +19,8 @@ const TREE: Model = Model {
     shape: Shape::Uneven,
     rounds: 4,
     leaves: 128,
-    then: None,
     work_us: 12_800_000,
-    spread: 500,
-    serial_us: 0,
-    each_us: 0,
-    state_bytes: 0,
-    result_bytes: 25_600,
-    checkpoint_bytes: 0,
+    ..crate::simulated::TREE
 };
 
 const MARKED: Marked = Marked { rounds: 4, leaves: 128, leaf_us: 100_000, saves: false };

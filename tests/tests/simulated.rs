@@ -46,7 +46,7 @@ fn registry() -> Registry {
     registry
 }
 
-const TREE: Model = Model {
+pub(crate) const TREE: Model = Model {
     shape: Shape::Even,
     rounds: 6,
     leaves: 256,

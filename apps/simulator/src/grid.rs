@@ -19,7 +19,7 @@ use springtide_actors::store::Store;
 use springtide_runtime::event::{EventHash, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{MemoryConfig, MemoryNet};
-use springtide_runtime::remote::RemoteError;
+use springtide_runtime::remote::{Remote, RemoteError};
 use springtide_runtime::work::{Job, Registry, encode_job};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::time::{Instant, timeout};
@@ -207,6 +207,12 @@ impl Grid {
         &self.network
     }
 
+    /// Its scheduler, as its head reaches it.
+    pub fn scheduler(&self) -> Remote<Scheduler> {
+        let head = &self.head.endpoint;
+        head.hub.remote(&head.net.me().node, SCHEDULER)
+    }
+
     /// Its machines.
     pub fn machines(&self) -> &Machines {
         &self.machines
@@ -238,9 +244,7 @@ impl Grid {
             program: None,
         };
         let began = Instant::now();
-        let here = &self.head.endpoint.net.me().node;
-        let scheduler = self.head.endpoint.hub.remote::<Scheduler>(here, SCHEDULER);
-        let granted = scheduler.send(submit).deadline(SUBMIT_WITHIN).await??;
+        let granted = self.scheduler().send(submit).deadline(SUBMIT_WITHIN).await??;
         Ok(Run {
             grid: self,
             began,

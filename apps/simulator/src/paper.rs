@@ -107,7 +107,7 @@ pub enum PaperError {
 pub fn calibration(config: &ScenarioConfig) -> u64 {
     let uplinks: Vec<_> = config.cluster.iter().map(|place| &place.uplink).collect();
     let text = serde_json::json!([config.app, config.wide, uplinks.first()]).to_string();
-    text.bytes().fold(0, |digest, byte| SplitMix(digest ^ u64::from(byte)).next())
+    SplitMix::of(0, &text).0
 }
 
 /// Plays it, and takes nothing but the right answer.

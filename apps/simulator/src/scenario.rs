@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::{
-    JobEnded, JobParams, SCHEDULER, cluster_coordinator_name, coordinator_name,
-};
+use springtide_actors::job::{JobEnded, JobParams, cluster_coordinator_name, coordinator_name};
 use springtide_actors::policy::{self, ADAPT, Logged, Mode};
-use springtide_actors::scheduler::{Drain, Scheduler, Undrain};
+use springtide_actors::scheduler::{Drain, Undrain};
 use springtide_runtime::config::{
-    App, AppSection, EventSection, Happening, Pair, PlaceSection, Rate, Role, ScenarioConfig,
+    App, AppSection, EventSection, Happening, LineSection, Pair, PlaceSection, Rate, Role,
+    ScenarioConfig,
 };
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -352,11 +351,6 @@ impl Stage {
         self.config.cluster.iter().find(|place| place.name.as_str() == name.as_str())
     }
 
-    fn scheduler(&self) -> springtide_runtime::remote::Remote<Scheduler> {
-        let head = &self.grid.head().endpoint;
-        head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER)
-    }
-
     /// Links as the file has them, and nodes that are not there yet.
     async fn prepare(&self) {
         let network = self.grid.network();
@@ -390,7 +384,7 @@ impl Stage {
         let reason = "they are wanted for something else".to_owned();
         let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, life: None };
         let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
-        match self.scheduler().send(drain).deadline(within).await {
+        match self.grid.scheduler().send(drain).deadline(within).await {
             Ok(Ok(_)) => self.outlook.claim(&nodes),
             Ok(Err(error)) => {
                 tracing::warn!("nodes that are claimed are not given back: {error}");
@@ -583,7 +577,7 @@ impl Stage {
                 self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
                 self.outlook.free(&nodes);
                 // None of them was held: nothing to give back.
-                let _ = self.scheduler().send(Undrain { nodes }).await;
+                let _ = self.grid.scheduler().send(Undrain { nodes }).await;
             }
         }
     }
@@ -593,12 +587,9 @@ impl Stage {
     }
 
     fn line_between(&self, a: &ClusterId, b: &ClusterId) -> LinkProfile {
-        let ends = |pair: &Pair| {
-            let (x, y) = (pair.0.as_str(), pair.1.as_str());
-            (x == a.as_str() && y == b.as_str()) || (x == b.as_str() && y == a.as_str())
-        };
         let wide = &self.config.wide;
-        match self.config.link.iter().find(|link| ends(&link.between)) {
+        let of_both = |link: &&LineSection| link.between.is_of(a.as_str(), b.as_str());
+        match self.config.link.iter().find(of_both) {
             Some(link) => line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth),
             None => line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth),
         }
@@ -619,7 +610,7 @@ fn node(cluster: &ClusterId, n: u32) -> NodeId {
     format!("{cluster}-{n}").into()
 }
 
-fn cluster_of(node: &NodeId) -> &str {
+pub(crate) fn cluster_of(node: &NodeId) -> &str {
     node.as_str().rsplit_once('-').map_or("", |(cluster, _)| cluster)
 }
 

@@ -245,10 +245,7 @@ fn grid(
     }
     for link in &config.link {
         let Pair(a, b) = &link.between;
-        let same = |line: &LineSection| {
-            let Pair(x, y) = &line.between;
-            (x == a && y == b) || (x == b && y == a)
-        };
+        let same = |line: &LineSection| line.between.is_of(a.as_str(), b.as_str());
         if !grid.link.iter().any(same) {
             grid.link.push(LineSection {
                 between: link.between.clone(),

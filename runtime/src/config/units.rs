@@ -442,6 +442,14 @@ text_value!(HostPort, "a host and a port in quotes such as \"10.0.0.1:47000\"");
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Pair(pub Name, pub Name);
 
+impl Pair {
+    /// Whether it is these two, in either order.
+    pub fn is_of(&self, a: &str, b: &str) -> bool {
+        let Self(x, y) = self;
+        (x.as_str() == a && y.as_str() == b) || (x.as_str() == b && y.as_str() == a)
+    }
+}
+
 impl Leaf for Pair {
     fn read(value: &Value) -> Result<Self, String> {
         match value.as_array().map(Vec::as_slice) {

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use super::checkpoint::Checkpoint;
 use super::context::Context;
-use super::pool::{Pool, PoolConfig, Seam};
+use super::here;
+use super::pool::{PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
 use super::solo;
 use super::task::{Failure, Outcome, Stop};
@@ -107,15 +108,10 @@ pub fn run_here(
     stop: impl Fn() -> bool,
 ) -> Result<BenchmarkRun, BenchmarkError> {
     let (entry, body) = prepare(registry, spec)?;
-    let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
     let mut measured = BenchmarkRun::new(goal, spec.units(), 1, Instant::now());
     loop {
-        let began = Instant::now();
-        let host = Arc::new(solo::Alone::new(registry.clone(), |_| {}));
-        let job = (&entry, body.clone());
-        Pool::run_alone(&config, registry.clone(), seam.clone(), host, job, |_| {})
-            .map_err(solo::into_failure)?;
-        let took = began.elapsed();
+        let place = (seam.clone(), 0, stack_bytes);
+        let (_, took) = here::run(registry, &entry, &body, place, |_| {})?;
         if took.is_zero() {
             return Err(BenchmarkError::Timeless);
         }

@@ -3,3 +3,4 @@
 mod model;
 
 pub use model::{Model, Shape, Then};
+pub(crate) use model::{chain, hash};

@@ -63,7 +63,8 @@ pub struct Model {
     pub checkpoint_bytes: u32,
 }
 
-fn hash(round: u32, leaf: u32) -> u64 {
+/// A leaf's number.
+pub(crate) fn hash(round: u32, leaf: u32) -> u64 {
     SplitMix(u64::from(round) << 32 | u64::from(leaf)).next()
 }
 
@@ -114,7 +115,8 @@ impl Model {
     }
 }
 
-fn chain(checksum: u64, sum: u64) -> u64 {
+/// A checksum with the next iteration's sum in it.
+pub(crate) fn chain(checksum: u64, sum: u64) -> u64 {
     checksum.wrapping_mul(7).wrapping_add(sum)
 }
 

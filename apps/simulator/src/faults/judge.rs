@@ -19,16 +19,20 @@ const FREE_WITHIN: Duration = Duration::from_secs(60);
 const MESSAGES_MAX: usize = 10_000;
 const POINTERS_MAX: usize = 1 << 16;
 
-/// Ways of recovery, and what must be refused, by the names under which they are counted.
-pub(super) const PATHS: &[&str] = &[
-    "root: another took its place",
-    "root: from a checkpoint",
-    "root: anew",
-    "root: moved",
-    "member: lost by its site's word",
-    "member: lost by silence",
-    "member: joined",
-    "member: left",
+/// Ways of recovery of which the job tells its user: the names under which they are counted, and what is said.
+const SAID: &[(&str, &str)] = &[
+    ("root: another took its place", "takes its place"),
+    ("root: from a checkpoint", "the root goes on from its checkpoint"),
+    ("root: anew", "the root begins anew"),
+    ("root: moved", "the job's root moves from"),
+    ("member: lost by its site's word", "its process ended"),
+    ("member: lost by silence", "silent for"),
+    ("member: joined", "joins the job"),
+    ("member: left", "leaves the job"),
+];
+
+/// Other ways of recovery, and what must be refused, by the names under which they are counted.
+const PATHS: &[&str] = &[
     "fault: lasts longer than the job",
     "link: streams overtake each other",
     "link: heard twice",
@@ -61,6 +65,11 @@ pub(super) const PATHS: &[&str] = &[
     "engine: refused: a result of another task at the same place",
 ];
 
+/// All that is counted beside the faults.
+pub(super) fn paths() -> impl Iterator<Item = &'static str> {
+    SAID.iter().map(|(path, _)| *path).chain(PATHS.iter().copied())
+}
+
 /// What is judged.
 pub(super) struct Judged<'a> {
     pub(super) history: &'a History,
@@ -90,19 +99,9 @@ fn job(told: &Judged<'_>, ended: &Ended, met: &mut Met) -> Result<(), Wrong> {
     if found != expected {
         return Err(Wrong::Answer { found, expected });
     }
-    let paths = [
-        ("root: another took its place", "takes its place"),
-        ("root: from a checkpoint", "the root goes on from its checkpoint"),
-        ("root: anew", "the root begins anew"),
-        ("root: moved", "the job's root moves from"),
-        ("member: lost by its site's word", "its process ended"),
-        ("member: lost by silence", "silent for"),
-        ("member: joined", "joins the job"),
-        ("member: left", "leaves the job"),
-    ];
-    for (path, part) in paths {
+    for (path, part) in SAID {
         let times = ended.said.iter().filter(|(_, text)| text.contains(part)).count();
-        *met.entry(path.to_owned()).or_default() += times as u64;
+        *met.entry((*path).to_owned()).or_default() += times as u64;
     }
     Ok(())
 }

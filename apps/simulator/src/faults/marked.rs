@@ -10,6 +10,8 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::share::Versioned;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 
+use crate::apps::{chain, hash};
+
 /// Iterations of a balanced tree of leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Marked {
@@ -21,10 +23,6 @@ pub struct Marked {
     pub leaf_us: u64,
     /// Whether the root leaves checkpoints.
     pub saves: bool,
-}
-
-fn hash(round: u32, leaf: u32) -> u64 {
-    SplitMix(u64::from(round) << 32 | u64::from(leaf)).next()
 }
 
 /// What a leaf gives beside its number: nobody else's mark gives the same.
@@ -48,7 +46,7 @@ impl Marked {
     pub fn answer(&self) -> u64 {
         (0..self.rounds).fold(0, |sum, round| {
             let all = (0..self.leaves).map(|leaf| hash(round, leaf));
-            sum.wrapping_mul(7).wrapping_add(all.fold(0, u64::wrapping_add))
+            chain(sum, all.fold(0, u64::wrapping_add))
         })
     }
 
@@ -62,7 +60,7 @@ impl Marked {
             let expected = marks.fold(0, u64::wrapping_add);
             // What is another root's does not cancel out.
             let sum = sum.wrapping_add(found).wrapping_sub(expected);
-            checksum = checksum.wrapping_mul(7).wrapping_add(sum);
+            checksum = chain(checksum, sum);
             cx.iteration_done();
             if self.saves {
                 cx.checkpoint(&(round + 1, checksum))?;

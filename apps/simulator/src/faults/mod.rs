@@ -369,8 +369,8 @@ pub fn run_all(
     for name in Fault::KINDS.iter().map(|kind| format!("fault: {kind}")) {
         tally.met.entry(name).or_default();
     }
-    for name in judge::PATHS {
-        tally.met.entry((*name).to_owned()).or_default();
+    for name in judge::paths() {
+        tally.met.entry(name.to_owned()).or_default();
     }
     for (seed, told) in seeds.into_iter().zip(told) {
         let Some((met, digest, after)) = told else {

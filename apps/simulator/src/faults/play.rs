@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::{SCHEDULER, cluster_coordinator_name, coordinator_name};
-use springtide_actors::scheduler::{Drain, Scheduler, Undrain};
+use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
+use springtide_actors::scheduler::{Drain, Undrain};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::memory::Repeat;
@@ -17,6 +17,7 @@ use super::{Failed, Fault, History, Met, Role, SOON, Told, Work, Wrong};
 use crate::apps::Model;
 use crate::faults::marked::Marked;
 use crate::grid::{Grid, Layout};
+use crate::scenario::cluster_of;
 
 /// What senders say again when they do not know whether it arrived: answers to audits, and what is asked or told again with time.
 /// (A request for work, and the answer to one, is said once.)
@@ -109,7 +110,7 @@ impl World {
             Role::Root => machines.hosting(&coordinator_name(self.job)).into_iter().next(),
             Role::Cluster(cluster) => {
                 let hosts = machines.hosting(&cluster_coordinator_name(self.job));
-                hosts.into_iter().find(|node| in_cluster(node, cluster))
+                hosts.into_iter().find(|node| cluster_of(node) == cluster.as_str())
             }
             Role::Thief => {
                 let engines = machines.engines().into_iter();
@@ -146,8 +147,6 @@ impl World {
     }
 
     async fn drain(&self, nodes: &[NodeId]) {
-        let head = &self.grid.head().endpoint;
-        let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
         let drain = Drain {
             nodes: nodes.to_vec(),
             reason: "a fault history".to_owned(),
@@ -155,14 +154,12 @@ impl World {
             life: None,
         };
         // It is answered when they are empty; nobody waits for that here.
-        let call = scheduler.send(drain).start();
+        let call = self.grid.scheduler().send(drain).start();
         actix_rt::spawn(async move { drop(call.await) });
     }
 
     async fn undrain(&self, nodes: &[NodeId]) -> bool {
-        let head = &self.grid.head().endpoint;
-        let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
-        scheduler.send(Undrain { nodes: nodes.to_vec() }).await.is_ok()
+        self.grid.scheduler().send(Undrain { nodes: nodes.to_vec() }).await.is_ok()
     }
 
     async fn line(&self, a: &ClusterId, b: &ClusterId, line: &LinkProfile, lasts: Duration) {
@@ -249,7 +246,8 @@ impl World {
                 network.oddities().repeated > before
             }
             Fault::Slow(node, share, lasts) => {
-                let place = self.layout.clusters.iter().find(|place| in_cluster(node, &place.name));
+                let mut places = self.layout.clusters.iter();
+                let place = places.find(|place| cluster_of(node) == place.name.as_str());
                 let Some(speed) = place.map(|place| place.machine.speed) else { return false };
                 machines.set_speed(node, speed * share);
                 sleep(*lasts).await;
@@ -278,9 +276,4 @@ impl World {
             }
         }
     }
-}
-
-fn in_cluster(node: &NodeId, cluster: &ClusterId) -> bool {
-    let rest = node.as_str().strip_prefix(cluster.as_str());
-    rest.is_some_and(|rest| rest.starts_with('-'))
 }

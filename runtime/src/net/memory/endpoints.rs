@@ -130,10 +130,8 @@ impl Endpoints {
 
 /// What an endpoint's choices follow from.
 fn seed_of(seed: u64, peer: &Peer) -> [u8; 32] {
-    let text = format!("{}/{}", peer.cluster, peer.node);
     let begin = SplitMix(seed ^ peer.incarnation.0).next();
-    let mut rng =
-        SplitMix(text.bytes().fold(begin, |seed, byte| SplitMix(seed ^ u64::from(byte)).next()));
+    let mut rng = SplitMix::of(begin, &peer.to_string());
     let mut bytes = [0; 32];
     for chunk in bytes.chunks_mut(8) {
         chunk.copy_from_slice(&rng.next().to_le_bytes());

@@ -14,7 +14,6 @@ use std::time::Duration;
 use super::state::{Call, Event, Ix, Life, Load, News, Parcel, State};
 use crate::id::{ClusterId, Incarnation, NodeId};
 use crate::net::{Class, LinkState};
-use crate::random::SplitMix;
 use crate::wire::{Frame, Kind};
 
 /// A message that is to be said again waits so long for a link, and is tried so often.
@@ -70,11 +69,6 @@ pub(super) struct Again {
     class: Class,
     frame: Frame,
     tries: u32,
-}
-
-/// From 0 to 1.
-fn share(random: &mut SplitMix) -> f64 {
-    (random.next() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 impl State {
@@ -170,7 +164,7 @@ impl State {
         let (sender, receiver) = (&self.nodes[from].peer, &self.nodes[to].peer);
         let clusters = (sender.cluster.clone(), receiver.cluster.clone());
         let Some(repeat) = self.repeats.get(&clusters) else { return };
-        if !repeat.kinds.contains(&frame.kind) || share(&mut self.doubts) >= repeat.share {
+        if !repeat.kinds.contains(&frame.kind) || self.doubts.unit() >= repeat.share {
             return;
         }
         let again = Again {
@@ -180,7 +174,7 @@ impl State {
             frame: frame.clone(),
             tries: 0,
         };
-        let at = now + repeat.late.mul_f64(share(&mut self.doubts));
+        let at = now + repeat.late.mul_f64(self.doubts.unit());
         self.schedule(at, Event::Again(again));
     }
 

@@ -56,9 +56,7 @@ impl Paths {
 
     /// A link whose history depends on the seed and its place alone, not on when it was first used.
     fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
-        let text = format!("{from}>{to}");
-        let seed =
-            text.bytes().fold(self.seed, |seed, byte| SplitMix(seed ^ u64::from(byte)).next());
+        let SplitMix(seed) = SplitMix::of(self.seed, &format!("{from}>{to}"));
         self.links.push(Link::new(profile, seed));
         self.links.len() - 1
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::id::Incarnation;
 use crate::net::{RefuseReason, Why};
+use crate::random::SplitMix;
 
 /// A connection, from this peer's link's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,7 +82,7 @@ pub(super) struct Machine {
     mine_stays: bool,
     attempts_max: u32,
     backoff: Duration,
-    rng: u64,
+    rng: SplitMix,
     phase: Phase,
     /// The peer's latest known life.
     incarnation: Option<Incarnation>,
@@ -106,7 +107,7 @@ impl Machine {
             mine_stays,
             attempts_max,
             backoff,
-            rng: seed,
+            rng: SplitMix(seed),
             phase: Phase::Idle,
             incarnation: None,
             parked: None,
@@ -330,7 +331,7 @@ impl Machine {
         self.phase = Phase::Backoff(self.serial);
         let whole = self.backoff.saturating_mul(1 << self.failed.saturating_sub(1).min(16));
         let whole = whole.min(BACKOFF_MAX);
-        let after = whole / 2 + (whole / 2).mul_f64(self.random());
+        let after = whole / 2 + (whole / 2).mul_f64(self.rng.unit());
         out.push(Action::Retry { after, serial: self.serial });
     }
 
@@ -338,15 +339,6 @@ impl Machine {
         if let Some((conn, _)) = self.parked.take() {
             out.push(Action::Refuse { conn, reason: RefuseReason::Crossed });
         }
-    }
-
-    /// Uniform in [0, 1). Splitmix64 (Steele, Lea, Flood 2014).
-    fn random(&mut self) -> f64 {
-        self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.rng;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -29,6 +29,7 @@ use super::types::{ObjectType, ObjectTypes, Shape};
 use super::{ObjectKey, Version};
 use crate::id::{ClusterId, JobId, NodeId};
 use crate::membership::View;
+use crate::random::SplitMix;
 use crate::wire::{self, Kind};
 
 /// An object part by the index of its type.
@@ -71,7 +72,7 @@ pub(super) struct Store {
     backlogs: Backlogs,
     /// Bytes of unfinished payloads and of deltas that wait.
     assembling: usize,
-    rng: u64,
+    rng: SplitMix,
     wake: Option<Instant>,
     out: Vec<Out>,
     garbage: Vec<Arc<Cell>>,
@@ -106,7 +107,7 @@ impl Store {
             requests: BTreeMap::new(),
             next_request: 1,
             assembling: 0,
-            rng,
+            rng: SplitMix(rng),
             wake: None,
             out: Vec::new(),
             garbage: Vec::new(),
@@ -325,13 +326,7 @@ impl Store {
 
     /// A duration between 3/4 and 5/4 of this one.
     fn jitter(&mut self, base: Duration) -> Duration {
-        // Splitmix64 (Steele, Lea, Flood 2014).
-        self.rng = self.rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.rng;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        base.mul_f64(0.75 + 0.5 * (z >> 11) as f64 / (1u64 << 53) as f64)
+        base.mul_f64(0.75 + 0.5 * self.rng.unit())
     }
 
     /// Bytes kept for things not finished; for tests of the bound.
