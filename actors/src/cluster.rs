@@ -236,8 +236,7 @@ impl ClusterCoordinator {
         let adapts = self.spec.params.mode != Mode::Static;
         let scale = self.scale();
         let aggregate = adapts.then(|| self.aggregate(&scale));
-        let mut links = LinkReport::default();
-        self.measured.values().for_each(|measured| links.merge(&measured.links));
+        let links = LinkReport::sum(self.measured.values().map(|measured| &measured.links));
         let message = ClusterPeriod {
             job: self.spec.id,
             cluster: self.cluster.clone(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
 use springtide_runtime::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
-use springtide_runtime::membership::{Member, View};
+use springtide_runtime::membership::{Member, Members, View};
 use springtide_runtime::meter::{
     Amount, BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId,
     Statistics,
@@ -124,7 +124,7 @@ fn answers_of_scheduler_and_site() {
     let view = View {
         epoch: Epoch(1),
         version: 1,
-        members: BTreeMap::from([("ams-1".into(), member)]),
+        members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
         cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
     };
@@ -189,7 +189,7 @@ fn job_view() -> View {
     View {
         epoch: Epoch(1),
         version: 2,
-        members: BTreeMap::from([("ams-1".into(), member)]),
+        members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
         cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
     }

@@ -6,7 +6,6 @@
 //! thread that computes, as the victim does: on a machine of few cores that alone slows every exchange. Beside the wake-ups
 //! stands what the system needs to wake as many sleeping threads one after another, with no Springtide in it.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{Epoch, Incarnation, JobId};
-use springtide_runtime::membership::{Member, View};
+use springtide_runtime::membership::{Member, Members, View};
 use springtide_runtime::meter::{Histogram, Histograms};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
 use springtide_runtime::net::{Net, NetConfig, Router};
@@ -281,7 +280,7 @@ impl Nodes {
                 thread.run(async move { node(&identity, registry) })
             })
             .collect();
-        let members: BTreeMap<_, _> = started
+        let members: Members = started
             .iter()
             .map(|(_, net)| {
                 let (me, address) = (net.me(), net.address());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use springtide_runtime::event::{EventHash, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
-use springtide_runtime::membership::{Member, View};
+use springtide_runtime::membership::{Member, Members, View};
 use springtide_runtime::meter::{Histograms, Statistics};
 use springtide_runtime::net::{Address, LinkProfile, MemoryConfig, MemoryNet, Router};
 use springtide_runtime::share::ShareConfig;
@@ -192,7 +192,7 @@ pub fn run_scripted<J: Job, F: Future<Output = ()> + 'static>(
 }
 
 fn view_of(shape: &Shape) -> View {
-    let mut members = BTreeMap::new();
+    let mut members = Members::default();
     let mut cluster_coordinators = BTreeMap::new();
     for (at, nodes) in shape.clusters.iter().enumerate() {
         let cluster = ClusterId::from(format!("c{at}"));

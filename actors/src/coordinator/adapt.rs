@@ -30,6 +30,8 @@ use crate::scheduler::{
 const AGGREGATE_AGE: u32 = 3;
 /// In periods: by then a cluster's next word is there, whatever the two clocks' phases.
 const LATE: f64 = 1.5;
+/// Of more links the policy is shown those alone by which it judges clusters: their number grows with the square of theirs.
+const LINKS_MAX: usize = 256;
 /// By this period work units have told a speed, if the job's tasks declare any: nodes do not count in their first two.
 const UNITS_BY: u64 = 4;
 /// The scheduler has so long to say what is free; else what it last said counts.
@@ -59,6 +61,25 @@ struct Heard {
     aggregate: ClusterAggregate,
     scale: Scale,
     links: LinkReport,
+}
+
+/// Of the links between many clusters those that tell of a cluster by itself: that to the root's, and the best.
+fn telling(links: Vec<LinkEstimate>, home: Option<&ClusterId>) -> Vec<LinkEstimate> {
+    if links.len() <= LINKS_MAX {
+        return links;
+    }
+    let mut best: BTreeMap<ClusterId, f64> = BTreeMap::new();
+    for link in &links {
+        for cluster in [&link.a, &link.b] {
+            let known = best.entry(cluster.clone()).or_insert(0.0);
+            *known = known.max(link.bandwidth.unwrap_or(0.0));
+        }
+    }
+    let tells = |link: &LinkEstimate| {
+        let is_best = |cluster| link.bandwidth.is_some_and(|rate| rate >= best[cluster]);
+        [&link.a, &link.b].into_iter().any(|cluster| Some(cluster) == home || is_best(cluster))
+    };
+    links.into_iter().filter(tells).collect()
 }
 
 impl Adaptation {
@@ -100,8 +121,7 @@ impl Adaptation {
 
     /// What is known of links, each pair of clusters once: the slower direction counts.
     fn links(&self) -> Vec<LinkEstimate> {
-        let mut all = LinkReport::default();
-        self.clusters.values().for_each(|heard| all.merge(&heard.links));
+        let all = LinkReport::sum(self.clusters.values().map(|heard| &heard.links));
         let mut pairs: BTreeMap<(ClusterId, ClusterId), LinkEstimate> = BTreeMap::new();
         for link in all.estimates() {
             let (a, b) =
@@ -260,13 +280,13 @@ impl Coordinator {
         let is_late = |heard: &Heard| now.saturating_duration_since(heard.at) > due;
         let late = adapt.clusters.iter().filter(|(_, heard)| is_late(heard));
         let late = late.map(|(cluster, _)| cluster.clone()).collect();
-        let mut members: BTreeMap<ClusterId, u32> = BTreeMap::new();
-        for member in view.members.values() {
-            *members.entry(member.cluster.clone()).or_default() += 1;
-        }
+        let count = |nodes: &[NodeId]| u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let clusters = view.members.clusters();
+        let members = clusters.map(|(cluster, nodes)| (cluster.clone(), count(nodes))).collect();
         let root = view.coordinator.as_ref().and_then(|node| {
             Some(Root { node: node.clone(), cluster: view.cluster_of(node)?.clone() })
         });
+        let home = root.as_ref().map(|root: &Root| root.cluster.clone());
         let unit = adapt.unit();
         let offers = adapt.offers.offers.iter().map(|(cluster, offer)| {
             // A speed in an unknown unit is none.
@@ -304,7 +324,7 @@ impl Coordinator {
                 .map(|(node, _)| node.clone())
                 .collect(),
             crashes: std::mem::take(&mut adapt.crashes),
-            links: adapt.links(),
+            links: telling(adapt.links(), home.as_ref()),
             offers: offers.collect(),
             progress: self.told.lock().unwrap_or_else(PoisonError::into_inner).progress,
         }

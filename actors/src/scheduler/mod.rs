@@ -15,7 +15,7 @@ use springtide_runtime::event::{Event as Told, Recorder};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::{Contact, Net};
 use springtide_runtime::remote::{Hub, Remote, RemoteError};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use self::core::{Action, Case, Core, Event};
@@ -34,6 +34,8 @@ use crate::worker::Worker;
 
 /// A worker that has not answered an assignment after this time does not take part.
 const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
+/// So many assignments are under way at most: each has all members of the job in it.
+const ASSIGNING_MAX: usize = 64;
 /// A worker that has not answered a release after this time is started anew.
 const RELEASE_WITHIN: Duration = Duration::from_secs(20);
 /// A coordinator that has not answered a cancellation after this time is gone round.
@@ -57,6 +59,7 @@ pub struct Scheduler {
     waiting: BTreeMap<JobId, oneshot::Sender<Result<Granted, SubmitError>>>,
     drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
     last_drain: u64,
+    assigning: Arc<Semaphore>,
     /// When the core wants to be asked again.
     timer: Option<(Instant, SpawnHandle)>,
 }
@@ -72,7 +75,19 @@ impl Scheduler {
     ) -> Self {
         let core = Core::new(net.contact());
         let (waiting, drains) = (BTreeMap::new(), BTreeMap::new());
-        Self { core, store, hub, net, links, recorder, waiting, drains, last_drain: 0, timer: None }
+        Self {
+            core,
+            store,
+            hub,
+            net,
+            links,
+            recorder,
+            waiting,
+            drains,
+            last_drain: 0,
+            assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
+            timer: None,
+        }
     }
 
     fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
@@ -104,7 +119,20 @@ impl Scheduler {
                 Action::Assign { node, assign } => {
                     let job = assign.spec.id;
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
-                    let call = worker.send(*assign).deadline(ASSIGN_WITHIN).start();
+                    let assigning = self.assigning.clone();
+                    let mut call = worker.send(*assign).deadline(ASSIGN_WITHIN);
+                    let mut turn = assigning.clone().try_acquire_owned().ok();
+                    if turn.is_some() {
+                        call = call.start();
+                    }
+                    let call = async move {
+                        if turn.is_none() {
+                            turn = assigning.acquire_owned().await.ok();
+                        }
+                        let answer = call.await;
+                        drop(turn);
+                        answer
+                    };
                     let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
                         let answer = match answer {
                             Ok(answer) => answer,

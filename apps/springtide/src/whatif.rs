@@ -227,6 +227,7 @@ fn grid(
         let given = inside.and_then(|inside| inside.speed);
         PlaceSection {
             name: cluster.name.clone(),
+            times: Whole::nearest(1),
             nodes: Whole::nearest(cluster.nodes.get()),
             start: Whole::nearest(0),
             later: Whole::nearest(0),

@@ -60,6 +60,11 @@ pub trait Config: DeserializeOwned + schema::Section {
 
     /// Tells what single values cannot: whether they fit together.
     fn check(&self, checker: &mut Checker<'_>);
+
+    /// Writes out what short forms stand for, once everything fits.
+    fn written_out(self) -> Self {
+        self
+    }
 }
 
 /// A key set by a flag of the command line.
@@ -204,7 +209,7 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
                 value.check(&mut Checker { tree: &tree, fallback, told: &mut told });
             }
             if told.problems.is_empty() {
-                return Ok(Loaded { value, tree });
+                return Ok(Loaded { value: value.written_out(), tree });
             }
         }
         // A required key is not there, which was told. Were it not, schema and types would differ, and the user would still

@@ -92,6 +92,8 @@ section! {
     PlaceSection {
         /// Its name; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
+        /// So many clusters are like this one. If more than one, they are called NAME1, NAME2 and so on.
+        times: Whole<1, 10_000> = Is("1");
         /// How many nodes it has.
         nodes: Whole<1, 100_000> = Is("1");
         /// On how many of them the job begins; the others are free.
@@ -247,7 +249,7 @@ impl ScenarioConfig {
         (12 * bodies, 16 * bodies)
     }
 
-    fn check_event(&self, i: usize, names: &BTreeMap<&str, usize>, checker: &mut Checker<'_>) {
+    fn check_event(&self, i: usize, names: &BTreeMap<String, usize>, checker: &mut Checker<'_>) {
         let (event, at) = (&self.event[i], |key: &str| format!("event[{i}].{key}"));
         let what = event.what;
         match (event.at, event.iteration) {
@@ -314,10 +316,10 @@ impl ScenarioConfig {
     }
 }
 
-fn known(name: &Name, path: &str, names: &BTreeMap<&str, usize>, checker: &mut Checker<'_>) {
+fn known(name: &Name, path: &str, names: &BTreeMap<String, usize>, checker: &mut Checker<'_>) {
     if !names.contains_key(name.as_str()) {
         let reason = format!("there is no cluster named \"{name}\"");
-        let meant = nearest(name.as_str(), names.keys().copied());
+        let meant = nearest(name.as_str(), names.keys().map(String::as_str));
         checker.tell_meant(path, reason, meant);
     }
 }
@@ -363,11 +365,17 @@ impl Config for ScenarioConfig {
         let mut names = BTreeMap::new();
         for (i, place) in self.cluster.iter().enumerate() {
             let path = |key: &str| format!("cluster[{i}].{key}");
-            if let Some(first) = names.insert(place.name.as_str(), i) {
+            let taken: Vec<_> = place
+                .names()
+                .filter_map(|name| Some((names.insert(name.clone(), i)?, name)))
+                .collect();
+            if let Some((first, name)) = taken.into_iter().next() {
                 let first = checker.place(&format!("cluster[{first}].name"));
-                let name = &place.name;
                 let reason =
                     format!("there are two clusters named \"{name}\"; the other is {first}");
+                checker.tell(&path("name"), reason);
+            }
+            if let Some(Err(reason)) = place.names().last().map(|name| name.parse::<Name>()) {
                 checker.tell(&path("name"), reason);
             }
             let (nodes, start) = (place.nodes.get(), place.start.get());
@@ -389,7 +397,9 @@ impl Config for ScenarioConfig {
             let reason = "the job starts on no node: give some [[cluster]] a `start`";
             checker.tell("cluster", reason);
         }
-        let starting: u64 = self.cluster.iter().map(|place| u64::from(place.start.get())).sum();
+        let starting =
+            |place: &PlaceSection| u64::from(place.start.get()) * u64::from(place.times.get());
+        let starting: u64 = self.cluster.iter().map(starting).sum();
         if starting < u64::from(self.adaptation.min_nodes.get()) {
             let reason = format!(
                 "the job starts on {starting} nodes, fewer than its minimum of {}",
@@ -429,5 +439,29 @@ impl Config for ScenarioConfig {
         for i in 0..self.event.len() {
             self.check_event(i, &names, checker);
         }
+    }
+
+    fn written_out(mut self) -> Self {
+        let like = |place: PlaceSection| {
+            let names: Vec<_> = place.names().filter_map(|name| name.parse().ok()).collect();
+            names.into_iter().map(move |name| PlaceSection {
+                name,
+                times: Whole::nearest(1),
+                ..place.clone()
+            })
+        };
+        self.cluster = self.cluster.into_iter().flat_map(like).collect();
+        self
+    }
+}
+
+impl PlaceSection {
+    /// The names of all clusters that it stands for.
+    fn names(&self) -> impl Iterator<Item = String> {
+        let all = self.times.get();
+        (1..=all).map(move |k| match all {
+            1 => self.name.to_string(),
+            _ => format!("{}{k}", self.name),
+        })
     }
 }

@@ -416,3 +416,37 @@ proptest! {
         prop_assert!(line <= there.len() && column <= there[line - 1].chars().count() + 1);
     }
 }
+
+#[test]
+fn one_section_stands_for_many_clusters() {
+    let read = |text: &str| load::<ScenarioConfig>(&Sources::of_text("many.toml", text));
+    let text = r#"name = "many"
+[[cluster]]
+name = "c"
+times = 12
+nodes = 3
+start = 2
+[[cluster]]
+name = "one"
+[[event]]
+what = "load"
+at = "5s"
+cluster = "c12"
+nodes = 3
+share = 0.5
+"#;
+    let config = read(text).unwrap().value;
+    let names: Vec<_> = config.cluster.iter().map(|place| place.name.as_str()).collect();
+    assert_eq!((names.len(), names[0], names[11], names[12]), (13, "c1", "c12", "one"));
+    assert!(config.cluster.iter().all(|place| place.times.get() == 1));
+    assert_eq!((config.cluster[11].nodes.get(), config.cluster[11].start.get()), (3, 2));
+    let wrong = text.replace("\"one\"", "\"c3\"").replace("\"c12\"", "\"c13\"");
+    let told = read(&wrong).unwrap_err().to_string();
+    let golden = "\
+many.toml:8:1: there are two clusters named \"c3\"; the other is on line 3
+many.toml:12:1: there is no cluster named \"c13\"; did you mean `c1`?";
+    assert_eq!(told, golden);
+    let long = text.replace("\"c\"", &format!("\"{}\"", "c".repeat(31)));
+    let told = read(&long).unwrap_err().to_string();
+    assert!(told.starts_with("many.toml:3:1: must be a name of"), "{told}");
+}

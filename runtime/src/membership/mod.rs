@@ -3,6 +3,7 @@
 //! No I/O. The coordinator makes views, everybody else follows the newest by (epoch, version).
 
 mod detector;
+mod members;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use crate::id::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::net::Address;
 
 pub use detector::{Detector, Finding, Patience};
+pub use members::Members;
 
 /// A member of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +39,7 @@ pub struct View {
     /// Counts up within the epoch.
     pub version: u64,
     /// Everybody who takes part.
-    pub members: BTreeMap<NodeId, Member>,
+    pub members: Members,
     /// The node that hosts the job's coordinator and runs its root.
     pub coordinator: Option<NodeId>,
     /// The node that hosts each cluster's coordinator.
@@ -56,8 +58,8 @@ impl View {
     }
 
     /// The members of one cluster, in order of name.
-    pub fn in_cluster<'a>(&'a self, cluster: &'a ClusterId) -> impl Iterator<Item = &'a NodeId> {
-        self.members.iter().filter(move |(_, m)| m.cluster == *cluster).map(|(node, _)| node)
+    pub fn in_cluster(&self, cluster: &ClusterId) -> std::slice::Iter<'_, NodeId> {
+        self.members.of_cluster(cluster).iter()
     }
 
     /// The next view without these nodes. A cluster whose coordinator's node is gone gets its first living member in order of
@@ -118,7 +120,8 @@ impl View {
     fn fill_roles(&mut self) {
         let members = &self.members;
         let stays = |cluster: &ClusterId| {
-            members.values().any(|member| member.cluster == *cluster && !member.leaving)
+            let remains = |node: &NodeId| members.get(node).is_some_and(|member| !member.leaving);
+            members.of_cluster(cluster).iter().any(remains)
         };
         self.cluster_coordinators.retain(|cluster, node| {
             let holder = members.get(node).filter(|member| member.cluster == *cluster);

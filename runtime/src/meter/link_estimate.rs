@@ -40,6 +40,8 @@ impl Default for LinkSettings {
 
 /// Weight of a value at the time it was measured. Weights are whole numbers, so that sums of them are exact.
 const FRESH: f64 = 1024.0;
+/// After so many half-lives it rounds to nothing.
+const FADED: u32 = 12;
 /// Values are told apart by eighths of an octave, 9 %.
 const STEPS: f64 = 8.0;
 /// Bucket of the largest value that there may be: 2^63.
@@ -81,14 +83,19 @@ impl Weights {
 
     fn merge(&mut self, other: &Weights) {
         let mut sums: BTreeMap<u16, u32> = BTreeMap::new();
-        for &(bucket, weight) in self.0.iter().chain(&other.0) {
-            // What came over the network need not be in order or in range.
-            if bucket <= LAST_BUCKET && weight > 0 {
-                let sum = sums.entry(bucket).or_default();
-                *sum = sum.saturating_add(weight);
-            }
-        }
+        self.add_to(&mut sums);
+        other.add_to(&mut sums);
         self.0 = sums.into_iter().collect();
+    }
+
+    fn add_to(&self, sums: &mut BTreeMap<u16, u32>) {
+        // What came over the network need not be in order or in range.
+        for &(bucket, weight) in
+            self.0.iter().filter(|(bucket, w)| *bucket <= LAST_BUCKET && *w > 0)
+        {
+            let sum = sums.entry(bucket).or_default();
+            *sum = sum.saturating_add(weight);
+        }
     }
 
     fn total(&self) -> u64 {
@@ -150,26 +157,40 @@ pub struct LinkEstimate {
 }
 
 impl LinkReport {
+    /// What several know, added up.
+    pub fn sum<'a>(reports: impl IntoIterator<Item = &'a LinkReport>) -> LinkReport {
+        #[derive(Default)]
+        struct Sum {
+            bandwidth: BTreeMap<u16, u32>,
+            round_trip: BTreeMap<u16, u32>,
+            at_least: u64,
+        }
+        let mut links: BTreeMap<(&ClusterId, &ClusterId), Sum> = BTreeMap::new();
+        for link in reports.into_iter().flat_map(|report| &report.0) {
+            let sum = links.entry((&link.from, &link.to)).or_default();
+            link.bandwidth.add_to(&mut sum.bandwidth);
+            link.round_trip.add_to(&mut sum.round_trip);
+            sum.at_least = sum.at_least.max(link.at_least);
+        }
+        let weights = |sums: BTreeMap<u16, u32>| Weights(sums.into_iter().collect());
+        let summary = |((from, to), sum): ((&ClusterId, &ClusterId), Sum)| LinkSummary {
+            from: from.clone(),
+            to: to.clone(),
+            bandwidth: weights(sum.bandwidth),
+            round_trip: weights(sum.round_trip),
+            at_least: sum.at_least,
+        };
+        LinkReport(links.into_iter().map(summary).collect())
+    }
+
     /// Adds what others know.
     pub fn merge(&mut self, other: &LinkReport) {
-        let mut links: BTreeMap<(ClusterId, ClusterId), LinkSummary> = BTreeMap::new();
-        for link in std::mem::take(&mut self.0).into_iter().chain(other.0.iter().cloned()) {
-            let known = links.entry((link.from.clone(), link.to.clone())).or_insert_with(|| {
-                let LinkSummary { from, to, .. } = link.clone();
-                let (bandwidth, round_trip) = (Weights::default(), Weights::default());
-                LinkSummary { from, to, bandwidth, round_trip, at_least: 0 }
-            });
-            known.bandwidth.merge(&link.bandwidth);
-            known.round_trip.merge(&link.round_trip);
-            known.at_least = known.at_least.max(link.at_least);
-        }
-        self.0 = links.into_values().collect();
+        *self = Self::sum([&*self, other]);
     }
 
     /// The links of which anything is known. The round trip is that of either direction, for it is the same.
     pub fn estimates(&self) -> Vec<LinkEstimate> {
-        let mut sum = self.clone();
-        sum.merge(&LinkReport::default());
+        let sum = Self::sum([self]);
         let links: BTreeMap<_, _> =
             sum.0.iter().map(|link| ((&link.from, &link.to), link)).collect();
         let estimate = |link: &&LinkSummary| {
@@ -286,6 +307,14 @@ impl LinkEstimator {
             let over = |burst: &Burst| now.saturating_duration_since(burst.ended) >= SETTLED;
             if let Some(burst) = link.open.take_if(|burst| over(burst)) {
                 link.take(burst, &self.settings);
+            }
+            for values in [&mut link.bandwidth, &mut link.round_trip] {
+                let faded = |(at, _): &(Instant, u16)| {
+                    now.saturating_duration_since(*at) > half_life.saturating_mul(FADED)
+                };
+                while values.front().is_some_and(faded) {
+                    values.pop_front();
+                }
             }
             // A bound is of use as long as values of its time still count something.
             let recent = |(at, _): &&(Instant, u64)| {

@@ -14,7 +14,7 @@ pub mod tls;
 mod transport;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +34,7 @@ pub use self::transport::{
 };
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
+use crate::membership::{Member, Members};
 use crate::wire::{Frame, INLINE_MAX, Kind};
 
 /// Where a node is reached: its own address, or through another node. Relays come later without a new address form.
@@ -134,6 +135,8 @@ struct Inner {
     transport: Arc<dyn Transport>,
     bulk: bulk::Layer,
     inbox: OnceLock<Arc<dyn Inbox>>,
+    /// Where nodes are reached of which the transport knows nothing yet.
+    members: Mutex<Members>,
     /// No more payloads are taken.
     closing: AtomicBool,
 }
@@ -170,7 +173,8 @@ impl Net {
         // Transfers of two lives of a node must not be taken for each other's.
         let bulk = bulk::Layer::new(bulk, transport.me().incarnation.0);
         let closing = AtomicBool::new(false);
-        let inner = Arc::new(Inner { transport, bulk, inbox: OnceLock::new(), closing });
+        let (inbox, members) = (OnceLock::new(), Mutex::default());
+        let inner = Arc::new(Inner { transport, bulk, inbox, members, closing });
         let _ = upward.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
@@ -212,6 +216,22 @@ impl Net {
         self.0.transport.learn(contact, Some(life));
     }
 
+    /// These nodes are members of the job that this node takes part in: as [`Net::learn_life`] of each. In memory, where a name
+    /// suffices to reach a node, those that nothing was heard of are looked up when there is something to send to them: in
+    /// one process with all nodes of a large job, every pair of them would take memory.
+    pub fn follow(&self, members: &Members) {
+        let Inner { transport, members: followed, .. } = &*self.0;
+        let Some(known) = transport.known_by_name() else {
+            let others = members.iter().filter(|(node, _)| **node != self.me().node);
+            others.for_each(|(node, member)| self.0.learn(node, member));
+            return;
+        };
+        *followed.lock().unwrap_or_else(PoisonError::into_inner) = members.clone();
+        for node in known {
+            self.0.look_up(&node);
+        }
+    }
+
     /// Notes where a node is reached, unless a link to it is up: for contacts at second hand, which may name another of
     /// the node's addresses than the one that works from here.
     pub fn introduce(&self, contact: Contact) {
@@ -248,10 +268,16 @@ impl Net {
         if self.0.inbox.get().is_none() || self.0.closing.load(Ordering::Acquire) {
             return Err(SendError::Closed);
         }
-        if class == Class::Bulk || len > INLINE_MAX {
-            return self.0.bulk.send(&*self.0.transport, to, kind, body);
+        let send = |body| {
+            if class == Class::Bulk || len > INLINE_MAX {
+                return self.0.bulk.send(&*self.0.transport, to, kind, body);
+            }
+            self.0.transport.send(to, class, Frame { kind, body })
+        };
+        match send(body.clone()) {
+            Err(SendError::Unknown(_)) if self.0.look_up(to) => send(body),
+            sent => sent,
         }
-        self.0.transport.send(to, class, Frame { kind, body })
     }
 
     /// Bytes that may still be queued to a peer in a class; for bulk, bytes of payloads.
@@ -273,14 +299,24 @@ impl Net {
         self.0.transport.buffers()
     }
 
-    /// What is expected of the link to a node, where the settings name its cluster. None otherwise, and in memory.
-    pub fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
-        self.0.transport.expected(node)
+    /// What is expected of links to a cluster, where the settings name it. None otherwise, and in memory.
+    pub fn expected(&self, cluster: &ClusterId) -> Option<LinkPolicy> {
+        self.0.transport.expected_of(cluster)
     }
 
     /// The links there are or were, in order of node.
     pub fn links(&self) -> Vec<LinkStats> {
         self.0.transport.links()
+    }
+
+    /// Smoothed round trips of the links that are up, as far as measured, by the cluster of the other end.
+    pub fn round_trips(&self) -> Vec<(ClusterId, Duration)> {
+        self.0.transport.round_trips()
+    }
+
+    /// Payload bytes sent to each node so far, in any order.
+    pub fn bytes_out(&self) -> Vec<(NodeId, u64)> {
+        self.0.transport.bytes_out()
     }
 
     /// Links refused by this side, by reason.
@@ -328,6 +364,22 @@ impl Upward {
 }
 
 impl Inner {
+    fn learn(&self, node: &NodeId, member: &Member) {
+        let Member { incarnation, cluster, address, .. } = member;
+        let (node, cluster, address) = (node.clone(), cluster.clone(), address.clone());
+        self.transport.learn(Contact { node, cluster, address }, Some(*incarnation));
+    }
+
+    /// Tells the transport of this node, if it is a member. False if it is none.
+    fn look_up(&self, node: &NodeId) -> bool {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let member = members.get(node);
+        if let Some(member) = member {
+            self.learn(node, member);
+        }
+        member.is_some()
+    }
+
     /// Where payloads go: set before the transport begins to tell anything.
     fn inbox(&self) -> Option<&dyn Inbox> {
         self.inbox.get().map(|inbox| &**inbox)

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tls::Role;
 use super::{Address, Class, Contact, LinkPolicy, SendError};
-use crate::id::{Incarnation, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
 
 /// A network below [`Net`](super::Net). Every method may be called from every thread and none blocks.
@@ -59,8 +59,30 @@ pub(crate) trait Transport: Send + Sync {
         None
     }
 
+    /// The same of links to a cluster.
+    fn expected_of(&self, _cluster: &ClusterId) -> Option<LinkPolicy> {
+        None
+    }
+
+    /// Where a name suffices to reach a node: those that it was told of or has had a link with. None where addresses are needed.
+    fn known_by_name(&self) -> Option<Vec<NodeId>> {
+        None
+    }
+
     /// The links there are or were, in order of node.
     fn links(&self) -> Vec<LinkStats>;
+
+    /// Payload bytes sent to each node so far, in any order.
+    fn bytes_out(&self) -> Vec<(NodeId, u64)> {
+        let bytes = |link: &LinkStats| link.classes.values().map(|class| class.bytes_out).sum();
+        self.links().into_iter().map(|link| (link.peer.node.clone(), bytes(&link))).collect()
+    }
+
+    /// Smoothed round trips of the links that are up, as far as measured, by the cluster of the other end; in any order.
+    fn round_trips(&self) -> Vec<(ClusterId, Duration)> {
+        let up = self.links().into_iter().filter(|link| link.state == LinkState::Up);
+        up.filter_map(|link| Some((link.peer.cluster, link.rtt?))).collect()
+    }
 
     /// Links refused by this side, by reason.
     fn refused(&self) -> RefusedCounts;

@@ -125,6 +125,8 @@ pub trait Host: Send + Sync {
     fn join_delayed(&self, time: Duration);
     /// A sleeping thread of this node was called for work so long before it ran.
     fn woke(&self, time: Duration);
+    /// A thread has taken a tick while none was told any more: see `Pool::tick`.
+    fn took_tick(&self) {}
     /// The job reports.
     fn note(&self, note: Note);
     /// The job's shared objects on this node.
@@ -448,9 +450,9 @@ impl Pool {
     }
 
     /// What runs now in trees of other nodes, and still will in a while, is worth keeping. To be called every half of
-    /// [`PoolConfig::work_floor`] while there are such trees.
-    pub(crate) fn tick(&self) {
-        self.shared.tick();
+    /// [`PoolConfig::work_floor`] while there are such trees; after a false, not before [`Host::took_tick`].
+    pub(crate) fn tick(&self) -> bool {
+        self.shared.tick()
     }
 
     pub(crate) fn halt_tree(&self, base: &Arc<Base>, reason: Halt) {

@@ -8,6 +8,8 @@ use crate::id::{Incarnation, Peer};
 use crate::net::{Class, ClassStats, LinkState, LinkStats, Strikes};
 use crate::wire::Frame;
 
+const CLASSES: usize = Class::Bulk as usize + 1;
+
 #[derive(Default)]
 pub(super) struct End {
     pub(super) state: LinkState,
@@ -16,12 +18,14 @@ pub(super) struct End {
     /// The peer as it last said hello.
     pub(super) peer: Option<Peer>,
     pub(super) strikes: Strikes,
-    pub(super) outs: BTreeMap<Class, Half>,
-    ins: BTreeMap<Class, (u64, u64)>,
+    /// This and the next two by class.
+    pub(super) outs: [Half; CLASSES],
+    /// Frames that came, and their bytes.
+    ins: [(u64, u64); CLASSES],
     /// Frames that wait for the link to be up.
     pub(super) held: Vec<(Class, Frame)>,
-    /// The latest arrival by class, to keep the order.
-    arrivals: BTreeMap<Class, Duration>,
+    /// The latest arrival, to keep the order.
+    arrivals: [Option<Duration>; CLASSES],
     /// The latest life that a frame came from.
     heard: Incarnation,
     dialled_at: Option<Duration>,
@@ -30,7 +34,7 @@ pub(super) struct End {
 }
 
 /// What goes out in one class: what is taken and has not arrived, and counters.
-#[derive(Default)]
+#[derive(Default, PartialEq)]
 pub(super) struct Half {
     pub(super) frames: usize,
     pub(super) bytes: usize,
@@ -76,14 +80,14 @@ impl Half {
 
 impl End {
     pub(super) fn out(&mut self, class: Class) -> &mut Half {
-        self.outs.entry(class).or_default()
+        &mut self.outs[class as usize]
     }
 
     pub(super) fn dial(&mut self, link: u64, now: Duration) {
         self.link = link;
         self.state = LinkState::Connecting;
         self.dialled_at = Some(now);
-        self.arrivals.clear();
+        self.arrivals = Default::default();
     }
 
     /// Takes part in the other side's attempt.
@@ -91,7 +95,7 @@ impl End {
         self.link = link;
         self.state = LinkState::Connecting;
         self.dialled_at = None;
-        self.arrivals.clear();
+        self.arrivals = Default::default();
     }
 
     /// The link is up: returns what was held.
@@ -108,7 +112,7 @@ impl End {
         self.state = LinkState::Idle;
         self.link = 0;
         self.rtt = None;
-        for out in self.outs.values_mut() {
+        for out in &mut self.outs {
             (out.frames, out.bytes, out.refused) = (0, 0, false);
         }
         std::mem::take(&mut self.held)
@@ -117,15 +121,18 @@ impl End {
     /// The time at which something that would arrive at `arrival` does, behind what went before it in its class (or in
     /// every class).
     pub(super) fn in_order(&mut self, class: Class, arrival: Duration, all: bool) -> Duration {
-        let before = if all { self.arrivals.values().max() } else { self.arrivals.get(&class) };
-        let arrival = before.map_or(arrival, |before| arrival.max(*before));
-        self.arrivals.insert(class, arrival);
+        let last = self.arrivals.iter().max().filter(|_| all);
+        // None is before all times.
+        let before = *last.unwrap_or(&self.arrivals[class as usize]);
+        let arrival = before.map_or(arrival, |before| arrival.max(before));
+        self.arrivals[class as usize] = Some(arrival);
         arrival
     }
 
     /// Whether something of this class overtakes what another stream of the link carries.
     pub(super) fn overtakes(&self, class: Class, arrival: Duration) -> bool {
-        self.arrivals.iter().any(|(other, at)| *other != class && *at > arrival)
+        let others = self.arrivals.iter().enumerate().filter(|(other, _)| *other != class as usize);
+        others.into_iter().any(|(_, at)| *at > Some(arrival))
     }
 
     /// Whether a frame is of an earlier life of the peer than one that came before it.
@@ -136,25 +143,39 @@ impl End {
     }
 
     pub(super) fn came(&mut self, class: Class, len: usize) {
-        let (frames, bytes) = self.ins.entry(class).or_default();
+        let (frames, bytes) = &mut self.ins[class as usize];
         *frames += 1;
         *bytes += len as u64;
     }
 
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// Payload bytes that have left.
+    pub(super) fn bytes_out(&self) -> u64 {
+        self.outs.iter().map(|out| out.bytes_out).sum()
+    }
+
     pub(super) fn stats(&self, other: &Peer) -> LinkStats {
         let mut classes: BTreeMap<Class, ClassStats> = BTreeMap::new();
-        for (class, out) in &self.outs {
-            let stats = classes.entry(*class).or_default();
-            stats.frames_out = out.frames_out;
-            stats.bytes_out = out.bytes_out;
-            stats.queued_frames = out.frames as u64;
-            stats.queued_bytes = out.bytes as u64;
-            stats.full = out.full;
-            stats.dropped = out.dropped;
-        }
-        for (class, (frames, bytes)) in &self.ins {
-            let stats = classes.entry(*class).or_default();
-            (stats.frames_in, stats.bytes_in) = (*frames, *bytes);
+        for class in [Class::Control, Class::Steal, Class::Bulk] {
+            let (out, (frames_in, bytes_in)) =
+                (&self.outs[class as usize], self.ins[class as usize]);
+            if *out == Half::default() && frames_in == 0 {
+                continue;
+            }
+            let stats = ClassStats {
+                frames_out: out.frames_out,
+                bytes_out: out.bytes_out,
+                queued_frames: out.frames as u64,
+                queued_bytes: out.bytes as u64,
+                full: out.full,
+                dropped: out.dropped,
+                frames_in,
+                bytes_in,
+            };
+            classes.insert(class, stats);
         }
         let unknown = || Peer { incarnation: Incarnation(0), ..other.clone() };
         LinkStats {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::clockwork::Clockwork;
 use super::datagrams::{Datagrams, Ix};
 use super::{JoinError, MemoryConfig};
-use crate::id::{Incarnation, NodeId, Peer};
+use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::quic::{Below, Quic};
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY, Role};
 use crate::net::{
@@ -251,6 +251,10 @@ impl Transport for Node {
 
     fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
         self.quic.expected(node)
+    }
+
+    fn expected_of(&self, cluster: &ClusterId) -> Option<LinkPolicy> {
+        self.quic.expected_of(cluster)
     }
 
     fn links(&self) -> Vec<LinkStats> {

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::end::Half;
 use super::pipe::Pipe;
-use super::state::{Call, Event, Ix, Load, State, Traffic};
-use crate::id::{ClusterId, NodeId, Peer};
+use super::state::{Call, Event, Ix, Load, Me, State, Traffic};
+use crate::id::{ClusterId, NodeId};
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
 
 impl State {
@@ -105,19 +104,17 @@ impl State {
 
 /// What is known.
 impl State {
-    pub(super) fn room(&self, me: &Peer, to: &NodeId, class: Class) -> usize {
+    pub(super) fn room(&self, me: &Me, to: &NodeId, class: Class) -> usize {
         let (Some(ix), Some(peer)) = (self.living(me), self.by_name(to)) else { return 0 };
         let node = &self.nodes[ix];
         match node.ends.get(&peer) {
-            Some(end) => end.outs.get(&class).map_or(self.config.queue_bytes, |out: &Half| {
-                self.config.queue_bytes.saturating_sub(out.bytes)
-            }),
+            Some(end) => self.config.queue_bytes.saturating_sub(end.outs[class as usize].bytes),
             None if node.contacts.contains_key(to) => self.config.queue_bytes,
             None => 0,
         }
     }
 
-    pub(super) fn link_stats(&self, me: &Peer) -> Vec<LinkStats> {
+    pub(super) fn link_stats(&self, me: &Me) -> Vec<LinkStats> {
         let Some(ix) = self.living(me) else { return Vec::new() };
         let mut stats: Vec<LinkStats> = self.nodes[ix]
             .ends
@@ -128,7 +125,20 @@ impl State {
         stats
     }
 
-    pub(super) fn refused(&self, me: &Peer) -> RefusedCounts {
+    pub(super) fn round_trips(&self, me: &Me) -> Vec<(ClusterId, Duration)> {
+        let Some(ix) = self.living(me) else { return Vec::new() };
+        let up = self.nodes[ix].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
+        let far = up.filter_map(|(peer, end)| Some((&self.nodes[*peer].peer, end.rtt()?)));
+        far.map(|(peer, rtt)| (peer.cluster.clone(), rtt)).collect()
+    }
+
+    pub(super) fn bytes_out(&self, me: &Me) -> Vec<(NodeId, u64)> {
+        let Some(ix) = self.living(me) else { return Vec::new() };
+        let ends = self.nodes[ix].ends.iter();
+        ends.map(|(peer, end)| (self.nodes[*peer].peer.node.clone(), end.bytes_out())).collect()
+    }
+
+    pub(super) fn refused(&self, me: &Me) -> RefusedCounts {
         self.living(me).map(|ix| self.nodes[ix].refused.clone()).unwrap_or_default()
     }
 

@@ -40,8 +40,8 @@ use tokio::time::sleep;
 use self::clockwork::Clockwork;
 use self::endpoints::Endpoints;
 pub use self::faults::{Oddities, Repeat};
-use self::state::State;
 pub use self::state::Traffic;
+use self::state::{Me, State};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError,
@@ -167,10 +167,11 @@ impl MemoryNet {
             Form::Quic(endpoints) => return endpoints.join(peer, role),
         };
         let taken = JoinError::Taken(peer.node.clone());
-        core.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
+        let ix = core.with(|state, now| state.join(peer.clone(), now)).ok_or(taken)?;
         let bulk = core.lock().config.bulk.clone();
         Net::over(bulk, |events| {
-            let transport: Arc<dyn Transport> = Arc::new(Node { core, me: peer, events });
+            let transport: Arc<dyn Transport> =
+                Arc::new(Node { core, me: Me { peer, ix }, events });
             Ok(transport)
         })
     }
@@ -291,13 +292,13 @@ fn sane(mut profile: LinkProfile) -> LinkProfile {
 /// One node's transport.
 struct Node {
     core: Arc<Core>,
-    me: Peer,
+    me: Me,
     events: Arc<dyn Events>,
 }
 
 impl Transport for Node {
     fn me(&self) -> &Peer {
-        &self.me
+        &self.me.peer
     }
 
     fn address(&self) -> Address {
@@ -314,6 +315,10 @@ impl Transport for Node {
         self.core.with(|state, now| state.learn(&self.me, &contact, life, now));
     }
 
+    fn known_by_name(&self) -> Option<Vec<NodeId>> {
+        Some(self.core.lock().known(&self.me))
+    }
+
     fn forget(&self, node: &NodeId) {
         self.core.with(|state, now| state.forget(&self.me, node, now));
     }
@@ -328,6 +333,14 @@ impl Transport for Node {
 
     fn links(&self) -> Vec<LinkStats> {
         self.core.lock().link_stats(&self.me)
+    }
+
+    fn round_trips(&self) -> Vec<(ClusterId, Duration)> {
+        self.core.lock().round_trips(&self.me)
+    }
+
+    fn bytes_out(&self) -> Vec<(NodeId, u64)> {
+        self.core.lock().bytes_out(&self.me)
     }
 
     fn refused(&self) -> RefusedCounts {

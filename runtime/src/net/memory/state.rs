@@ -3,7 +3,7 @@
 //! A caller says what time it is and carries out the [`Call`]s that come back, in order.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,6 +117,13 @@ pub(super) enum Life {
     Running,
     Closing,
     Over,
+}
+
+/// A life of a node, and its place, which its name keeps.
+#[derive(Clone)]
+pub(super) struct Me {
+    pub(super) peer: Peer,
+    pub(super) ix: Ix,
 }
 
 pub(super) struct Node {
@@ -247,7 +254,7 @@ impl State {
         }
     }
 
-    pub(super) fn start(&mut self, me: &Peer, events: Arc<dyn Events>) {
+    pub(super) fn start(&mut self, me: &Me, events: Arc<dyn Events>) {
         if let Some(ix) = self.living(me) {
             self.nodes[ix].events = Some(events);
         }
@@ -258,15 +265,15 @@ impl State {
     }
 
     /// The place of this life of a node, while it lasts.
-    pub(super) fn living(&self, me: &Peer) -> Option<Ix> {
-        let ix = self.by_name(&me.node)?;
-        let node = &self.nodes[ix];
-        (node.peer.incarnation == me.incarnation && node.life != Life::Over).then_some(ix)
+    pub(super) fn living(&self, me: &Me) -> Option<Ix> {
+        let node = &self.nodes[me.ix];
+        let same = node.peer.incarnation == me.peer.incarnation;
+        (same && node.life != Life::Over).then_some(me.ix)
     }
 
     pub(super) fn learn(
         &mut self,
-        me: &Peer,
+        me: &Me,
         contact: &Contact,
         life: Option<Incarnation>,
         now: Duration,
@@ -300,6 +307,15 @@ impl State {
         if up && life.zip(known).is_some_and(|(life, known)| known < life) {
             self.moved(ix, peer, now);
         }
+    }
+
+    /// Whom a node was told of or has had a link with.
+    pub(super) fn known(&self, me: &Me) -> Vec<NodeId> {
+        let Some(ix) = self.living(me) else { return Vec::new() };
+        let node = &self.nodes[ix];
+        let met = node.ends.keys().map(|peer| &self.nodes[*peer].peer.node);
+        let known: BTreeSet<&NodeId> = node.contacts.keys().chain(met).collect();
+        known.into_iter().cloned().collect()
     }
 
     /// Ends a link to an earlier life of a peer. What has not left goes to the later one, but for bulk transfers, which
@@ -352,7 +368,7 @@ impl State {
 
     pub(super) fn send(
         &mut self,
-        me: &Peer,
+        me: &Me,
         to: &NodeId,
         class: Class,
         frame: Frame,
@@ -689,7 +705,7 @@ impl State {
     /// A peer broke the protocol: its link is closed. Returns whether it is banned now; none if there was no link.
     pub(super) fn breach(
         &mut self,
-        me: &Peer,
+        me: &Me,
         peer: &Peer,
         why: &str,
         now: Duration,
@@ -710,7 +726,7 @@ impl State {
         Some(banned)
     }
 
-    pub(super) fn forget(&mut self, me: &Peer, node: &NodeId, now: Duration) {
+    pub(super) fn forget(&mut self, me: &Me, node: &NodeId, now: Duration) {
         let (Some(ix), Some(peer)) = (self.living(me), self.by_name(node)) else { return };
         self.nodes[ix].contacts.remove(node);
         let Some(end) = self.nodes[ix].ends.get(&peer) else { return };
@@ -728,7 +744,7 @@ impl State {
     }
 
     /// Says goodbye behind all that is queued.
-    pub(super) fn close(&mut self, me: &Peer, reason: &str, now: Duration) {
+    pub(super) fn close(&mut self, me: &Me, reason: &str, now: Duration) {
         let Some(ix) = self.living(me) else { return };
         if self.nodes[ix].life != Life::Running {
             return;
@@ -740,12 +756,12 @@ impl State {
             let load = Load::Goodbye(reason.to_owned());
             self.post(Parcel { from: ix, to: peer, link, load }, Class::Bulk, GREETING, now);
         }
-        let event = Event::Linger(ix, me.incarnation);
+        let event = Event::Linger(ix, me.peer.incarnation);
         self.schedule(now.max(self.fine) + self.config.linger, event);
     }
 
     /// Whether a node that was told to close has nothing left to send.
-    pub(super) fn is_closed(&self, me: &Peer) -> bool {
+    pub(super) fn is_closed(&self, me: &Me) -> bool {
         let Some(ix) = self.living(me) else { return true };
         let waits = |pipe: &Pipe<Parcel>| pipe.any(|parcel| parcel.from == ix);
         let held = self.nodes[ix].ends.values().any(|end| !end.held.is_empty());
@@ -753,7 +769,7 @@ impl State {
     }
 
     /// A node that has closed hears nothing more.
-    pub(super) fn finish(&mut self, me: &Peer, now: Duration) {
+    pub(super) fn finish(&mut self, me: &Me, now: Duration) {
         if let Some(ix) = self.living(me) {
             self.kill(ix, now);
         }

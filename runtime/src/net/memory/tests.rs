@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::*;
+use crate::membership::{Member, Members};
 use crate::net::{Inbox, SendError, Undelivered, Why};
 use crate::wire::Kind;
 
@@ -102,6 +103,44 @@ async fn a_link_is_up_after_a_round_trip_and_frames_follow_in_order() {
     assert_eq!(a.links()[0].rtt, Some(20 * MS));
 }
 
+/// The members of a job are known by name as soon as there is something to send to them, large payloads too, and news of a later
+/// life reach the links that there are.
+#[tokio::test(start_paused = true)]
+async fn members_are_learned_of_when_they_are_needed() {
+    let net = MemoryNet::new(1);
+    let ((a, a_log), (b, b_log)) = (node(&net, peer("x", "a", 1)), node(&net, peer("y", "b", 1)));
+    let (c, c_log) = node(&net, peer("y", "c", 1));
+    let member = |net: &Net| Member {
+        incarnation: net.me().incarnation,
+        cluster: net.me().cluster.clone(),
+        address: net.address(),
+        threads: 1,
+        leaving: false,
+    };
+    let unknown = Err(SendError::Unknown("b".into()));
+    assert_eq!(tell(&a, &b, Class::Control, 1, 1), unknown);
+    assert_eq!(tell(&a, &c, Class::Bulk, 1, 100_000), Err(SendError::Unknown("c".into())));
+    let members: Members =
+        [&a, &b, &c].map(|net| (net.me().node.clone(), member(net))).into_iter().collect();
+    a.follow(&members);
+    assert!(a.links().is_empty());
+    assert_eq!(tell(&a, &b, Class::Control, 1, 1), Ok(()));
+    assert_eq!(tell(&a, &c, Class::Bulk, 2, 100_000), Ok(()));
+    sleep(SECOND).await;
+    assert_eq!((b_log.count("tell 1 1"), c_log.count("tell 2 100000")), (1, 1));
+    assert_eq!(a.round_trips(), [("y".into(), 20 * MS), ("y".into(), 20 * MS)]);
+    assert_eq!(a.bytes_out().iter().find(|(node, _)| *node == b.me().node).unwrap().1, 1);
+    // Another life of b is a member now: what a has of the former one ends.
+    let (_later, later_log) = node(&net, peer("y", "b", 2));
+    let mut next = members.clone();
+    next.get_mut(&"b".into()).unwrap().incarnation = Incarnation(2);
+    a.follow(&next);
+    sleep(SECOND).await;
+    assert_eq!(tell(&a, &b, Class::Control, 3, 1), Ok(()));
+    sleep(SECOND).await;
+    assert_eq!((b_log.count("tell 3"), later_log.count("tell 3")), (0, 1), "{:?}", a_log.lines());
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_dials_at_once_make_one_link_and_lose_nothing() {
     let net = MemoryNet::new(1);
@@ -190,8 +229,9 @@ async fn a_full_queue_refuses_and_tells_when_it_drained() {
     let (b, _) = node(&net, peer("y", "b", 1));
     let events = Arc::new(Drained(Mutex::default()));
     net.join(peer("x", "a", 1)).unwrap();
-    let me = peer("x", "a", 1);
-    let a = Node { core: frames(&net), me, events: events.clone() };
+    let peer = peer("x", "a", 1);
+    let ix = frames(&net).lock().by_name(&peer.node).unwrap();
+    let a = Node { core: frames(&net), me: Me { peer, ix }, events: events.clone() };
     a.start();
     a.learn(b.contact(), None);
     let to = NodeId::from("b");

@@ -381,7 +381,11 @@ impl Transport for Quic {
 
     fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
         let cluster = self.0.find(node)?.lock().cluster.clone();
-        self.0.config.links.get(&cluster).copied()
+        self.expected_of(&cluster)
+    }
+
+    fn expected_of(&self, cluster: &ClusterId) -> Option<LinkPolicy> {
+        self.0.config.links.get(cluster).copied()
     }
 
     fn links(&self) -> Vec<LinkStats> {

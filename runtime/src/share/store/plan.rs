@@ -32,7 +32,7 @@ pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<Group>
 }
 
 /// The node that relays to a cluster: its coordinator, or where the view names none (or one that left) its first member.
-pub(super) fn relay_of<'a>(view: &'a View, cluster: &'a ClusterId) -> Option<&'a NodeId> {
+pub(super) fn relay_of<'a>(view: &'a View, cluster: &ClusterId) -> Option<&'a NodeId> {
     view.cluster_coordinators
         .get(cluster)
         .filter(|node| view.cluster_of(node) == Some(cluster))
@@ -41,11 +41,8 @@ pub(super) fn relay_of<'a>(view: &'a View, cluster: &'a ClusterId) -> Option<&'a
 
 /// The relays of all clusters but one, in order of cluster.
 pub(super) fn other_relays<'a>(view: &'a View, mine: Option<&ClusterId>) -> Vec<&'a NodeId> {
-    let mut clusters: Vec<&ClusterId> = view.members.values().map(|m| &m.cluster).collect();
-    clusters.sort();
-    clusters.dedup();
+    let clusters = view.members.clusters().map(|(cluster, _)| cluster);
     clusters
-        .into_iter()
         .filter(|cluster| Some(*cluster) != mine)
         .filter_map(|cluster| relay_of(view, cluster))
         .collect()

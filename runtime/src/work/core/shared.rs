@@ -171,6 +171,8 @@ pub(crate) struct Shared {
     pub(crate) checkpoint_rate: u64,
     /// Tasks that ran at least so long, in microseconds, are kept: see `watch`. Absent where none is.
     pub(crate) keep_least_us: Option<u64>,
+    /// No tick is told until a thread has taken the last.
+    pub(super) ticks_rest: AtomicBool,
     fork_time: Duration,
     start: Instant,
 }
@@ -225,6 +227,7 @@ impl Shared {
             nesting_bound,
             checkpoint_rate,
             keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
+            ticks_rest: AtomicBool::new(false),
             fork_time: fork_time.unwrap_or_default(),
             start: Instant::now(),
         }

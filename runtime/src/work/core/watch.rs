@@ -7,7 +7,8 @@
 //! its stack. It took the tick before it began anything else, so all of those ran already at that time. A task that is
 //! found on the list when it ends has run at least since then: it is kept if that is a quarter of the floor. So a task
 //! that runs for three quarters of the floor is always kept, where ticks come in time, and none that runs for less than
-//! a quarter.
+//! a quarter. A tick that no thread has taken is as good as a later one: while all threads compute long tasks, none is
+//! told, and the first that takes the last one asks for more.
 //!
 //! # What it costs
 //!
@@ -61,12 +62,14 @@ impl Watch {
         std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
     }
 
-    /// A tick. One that was not taken yet stays, for what ran then is running.
-    fn tell(&self, now_us: u64) {
-        if !self.is_due() {
+    /// A tick. One that was not taken yet stays, for what ran then is running; false then.
+    fn tell(&self, now_us: u64) -> bool {
+        let news = !self.is_due();
+        if news {
             self.since_us.store(now_us, Ordering::Relaxed);
             self.from.store(DUE, Ordering::Release);
         }
+        news
     }
 }
 
@@ -113,10 +116,18 @@ impl Watched {
 }
 
 impl Shared {
-    /// A tick: what runs now and will still run a while is worth keeping.
-    pub(crate) fn tick(&self) {
+    /// A tick: what runs now and will still run a while is worth keeping. False if no thread has taken the one before: a
+    /// further one says nothing until [`Host::took_tick`](crate::work::pool::Host::took_tick).
+    pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
-        self.threads.iter().for_each(|thread| thread.watch.tell(now_us));
+        let tell = || self.threads.iter().fold(false, |news, t| t.watch.tell(now_us) | news);
+        if tell() {
+            return true;
+        }
+        self.ticks_rest.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Worker::look`: the thread sees that ticks rest, or this sees that it took the last.
+        fence(Ordering::SeqCst);
+        tell()
     }
 
     /// A tree was told to stop as its node leaves: what ends from now on without being told that is kept. To be called
@@ -183,10 +194,14 @@ impl Worker {
         let new = new.into_iter().rev().filter(|seen| addresses.insert(seen.frame));
         watched.seen.extend(new);
         watch.from.swap(watched.from(), Ordering::SeqCst);
-        // Pairs with the fence in `Shared::watch_leaving`.
+        // Pairs with the fences in `Shared::watch_leaving` and `Shared::tick`.
         fence(Ordering::SeqCst);
         drop(watched);
         self.watch_if_leaving(frame);
+        let rest = &self.shared().ticks_rest;
+        if !watch.is_due() && rest.load(Ordering::Relaxed) && rest.swap(false, Ordering::Relaxed) {
+            self.shared().host.took_tick();
+        }
     }
 
     /// All that ends from here on is looked at, if the calling task's tree stops because the node leaves.

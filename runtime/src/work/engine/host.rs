@@ -29,6 +29,10 @@ impl Host for Behind {
         inner.poke.notify_one();
     }
 
+    fn took_tick(&self) {
+        self.tell(|inner| inner.poke.notify_one());
+    }
+
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
         let Some(inner) = self.inner.upgrade() else { return };
         let stolen = inner.state().stolen.remove(&(owner.node.clone(), lease));

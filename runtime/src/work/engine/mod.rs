@@ -44,12 +44,12 @@ use super::steal::{
 };
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};
-use crate::id::{Incarnation, JobId, NodeId, Peer, TaskPath};
+use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::{Member, View};
 use crate::meter::{
     BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics, ThreadState,
 };
-use crate::net::{Class, Contact, Inbox, Net, SendError, Undelivered, Why};
+use crate::net::{Class, Inbox, Net, SendError, Undelivered, Why};
 use crate::random::SplitMix;
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket, Unavailable,
@@ -194,7 +194,7 @@ impl Engine {
             ask_again_at: None,
             share_wake: None,
         };
-        let bytes_before = sent_to(&net);
+        let bytes_before = net.bytes_out().into_iter().collect();
         let threads = config.pool.threads.max(1);
         // What takes modelled time does not take real time, and the other way round.
         let real = seam.is_real() && config.pool.fork_time.is_none();
@@ -276,16 +276,10 @@ impl Engine {
     /// Who takes part from now on, and where they are reached. Nodes that took part and do not any more (or begin a new
     /// life) are lost: what they held is queued again, what they left behind is offered for reuse.
     pub fn view(&self, view: &View) {
-        for (node, member) in view.members.iter().filter(|(node, _)| **node != self.0.me.node) {
-            let contact = Contact {
-                node: node.clone(),
-                cluster: member.cluster.clone(),
-                address: member.address.clone(),
-            };
-            self.0.net.learn_life(contact, member.incarnation);
-        }
-        let of = |node: &NodeId| self.0.net.expected(node).map(|policy| policy.steal_timeout());
-        let timeouts = view.members.keys().filter_map(|node| Some((node.clone(), of(node)?)));
+        self.0.net.follow(&view.members);
+        let of = |id: &ClusterId| self.0.net.expected(id).map(|policy| policy.steal_timeout());
+        let clusters = view.members.clusters().map(|(cluster, _)| cluster);
+        let timeouts = clusters.filter_map(|cluster| Some((cluster.clone(), of(cluster)?)));
         let timeouts = timeouts.collect();
         let gone: Vec<NodeId> = {
             let mut state = self.0.state();
@@ -353,7 +347,7 @@ impl Engine {
     /// mode nothing is measured, and all is empty.
     pub fn end_period(&self, now: Instant) -> PeriodMeasure {
         let Some(metering) = &self.0.metering else { return PeriodMeasure::default() };
-        let measure = metering.end_period(self.0.pool_ref(), &self.0.net.links(), now);
+        let measure = metering.end_period(self.0.pool_ref(), &self.0.net.round_trips(), now);
         // A benchmark may have become due.
         self.0.poke.notify_one();
         measure
@@ -396,14 +390,6 @@ impl Engine {
     pub fn objects(&self) -> &Objects {
         self.0.objects_ref()
     }
-}
-
-/// Payload bytes sent so far to each node.
-fn sent_to(net: &Net) -> BTreeMap<NodeId, u64> {
-    let links = net.links().into_iter();
-    links
-        .map(|link| (link.peer.node.clone(), link.classes.values().map(|c| c.bytes_out).sum()))
-        .collect()
 }
 
 fn event_scope(scope: Scope) -> event::Scope {
@@ -515,16 +501,15 @@ impl Inner {
         wake
     }
 
-    /// While tasks of other nodes are here, tells the threads every half of the floor to see which of them are long. When to
-    /// come again.
+    /// While tasks of other nodes are here, tells the threads every half of the floor to see which of them are long; not
+    /// while all of them still have the last tick before them, and `took_tick` pokes. When to come again.
     fn tick(&self, pool: &Pool, now: Instant) -> Option<Instant> {
         let every = self.tick_every?;
         let mut state = self.state();
         if state.stolen.is_empty() {
             state.tick_at = None;
         } else if state.tick_at.is_none_or(|at| at <= now) {
-            state.tick_at = Some(now + every);
-            pool.tick();
+            state.tick_at = pool.tick().then(|| now + every);
         }
         state.tick_at
     }
@@ -656,7 +641,7 @@ impl Inner {
 
     fn statistics(&self, latencies: bool) -> Statistics {
         let pool = self.pool_ref();
-        let sent = sent_to(&self.net);
+        let sent = self.net.bytes_out();
         let mut state = self.state();
         let mut counters = state.counters;
         let pool_counts = pool.counts();
@@ -666,14 +651,14 @@ impl Inner {
         counters.work = pool.work();
         counters.tasks.stolen_local += pool_counts.taken_here;
         for (node, bytes) in sent {
-            if !state.thief.knows(&node) {
-                continue;
-            }
+            let Some(cluster) = state.view.cluster_of(&node) else { continue };
             let bytes = bytes - self.bytes_before.get(&node).copied().unwrap_or(0).min(bytes);
-            match state.thief.scope_of(&node) {
-                Scope::Local => counters.bytes.local += bytes,
-                Scope::Wide => counters.bytes.wide += bytes,
-            }
+            let scope = if *cluster == self.me.cluster {
+                &mut counters.bytes.local
+            } else {
+                &mut counters.bytes.wide
+            };
+            *scope += bytes;
         }
         let [local, wide] = state.thief.timeouts();
         counters.steals.local.timeouts = local;

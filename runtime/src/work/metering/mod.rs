@@ -29,10 +29,12 @@ use crate::meter::{
     LinkEstimator, LinkSettings, Load, Mark, Offer, PeriodMeasure, Planner, Probe, Sample, Sampler,
     SamplerSettings, SpeedMeter, SpeedSettings, ThreadState, Times,
 };
-use crate::net::{LinkState, LinkStats};
 
 /// Work units are looked at so often a period: their scatter gives the speed's error.
 const LOOKS_A_PERIOD: u32 = 8;
+
+/// Round trips that are taken down in a period: each goes into every report for minutes.
+const ROUND_TRIPS_A_PERIOD: usize = 16;
 
 /// How a node is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,6 +80,8 @@ struct State {
     speed: SpeedMeter,
     planner: Planner,
     links: LinkEstimator,
+    /// Links whose round trips were taken down since the first of them.
+    links_told: usize,
     /// Absent in virtual time.
     kernel: Option<(Probe, Sample)>,
     spec: Option<BenchmarkSpec>,
@@ -118,6 +122,7 @@ impl Metering {
             speed: SpeedMeter::new(threads, settings.speed),
             planner: Planner::new(settings.benchmark, now),
             links: LinkEstimator::new(settings.links),
+            links_told: 0,
             kernel,
             spec: None,
             run: None,
@@ -192,11 +197,12 @@ impl Metering {
         }
     }
 
-    /// A statistics period is over: what was measured in it. `links` are the network's.
+    /// A statistics period is over: what was measured in it. `round_trips` are those of the network's links that are up, by the
+    /// cluster of the other end.
     pub(crate) fn end_period(
         &self,
         pool: &Pool,
-        links: &[LinkStats],
+        round_trips: &[(ClusterId, Duration)],
         now: Instant,
     ) -> PeriodMeasure {
         let mut state = self.state();
@@ -215,12 +221,14 @@ impl Metering {
             state.plan(BenchmarkEvent::QuotaPeriod(period), pool, now);
             state.plan(BenchmarkEvent::Load(load), pool, now);
         }
-        let far = |link: &&LinkStats| link.state == LinkState::Up && link.peer.cluster != self.me;
-        for link in links.iter().filter(far) {
-            if let Some(rtt) = link.rtt {
-                state.links.round_trip(&self.me, &link.peer.cluster, rtt, now);
-            }
+        let far: Vec<_> = round_trips.iter().filter(|(cluster, _)| *cluster != self.me).collect();
+        // Each in its turn, where there are many.
+        let first = state.links_told % far.len().max(1);
+        let in_turn = far[first..].iter().chain(&far[..first]).take(ROUND_TRIPS_A_PERIOD);
+        for (cluster, rtt) in in_turn {
+            state.links.round_trip(&self.me, cluster, *rtt, now);
         }
+        state.links_told = first + ROUND_TRIPS_A_PERIOD;
         let times = pool.times();
         let began = std::mem::replace(&mut state.period_began, times);
         PeriodMeasure {

@@ -4,13 +4,14 @@
 //! answer by id. A scope whose victims all had nothing rests with backoff and jitter; a hint ends the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::id::{ClusterId, NodeId, TaskPath};
-use crate::membership::View;
+use crate::membership::{Members, View};
 use crate::meter::ThreadState;
 
 /// First rest after all victims of a scope had nothing; doubles up to the scope's longest.
@@ -26,6 +27,11 @@ const REST_AWAITING_SHARE: u32 = 5;
 /// Victims that are asked in a row before a rest, at most: in a large grid without work nobody asks everybody. Each of them
 /// hints when it has some, so that the thieves' and victims' graph stays connected with far fewer (Saraswat et al., PPoPP 2011).
 const ROUND: usize = 16;
+/// And after a rest, until work was found: those asked before hint when they have some, so that this is for lost hints alone.
+const ROUND_AGAIN: usize = 2;
+/// Nodes of other clusters that one node asks of itself, at most: in a large grid each would have a link to every other in the end.
+/// Which they are differs from node to node, and any node that hints may be asked as well.
+const WIDE_VICTIMS: usize = 64;
 /// A request unanswered for so long is given up; its answer is still taken when it comes.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
 /// The same between clusters, for links of which nothing is expected.
@@ -93,13 +99,50 @@ struct Pending {
     leapfrog: bool,
 }
 
+/// Some of the members that stay, by their places: those of a range, but for a hole in it, or every so many of these.
+#[derive(Clone, Debug, Default)]
+struct Victims {
+    first: usize,
+    all: usize,
+    hole: Range<usize>,
+    count: usize,
+    /// Where they begin, if they are not all.
+    start: usize,
+}
+
+impl Victims {
+    /// Those of a range, but for those of a hole inside it.
+    fn but(range: Range<usize>, hole: Range<usize>) -> Self {
+        let all = range.len() - hole.len();
+        Self { first: range.start, all, hole, count: all, start: 0 }
+    }
+
+    /// At most so many of them, spread evenly.
+    fn at_most(self, most: usize, start: u64) -> Self {
+        if self.all <= most {
+            return self;
+        }
+        Self { count: most, start: (start % self.all as u64) as usize, ..self }
+    }
+
+    /// The place of one of them.
+    fn place(&self, i: usize) -> usize {
+        let i = (self.start + i * self.all / self.count) % self.all;
+        let at = self.first + i;
+        if at < self.hole.start { at } else { at + self.hole.len() }
+    }
+}
+
 /// One outstanding request at a time, to victims drawn at random and without repetition until all had nothing.
 #[derive(Debug, Default)]
 struct Lane {
-    /// In order of name.
-    victims: Vec<NodeId>,
+    victims: Victims,
+    /// Whether its victims are in this cluster; absent where it asks everywhere.
+    scope: Option<Scope>,
     outstanding: Option<u32>,
     tried: BTreeSet<NodeId>,
+    /// It has rested since it was worth asking all victims again.
+    rested: bool,
     hinted: Vec<NodeId>,
     resting_until: Option<Instant>,
     rest: Duration,
@@ -111,13 +154,9 @@ impl Lane {
         Self { rest: REST_FIRST, rest_max, ..Self::default() }
     }
 
-    /// Whether a node is one of its victims.
-    fn may_ask(&self, node: &NodeId) -> bool {
-        self.victims.binary_search(node).is_ok()
-    }
-
     fn refresh(&mut self) {
         self.tried.clear();
+        self.rested = false;
         self.resting_until = None;
         self.rest = REST_FIRST;
     }
@@ -129,12 +168,13 @@ pub struct Thief {
     me: NodeId,
     cluster: ClusterId,
     policy: StealPolicy,
-    clusters: BTreeMap<NodeId, ClusterId>,
-    /// How long an answer may take, by node of another cluster, where something is expected of its link.
-    timeouts_expected: BTreeMap<NodeId, Duration>,
+    members: Members,
+    /// How long an answer from another cluster may take, where something is expected of the links to it.
+    timeouts_expected: BTreeMap<ClusterId, Duration>,
     lanes: [Lane; 2],
     pending: BTreeMap<u32, Pending>,
     next_id: u32,
+    seed: u64,
     random: u64,
     hungry: bool,
     waiting: Option<ThreadState>,
@@ -149,11 +189,12 @@ impl Thief {
             me,
             cluster,
             policy,
-            clusters: BTreeMap::new(),
+            members: Members::default(),
             timeouts_expected: BTreeMap::new(),
             lanes: [Lane::new(REST_LOCAL_MAX), Lane::new(REST_WIDE_MAX)],
             pending: BTreeMap::new(),
             next_id: 0,
+            seed,
             random: seed | 1,
             hungry: false,
             waiting: None,
@@ -164,49 +205,61 @@ impl Thief {
 
     /// Who can be asked from now on.
     pub fn view(&mut self, view: &View) {
+        self.members = view.members.clone();
         self.suspected.retain(|node| view.members.contains_key(node));
-        self.clusters =
-            view.members.iter().map(|(node, m)| (node.clone(), m.cluster.clone())).collect();
-        let leaves = |node: &NodeId| view.members.get(node).is_some_and(|member| member.leaving);
-        let of = |scope: Option<Scope>| -> Vec<NodeId> {
-            let others = self.clusters.iter().filter(|(n, _)| **n != self.me && !leaves(n));
-            let fits = |cluster: &ClusterId| match scope {
-                Some(Scope::Local) => *cluster == self.cluster,
-                Some(Scope::Wide) => *cluster != self.cluster,
-                None => true,
-            };
-            others.filter(|(_, cluster)| fits(cluster)).map(|(node, _)| node.clone()).collect()
+        let (all, mine) = (self.members.staying(), self.members.staying_in(&self.cluster));
+        let me = all[mine.clone()].binary_search(&self.me).map(|at| mine.start + at);
+        let me = me.map_or(mine.end..mine.end, |at| at..at + 1);
+        let (everywhere, nobody) = (0..all.len(), Victims::default());
+        let lanes = match self.policy {
+            StealPolicy::ClusterAware => [
+                (Some(Scope::Local), Victims::but(mine.clone(), me)),
+                (
+                    Some(Scope::Wide),
+                    Victims::but(everywhere, mine).at_most(WIDE_VICTIMS, self.seed),
+                ),
+            ],
+            StealPolicy::Random => [(None, Victims::but(everywhere, me)), (None, nobody)],
         };
-        let [local, wide] = match self.policy {
-            StealPolicy::ClusterAware => [of(Some(Scope::Local)), of(Some(Scope::Wide))],
-            StealPolicy::Random => [of(None), Vec::new()],
-        };
-        for (lane, victims) in self.lanes.iter_mut().zip([local, wide]) {
-            lane.victims = victims;
+        for (lane, (scope, victims)) in self.lanes.iter_mut().zip(lanes) {
+            (lane.scope, lane.victims) = (scope, victims);
             lane.refresh();
         }
     }
 
-    /// How long the answers of these nodes may take, in place of the usual time.
-    pub fn expect(&mut self, timeouts: BTreeMap<NodeId, Duration>) {
+    /// Whether a node is one of a lane's victims.
+    fn may_ask(&self, lane: usize, node: &NodeId) -> bool {
+        let Lane { victims, scope, .. } = &self.lanes[lane];
+        let stays = self.members.get(node).is_some_and(|member| !member.leaving);
+        let fits = scope.is_none_or(|scope| scope == self.scope_of(node));
+        victims.count > 0 && stays && fits && *node != self.me
+    }
+
+    /// How long the answers of nodes of these clusters may take, in place of the usual time.
+    pub fn expect(&mut self, timeouts: BTreeMap<ClusterId, Duration>) {
         self.timeouts_expected = timeouts;
     }
 
     fn timeout(&self, victim: &NodeId) -> Duration {
         match self.scope_of(victim) {
             Scope::Local => TIMEOUT_LOCAL,
-            Scope::Wide => self.timeouts_expected.get(victim).copied().unwrap_or(TIMEOUT_WIDE),
+            Scope::Wide => {
+                let cluster = self.members.get(victim).map(|member| &member.cluster);
+                let expected = cluster.and_then(|cluster| self.timeouts_expected.get(cluster));
+                expected.copied().unwrap_or(TIMEOUT_WIDE)
+            }
         }
     }
 
     /// Whether a node is in this cluster; nodes not in the view count as elsewhere.
     pub fn scope_of(&self, node: &NodeId) -> Scope {
-        if self.clusters.get(node) == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
+        let cluster = self.members.get(node).map(|member| &member.cluster);
+        if cluster == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
     }
 
     /// Whether a node takes part in the job.
     pub fn knows(&self, node: &NodeId) -> bool {
-        self.clusters.contains_key(node)
+        self.members.contains_key(node)
     }
 
     /// Whether this node wants work from now on.
@@ -237,8 +290,9 @@ impl Thief {
 
     /// A victim that had nothing has work now.
     pub fn hinted(&mut self, from: &NodeId) {
-        for lane in &mut self.lanes {
-            if lane.may_ask(from) {
+        for index in 0..self.lanes.len() {
+            if self.may_ask(index, from) {
+                let lane = &mut self.lanes[index];
                 lane.tried.remove(from);
                 lane.resting_until = None;
                 if !lane.hinted.contains(from) {
@@ -379,10 +433,9 @@ impl Thief {
         }
         // Leapfrog first: the nodes that hold what threads of this node wait for.
         for (path, holder) in awaited {
-            let lane = &mut self.lanes[lane];
-            let asked = lane.tried.contains(holder) || self.suspected.contains(holder);
-            if !asked && lane.may_ask(holder) {
-                lane.tried.insert(holder.clone());
+            let asked = self.lanes[lane].tried.contains(holder) || self.suspected.contains(holder);
+            if !asked && self.may_ask(lane, holder) {
+                self.lanes[lane].tried.insert(holder.clone());
                 return Choice::Ask(holder.clone(), Some(path.clone()));
             }
         }
@@ -404,22 +457,25 @@ impl Thief {
     fn any_untried(&mut self, lane: usize) -> Option<NodeId> {
         let drawn = self.draw();
         let lane = &self.lanes[lane];
-        if lane.victims.is_empty() || lane.tried.len() >= ROUND {
+        let count = lane.victims.count;
+        let most = if lane.rested { ROUND_AGAIN } else { ROUND };
+        if count == 0 || lane.tried.len() >= most {
             return None;
         }
         // From a place drawn at random on: few are out of question, so that the next is as good as any.
-        let first = (drawn % lane.victims.len() as u64) as usize;
-        let (before, after) = lane.victims.split_at(first);
+        let first = (drawn % count as u64) as usize;
+        let places = (first..count).chain(0..first).map(|i| lane.victims.place(i));
         let out = |victim: &NodeId| lane.tried.contains(victim) || self.suspected.contains(victim);
-        after.iter().chain(before).find(|victim| !out(victim)).cloned()
+        places.map(|place| &self.members.staying()[place]).find(|victim| !out(victim)).cloned()
     }
 
     fn rest(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
-        if self.lanes[lane].victims.is_empty() {
+        if self.lanes[lane].victims.count == 0 {
             return Choice::Nobody;
         }
         let jitter = self.draw() % 1000;
         let resting = &mut self.lanes[lane];
+        resting.rested |= self.hungry;
         let rest = resting.rest + resting.rest * u32::try_from(jitter).unwrap_or(0) / 4000;
         resting.rest = (resting.rest * 2).min(resting.rest_max);
         self.rest_until(lane, now + rest, awaited, now)
@@ -683,9 +739,33 @@ mod tests {
     }
 
     #[test]
+    fn in_a_large_grid_each_node_asks_few_of_the_others_and_all_are_asked_by_some() {
+        let names: Vec<(String, String)> =
+            (0..400).map(|n| (format!("c{}-{n:03}", n / 40), format!("c{}", n / 40))).collect();
+        let nodes: Vec<_> = names.iter().map(|(node, id)| (node.as_str(), id.as_str())).collect();
+        let view = view(&nodes);
+        let mut asked: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for (at, (node, cluster)) in nodes.iter().enumerate() {
+            let seed = crate::random::SplitMix(at as u64).next();
+            let mut thief =
+                Thief::new((*node).into(), (*cluster).into(), StealPolicy::ClusterAware, seed);
+            thief.view(&view);
+            let victims = &thief.lanes[1].victims;
+            let places: BTreeSet<_> = (0..victims.count).map(|i| victims.place(i)).collect();
+            assert_eq!(places.len(), WIDE_VICTIMS);
+            for victim in places.into_iter().map(|place| view.members.staying()[place].clone()) {
+                assert_eq!(thief.scope_of(&victim), Scope::Wide);
+                *asked.entry(victim).or_default() += 1;
+            }
+        }
+        assert_eq!(asked.len(), 400, "nobody is left out");
+        assert!(asked.values().all(|times| *times < 3 * WIDE_VICTIMS), "{asked:?}");
+    }
+
+    #[test]
     fn what_is_expected_of_a_link_decides_when_a_steal_is_given_up() {
         let mut thief = thief(StealPolicy::ClusterAware);
-        thief.expect([(NodeId::from("b0"), Duration::from_secs(7))].into());
+        thief.expect([(ClusterId::from("b"), Duration::from_secs(7))].into());
         thief.view(&view(&[("a0", "a"), ("b0", "b")]));
         thief.set_hungry(true);
         let now = Instant::now();
