@@ -37,7 +37,7 @@ use crate::scheduler::{
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{
-    Bequeath, Bequest, FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+    Bequeath, Bequest, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
 };
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
@@ -232,6 +232,7 @@ fn messages_of_a_job() {
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
     let kept = KeptRoot { epoch: Epoch(1), saved, iterations: 3 };
     message(&KeepRoot { job, kept: kept.clone() });
+    message(&FindRoot { job });
     message(&GetRoot { job });
     let members = BTreeMap::from([("ams-2".into(), Incarnation(3))]);
     let (lost, reason) = ("ams-1".into(), "killed".to_owned());

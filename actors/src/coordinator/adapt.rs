@@ -465,20 +465,23 @@ impl Coordinator {
         }));
     }
 
-    /// Tells the scheduler how fast nodes are that clusters name: it knows the nodes, and will be asked for such.
+    /// Tells the scheduler how fast nodes are that clusters name: it knows the nodes, and will be asked for such. Before it is known
+    /// what the benchmark's unit is, as they are compared here: then it knows at least which are slower than others.
     fn tell_speeds(&self, ctx: &mut Context<Self>) {
         let adapt = &self.adaptation;
-        let (Some(unit), Some(benchmark)) = (adapt.unit(), &adapt.benchmark) else { return };
+        let benchmark = adapt.benchmark.as_ref().map(BenchmarkSpec::id);
+        let (spec, unit) = benchmark.zip(adapt.unit()).unwrap_or((adapt.scale.spec, 1.0));
         let named = adapt
             .clusters
             .values()
             .flat_map(|heard| heard.aggregate.worst.iter().chain(&heard.aggregate.best));
+        let named = named.filter(|named| named.speed > 0.0);
         let speeds: BTreeMap<NodeId, f64> =
             named.map(|named| (named.node.clone(), named.speed / unit)).collect();
         if speeds.is_empty() {
             return;
         }
-        let (job, epoch, spec) = (self.spec.id, self.spec.epoch, benchmark.id());
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let call = remote.send(SpeedsMeasured { job, epoch, spec, speeds }).start();
         // The next period tells again.

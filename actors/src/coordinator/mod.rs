@@ -626,7 +626,8 @@ impl Actor for Coordinator {
             });
         }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
-            if coordinator.phase == Phase::Joining {
+            // A successor's members have joined before; it may be long in getting the root's checkpoint.
+            if coordinator.phase == Phase::Joining && coordinator.succeeds.is_none() {
                 coordinator.start_without_the_missing(ctx);
             }
         });

@@ -3,6 +3,7 @@
 //!
 //! Must not know who decides that it does.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::job::{NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
 use crate::poison::Dead;
 use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
-use crate::worker::{Bequest, GetRoot, KeepRoot, KeptRoot, Worker};
+use crate::worker::{Bequest, FindRoot, GetRoot, KeepRoot, KeptRoot, Worker};
 
 /// What the clusters do not tell within this time is lost.
 const HERITAGE_WITHIN: Duration = Duration::from_secs(4);
@@ -224,24 +225,39 @@ impl Coordinator {
                 })
             })
             .collect();
-        let roots: Vec<_> = self
+        let finds: Vec<_> = self
             .view
             .members
-            .keys()
-            .map(|node| {
+            .iter()
+            .map(|(node, member)| {
                 let remote = self.hub.remote::<Worker>(node, WORKER);
-                remote.send(GetRoot { job }).deadline(HERITAGE_WITHIN).start()
+                let find = remote.send(FindRoot { job }).deadline(HERITAGE_WITHIN).start();
+                let far = (*node != me, Some(&member.cluster) != self.view.cluster_of(&me));
+                (node.clone(), far, find)
             })
             .collect();
+        let hub = self.hub.clone();
+        // After as long as the job has run it were as well to begin anew.
+        let fetched_by = Instant::now() + self.started.elapsed().max(HERITAGE_WITHIN);
         let gathered = async move {
+            let mut found = Vec::new();
+            for (node, far, find) in finds {
+                if let Ok(Some(mark)) = find.await {
+                    found.push((Reverse(mark), far, node));
+                }
+            }
+            // The newest first, from near by.
+            found.sort();
             let mut root: Option<KeptRoot> = None;
-            for one in roots {
-                let Ok(Some(kept)) = one.await else { continue };
-                let newer = |known: &KeptRoot| {
-                    (kept.epoch, kept.saved.seq) > (known.epoch, known.saved.seq)
-                };
-                if root.as_ref().is_none_or(newer) {
-                    root = Some(kept);
+            for (_, _, node) in found {
+                let left = fetched_by.saturating_duration_since(Instant::now());
+                if root.is_some() || left.is_zero() {
+                    break;
+                }
+                match hub.remote::<Worker>(&node, WORKER).send(GetRoot { job }).deadline(left).await
+                {
+                    Ok(kept) => root = kept,
+                    Err(error) => tracing::warn!(%node, %error, "a checkpoint could not be had"),
                 }
             }
             let mut newest: Option<Memory> = None;

@@ -455,11 +455,14 @@ fn go(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     turn.act(trial);
 }
 
-/// The least speed is above that of the fastest node removed for slowness, but never above what makes a node slow now.
+/// The least speed is above that of the fastest node removed for slowness, but never above what makes a node slow now: half way
+/// between the two by their ratio, for a node that is slow is not measured twice alike. (Just above the removed one's, in the
+/// paper's scenario 2 loaded nodes came back that a benchmark found twice as fast as their work had.)
 fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
     let slow = chosen.iter().filter(|c| c.cause == Cause::Slow).map(|c| c.named.speed);
     let Some(had) = slow.reduce(f64::max) else { return };
-    let needs = (had * MARGIN).min(turn.settings.slow_below * mean);
+    let slow = turn.settings.slow_below * mean;
+    let needs = (had * slow).sqrt().max(had * MARGIN).min(slow);
     let from = turn.memory.requirements.min_speed;
     if needs > 0.0 && from.is_none_or(|known| needs > known) {
         turn.memory.requirements.min_speed = Some(needs);

@@ -69,7 +69,9 @@ fn terms_end_early_for_what_is_measured_better() {
         let decision = case.decide();
         let got = request(&decision).avoid_nodes.contains(&"b0".into());
         assert_eq!(got, avoided, "{speed:?} {later}\n{}", text(&decision));
-        assert!(request(&decision).min_speed.is_some_and(|s| (s - 0.11).abs() < 1e-9));
+        // Half way by ratio from what the removed had to what makes a node slow among the others.
+        let least = (0.1 * 0.5_f64).sqrt();
+        assert!(request(&decision).min_speed.is_some_and(|s| (s - least).abs() < 1e-9));
     }
 }
 

@@ -93,7 +93,30 @@ pub struct KeepRoot {
     pub kept: KeptRoot,
 }
 
-/// To a worker, by a new coordinator of the job: which checkpoint is kept here?
+/// To a worker, by a new coordinator of the job: which checkpoint is kept here? Answered at once, however large that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindRoot {
+    /// Which job.
+    pub job: JobId,
+}
+
+/// Which checkpoint a node keeps: the greater, the newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RootMark {
+    /// Under which epoch the root ran.
+    pub epoch: Epoch,
+    /// Its number.
+    pub seq: u64,
+}
+
+impl KeptRoot {
+    /// Which it is.
+    pub fn mark(&self) -> RootMark {
+        RootMark { epoch: self.epoch, seq: self.saved.seq }
+    }
+}
+
+/// To a worker that keeps the newest, by a new coordinator of the job: that checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GetRoot {
     /// Which job.
@@ -114,6 +137,7 @@ remote_message! {
     "finish" => Finish -> Option<FinalReport>;
     "leave" => Leave -> Option<FinalReport>;
     "keep-root" => KeepRoot;
+    "find-root" => FindRoot -> Option<RootMark>;
     "get-root" => GetRoot -> Option<KeptRoot>;
     "bequeath" => Bequeath;
 }

@@ -47,7 +47,8 @@ use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver};
 
 pub(crate) use messages::newest;
 pub use messages::{
-    Bequeath, Bequest, FinalReport, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+    Bequeath, Bequest, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+    RootMark,
 };
 
 /// Histograms travel with every so many reports (and with the last).
@@ -174,6 +175,7 @@ impl Worker {
             .accepts_from::<Assign>(admit::worker)
             .accepts_from::<Leave>(admit::worker)
             .accepts_from::<KeepRoot>(admit::worker)
+            .accepts_from::<FindRoot>(admit::worker)
             .accepts_from::<GetRoot>(admit::worker)
             .accepts_from::<Bequeath>(admit::worker)
             .accepts_from::<TakeOver>(admit::head)

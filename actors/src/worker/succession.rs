@@ -11,12 +11,20 @@ impl Handler<KeepRoot> for Worker {
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
             return;
         };
-        let age = |kept: &KeptRoot| (kept.epoch, kept.saved.seq);
         // Of a former coordinator that nobody listens to any more nothing is taken.
         let current = message.kept.epoch >= running.view.epoch;
-        if current && running.kept.as_ref().is_none_or(|known| age(known) < age(&message.kept)) {
+        if current && running.kept.as_ref().is_none_or(|known| known.mark() < message.kept.mark()) {
             running.kept = Some(message.kept);
         }
+    }
+}
+
+impl Handler<FindRoot> for Worker {
+    type Result = MessageResult<FindRoot>;
+
+    fn handle(&mut self, message: FindRoot, _: &mut Context<Self>) -> Self::Result {
+        let running = self.running.as_ref().filter(|running| running.spec.id == message.job);
+        MessageResult(running.and_then(|running| running.kept.as_ref()).map(KeptRoot::mark))
     }
 }
 

@@ -699,6 +699,48 @@ mod tests {
         assert_eq!(one.nodes.last().map(|(_, nodes)| *nodes), Some(3), "{:?}", one.nodes);
     }
 
+    /// Found in the paper's scenario 5: what could not be fetched within a few seconds was given up, and the root began anew.
+    #[test]
+    fn a_roots_checkpoint_is_fetched_however_long_that_takes() {
+        let places = ["a", "b", "c"].map(|name| {
+            format!("[[cluster]]\nname = \"{name}\"\nnodes = 2\nstart = 2\nuplink = \"1MB/s\"\n")
+        });
+        let config = read(&format!(
+            r#"
+            name = "large-checkpoint"
+            [app]
+            kind = "barnes-hut"
+            iterations = 7
+            work = "400s"
+            leaves = 64
+            bodies = 600000
+            [adaptation]
+            mode = "static"
+            {}
+            # One of those that keep it: the next of its cluster is the successor, and has none.
+            [[event]]
+            what = "crash"
+            at = "485s"
+            cluster = "b"
+            nodes = 1
+            [[event]]
+            what = "crash"
+            at = "500s"
+            role = "root"
+            "#,
+            places.concat()
+        ));
+        let played = play(&config, &Play { mode: Mode::Static, period: None, seed: 1 }).unwrap();
+        let outcome = played.ended.outcome.as_ref().unwrap();
+        assert_eq!(outcome.checksum, played.answer);
+        let said = |part: &str| played.said.iter().find(|(_, text)| text.contains(part));
+        let (lost, goes_on) =
+            (said("takes its place"), said("the root goes on from its checkpoint"));
+        let took = goes_on.unwrap().0 - lost.unwrap().0;
+        assert!(took > Duration::from_secs(30), "{took:?}");
+        assert_eq!(said("the root begins anew"), None);
+    }
+
     #[test]
     fn the_papers_scenarios_are_calibrated_alike_and_all_that_come_along_load() {
         let all: Vec<_> = shipped::PAPER.iter().map(|shipped| read(shipped.text)).collect();

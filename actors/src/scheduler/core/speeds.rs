@@ -98,6 +98,8 @@ struct InUnit {
 pub(super) struct Speeds {
     units: BTreeMap<Unit, InUnit>,
     uses: u64,
+    /// Nodes that were slower than their kind when they were measured last, in whatever unit.
+    slow: BTreeSet<NodeId>,
 }
 
 impl Speeds {
@@ -139,7 +141,18 @@ impl Speeds {
             kind.benchmarked = true;
         }
         known.failed.remove(&Kind::of(life));
+        self.compare(unit, life, speed);
         Ok(())
+    }
+
+    /// Whether a node that had this speed has something else to do.
+    fn compare(&mut self, unit: Unit, life: &Registered, speed: f64) {
+        let kind = self.of_kind(Some(unit), life);
+        if kind.is_some_and(|kind| speed < kind * DOUBTFUL) {
+            self.slow.insert(life.node.clone());
+        } else {
+            self.slow.remove(&life.node);
+        }
     }
 
     /// The benchmark could not be run on a node.
@@ -163,6 +176,7 @@ impl Speeds {
         let at_work = VecDeque::new();
         let new = Of { speed, benchmarked: false, at_work };
         known.kinds.entry(Kind::of(life)).or_insert(new).worked(speed);
+        self.compare(unit, life, speed);
         Ok(())
     }
 
@@ -202,9 +216,13 @@ impl Speeds {
             }
             let doubtful = || {
                 let Some(kind) = known.kinds.get(&kind) else { return false };
-                known.nodes.get(&life.node).is_some_and(|(speed, at)| {
-                    now.saturating_duration_since(*at) >= FRESH && *speed < kind.speed * DOUBTFUL
-                })
+                match known.nodes.get(&life.node) {
+                    Some((speed, at)) => {
+                        let old = now.saturating_duration_since(*at) >= FRESH;
+                        old && *speed < kind.speed * DOUBTFUL
+                    }
+                    None => self.slow.contains(&life.node),
+                }
             };
             if doubtful() || (!known.kinds.contains_key(&kind) && kinds.insert(kind.clone())) {
                 chosen.push(life.node.clone());

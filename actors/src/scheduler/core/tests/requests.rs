@@ -271,6 +271,37 @@ fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
     assert_eq!(grid.measured("ams-2", Ok(1.9)), ["grant 2 of job-1 at ams-1: ams-2 and 0"]);
 }
 
+/// Found in the paper's scenario 2 with periods of 180 s: loaded nodes that had gone for their declared work, before the job had a
+/// benchmark, came back when it had one, for what their kind does in that.
+#[test]
+fn a_node_that_was_slow_is_doubted_in_another_unit_too() {
+    let mut grid = Grid::with_job(2, 1, None);
+    for node in ["ams-2", "del-1", "del-2"] {
+        grid.machine(node, "cpu", 2);
+    }
+    let [declared, benchmark] = [3, 7].map(|spec| Unit::of(SpecId(spec), JobId(1)));
+    let life = |node: &str| grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
+    let lives = [life("ams-2"), life("del-1"), life("del-2")];
+    let now = grid.now;
+    let speeds = &mut grid.core.speeds;
+    for (life, speed) in lives.iter().zip([100.0, 3.0, 99.0]) {
+        speeds.at_work(declared, life, speed, now).unwrap();
+    }
+    let measure = |speeds: &Speeds| {
+        let free = lives.iter();
+        speeds.to_measure(benchmark, free, BTreeSet::new(), now)
+    };
+    assert_eq!(measure(speeds), ["ams-2".into()], "one of its kind, of which nothing is known");
+    speeds.benchmarked(benchmark, &lives[0], 50.0, now).unwrap();
+    assert_eq!(measure(speeds), ["del-1".into()]);
+    speeds.benchmarked(benchmark, &lives[1], 2.0, now).unwrap();
+    assert_eq!(measure(speeds), [], "it was now");
+    speeds.at_work(declared, &lives[2], 5.0, now).unwrap();
+    assert_eq!(measure(speeds), ["del-2".into()]);
+    speeds.at_work(declared, &lives[2], 98.0, now).unwrap();
+    assert_eq!(measure(speeds), [], "it was over");
+}
+
 /// Found in the paper's scenario 4: all free nodes counted for as slow as the loaded one that was measured first.
 #[test]
 fn a_disturbed_nodes_benchmark_says_nothing_of_its_kind() {
