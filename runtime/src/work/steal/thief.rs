@@ -257,11 +257,6 @@ impl Thief {
         if cluster == Some(&self.cluster) { Scope::Local } else { Scope::Wide }
     }
 
-    /// Whether a node takes part in the job.
-    pub fn knows(&self, node: &NodeId) -> bool {
-        self.members.contains_key(node)
-    }
-
     /// Whether this node wants work from now on.
     pub fn set_hungry(&mut self, hungry: bool) {
         if self.hungry && !hungry {
