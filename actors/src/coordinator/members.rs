@@ -10,7 +10,6 @@ use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::Statistics;
-use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::time::{Instant, sleep};
 
@@ -110,9 +109,7 @@ impl Coordinator {
         let view = self.view.with(batch.clone());
         // They are strangers yet: reached where the scheduler says.
         for (node, member) in &batch {
-            let (cluster, address) = (member.cluster.clone(), member.address.clone());
-            let contact = Contact { node: node.clone(), cluster, address };
-            self.hub.net().learn_life(contact, member.incarnation);
+            self.hub.net().learn_member(node, member);
         }
         let calls: Vec<_> = batch
             .keys()

@@ -306,12 +306,7 @@ impl Config for GridConfig {
         for (i, cluster) in self.cluster.iter().enumerate() {
             let path = format!("cluster[{i}].name");
             if let Some(first) = names.insert(cluster.name.as_str(), path.clone()) {
-                let name = &cluster.name;
-                let first = checker.place(&first);
-                checker.tell(
-                    &path,
-                    format!("there are two clusters named \"{name}\"; the other is {first}"),
-                );
+                checker.tell_taken(&path, &first, cluster.name.as_str());
             }
         }
         check_links(&self.link, checker);

@@ -62,12 +62,9 @@ impl Config for LinksConfig {
         let mut names = BTreeMap::new();
         for (i, cluster) in self.cluster.iter().enumerate() {
             let path = |key: &str| format!("cluster[{i}].{key}");
-            let name = &cluster.name;
-            if let Some(first) = names.insert(name.as_str(), i) {
-                let first = checker.place(&format!("cluster[{first}].name"));
-                let reason =
-                    format!("there are two clusters named \"{name}\"; the other is {first}");
-                checker.tell(&path("name"), reason);
+            let name = cluster.name.as_str();
+            if let Some(first) = names.insert(name, i) {
+                checker.tell_taken(&path("name"), &format!("cluster[{first}].name"), name);
             }
             if let Some(speed) = cluster.speed.filter(|speed| *speed <= 0.0 || speed.is_nan()) {
                 checker.tell(&path("speed"), format!("must be above 0, found {speed}"));

@@ -162,6 +162,12 @@ impl Checker<'_> {
         self.told.problems.push(Problem { at, reason: reason.into(), meant });
     }
 
+    /// A cluster has the name that another, at `first`, has already.
+    fn tell_taken(&mut self, path: &str, first: &str, name: &str) {
+        let first = self.place(first);
+        self.tell(path, format!("there are two clusters named \"{name}\"; the other is {first}"));
+    }
+
     /// Where the value at this path is, in words.
     pub fn place(&self, path: &str) -> String {
         match tree::origin(self.tree, path) {

@@ -370,10 +370,7 @@ impl Config for ScenarioConfig {
                 .filter_map(|name| Some((names.insert(name.clone(), i)?, name)))
                 .collect();
             if let Some((first, name)) = taken.into_iter().next() {
-                let first = checker.place(&format!("cluster[{first}].name"));
-                let reason =
-                    format!("there are two clusters named \"{name}\"; the other is {first}");
-                checker.tell(&path("name"), reason);
+                checker.tell_taken(&path("name"), &format!("cluster[{first}].name"), &name);
             }
             if let Some(Err(reason)) = place.names().last().map(|name| name.parse::<Name>()) {
                 checker.tell(&path("name"), reason);

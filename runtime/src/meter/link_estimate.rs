@@ -183,11 +183,6 @@ impl LinkReport {
         LinkReport(links.into_iter().map(summary).collect())
     }
 
-    /// Adds what others know.
-    pub fn merge(&mut self, other: &LinkReport) {
-        *self = Self::sum([&*self, other]);
-    }
-
     /// The links of which anything is known. The round trip is that of either direction, for it is the same.
     pub fn estimates(&self) -> Vec<LinkEstimate> {
         let sum = Self::sum([self]);
@@ -516,8 +511,7 @@ mod tests {
             round_trip: Weights::default(),
             at_least: u64::MAX,
         };
-        let mut report = LinkReport(vec![bad.clone(), bad]);
-        report.merge(&LinkReport::default());
+        let report = LinkReport::sum([&LinkReport(vec![bad.clone(), bad])]);
         assert_eq!(report.0.len(), 1);
         assert_eq!(report.0[0].bandwidth, Weights(vec![(8, 2), (80, u32::MAX)]));
         assert!(report.estimates()[0].bandwidth.is_some_and(f64::is_finite));
@@ -546,10 +540,7 @@ mod tests {
             }
             now += SETTLED;
             let reports: Vec<LinkReport> = nodes.iter_mut().map(|node| node.report(now)).collect();
-            let sum = |reports: &[LinkReport]| reports.iter().fold(LinkReport::default(), |mut sum, one| {
-                sum.merge(one);
-                sum
-            });
+            let sum = |reports: &[LinkReport]| LinkReport::sum(reports);
             let flat = sum(&reports);
             let tree = sum(&[sum(&reports[cut..]), sum(&reports[..cut])]);
             prop_assert_eq!(&flat, &tree);

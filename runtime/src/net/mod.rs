@@ -216,7 +216,12 @@ impl Net {
         self.0.transport.learn(contact, Some(life));
     }
 
-    /// These nodes are members of the job that this node takes part in: as [`Net::learn_life`] of each. In memory, where a name
+    /// The same of a member of a job.
+    pub fn learn_member(&self, node: &NodeId, member: &Member) {
+        self.0.learn(node, member);
+    }
+
+    /// These nodes are members of the job that this node takes part in: as [`Net::learn_member`] of each. In memory, where a name
     /// suffices to reach a node, those that nothing was heard of are looked up when there is something to send to them: in
     /// one process with all nodes of a large job, every pair of them would take memory.
     pub fn follow(&self, members: &Members) {

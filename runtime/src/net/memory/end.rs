@@ -131,8 +131,9 @@ impl End {
 
     /// Whether something of this class overtakes what another stream of the link carries.
     pub(super) fn overtakes(&self, class: Class, arrival: Duration) -> bool {
-        let others = self.arrivals.iter().enumerate().filter(|(other, _)| *other != class as usize);
-        others.into_iter().any(|(_, at)| *at > Some(arrival))
+        let mut others =
+            self.arrivals.iter().enumerate().filter(|(other, _)| *other != class as usize);
+        others.any(|(_, at)| *at > Some(arrival))
     }
 
     /// Whether a frame is of an earlier life of the peer than one that came before it.
