@@ -415,7 +415,10 @@ impl World {
                         self.dead.insert(node);
                     }
                 }
-                Action::MemberLost { node, .. } => prop_assert!(!self.holds.contains_key(&node)),
+                // Its node may be another job's by now, in a life after the lost one.
+                Action::MemberLost { job, node, .. } => {
+                    prop_assert_ne!(self.holds.get(&node), Some(&job));
+                }
                 Action::AskLeave { job, nodes, .. } => {
                     for node in &nodes {
                         prop_assert!(self.marks.contains_key(node));
