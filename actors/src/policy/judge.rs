@@ -76,6 +76,14 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
             trial.lost <= NOISE * before.useful || observed.useful >= least - NOISE * others
         }
     };
+    let harm = aim == Aim::Grow && !helped && observed.useful < (1.0 - NOISE) * before.useful;
+    if harm && !trial.doubted {
+        // A load may have come at the same time, and shows in speeds a little later: nobody goes for one look.
+        turn.say(Reason::Doubted { aim, before, observed });
+        turn.memory.trial =
+            Some(Trial { doubted: true, seen: 0, efficiency: 0.0, useful: 0.0, ..trial });
+        return;
+    }
     turn.say(Reason::Judged { aim, before, predicted, observed, helped });
     if let Some(which) = trial.term {
         learn_weight(turn, which, helped);
@@ -86,7 +94,7 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
     match aim {
         Aim::Grow => {
             limit(turn, true, &before);
-            if observed.useful < (1.0 - NOISE) * before.useful {
+            if harm {
                 turn.memory.excess = observed.nodes - before.nodes;
             }
         }

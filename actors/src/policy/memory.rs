@@ -144,6 +144,9 @@ pub struct Trial {
     pub efficiency: f64,
     /// Sum of their useful speeds.
     pub useful: f64,
+    /// It did harm at the first look: a second decides.
+    #[serde(default)]
+    pub doubted: bool,
 }
 
 /// What the application was found to need.

@@ -356,6 +356,15 @@ pub enum Reason {
         /// Whether it helped.
         helped: bool,
     },
+    /// With an action less is done, so far: it is looked at once more.
+    Doubted {
+        /// What it was for.
+        aim: Aim,
+        /// How things were.
+        before: Measured,
+        /// What came.
+        observed: Measured,
+    },
     /// An action cannot be judged.
     Unjudged {
         /// What it was for.

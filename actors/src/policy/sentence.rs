@@ -263,6 +263,15 @@ impl fmt::Display for Reason {
                 predicted.efficiency,
                 predicted.useful
             ),
+            Doubted { aim, before, observed } => write!(
+                f,
+                "with {aim} less is done so far, a useful speed of {:.3} with {} in place of {:.3} with {}: that is \
+                 looked at once more",
+                observed.useful,
+                nodes(observed.nodes),
+                before.useful,
+                nodes(before.nodes)
+            ),
             Unjudged { aim, overtaken } => write!(
                 f,
                 "whether {aim} helped cannot be said: {}",

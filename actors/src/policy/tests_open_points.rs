@@ -103,6 +103,7 @@ fn open_point_3_the_sum_and_the_jump() {
         seen: 1,
         efficiency: 0.5,
         useful: 1.5,
+        doubted: false,
     };
     let mut without = Case::of(&[Group("a", 3, 1.0, 0.5, 0.0)]);
     without.memory.tick = 4;

@@ -227,6 +227,18 @@ fn growth_is_not_to_blame_for_a_node_that_became_slow() {
     assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
     assert_eq!(case.memory.ceiling, None);
 
+    // It shows in what is done before it shows in the speed.
+    let mut case = grown();
+    case.each(|w| w.overhead = 0.7);
+    let told: String = (0..3).map(|_| text(&case.decide())).collect();
+    assert!(told.contains("that is looked at once more"), "{told}");
+    case.worker("b1").speed = Some(0.1);
+    let decisions: Vec<_> = (0..3).map(|_| case.decide()).collect();
+    let told: String = decisions.iter().map(text).collect();
+    assert!(told.contains("whether adding nodes helped cannot be said"), "{told}");
+    assert_eq!(case.memory.ceiling, None, "{told}");
+    assert!(decisions.iter().flat_map(removed).all(|node| node == "b1"), "{told}");
+
     // Nobody is seen to be slow, but less is done.
     let mut case = grown();
     case.each(|w| w.overhead = 0.7);

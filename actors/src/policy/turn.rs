@@ -192,6 +192,7 @@ impl<'a> Turn<'a> {
             seen: 0,
             efficiency: 0.0,
             useful: 0.0,
+            doubted: false,
         }
     }
 
