@@ -12,13 +12,13 @@ use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Remote, RemoteMessage};
+use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::hardware::Hardware;
-use crate::provider::{Ended, NodeRequest, Process, Provider};
+use crate::provider::{Ended, LocalFuture, NodeRequest, Process, Provider};
 use crate::scheduler::{NodeLost, Registered, Scheduler, SiteUp};
 use crate::supervise::{Intensity, Limits};
 
@@ -30,6 +30,8 @@ const LIMITS: Limits = Limits { restarts: 3, within: Duration::from_secs(60) };
 const RESTART_DELAY: Duration = Duration::from_millis(200);
 /// A node that is started anew by order gets this long to end.
 const REPLACE_GRACE: Duration = Duration::from_secs(3);
+/// A scheduler with too many messages is left alone for so long.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// To a site (published as [`site_name`](crate::job::site_name)), by a node: I am here. Said again after the link to the
 /// site was down.
@@ -101,8 +103,13 @@ pub struct Site {
     slots: BTreeMap<NodeId, Slot>,
     provider: Rc<dyn Provider>,
     scheduler: Remote<Scheduler>,
+    /// What the scheduler is to be told, in order; set when the site starts.
+    words: Option<mpsc::UnboundedSender<Word>>,
     ending: bool,
 }
+
+/// Says one thing to the scheduler, each time it is called.
+type Word = Box<dyn Fn(&Remote<Scheduler>) -> LocalFuture<'static, Result<(), RemoteError>>>;
 
 /// A node's place: what is started there, life after life.
 struct Slot {
@@ -138,22 +145,23 @@ impl Site {
             restarts: Intensity::new(LIMITS),
         };
         let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
-        Self { cluster, slots, provider, scheduler, ending: false }
+        Self { cluster, slots, provider, scheduler, words: None, ending: false }
     }
 
-    /// Tells the scheduler. It is called in order; it lives as long as the head does, and the head's end is also ours.
-    fn tell<M>(&self, ctx: &mut Context<Self>, message: M)
+    /// Tells the scheduler, in order. It lives as long as the head does, and the head's end is also ours.
+    fn tell<M>(&self, message: M)
     where
         Scheduler: Handler<M>,
-        M: RemoteMessage<Result = ()>,
+        M: RemoteMessage<Result = ()> + Clone,
     {
-        let call = self.scheduler.send(message).start();
-        let report = async move {
-            if let Err(error) = call.await {
-                tracing::warn!("the scheduler was not told: {error}");
-            }
-        };
-        ctx.spawn(report.into_actor(self));
+        let word: Word = Box::new(move |scheduler: &Remote<Scheduler>| {
+            let (scheduler, message) = (scheduler.clone(), message.clone());
+            Box::pin(async move { scheduler.send(message).await })
+        });
+        if let Some(words) = &self.words {
+            // Its reader lives as long as this actor.
+            let _ = words.send(word);
+        }
     }
 
     fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId) {
@@ -212,7 +220,7 @@ impl Site {
             reason = format!("given up after {restarts} restarts within {within} s: {reason}");
             tracing::info!("node {node} is {reason}");
         }
-        self.tell(ctx, NodeLost { node: node.clone(), reason, returns });
+        self.tell(NodeLost { node: node.clone(), reason, returns });
         let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
         if returns {
             ctx.run_later(RESTART_DELAY, move |site, ctx| {
@@ -220,6 +228,23 @@ impl Site {
                     site.start(ctx, &node);
                 }
             });
+        }
+    }
+}
+
+/// Says these to the scheduler, one after the other. One that has too much to do just now, as when thousands of nodes register
+/// at once, is told again; nothing may overtake it then.
+async fn say(mut words: mpsc::UnboundedReceiver<Word>, scheduler: Remote<Scheduler>) {
+    while let Some(word) = words.recv().await {
+        loop {
+            match word(&scheduler).await {
+                Ok(()) => break,
+                Err(RemoteError::Refused { why: Refusal::Busy, .. }) => sleep(BUSY_PAUSE).await,
+                Err(error) => {
+                    tracing::warn!("the scheduler was not told: {error}");
+                    break;
+                }
+            }
         }
     }
 }
@@ -248,10 +273,13 @@ impl Actor for Site {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        let (words, all) = mpsc::unbounded_channel();
+        self.words = Some(words);
+        ctx.spawn(say(all, self.scheduler.clone()).into_actor(self));
         let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
         let starts_programs = self.provider.starts_programs();
         let cluster = self.cluster.clone();
-        self.tell(ctx, SiteUp { cluster, nodes: nodes.clone(), starts_programs });
+        self.tell(SiteUp { cluster, nodes: nodes.clone(), starts_programs });
         for node in &nodes {
             self.start(ctx, node);
         }
@@ -261,7 +289,7 @@ impl Actor for Site {
 impl Handler<Register> for Site {
     type Result = Result<(), RegisterError>;
 
-    fn handle(&mut self, message: Register, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, message: Register, _: &mut Self::Context) -> Self::Result {
         let node = message.contact.node;
         let Some(slot) = self.slots.get_mut(&node) else {
             let known: Vec<_> = self.slots.keys().map(NodeId::as_str).collect();
@@ -284,7 +312,7 @@ impl Handler<Register> for Site {
             pid: message.pid,
             hardware: message.hardware,
         };
-        self.tell(ctx, registered);
+        self.tell(registered);
         Ok(())
     }
 }
