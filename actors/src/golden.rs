@@ -14,7 +14,7 @@ use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::RemoteMessage;
 use springtide_runtime::wire::{Kind, golden};
 use springtide_runtime::work::{
-    FinishedTask, HeldTask, Identity, Loss, Outcome, Place, RootLeft, SavedRoot,
+    FinishedTask, HeldTask, Identity, Loss, Outcome, Place, RootLeft, SavedRoot, Start,
 };
 
 use crate::cluster::{
@@ -241,7 +241,13 @@ fn messages_of_a_job() {
     message(&TakeOver { job, epoch: Epoch(2), members, lost, reason, handed, elapsed_ms });
     let (epoch, reason) = (Epoch(1), reason_given);
     message(&HandOver { job, epoch, to: "ams-2".into(), reason });
-    let task = Identity { path: TaskPath(vec![7]), name: "t".into(), hash: 5, needs: Vec::new() };
+    let task = Identity {
+        path: TaskPath(vec![7]),
+        name: "t".into(),
+        hash: 5,
+        needs: Vec::new(),
+        start: Start::default(),
+    };
     let (node, cluster) = ("ams-3".into(), "ams".into());
     let holder = Peer { node, incarnation: Incarnation(2), cluster };
     let left = RootLeft {

@@ -75,6 +75,7 @@ pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 
 pub struct Hands {
     /// The network.
     pub network: MemoryNet,
+    shape: Shape,
     engines: BTreeMap<NodeId, Engine>,
     view: RefCell<View>,
     registry: Arc<Registry>,
@@ -99,6 +100,14 @@ impl Hands {
     pub fn declare_lost(&self, nodes: &[&str]) {
         let gone: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
         self.change(|view| view.without(&gone));
+    }
+
+    /// The membership takes that back: they had only been taken for dead.
+    pub fn readmit(&self, nodes: &[&str]) {
+        let all = view_of(&self.shape).members;
+        let back = nodes.iter().map(|node| NodeId::from(*node));
+        let back: Vec<_> = back.filter_map(|node| all.get_key_value(&node)).collect();
+        self.change(|view| view.with(back.iter().map(|(n, m)| ((*n).clone(), (*m).clone()))));
     }
 
     /// Tells nodes to leave, as the job's coordinator does, and waits until nothing is left on them; then they are members no
@@ -277,6 +286,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let (ends, mut told) = mpsc::unbounded_channel();
     let hands = Rc::new(Hands {
         network: network.clone(),
+        shape: shape.clone(),
         engines: view.members.keys().cloned().zip(nodes.iter().map(|n| n.0.clone())).collect(),
         view: RefCell::new(view),
         registry: registry.clone(),

@@ -143,6 +143,25 @@ fn a_node_that_is_no_member_gets_no_work() {
     }
 }
 
+/// Found by seed 2810 of the drawn histories: a member taken for dead became the job's coordinator at the same moment, and was
+/// a member again in the same life. What the others had of it was gone, and the root waited for it for ever.
+#[test]
+fn a_member_that_was_taken_for_dead_and_is_one_again_gets_its_tasks_back() {
+    let answer = alone(&Modelled { leaf_us: 0, ..JOB });
+    for seed in 1..=3 {
+        let run = run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), JOB, |hands| async move {
+            let silent = ["c0-n00", "c1-n02"];
+            for _ in 0..3 {
+                sleep(Duration::from_millis(1500)).await;
+                hands.declare_lost(&silent);
+                sleep(Duration::from_millis(300)).await;
+                hands.readmit(&silent);
+            }
+        });
+        assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_root_that_moves_at_a_checkpoint_computes_nothing_twice() {
     let job = Modelled { rounds: 4, leaves: 512, ..JOB };

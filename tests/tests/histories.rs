@@ -230,6 +230,18 @@ fn a_result_of_a_former_roots_task_is_not_used() {
     );
 }
 
+/// What drawn histories found, drawn again: results kept by place and used for another root's tasks (3131); a member that was taken
+/// for dead and waits for what others have dropped (2810); processes that were killed on machines at a standstill (1074, 3316).
+#[test]
+fn drawn_histories_that_were_wrong_once_are_right() {
+    for seed in [3131, 2810, 1074, 3316] {
+        let history = History::of(seed);
+        if let Err(failed) = faults::run(&history) {
+            panic!("{history}  {failed}\n{:#?}", failed.said);
+        }
+    }
+}
+
 /// ray#59667: a call is lost, and its caller waits for ever. The head is cut off from all while the job ends.
 #[test]
 fn the_end_of_a_job_arrives_though_the_head_was_cut_off_from_it() {

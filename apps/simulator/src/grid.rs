@@ -68,8 +68,10 @@ pub enum GridError {
     #[error(transparent)]
     Submit(#[from] SubmitError),
     /// It did not end in time.
-    #[error("the job had not ended after {0:?} of virtual time; its last words:\n{1}")]
-    Endless(Duration, Told),
+    #[error(
+        "the job had not ended after {0:?} of virtual time. Who waits for whom on its nodes:\n{2}\nIts last words:\n{1}"
+    )]
+    Endless(Duration, Told, String),
     /// It cannot end: no node is left that it could have.
     #[error(
         "no node is left: {}, and nothing that is still to happen brings one back; the job waits for nodes for ever. Let an \
@@ -325,9 +327,23 @@ impl Run<'_> {
                 said: self.said,
                 records: self.records,
             }),
-            _ => Err(GridError::Endless(limit, Told(self.said))),
+            _ => {
+                let waits = waits(&self.grid.machines, self.granted.job);
+                Err(GridError::Endless(limit, Told(self.said), waits))
+            }
         }
     }
+}
+
+/// Who waits for whom on a job's nodes that run: a line each.
+fn waits(machines: &Machines, job: JobId) -> String {
+    let engines = machines.engines().into_iter();
+    let engines = engines.filter(|engine| engine.job() == job && machines.lives(engine.me()));
+    let waits = engines.filter_map(|engine| {
+        let node = &engine.me().node;
+        Some(format!("  {node} {}", engine.waits()?))
+    });
+    waits.collect::<Vec<_>>().join("\n")
 }
 
 fn note_down(

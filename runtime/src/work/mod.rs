@@ -70,14 +70,14 @@ pub use context::{Context, Spawned};
 pub use core::{LeaseBook, LeaseId};
 pub use engine::{
     Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss, Notes,
-    RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables,
+    RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
 };
 pub use metering::MeteringSettings;
 pub use pool::{
     CHECKPOINT_RATE, Encoded, Host, Note, Pool, PoolConfig, PoolCounts, RealSeam, Recalled,
     SavedRoot, Seam, WORK_FLOOR,
 };
-pub use recover::{Identity, Place};
+pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 #[cfg(any(test, feature = "virtual-time"))]

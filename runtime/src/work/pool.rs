@@ -14,7 +14,7 @@ use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWo
 pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate, panic_text};
 use super::core::worker;
-use super::recover::{Identity, Place};
+use super::recover::{Identity, Place, Start};
 use super::registry::{JobEntry, Registry, RunEncoded};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::id::{Peer, TaskPath};
@@ -320,7 +320,8 @@ impl Pool {
         resume: Option<SavedRoot>,
         done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
     ) {
-        self.run_root(worker::root_base(job.name), job, body, resume, done);
+        // Nothing of it goes elsewhere, so nobody asks which start it is.
+        self.run_root(worker::root_base(job.name, Start::default()), job, body, resume, done);
     }
 
     /// As [`Pool::run_job`], with the tree's base in the caller's hands.
@@ -372,6 +373,7 @@ impl Pool {
         &self,
         name: &str,
         path: TaskPath,
+        start: Start,
     ) -> Result<(Arc<Base>, RunEncoded), Failure> {
         let Some(entry) = self.shared.registry.find_task(name) else {
             let mut failure = worker::job_failure(format!(
@@ -381,7 +383,7 @@ impl Pool {
             failure.path = path;
             return Err(failure);
         };
-        Ok((Arc::new(Base::new(path, entry.name)), entry.run))
+        Ok((Arc::new(Base::new(path, entry.name, start)), entry.run))
     }
 
     /// Queues a task of another node.

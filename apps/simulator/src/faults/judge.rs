@@ -55,6 +55,7 @@ const PATHS: &[&str] = &[
     "engine: a result follows its task to the heir",
     "engine: an orphan that was told of is not there",
     "engine: leases are asked after when a link is back",
+    "engine: a member that was taken for dead asks after its leases",
     "engine: a result lost with a link is sent again",
     "engine: a task lost with a link is sent for again",
     "engine: a message that a broken link gave back is sent again",
@@ -124,11 +125,15 @@ async fn all_are_free(grid: &Grid) -> Result<(), Wrong> {
 async fn balance(told: &Judged<'_>, met: &mut Met) -> Result<(), Wrong> {
     let until = Instant::now() + FREE_WITHIN;
     let engines = told.grid.machines().engines();
-    // A node is free when its threads are told to end; those of a task under way end at its next call.
+    // A node is free when its threads are told to end; those of a task under way end at its next call. So here do those of a
+    // process that was killed, and on a machine that had come to a standstill they had to wait for it.
     let machines = told.grid.machines();
     // Of a process that has ended only its system could free anything.
     let lingers = |engine: &&EngineWatch| !engine.is_over() && machines.lives(engine.me());
-    while engines.iter().any(|engine| lingers(&engine)) && Instant::now() < until {
+    let computes = |engine: &EngineWatch| engine.books().threads > 0;
+    while engines.iter().any(|engine| lingers(&engine) || computes(engine))
+        && Instant::now() < until
+    {
         sleep(Duration::from_secs(1)).await;
     }
     for engine in &engines {

@@ -39,7 +39,7 @@ use crate::share::Need;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{Kept, KeptOutputs, Left, Place};
+use crate::work::recover::{Kept, KeptOutputs, Left, Place, Start};
 use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
@@ -66,6 +66,8 @@ pub(crate) struct Base {
     pub(crate) path: TaskPath,
     /// Its name.
     pub(crate) name: &'static str,
+    /// Of which start of the job's root it is.
+    pub(crate) start: Start,
     /// Set when this tree alone must stop.
     pub(crate) halted: AtomicBool,
     /// Why; valid once `halted`.
@@ -95,10 +97,11 @@ const KEPT_BYTES: usize = 16 << 20;
 const NOBODY: u32 = u32::MAX;
 
 impl Base {
-    pub(crate) fn new(path: TaskPath, name: &'static str) -> Self {
+    pub(crate) fn new(path: TaskPath, name: &'static str, start: Start) -> Self {
         Self {
             path,
             name,
+            start,
             halted: AtomicBool::new(false),
             reason: AtomicU32::new(0),
             thread: AtomicU32::new(NOBODY),
@@ -323,6 +326,7 @@ pub(crate) struct VTable {
 pub struct Encoded {
     pub(crate) body: Bytes,
     pub(crate) needs: Vec<Need>,
+    pub(crate) start: Start,
 }
 
 /// A leased task's end as the thief reports it.
@@ -564,8 +568,10 @@ unsafe fn encode<T: Task>(header: NonNull<Header>) -> Result<Encoded, Failure> {
         panicked,
         located: true,
     };
+    // SAFETY: as above, so those above it are alive.
+    let start = unsafe { slot.header.base() }.start;
     match catch_unwind(AssertUnwindSafe(|| (wire::encode_payload(task), task.needs()))) {
-        Ok((Ok(body), needs)) => Ok(Encoded { body, needs }),
+        Ok((Ok(body), needs)) => Ok(Encoded { body, needs, start }),
         Ok((Err(error), _)) => Err(failure(format!("the task does not serialise: {error}"), false)),
         Err(panic) => Err(failure(panic_text(&*panic), true)),
     }

@@ -17,7 +17,7 @@ use crate::wire;
 use crate::work::pool::{Note, Pool, PoolConfig, WORK_FLOOR};
 use crate::work::solo::Alone;
 use crate::work::task::{Halt, Stop, Task};
-use crate::work::{Context, Registry, VirtualSeam};
+use crate::work::{Context, Registry, Start, VirtualSeam};
 
 /// What a task does, one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -114,7 +114,7 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         sleep(Duration::from_millis(3)).await;
         let path = TaskPath(vec![7]);
         let body = wire::encode_payload(&Run { node: Node(steps), path: path.clone(), run });
-        let (base, enter) = pool.admit("run", path).unwrap();
+        let (base, enter) = pool.admit("run", path, Start::default()).unwrap();
         let lease = LeaseId { index: 0, generation: 0 };
         pool.enter(base.clone(), enter, peer(), lease, body.unwrap());
         sleep(Duration::from_millis(ms)).await;

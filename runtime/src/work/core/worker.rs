@@ -17,6 +17,7 @@ use super::watch::Watched;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
+use crate::work::recover::Start;
 use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
 /// How long a sleeping thread sleeps at most before it looks around by itself: a bound on the harm of a wake-up that some
@@ -845,8 +846,8 @@ pub(crate) fn job_failure(message: String) -> Failure {
 }
 
 /// For the root: a base without a path.
-pub(crate) fn root_base(name: &'static str) -> Arc<Base> {
-    Arc::new(Base::new(crate::id::TaskPath::root(), name))
+pub(crate) fn root_base(name: &'static str, start: Start) -> Arc<Base> {
+    Arc::new(Base::new(crate::id::TaskPath::root(), name, start))
 }
 
 /// The body of compute thread `index`: works until the pool closes.

@@ -48,6 +48,37 @@ pub struct Tables {
     pub known: usize,
 }
 
+/// Who waits for whom on one node: what to look at when a job does not go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Tasks that threads here wait for, and who has them.
+    pub awaited: Vec<(TaskPath, NodeId)>,
+    /// Tasks of this node that others have.
+    pub leased: Vec<(TaskPath, NodeId)>,
+    /// Tasks of others here: whose, which thread runs them, and whether nobody waits for the answer any more.
+    pub stolen: Vec<(TaskPath, NodeId, Option<u32>, bool)>,
+}
+
+/// So many of each are told.
+const WAITS_TOLD: usize = 20;
+
+impl std::fmt::Display for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let told = |all: &[(TaskPath, NodeId)]| {
+            let all = all.iter().take(WAITS_TOLD).map(|(path, node)| format!("{path} at {node}"));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let stolen = self.stolen.iter().take(WAITS_TOLD).map(|(path, owner, thread, orphan)| {
+            let by = thread.map_or("not begun".to_owned(), |thread| format!("thread {thread}"));
+            let orphan = if *orphan { ", an orphan" } else { "" };
+            format!("{path} of {owner} ({by}{orphan})")
+        });
+        let stolen = stolen.collect::<Vec<_>>().join(", ");
+        let (awaited, leased) = (told(&self.awaited), told(&self.leased));
+        write!(f, "waits for [{awaited}]; lent [{leased}]; has [{stolen}]")
+    }
+}
+
 /// Looks at an engine, and remembers its books when it is no more. Does not keep it.
 #[derive(Clone)]
 pub struct EngineWatch {
@@ -71,6 +102,11 @@ impl EngineWatch {
     /// Whether the engine is no more.
     pub fn is_over(&self) -> bool {
         self.last.get().is_some()
+    }
+
+    /// Who waits for whom there; absent when the engine is no more.
+    pub fn waits(&self) -> Option<Waits> {
+        self.inner.upgrade().map(|inner| inner.waits())
     }
 
     /// Its books, as they are or were last.
@@ -108,6 +144,21 @@ impl State {
 }
 
 impl Inner {
+    fn waits(&self) -> Waits {
+        let to = |(path, holder): (TaskPath, Peer)| (path, holder.node);
+        let pool = self.pool.get();
+        let awaited = pool.map(Pool::awaited).unwrap_or_default().into_iter().map(to).collect();
+        let leased = pool.map(|pool| pool.leased_below(&TaskPath::root())).unwrap_or_default();
+        let leased = leased.into_iter().map(|Place { identity, holder }| (identity.path, holder));
+        let leased = leased.map(to).collect();
+        let state = self.state();
+        let stolen = state.stolen.values().map(|stolen| {
+            let Stolen { base, task, owner, orphan, .. } = stolen;
+            (task.path.clone(), owner.node.clone(), base.thread(), *orphan)
+        });
+        Waits { awaited, leased, stolen: stolen.collect() }
+    }
+
     pub(super) fn books(&self) -> Books {
         let leases = self.pool.get().map(Pool::lease_book).unwrap_or_default();
         let state = self.state();

@@ -127,7 +127,8 @@ impl Inner {
     /// known when they stole that, not of this. Whoever gave that back meanwhile, or never took it, has said so before it
     /// sends this back. It is taken in on the way as well, for what it went after may come back sooner.
     fn follow(&self, from: &Peer, handover: Handover) {
-        let path = &handover.task.path;
+        let task = &handover.task;
+        let path = &task.path;
         let here = self.state().runs_above(path);
         let strays = handover.hops > 0 && here.is_none();
         let next =
@@ -135,7 +136,7 @@ impl Inner {
         if !strays {
             let depth = {
                 let mut state = self.state();
-                state.take_left(path, handover.left.clone(), &self.me);
+                state.take_left(task, handover.left.clone(), &self.me);
                 state.known.depth()
             };
             self.pool_ref().recover(depth);

@@ -70,12 +70,13 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::recover::Start;
 
     fn reclaimed(node: &str, paths: &[&[u32]]) -> Vec<(Peer, Identity)> {
         let of = |path: &&[u32]| {
             let peer =
                 Peer { node: node.into(), incarnation: Incarnation(1), cluster: "ams".into() };
-            (peer, Identity::trusted(TaskPath(path.to_vec()), "task".into()))
+            (peer, Identity::trusted(TaskPath(path.to_vec()), "task".into(), Start::default()))
         };
         paths.iter().map(of).collect()
     }

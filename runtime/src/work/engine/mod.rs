@@ -16,7 +16,7 @@ mod victim;
 
 use state::{Adopter, State, Stolen, is_below};
 
-pub use books::{Books, EngineWatch, Tables};
+pub use books::{Books, EngineWatch, Tables, Waits};
 pub use root::{FinishedTask, RootEnd, RootLeft, StopRoot};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -35,7 +35,7 @@ use super::core::worker::root_base;
 use super::metering::{Metering, MeteringSettings};
 use super::pool::{Encoded, Host, Note, Pool, PoolConfig, Recalled, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
-use super::recover::{Finished, Identity, Kept, Left, Place, Results, Whereabouts};
+use super::recover::{Finished, Identity, Kept, Left, Place, Results, Start, Whereabouts};
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
@@ -177,6 +177,7 @@ impl Engine {
             moved: BTreeMap::new(),
             given: BTreeMap::new(),
             root: None,
+            roots: 0,
             adopted: BTreeMap::new(),
             suspected: BTreeSet::new(),
             probe_at: None,
@@ -281,7 +282,7 @@ impl Engine {
         let clusters = view.members.clusters().map(|(cluster, _)| cluster);
         let timeouts = clusters.filter_map(|cluster| Some((cluster.clone(), of(cluster)?)));
         let timeouts = timeouts.collect();
-        let gone: Vec<NodeId> = {
+        let (gone, returned) = {
             let mut state = self.0.state();
             let old = std::mem::replace(&mut state.view, view.clone());
             state.thief.expect(timeouts);
@@ -294,15 +295,26 @@ impl Engine {
             // Who left in order may have said things that are still on their way.
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));
+            let lives = |(node, life): (&NodeId, &Incarnation)| {
+                view.members.get(node).is_some_and(|member| member.incarnation == *life)
+            };
+            let returned: Vec<NodeId> = state
+                .dead
+                .iter()
+                .filter(|dead| lives(*dead))
+                .map(|(node, _)| node.clone())
+                .collect();
             state.dead.retain(|node, life| {
                 view.members.get(node).is_none_or(|member| member.incarnation > *life)
             });
-            gone.into_iter().map(|(node, _)| node.clone()).collect()
+            let gone: Vec<NodeId> = gone.into_iter().map(|(node, _)| node.clone()).collect();
+            (gone, returned)
         };
         self.0.objects_ref().view(view);
         for node in gone {
             self.0.lost(&node, "it is no member any more");
         }
+        self.0.own_up(&returned);
         self.0.poke.notify_one();
     }
 

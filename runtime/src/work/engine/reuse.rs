@@ -113,8 +113,8 @@ impl Inner {
                 if stalled > STALLED_MAX {
                     // It was told to stop and cannot: what it lies under waits in the same circle.
                     let leased = pool.leased_below(&adopt.task.path);
-                    let outputs = stolen.base.kept();
-                    let mut left = state.kept_of(&adopt.task.path, &self.me);
+                    let (outputs, stolen_start) = (stolen.base.kept(), stolen.task.start);
+                    let mut left = state.kept_of(&adopt.task.path, stolen_start, &self.me);
                     left.kept.extend(outputs);
                     left.leased.extend(leased);
                     There::Left(left)
@@ -131,7 +131,7 @@ impl Inner {
             {
                 There::Given(to.clone())
             } else {
-                There::Left(state.kept_of(&adopt.task.path, &self.me))
+                There::Left(state.kept_of(&adopt.task.path, adopt.task.start, &self.me))
             }
         };
         match there {
@@ -221,7 +221,7 @@ impl Inner {
             state.probe_at = Some(now + PROBE);
             state.suspected.iter().cloned().collect()
         };
-        let audit = Audit { job: self.job, leases: Vec::new() };
+        let audit = Audit { job: self.job, leases: Vec::new(), forgot: false };
         due.iter().for_each(|node| self.send(node, Kind::AUDIT, &audit));
         Some(now + PROBE)
     }
@@ -231,24 +231,36 @@ impl Inner {
         let leases = self.pool_ref().leased_to(peer);
         for some in leases.chunks(LEASES_A_MESSAGE) {
             self.state().met("leases are asked after when a link is back");
-            let audit = Audit { job: self.job, leases: some.to_vec() };
+            let audit = Audit { job: self.job, leases: some.to_vec(), forgot: false };
             self.send(&peer.node, Kind::AUDIT, &audit);
         }
     }
 
+    /// These were taken for dead, and are members again in the same life: what was here of them is gone, and they do not know.
+    pub(super) fn own_up(&self, returned: &[NodeId]) {
+        let audit = Audit { job: self.job, leases: Vec::new(), forgot: true };
+        returned.iter().for_each(|node| self.send(node, Kind::AUDIT, &audit));
+    }
+
     pub(super) fn on_audit(&self, from: &Peer, audit: Audit) {
+        if audit.forgot {
+            self.state().met("a member that was taken for dead asks after its leases");
+            self.audit(from);
+        }
         for (lease, path) in audit.leases {
             let found = {
-                let state = self.state();
+                let mut state = self.state();
                 let key = (from.node.clone(), lease);
+                // Whoever asks wants the answer, even if it had been taken for dead.
+                if let Some(stolen) = state.stolen.get_mut(&key).filter(|s| s.owner == *from) {
+                    stolen.orphan = false;
+                    continue;
+                }
                 let is = |adopter: &Adopter| adopter.peer == *from && adopter.lease == lease;
                 let adopted = |stolen: &Stolen| stolen.adopters.iter().any(is);
                 let waits =
                     |(owner, task): &(Peer, StolenTask)| owner == from && task.lease == lease;
-                if state.stolen.contains_key(&key)
-                    || state.waiting.values().any(waits)
-                    || state.stolen.values().any(adopted)
-                {
+                if state.waiting.values().any(waits) || state.stolen.values().any(adopted) {
                     continue;
                 }
                 state.results.at(&path).filter(|f| f.owner == from.node).map(|f| f.output.clone())

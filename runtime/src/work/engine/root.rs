@@ -76,9 +76,12 @@ impl Engine {
         resume: Option<SavedRoot>,
         done: impl FnOnce(RootEnd) + Send + 'static,
     ) {
-        let base = root_base(job.name);
         self.cancel_root();
-        self.0.state().root = Some(RootTree { base: base.clone(), heir: None });
+        let mut state = self.0.state();
+        state.roots += 1;
+        let base = root_base(job.name, Start::of(&self.0.me, state.roots));
+        state.root = Some(RootTree { base: base.clone(), heir: None });
+        drop(state);
         let (inner, tree) = (self.0.clone(), base.clone());
         let ended = move |outcome: Result<_, Stop>| done(inner.root_ended(&tree, outcome));
         self.0.pool_ref().run_root(base, job, body, resume, ended);

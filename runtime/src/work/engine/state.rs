@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) given: BTreeMap<TaskPath, Peer>,
     /// The job's root, if it runs here.
     pub(super) root: Option<root::RootTree>,
+    /// How many were started here.
+    pub(super) roots: u64,
     /// What was taken over and still runs elsewhere: when to ask after it, and whom.
     pub(super) adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
     /// Members whose link went down since it was up last, and when they are tried again.
@@ -94,9 +96,9 @@ impl State {
     /// What was done of a task that stops because this node leaves. Its own result is none of it.
     pub(super) fn left_of(&mut self, stolen: &Stolen, me: &Peer) -> Left {
         let mut left = stolen.base.take_left();
-        let path = &stolen.task.path;
+        let Identity { path, start, .. } = &stolen.task;
         // Results of leases, and what was told with the task when it came.
-        let mine = self.results.take_for(path, &me.node);
+        let mine = self.results.take_for(path, *start, &me.node);
         let outputs = left.kept.len();
         for Finished { identity, output, .. } in mine {
             // In order of path, and none below another.
@@ -108,20 +110,33 @@ impl State {
                 left.kept.push(Kept { path, name, output });
             }
         }
-        let places = self.known.below(path).filter(|place| place.identity.path != *path);
+        let places = self.places_below(path, *start);
         left.leased.extend(places.filter(|place| place.holder != *me).cloned());
         left
     }
 
-    /// What this node keeps of a task for whoever runs that one again: results of tasks below it, and who has others.
-    pub(super) fn kept_of(&self, path: &TaskPath, me: &Peer) -> Left {
-        let kept = self.results.inside(path).filter(|finished| finished.owner == me.node);
+    /// Where results of tasks below this one are that a tree of this start may use.
+    pub(super) fn places_below<'a>(
+        &'a self,
+        path: &'a TaskPath,
+        start: Start,
+    ) -> impl Iterator<Item = &'a Place> {
+        let below = self.known.below(path).filter(move |place| place.identity.path != *path);
+        below.filter(move |place| place.identity.holds_in(start))
+    }
+
+    /// What this node keeps of a task of this start for whoever runs that one again: results of tasks below it, and who has
+    /// others.
+    pub(super) fn kept_of(&self, path: &TaskPath, start: Start, me: &Peer) -> Left {
+        let mine =
+            |finished: &&Finished| finished.owner == me.node && finished.identity.start == start;
+        let kept = self.results.inside(path).filter(mine);
         let kept = kept.map(|finished| Kept {
             path: finished.identity.path.clone(),
             name: finished.identity.name.clone(),
             output: finished.output.clone(),
         });
-        let places = self.known.below(path).filter(|place| place.identity.path != *path);
+        let places = self.places_below(path, start);
         let leased = places.filter(|place| place.holder != *me).cloned().collect();
         Left { kept: kept.collect(), leased }
     }
@@ -133,13 +148,14 @@ impl State {
     }
 
     /// Takes in what was done of a task that came back: whoever runs it again finds it.
-    pub(super) fn take_left(&mut self, path: &TaskPath, left: Left, me: &Peer) {
+    pub(super) fn take_left(&mut self, task: &Identity, left: Left, me: &Peer) {
+        let path = &task.path;
         let now = Instant::now();
         for Kept { path: of, name, output } in left.kept {
             if !of.is_at_or_below(path) || of == *path || self.results.is_off() {
                 continue;
             }
-            let identity = Identity::trusted(of, name);
+            let identity = Identity::trusted(of, name, task.start);
             let finished = Finished {
                 identity: identity.clone(),
                 owner: me.node.clone(),

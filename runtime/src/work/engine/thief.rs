@@ -101,11 +101,11 @@ impl Inner {
     }
 
     pub(super) fn accept(&self, from: &Peer, task: StolenTask, held: Option<Held>) {
-        let StolenTask { lease, path, name, body, needs, known } = task;
+        let StolenTask { lease, path, name, body, needs, known, start } = task;
         let pool = self.pool_ref();
-        match pool.admit(&name, path.clone()) {
+        match pool.admit(&name, path.clone(), start) {
             Ok((base, run)) => {
-                let task = Identity::of(path, &name, &body, &needs);
+                let task = Identity::of(path, &name, &body, &needs, start);
                 // In the table before a thread can finish it.
                 let stolen = Stolen {
                     base: base.clone(),
@@ -118,10 +118,10 @@ impl Inner {
                 };
                 let depth = {
                     let mut state = self.state();
-                    let path = stolen.task.path.clone();
+                    let task = stolen.task.clone();
                     let before = state.stolen.insert((from.node.clone(), lease), stolen);
                     state.doubled += u64::from(before.is_some());
-                    state.take_left(&path, Left { kept: Vec::new(), leased: known }, &self.me);
+                    state.take_left(&task, Left { kept: Vec::new(), leased: known }, &self.me);
                     state.known.depth()
                 };
                 pool.recover(depth);

@@ -22,7 +22,8 @@ impl Inner {
         let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
         let task = export.map(|export| StolenTask {
             lease: export.lease,
-            known: self.places_below(&export.task.path),
+            known: self.places_below(&export.task),
+            start: export.task.start,
             path: export.task.path,
             name: export.task.name,
             needs: export.encoded.needs,
@@ -131,7 +132,7 @@ impl Inner {
         if !left.is_empty() {
             let depth = {
                 let mut state = self.state();
-                state.take_left(&task.path, left, &self.me);
+                state.take_left(&task, left, &self.me);
                 state.known.depth()
             };
             // Before it is queued, so that whoever runs it knows.
@@ -145,12 +146,11 @@ impl Inner {
     }
 
     /// What is known of results below a task that is about to go to another node.
-    pub(super) fn places_below(&self, path: &TaskPath) -> Vec<Place> {
+    pub(super) fn places_below(&self, task: &Identity) -> Vec<Place> {
         let state = self.state();
         if state.known.is_empty() {
             return Vec::new();
         }
-        let below = state.known.below(path).filter(|place| place.identity.path != *path);
-        below.take(PLACES_A_TASK).cloned().collect()
+        state.places_below(&task.path, task.start).take(PLACES_A_TASK).cloned().collect()
     }
 }

@@ -59,11 +59,14 @@ pub struct Audit {
     pub job: JobId,
     /// The leases with their tasks' paths.
     pub leases: Vec<(LeaseId, TaskPath)>,
+    /// The sender had taken the receiver for dead, and has nothing of it any more: it should ask the same.
+    #[serde(default)]
+    pub forgot: bool,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kept, Place};
+    use super::super::{Kept, Place, Start};
     use super::*;
     use crate::id::Incarnation;
     use crate::share::{Need, ObjectKey, Version};
@@ -89,7 +92,7 @@ mod tests {
         let path = TaskPath(vec![0, 1, 300]);
         let key = ObjectKey { name: "bodies".to_owned(), part: 1 };
         let needs = vec![Need { key, version: Version { epoch: Epoch(1), n: 9 } }];
-        let task = Identity::of(path.clone(), "forces", b"\x01\x02\x03", &needs);
+        let task = Identity::of(path.clone(), "forces", b"\x01\x02\x03", &needs, Start::default());
         let (node, incarnation) = ("ams-1".into(), Incarnation(5));
         let holder = Peer { node, incarnation, cluster: "ams".into() };
         let tasks = vec![task.clone()];
@@ -113,6 +116,7 @@ mod tests {
             "left",
             &Handover { job, task, output: None, left, hops: 0 },
         );
-        golden::check(home, Kind::AUDIT, "audit", &Audit { job, leases: vec![(lease, path)] });
+        let audit = Audit { job, leases: vec![(lease, path)], forgot: true };
+        golden::check(home, Kind::AUDIT, "audit", &audit);
     }
 }

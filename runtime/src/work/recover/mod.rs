@@ -16,7 +16,7 @@ mod whereabouts;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::id::TaskPath;
+use crate::id::{Peer, TaskPath};
 use crate::share::Need;
 
 pub(crate) use kept::KeptOutputs;
@@ -24,8 +24,24 @@ pub(crate) use results::{Finished, Results};
 pub use whereabouts::Place;
 pub(crate) use whereabouts::Whereabouts;
 
+/// Which start of the job's root a task descends from. Within one, a task's place tells what it is, for everybody who runs a
+/// task makes the same children; a root that is started again need not, even from the same checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Start(u64);
+
+impl Start {
+    /// The so manyth start in this life of a node. No two are alike but by a chance of 2^-64.
+    pub(crate) fn of(node: &Peer, count: u64) -> Self {
+        let mut name = node.node.as_str().as_bytes().to_vec();
+        name.extend(node.incarnation.0.to_le_bytes());
+        name.extend(count.to_le_bytes());
+        Self(hash(&name))
+    }
+}
+
 /// What makes two tasks the same: a result of one is a result of the other. (The job is that of the engine.)
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Identity {
     /// Where in the tree.
     pub path: TaskPath,
@@ -35,7 +51,20 @@ pub struct Identity {
     pub hash: u64,
     /// The shared objects it reads, in these versions.
     pub needs: Vec<Need>,
+    /// Where it comes from. Tasks that are known in full are the same whichever it is.
+    #[serde(default)]
+    pub start: Start,
 }
+
+impl PartialEq for Identity {
+    fn eq(&self, other: &Self) -> bool {
+        let full = !self.is_trusted() || self.start == other.start;
+        let same = self.path == other.path && self.name == other.name;
+        same && self.hash == other.hash && self.needs == other.needs && full
+    }
+}
+
+impl Eq for Identity {}
 
 /// The output of a task below one that a leaving node gives back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,20 +95,26 @@ impl Left {
 
 impl Identity {
     /// The identity of a task from its encoded form.
-    pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[Need]) -> Self {
-        Self { path, name: name.to_owned(), hash: hash(body).max(1), needs: needs.to_vec() }
+    pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[Need], start: Start) -> Self {
+        Self { path, name: name.to_owned(), hash: hash(body).max(1), needs: needs.to_vec(), start }
     }
 
     /// A task below one whose identity is known: what a leaving node kept of a task that it returned. Whoever runs that very
-    /// task again makes the same children, so the place in the tree tells which it was.
-    pub fn trusted(path: TaskPath, name: String) -> Self {
-        Self { path, name, hash: 0, needs: Vec::new() }
+    /// task again makes the same children, so in trees of that task's start the place tells which it was.
+    pub fn trusted(path: TaskPath, name: String, start: Start) -> Self {
+        Self { path, name, hash: 0, needs: Vec::new(), start }
     }
 
     /// Whether a result of this task is one of `asked`, which is known in full.
     pub fn is(&self, asked: &Identity) -> bool {
         let same = self.path == asked.path && self.name == asked.name;
-        same && (self.is_trusted() || (self.hash == asked.hash && self.needs == asked.needs))
+        let full = || self.hash == asked.hash && self.needs == asked.needs;
+        same && if self.is_trusted() { self.start == asked.start } else { full() }
+    }
+
+    /// Whether what is known of this place holds for those below a task of this start as well.
+    pub(crate) fn holds_in(&self, start: Start) -> bool {
+        !self.is_trusted() || self.start == start
     }
 
     /// Whether its arguments are known by its place alone.
@@ -117,6 +152,34 @@ mod tests {
             let mut other = base.clone();
             other[bit / 8] ^= 1 << (bit % 8);
             assert!(seen.insert(hash(&other)), "bit {bit}");
+        }
+    }
+
+    /// A root that is started again may make another task at the place.
+    #[test]
+    fn a_task_known_by_its_place_is_another_in_another_start() {
+        let peer = |n| Peer {
+            node: "a".into(),
+            incarnation: crate::id::Incarnation(n),
+            cluster: "c".into(),
+        };
+        let starts = [Start::of(&peer(1), 1), Start::of(&peer(1), 2), Start::of(&peer(2), 1)];
+        let path = TaskPath(vec![1, 2]);
+        for (at, mine) in starts.into_iter().enumerate() {
+            let placed = Identity::trusted(path.clone(), "t".to_owned(), mine);
+            let full = Identity::of(path.clone(), "t", b"x", &[], mine);
+            for (other, theirs) in starts.into_iter().enumerate() {
+                let asked = Identity::of(path.clone(), "t", b"x", &[], theirs);
+                assert_eq!(placed.is(&asked), at == other);
+                assert_eq!(placed.holds_in(theirs), at == other);
+                assert_eq!(
+                    placed == Identity::trusted(path.clone(), "t".to_owned(), theirs),
+                    at == other
+                );
+                // What is known in full is the same task wherever it comes from.
+                assert!(full.is(&asked) && full == asked && full.holds_in(theirs));
+                assert!(!full.is(&Identity::of(path.clone(), "t", b"y", &[], theirs)));
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::Identity;
+use super::{Identity, Start};
 use crate::id::{NodeId, TaskPath};
 
 /// What an entry costs beside its result.
@@ -95,9 +95,17 @@ impl Results {
         self.by_path.get(path).map(|(_, finished)| finished)
     }
 
-    /// What is kept of tasks below this one, and of the task itself, that were computed for `owner`: taken out.
-    pub(crate) fn take_for(&mut self, path: &TaskPath, owner: &NodeId) -> Vec<Finished> {
-        let of = |path: &&TaskPath| self.by_path[*path].1.owner == *owner;
+    /// What is kept of tasks of this start below this one, and of the task itself, that were computed for `owner`: taken out.
+    pub(crate) fn take_for(
+        &mut self,
+        path: &TaskPath,
+        start: Start,
+        owner: &NodeId,
+    ) -> Vec<Finished> {
+        let of = |path: &&TaskPath| {
+            let (_, finished) = &self.by_path[*path];
+            finished.owner == *owner && finished.identity.start == start
+        };
         let old: Vec<TaskPath> = self.below(path).filter(of).cloned().collect();
         let taken = old.iter().filter_map(|path| {
             let found = self.by_path.get(path).map(|(_, finished)| finished.clone());
@@ -153,7 +161,7 @@ mod tests {
 
     fn finished(path: &[u32], len: usize) -> Finished {
         let path = TaskPath(path.to_vec());
-        let identity = Identity::of(path, "t", &[len as u8], &[]);
+        let identity = Identity::of(path, "t", &[len as u8], &[], Start::default());
         Finished { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
     }
 

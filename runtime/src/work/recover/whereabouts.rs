@@ -108,11 +108,12 @@ impl Whereabouts {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Start;
     use super::*;
     use crate::id::Incarnation;
 
     fn place(path: &[u32], holder: &str) -> Place {
-        let identity = Identity::of(TaskPath(path.to_vec()), "t", b"x", &[]);
+        let identity = Identity::of(TaskPath(path.to_vec()), "t", b"x", &[], Start::default());
         let holder = Peer { node: holder.into(), incarnation: Incarnation(1), cluster: "c".into() };
         Place { identity, holder }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, Peer, TaskPath};
 use crate::share::Need;
-use crate::work::recover::{Left, Place};
+use crate::work::recover::{Left, Place, Start};
 use crate::work::{Failure, LeaseId};
 
 /// A thief asks for work.
@@ -46,6 +46,9 @@ pub struct StolenTask {
     /// Where results of tasks below it are, if it was begun before by a node that left.
     #[serde(default)]
     pub known: Vec<Place>,
+    /// Which start of the job's root it is of.
+    #[serde(default)]
+    pub start: Start,
 }
 
 /// A victim that had no work has some now.
@@ -136,6 +139,7 @@ mod tests {
             needs,
             body: body.clone(),
             known: Vec::new(),
+            start: Start::default(),
         };
         let failure = Failure {
             name: "forces".to_owned(),
