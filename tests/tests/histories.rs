@@ -242,6 +242,20 @@ fn drawn_histories_that_were_wrong_once_are_right() {
     }
 }
 
+/// A root that computes for minutes without a call does not hear that it should stop: its heir begins without waiting for it.
+#[test]
+fn a_root_that_makes_no_call_is_left_behind() {
+    let history = |seed| {
+        let job = Model { rounds: 2, serial_us: 8_000_000, ..TREE };
+        let slow = Fault::Slow("c0-1".into(), 0.05, secs(200));
+        let drain = Fault::Drain(nodes(&["c0-1"]), secs(200));
+        History::quiet(seed, &[2, 2, 2], Work::Model(job)).at(0, slow).at(1000, drain)
+    };
+    for told in ends_well(history, &["root: moved", "root: anew"]) {
+        assert!(told.wall < secs(60), "{:?} {:#?}", told.wall, told.said);
+    }
+}
+
 /// ray#59667: a call is lost, and its caller waits for ever. The head is cut off from all while the job ends.
 #[test]
 fn the_end_of_a_job_arrives_though_the_head_was_cut_off_from_it() {

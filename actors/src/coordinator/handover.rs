@@ -1,7 +1,7 @@
 //! A coordinator gives its role, and the job's root, to another node: its own is to leave, or the policy moves it.
 //!
 //! The root stops when it has left its next checkpoint, so that nothing is computed twice; if none comes in time, at once, and what
-//! other nodes run of it goes on. Then the heir gets what is left, and the scheduler makes it coordinator under a new epoch.
+//! other nodes run of it goes on. One that makes no call for long, and so does not hear that it should stop, is left behind. Then the heir gets what is left, and the scheduler makes it coordinator under a new epoch.
 //!
 //! Must not know who decides that the root moves, nor how an heir begins (`succeed`).
 
@@ -21,6 +21,8 @@ use crate::worker::{Bequeath, Bequest, Worker};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// and at least so many times as long as the longest time between two was.
 const PATIENCE_STRETCHES: u32 = 2;
+/// A root that was told to stop at once has so long to do so.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The heir may take so long to take what is left.
 const BEQUEATH_WITHIN: Duration = Duration::from_secs(60);
 /// The scheduler is asked so often, and has so long each time.
@@ -58,8 +60,9 @@ impl Coordinator {
             self.moving = Some(Moving { to: to.clone(), reason: reason.to_owned() });
             self.engine.stop_root(&StopRoot::AtCheckpoint);
         }
+        let stop_within = STOP_WITHIN.min(deadline.map_or(Duration::MAX, |within| within / 4));
         // Said again, the deadline may be another.
-        ctx.run_later(patience, |coordinator, _| coordinator.hurry_root());
+        ctx.run_later(patience, move |coordinator, ctx| coordinator.hurry_root(stop_within, ctx));
         true
     }
 
@@ -104,7 +107,7 @@ impl Coordinator {
     }
 
     /// No checkpoint came in time.
-    fn hurry_root(&mut self) {
+    fn hurry_root(&mut self, stop_within: Duration, ctx: &mut Context<Self>) {
         if self.phase != Phase::Running {
             return;
         }
@@ -113,6 +116,18 @@ impl Coordinator {
             tracing::info!(%to, "the root leaves no checkpoint and moves as it is");
             moving.to = to.clone();
             self.engine.stop_root(&StopRoot::Now { heir: to });
+            ctx.run_later(stop_within, |coordinator, ctx| coordinator.leave_root_behind(ctx));
+        }
+    }
+
+    /// The root does not stop: it makes no call. Its heir does not wait for it.
+    fn leave_root_behind(&mut self, ctx: &mut Context<Self>) {
+        if self.phase != Phase::Running || self.moving.is_none() {
+            return;
+        }
+        if let Some(left) = self.engine.leave_root_behind() {
+            tracing::info!("the root makes no call and is left behind");
+            self.root_stopped(left, ctx);
         }
     }
 

@@ -41,8 +41,8 @@ impl Checkpoint {
 /// What a checkpoint costs beside its bytes, in bytes: so many small ones cost nodes and links no less.
 const EACH_BYTES: u64 = 16 << 10;
 
-/// What the checkpoints of one root have in common. All but `stops` is written and read by the root's thread alone; atomic
-/// because it is in the tree's base, which others read.
+/// What the checkpoints of one root have in common. All but `stops` and `behind` is written and read by the root's thread alone;
+/// atomic because it is in the tree's base, which others read.
 #[derive(Debug, Default)]
 pub(crate) struct RootMarks {
     /// The number of the last checkpoint.
@@ -53,6 +53,8 @@ pub(crate) struct RootMarks {
     due_us: AtomicU64,
     /// The root stops when it has left its next checkpoint.
     stops: AtomicBool,
+    /// Another root has its place.
+    behind: AtomicBool,
 }
 
 impl RootMarks {
@@ -89,6 +91,16 @@ impl RootMarks {
     /// Whether it is.
     pub(crate) fn stops(&self) -> bool {
         self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Another root has its place: what this one says is heard no more.
+    pub(crate) fn leave_behind(&self) {
+        self.behind.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that is so.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
     }
 
     /// Whether something of the root's was told to stop before now: then what the root made of that is no state to go

@@ -217,7 +217,7 @@ impl<'w> Context<'w> {
         })?;
         marks.left(now_us, state.len(), shared.checkpoint_rate);
         let (next_child, seq) = (self.next_child.get(), marks.next());
-        self.host().note(Note::Checkpoint(SavedRoot { next_child, seq, state }));
+        self.tell(Note::Checkpoint(SavedRoot { next_child, seq, state }));
         if marks.stops() {
             self.worker().halt_tree(&self.frame, Halt::Leave);
         }
@@ -277,22 +277,29 @@ impl<'w> Context<'w> {
 
     /// One iteration of the job is done; the runtime times them.
     pub fn iteration_done(&self) {
-        self.host().note(Note::Iteration);
+        self.tell(Note::Iteration);
     }
 
     /// How far the job is.
     pub fn progress(&self, done: u64, total: u64, what: &str) {
-        self.host().note(Note::Progress { done, total, what: what.to_owned() });
+        self.tell(Note::Progress { done, total, what: what.to_owned() });
     }
 
     /// A line for whoever watches.
     pub fn say(&self, text: impl Into<String>) {
-        self.host().note(Note::Say { text: text.into() });
+        self.tell(Note::Say { text: text.into() });
     }
 
     /// A file for the run's directory. `name` is a plain file name.
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
-        self.host().note(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+        self.tell(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+    }
+
+    /// Tells the node something, unless this is a root that another has taken the place of.
+    fn tell(&self, note: Note) {
+        if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_left_behind) {
+            self.host().note(note);
+        }
     }
 
     fn host(&self) -> &'w dyn super::pool::Host {

@@ -68,7 +68,7 @@ pub(super) struct RootTree {
 
 impl Engine {
     /// Runs the job's root here, from its start or, by [`Job::resume`](crate::work::Job::resume), from a checkpoint; `done`
-    /// is called on a compute thread.
+    /// is called on a compute thread with its end, unless another root has taken its place by then.
     pub fn run_job(
         &self,
         job: &JobEntry,
@@ -83,7 +83,11 @@ impl Engine {
         state.root = Some(RootTree { base: base.clone(), heir: None });
         drop(state);
         let (inner, tree) = (self.0.clone(), base.clone());
-        let ended = move |outcome: Result<_, Stop>| done(inner.root_ended(&tree, outcome));
+        let ended = move |outcome: Result<_, Stop>| {
+            if let Some(end) = inner.root_ended(&tree, outcome) {
+                done(end);
+            }
+        };
         self.0.pool_ref().run_root(base, job, body, resume, ended);
     }
 
@@ -105,10 +109,29 @@ impl Engine {
         }
     }
 
-    /// Stops the job's root, if one runs here, for good: another node has it by now. What it still publishes is refused.
+    /// What is left of a root that was told to stop [now](StopRoot::Now) and computes on, for it makes no call: its heir need not wait
+    /// for it. Nothing that it says from here on is heard, its end neither. None: it does not run here, or was not told.
+    pub fn leave_root_behind(&self) -> Option<RootLeft> {
+        let state = self.0.state();
+        let root = state.root.as_ref().filter(|root| root.heir.is_some())?;
+        if root.base.root.is_left_behind() {
+            return None;
+        }
+        root.base.root.leave_behind();
+        let mut left = state.left_of_root(&root.base);
+        // Leases that it holds still, under which it will disown the tasks when it makes a call.
+        let lent = self.0.pool_ref().leased_below(&root.base.path);
+        left.running.extend(lent.into_iter().filter(|place| state.is_of_root(&place.identity)));
+        Some(left)
+    }
+
+    /// Stops the job's root, if one runs here, for good: another node has it by now. What it still says is not heard, and what it
+    /// publishes is refused.
     pub fn cancel_root(&self) {
-        let root = self.0.state().root.take();
+        // One that was left behind names its heir still when it makes a call.
+        let root = self.0.state().root.take_if(|root| !root.base.root.is_left_behind());
         if let Some(root) = root {
+            root.base.root.leave_behind();
             self.0.pool_ref().halt_tree(&root.base, Halt::Cancelled);
         }
     }
@@ -137,13 +160,14 @@ impl Engine {
 }
 
 impl Inner {
-    fn root_ended(&self, tree: &Arc<Base>, outcome: Result<Outcome, Stop>) -> RootEnd {
+    fn root_ended(&self, tree: &Arc<Base>, outcome: Result<Outcome, Stop>) -> Option<RootEnd> {
         let mut state = self.state();
         // Another may have begun here since this one was cancelled.
-        let Some(root) = state.root.take_if(|root| Arc::ptr_eq(&root.base, tree)) else {
-            return RootEnd::Ended(outcome.map_err(into_failure));
-        };
-        match outcome {
+        let root = state.root.take_if(|root| Arc::ptr_eq(&root.base, tree))?;
+        if tree.root.is_left_behind() {
+            return None;
+        }
+        Some(match outcome {
             Err(stop) if matches!(*stop.0, Cause::Halt(Halt::Leave)) => {
                 // At a checkpoint nothing of it is under way.
                 let at_once = root.heir.is_some();
@@ -151,18 +175,20 @@ impl Inner {
                 RootEnd::Stopped(left.unwrap_or_default())
             }
             outcome => RootEnd::Ended(outcome.map_err(into_failure)),
-        }
+        })
     }
 }
 
 impl State {
+    /// Whether this is known to be a task of the root that runs here: not one that belongs to a task of others.
+    fn is_of_root(&self, task: &Identity) -> bool {
+        let others = || self.stolen.values().any(|s| is_below(&task.path, &s.task.path));
+        !task.is_trusted() && !others()
+    }
+
     /// What is known to be finished, or to run elsewhere, of the root. What belongs to tasks of others that run here stays.
     fn left_of_root(&self, base: &Base) -> RootLeft {
-        let of_root = |task: &Identity| {
-            let others = || self.stolen.values().any(|s| is_below(&task.path, &s.task.path));
-            !task.is_trusted() && !others()
-        };
-        let finished = self.results.all().filter(|finished| of_root(&finished.identity));
+        let finished = self.results.all().filter(|finished| self.is_of_root(&finished.identity));
         let finished = finished.map(|finished| FinishedTask {
             task: finished.identity.clone(),
             output: finished.output.clone(),
@@ -170,7 +196,7 @@ impl State {
         let known = self.known.below(&base.path).cloned();
         let mut running = base.take_left().leased;
         running.extend(known);
-        running.retain(|place| of_root(&place.identity));
+        running.retain(|place| self.is_of_root(&place.identity));
         RootLeft { finished: finished.collect(), running }
     }
 }
