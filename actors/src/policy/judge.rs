@@ -76,6 +76,11 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
             trial.lost <= NOISE * before.useful || observed.useful >= least - NOISE * others
         }
     };
+    if grew && !helped && shrink::has_slow(turn) {
+        // It may have become slow since; that is dealt with by itself.
+        turn.say(Reason::Unjudged { aim, overtaken: true });
+        return;
+    }
     let harm = aim == Aim::Grow && !helped && observed.useful < (1.0 - NOISE) * before.useful;
     if harm && !trial.doubted {
         // A load may have come at the same time, and shows in speeds a little later: nobody goes for one look.

@@ -169,6 +169,12 @@ pub(super) fn is_held_up(turn: &Turn<'_>) -> bool {
     straggler(turn, |_| true).is_some()
 }
 
+/// Whether some node is slow: that all do less may be for it alone.
+pub(super) fn has_slow(turn: &Turn<'_>) -> bool {
+    let slowest = slowest(turn, |_| true);
+    slowest.is_some_and(|(_, share)| share < turn.settings.slow_below)
+}
+
 /// A cluster whose link may be to blame.
 struct Suspect {
     cluster: ClusterId,
@@ -245,14 +251,18 @@ fn chief(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
 /// The slowest node of these clusters, if it is so slow that all others wait for what it has: that looks like a bad link wherever
 /// it has to cross one. With its share of the mean speed.
 fn straggler<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
+    slowest(turn, of).filter(|(_, share)| *share < turn.settings.slow_below * STRAGGLER)
+}
+
+/// The slowest node of these clusters, with its share of the mean speed.
+fn slowest<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
     let mean = turn.all.mean_speed();
     let clusters = turn.clusters.iter().filter(|(id, _)| of(id));
     let staying = clusters.flat_map(|(_, c)| &c.worst);
     let staying = staying.filter(|named| !turn.snapshot.leaving.contains(&named.node));
     // However uncertain the speed: this is about a doubt, not about the node.
     let shares = staying.map(|w| (&w.node, w.speed / mean));
-    let slowest = shares.min_by(|a, b| a.1.total_cmp(&b.1))?;
-    (slowest.1 < turn.settings.slow_below * STRAGGLER).then_some(slowest)
+    shares.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// Removes a cluster: first the root, then replacements up to the job's minimum, then the cluster.
