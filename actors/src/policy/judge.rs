@@ -58,6 +58,9 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
         turn.say(Reason::Unjudged { aim, overtaken: true });
         return;
     }
+    // What every node does may have fallen since, with a phase of the job or a load on all: growth is judged at the speeds of before.
+    let fell = fastest(&before) / fastest(&observed);
+    let useful = if grew && fell > 1.0 { observed.useful * fell } else { observed.useful };
     let helped = match aim {
         Aim::Grow | Aim::Refill => {
             let came = f64::from(observed.nodes) - f64::from(before.nodes);
@@ -67,9 +70,9 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
                 return;
             }
             let asked = f64::from(predicted.nodes.saturating_sub(before.nodes).max(1));
-            observed.useful >= before.useful + GAIN * gain * (came / asked).min(1.0)
+            useful >= before.useful + GAIN * gain * (came / asked).min(1.0)
         }
-        Aim::Migrate => observed.useful >= before.useful + GAIN * gain,
+        Aim::Migrate => useful >= before.useful + GAIN * gain,
         Aim::Cure | Aim::Shrink | Aim::Unlink => {
             let others = before.useful - trial.lost;
             let least = others + TAKEN_OVER * trial.lost;
@@ -81,7 +84,7 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
         turn.say(Reason::Unjudged { aim, overtaken: true });
         return;
     }
-    let harm = aim == Aim::Grow && !helped && observed.useful < (1.0 - NOISE) * before.useful;
+    let harm = aim == Aim::Grow && !helped && useful < (1.0 - NOISE) * before.useful;
     if harm && !trial.doubted {
         // A load may have come at the same time, and shows in speeds a little later: nobody goes for one look.
         turn.say(Reason::Doubted { aim, before, observed });
@@ -120,6 +123,11 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
             undo(turn, &before);
         }
     }
+}
+
+/// The speed of the fastest node: what efficiency is a share of.
+fn fastest(measured: &Measured) -> f64 {
+    measured.useful / (f64::from(measured.nodes) * measured.efficiency)
 }
 
 /// The term by which nodes were chosen counts for more if it chose well, for less if not.

@@ -229,6 +229,13 @@ fn growth_is_not_to_blame_for_a_node_that_became_slow() {
         assert_eq!(case.memory.ceiling, None);
     }
 
+    // All are slower than before, the new ones too, and no less efficient: the job is in another phase.
+    let mut case = grown();
+    case.each(|w| w.speed = w.speed.map(|speed| speed * 0.5));
+    let told: String = (0..6).map(|_| text(&case.decide())).collect();
+    assert!(told.contains("adding nodes helped"), "{told}");
+    assert_eq!(case.memory.ceiling, None, "{told}");
+
     // It shows in what is done before it shows in the speed.
     let mut case = grown();
     case.each(|w| w.overhead = 0.7);
