@@ -372,3 +372,17 @@ fn what_a_slow_link_takes_minutes_for_arrives_and_holds_nobody_else_up() {
         assert!((100.0..140.0).contains(seconds), "{:?}", ended.iterations);
     }
 }
+
+/// Thousands of grids in one process: whoever is on a network and whoever hears it must not keep each other.
+#[test]
+fn nothing_of_a_grid_is_left_when_it_is_gone() {
+    let network = simulate(|| async move {
+        let grid = Grid::start(&layout(&[2, 3], 1), registry()).await;
+        let job = grid.submit(TREE, params(1), None).await.expect("taken");
+        grid.machines().kill(&"c1-2".into());
+        let ended = job.ended(Duration::from_secs(300)).await.expect("it ends");
+        assert_eq!(ended.ended.outcome.expect("no failure").checksum, TREE.answer());
+        grid.network().clone()
+    });
+    assert_eq!(network.holders(), 1);
+}

@@ -278,6 +278,13 @@ impl Grid {
     }
 }
 
+impl Drop for Grid {
+    /// As a machine's process: the head's network and its actors would hold each other.
+    fn drop(&mut self) {
+        self.head.endpoint.router.clear();
+    }
+}
+
 impl Run<'_> {
     /// Which job it is.
     pub fn granted(&self) -> &Granted {

@@ -20,7 +20,7 @@ use springtide_actors::provider::{
 use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
-use springtide_runtime::net::{Contact, MemoryNet};
+use springtide_runtime::net::{Contact, MemoryNet, Router};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{EngineWatch, Pace, Registry, Seam, VirtualSeam};
 use tokio::sync::{Notify, mpsc, watch};
@@ -74,6 +74,7 @@ struct Life {
     incarnation: Incarnation,
     worker: Addr<Worker>,
     hub: Arc<Hub>,
+    router: Arc<Router>,
     ends: mpsc::UnboundedSender<End>,
     /// How it ended.
     ended: watch::Sender<Option<String>>,
@@ -262,7 +263,7 @@ impl Machines {
         let peer = Peer { node: node.clone(), incarnation, cluster: cluster.clone() };
         let endpoint = Endpoint::over(self.0.network.join(peer).ok()?);
         self.0.recorders.borrow_mut().push(endpoint.recorder.clone());
-        let hub = endpoint.hub.clone();
+        let (hub, router) = (endpoint.hub.clone(), endpoint.router.clone());
         let pace = pace.clone();
         let seam = move || -> Arc<dyn Seam> { VirtualSeam::paced(pace.clone()) };
         let options = NodeOptions {
@@ -294,6 +295,7 @@ impl Machines {
             incarnation,
             worker: served.worker(),
             hub,
+            router,
             ends: end,
             ended: watch::channel(None).0,
             task: RefCell::default(),
@@ -320,6 +322,13 @@ impl Machines {
         }
         self.0.running.borrow_mut().insert(node.clone(), life.clone());
         Some(life)
+    }
+}
+
+impl Drop for Life {
+    /// Else its network and those who hear it would hold each other.
+    fn drop(&mut self) {
+        self.router.clear();
     }
 }
 

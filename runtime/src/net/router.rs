@@ -57,6 +57,14 @@ impl Router {
         routes.len() < before
     }
 
+    /// Lets go of every inbox: nobody hears anything from here on. For the end of an endpoint where the process goes on: the network
+    /// holds its inboxes, and they hold it.
+    pub fn clear(&self) {
+        let routes = std::mem::take(&mut *self.routes.write().unwrap_or_else(|e| e.into_inner()));
+        // Dropped without the lock: what ends with them may ask here.
+        drop(routes);
+    }
+
     /// Payloads that came for no inbox.
     pub fn stray(&self) -> u64 {
         self.stray.load(Ordering::Relaxed)

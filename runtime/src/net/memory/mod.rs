@@ -233,6 +233,14 @@ impl MemoryNet {
         }
     }
 
+    /// How many hold this network: what is left on it, and clones of this. One that nobody else holds ends with this.
+    pub fn holders(&self) -> usize {
+        match &self.0 {
+            Form::Frames(core) => Arc::strong_count(core),
+            Form::Quic(endpoints) => Arc::strong_count(endpoints),
+        }
+    }
+
     /// A node's process stands still, as after `SIGSTOP`: nothing reaches it before it [goes on](Self::go_on), and its peers take
     /// their links for dead after the idle timeout. Its timers and threads are the caller's to stop. False: there is no such
     /// node, it stands already, or real endpoints are on the network, to which this cannot be done.
