@@ -1,7 +1,8 @@
 //! A coordinator gives its role, and the job's root, to another node: its own is to leave, or the policy moves it.
 //!
 //! The root stops when it has left its next checkpoint, so that nothing is computed twice; if none comes in time, at once, and what
-//! other nodes run of it goes on. One that makes no call for long, and so does not hear that it should stop, is left behind. Then the heir gets what is left, and the scheduler makes it coordinator under a new epoch.
+//! other nodes run of it goes on. One that makes no call for long, and so does not hear that it should stop, is left behind. Then the
+//! heir gets what is left, and the scheduler makes it coordinator under a new epoch.
 //!
 //! Must not know who decides that the root moves, nor how an heir begins (`succeed`).
 

@@ -568,7 +568,7 @@ unsafe fn encode<T: Task>(header: NonNull<Header>) -> Result<Encoded, Failure> {
         panicked,
         located: true,
     };
-    // SAFETY: as above, so those above it are alive.
+    // SAFETY: the slot is in the caller's hands, so the frames above it, and their base, are alive.
     let start = unsafe { slot.header.base() }.start;
     match catch_unwind(AssertUnwindSafe(|| (wire::encode_payload(task), task.needs()))) {
         Ok((Ok(body), needs)) => Ok(Encoded { body, needs, start }),
