@@ -24,7 +24,11 @@ class Grid:
 
     def __enter__(self):
         self.up = self._start(["up", self.file], "up")
-        self.wait("the grid is up", lambda: "Ctrl-C ends the grid" in self.text("up.err"))
+        try:
+            self.wait("the grid is up", lambda: "Ctrl-C ends the grid" in self.text("up.err"))
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):

@@ -1,7 +1,7 @@
 """Show: 3 clusters of 4 workers run Barnes-Hut; a node is drained, a cluster coordinator's process killed, a whole cluster
 killed, four nodes join. The answer is that of a run alone, and `why` tells what happened.
 
-    python3 tests/shows/losses.py target/release/springtide DIR     # DIR is made; about two minutes
+    python3 tests/shows/losses.py target/release/springtide DIR     # DIR is made; half a minute
 """
 
 import json

@@ -344,9 +344,7 @@ impl Run<'_> {
 
 /// Who waits for whom on a job's nodes that run: a line each.
 fn waits(machines: &Machines, job: JobId) -> String {
-    let engines = machines.engines().into_iter();
-    let engines = engines.filter(|engine| engine.job() == job && machines.lives(engine.me()));
-    let waits = engines.filter_map(|engine| {
+    let waits = machines.engines_of(job).into_iter().filter_map(|engine| {
         let node = &engine.me().node;
         Some(format!("  {node} {}", engine.waits()?))
     });

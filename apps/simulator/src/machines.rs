@@ -19,7 +19,7 @@ use springtide_actors::provider::{
 };
 use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;
-use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
+use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{Contact, MemoryNet, Router};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{EngineWatch, Pace, Registry, Seam, VirtualSeam};
@@ -187,6 +187,13 @@ impl Machines {
             watches.push(watch);
         }
         watches.clone()
+    }
+
+    /// Those of a job whose processes run.
+    pub fn engines_of(&self, job: JobId) -> Vec<EngineWatch> {
+        let mut engines = self.engines();
+        engines.retain(|engine| engine.job() == job && self.lives(engine.me()));
+        engines
     }
 
     /// The machine goes off: its site sees nothing until it is [on](Self::switch_on) again, and what is started there waits

@@ -89,10 +89,9 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
 /// Nodes of the job that run and do not leave, but for these.
 fn survivors(grid: &Grid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
     let machines = grid.machines();
-    let of_job = machines.engines().into_iter().filter(|engine| engine.job() == job);
-    let stays = of_job.filter(|engine| !engine.is_over() && !engine.books().leaving);
-    let alive = stays.filter(|engine| machines.lives(engine.me()));
-    let alive = alive.map(|engine| engine.me().node.clone());
+    let here = machines.engines_of(job).into_iter();
+    let stays = here.filter(|engine| !engine.is_over() && !engine.books().leaving);
+    let alive = stays.map(|engine| engine.me().node.clone());
     alive.filter(|node| !without.contains(node) && machines.is_going(node)).collect()
 }
 
@@ -113,8 +112,7 @@ impl World {
                 hosts.into_iter().find(|node| cluster_of(node) == cluster.as_str())
             }
             Role::Thief => {
-                let engines = machines.engines().into_iter();
-                let here = engines.filter(|e| e.job() == self.job && machines.lives(e.me()));
+                let here = machines.engines_of(self.job).into_iter();
                 let holds = here.map(|engine| (engine.books().tables.stolen, engine));
                 let most = holds.filter(|(held, _)| *held > 0).max_by_key(|(held, _)| *held);
                 most.map(|(_, engine)| engine.me().node.clone())

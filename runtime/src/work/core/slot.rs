@@ -39,7 +39,7 @@ use crate::share::Need;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{Kept, KeptOutputs, Left, Place, Start};
+use crate::work::recover::{Identity, Kept, KeptOutputs, Left, Place, Start};
 use crate::work::registry::wire_name;
 use crate::work::task::{Failure, Halt, Stop, Task};
 
@@ -327,6 +327,13 @@ pub struct Encoded {
     pub(crate) body: Bytes,
     pub(crate) needs: Vec<Need>,
     pub(crate) start: Start,
+}
+
+impl Encoded {
+    /// Which task it is, at this place and under this name.
+    pub(crate) fn identity(&self, path: TaskPath, name: &str) -> Identity {
+        Identity::of(path, name, &self.body, &self.needs, self.start)
+    }
 }
 
 /// A leased task's end as the thief reports it.

@@ -100,10 +100,7 @@ impl Host for Behind {
         }
         // The lock is not held while users' code serialises.
         let Some(encoded) = encode() else { return Recalled::No };
-        let task = {
-            let Encoded { body, needs, start } = &encoded;
-            Identity::of(path.clone(), name, body, needs, *start)
-        };
+        let task = encoded.identity(path.clone(), name);
         let (recalled, depth) = {
             let mut state = inner.state();
             let Some(place) = state.known.take(path) else { return Recalled::No };

@@ -100,8 +100,7 @@ impl Shared {
             match unsafe { VTable::encode(slot) } {
                 Ok(encoded) => {
                     let name = wire_name(vtable.name, vtable.batch);
-                    let task =
-                        Identity::of(path, &name, &encoded.body, &encoded.needs, encoded.start);
+                    let task = encoded.identity(path, &name);
                     let lease = self.lease(slot, task.clone(), thief.clone());
                     return Some(Export { lease, task, encoded });
                 }
