@@ -12,7 +12,7 @@
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::{Refusal, Sender};
 
-use crate::cluster::{Alive, ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
+use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
 use crate::scheduler::{Drain, Submit};
 use crate::site::Register;
 
@@ -67,11 +67,6 @@ pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {
 pub(crate) fn period(from: &Sender<'_>, message: &Period) -> Verdict {
     worker(from, message)?;
     from.holds(|peer| message.report.node == peer.node)
-}
-
-pub(crate) fn alive(from: &Sender<'_>, message: &Alive) -> Verdict {
-    worker(from, message)?;
-    from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
 pub(crate) fn cluster_alive(from: &Sender<'_>, message: &ClusterAlive) -> Verdict {

@@ -22,11 +22,10 @@ use crate::admit;
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
+use crate::pulse::{Behind, Pulse};
 use crate::scheduler::{MemberSilent, Scheduler};
-use crate::worker::{Finish, NewView, Worker, newest};
+use crate::worker::{Finish, Worker, newest, tell_view};
 
-/// How long a worker may take to take in a view.
-const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 /// How long a worker may take to stop its threads at the end of a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -45,8 +44,8 @@ pub struct ClusterCoordinator {
     told_joined: Option<u32>,
     tally: Tally<NodeId>,
     periods: u64,
-    /// Watches the workers.
-    detector: Detector,
+    /// Hears the workers.
+    pulse: Arc<Pulse>,
     measured: BTreeMap<NodeId, Measured>,
     /// A benchmark that a worker proposes.
     candidate: Option<BenchmarkSpec>,
@@ -72,6 +71,7 @@ impl ClusterCoordinator {
         cluster: ClusterId,
         hub: Arc<Hub>,
         scheduler: NodeId,
+        pulse: Arc<Pulse>,
     ) -> Self {
         Self {
             spec,
@@ -84,7 +84,7 @@ impl ClusterCoordinator {
             told_joined: None,
             tally: Tally::new(),
             periods: 0,
-            detector: Detector::new(Patience::CLUSTER, Instant::now()),
+            pulse,
             measured: BTreeMap::new(),
             candidate: None,
             told: ClusterTold::default(),
@@ -93,17 +93,12 @@ impl ClusterCoordinator {
     }
 
     /// Watches the members from now on, save this node itself.
-    fn watch_members(&mut self) {
-        let mine = self.view.cluster_coordinators.get(&self.cluster).cloned();
-        let members = self.view.members.iter();
-        let others =
-            members.filter(|(n, m)| m.cluster == self.cluster && Some(*n) != mine.as_ref());
-        let others: Vec<_> = others.map(|(node, m)| (node.clone(), m.incarnation)).collect();
-        self.detector.watch(others, Instant::now());
+    fn watch_members(&self, ctx: &Context<Self>) {
+        self.pulse.host(self.spec.id, &self.cluster, &self.view, &ctx.address().recipient());
     }
 
     fn look_after_members(&mut self, ctx: &mut Context<Self>) {
-        for finding in self.detector.look(Instant::now()) {
+        for finding in self.pulse.look(&ctx.address().recipient()) {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
                 Finding::Back(node) => tracing::info!(%node, "heard again"),
@@ -135,7 +130,6 @@ impl ClusterCoordinator {
         hub.publish(&name, addr.clone())
             .accepts_from::<Joined>(admit::joined)
             .accepts_from::<Period>(admit::period)
-            .accepts_from::<Alive>(admit::alive)
             .accepts_from::<GetMemory>(admit::worker)
             .accepts_from::<FinishCluster>(admit::worker);
         addr
@@ -185,10 +179,9 @@ impl ClusterCoordinator {
 
     /// Sends the view to a worker that has an older one.
     fn send_view(&self, node: &NodeId, ctx: &mut Context<Self>) {
-        let remote = self.hub.remote::<Worker>(node, WORKER);
-        let view = NewView { job: self.spec.id, view: self.view.clone() };
-        let request = remote.send(view).deadline(VIEW_DEADLINE).start();
-        ctx.spawn(async move { drop(request.await) }.into_actor(self));
+        let told = tell_view(&self.hub, node, self.spec.id, &self.view, None);
+        // What does not arrive is sent again when the worker is heard under an older one.
+        ctx.spawn(async move { drop(told.await) }.into_actor(self));
     }
 
     fn tell_alive(&mut self, ctx: &mut Context<Self>) {
@@ -364,6 +357,9 @@ pub struct Joined {
     pub incarnation: Incarnation,
     /// Its compute threads.
     pub threads: u32,
+    /// It has not been told all members yet.
+    #[serde(default)]
+    pub partial: bool,
 }
 
 /// To the cluster's coordinator, by a worker: its period's statistics.
@@ -395,19 +391,6 @@ pub struct WorkerTold {
     pub proposed: bool,
     /// The job's benchmark, if the worker has another or none.
     pub benchmark: Option<BenchmarkSpec>,
-}
-
-/// To the cluster's coordinator, by a worker: it lives. Answered by whether it is a member; one that is not was declared dead.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Alive {
-    /// Which job.
-    pub job: JobId,
-    /// Who.
-    pub node: NodeId,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-    /// Its view, by epoch and version.
-    pub view: (Epoch, u64),
 }
 
 /// To the coordinator: a node has been silent for too long. By its cluster's coordinator; of a cluster's coordinator, by one of
@@ -536,7 +519,6 @@ pub struct ClusterFinal {
 remote_message! {
     "joined" => Joined;
     "period" => Period -> WorkerTold;
-    "alive" => Alive -> bool;
     "silent" => Silent;
     "cluster-alive" => ClusterAlive;
     "cluster-joined" => ClusterJoined;
@@ -557,11 +539,15 @@ impl Actor for ClusterCoordinator {
         ctx.run_later(lag, move |_, ctx| {
             ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
         });
-        self.watch_members();
+        self.watch_members(ctx);
         ctx.run_interval(Patience::CLUSTER.every, |coordinator, ctx| {
             coordinator.look_after_members(ctx);
         });
         ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| coordinator.tell_alive(ctx));
+    }
+
+    fn stopped(&mut self, ctx: &mut Self::Context) {
+        self.pulse.retire(&ctx.address().recipient());
     }
 }
 
@@ -571,6 +557,9 @@ impl Handler<Joined> for ClusterCoordinator {
     fn handle(&mut self, message: Joined, ctx: &mut Self::Context) {
         if message.job != self.spec.id {
             return;
+        }
+        if message.partial && self.view.members.contains_key(&message.node) {
+            self.send_view(&message.node, ctx);
         }
         // One that is no member yet was granted while the job runs, and the view with it is on its way.
         self.joined.insert(message.node);
@@ -596,7 +585,7 @@ impl Handler<ViewChanged> for ClusterCoordinator {
                 self.joined.remove(node);
                 self.tally.remove(node);
             }
-            self.watch_members();
+            self.watch_members(ctx);
             self.tell_if_all_joined(ctx);
         }
     }
@@ -615,20 +604,11 @@ impl Handler<Retire> for ClusterCoordinator {
     }
 }
 
-impl Handler<Alive> for ClusterCoordinator {
-    type Result = bool;
+impl Handler<Behind> for ClusterCoordinator {
+    type Result = ();
 
-    fn handle(&mut self, message: Alive, ctx: &mut Self::Context) -> bool {
-        let Alive { node, incarnation, view, .. } = message;
-        if let Some(back) = self.detector.heard(&node, incarnation, Instant::now()) {
-            tracing::info!(?back, "a suspected worker");
-        }
-        if view < (self.view.epoch, self.view.version) {
-            self.send_view(&node, ctx);
-        }
-        // One with a newer view may be a member that this node has not heard of yet.
-        view > (self.view.epoch, self.view.version)
-            || self.view.members.get(&node).is_some_and(|m| m.incarnation == incarnation)
+    fn handle(&mut self, Behind { node }: Behind, ctx: &mut Self::Context) {
+        self.send_view(&node, ctx);
     }
 }
 

@@ -18,7 +18,7 @@ use springtide_runtime::work::{
 };
 
 use crate::cluster::{
-    Alive, ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
+    ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
     GetMemory, Joined, Period, Silent,
 };
 use crate::hardware::Hardware;
@@ -28,6 +28,7 @@ use crate::job::{
 };
 use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
 use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
+use crate::pulse::{Beat, Heard};
 use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetSample,
     GetStatus, Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed,
@@ -37,7 +38,8 @@ use crate::scheduler::{
 };
 use crate::site::{Register, RegisterError, StartAnew};
 use crate::worker::{
-    Bequeath, Bequest, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+    Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
+    Leave, NewView,
 };
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
@@ -127,6 +129,7 @@ fn answers_of_scheduler_and_site() {
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
         cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        partial: false,
     };
     let coordinator = contact("ams-1");
     let granted = Granted { job: JobId(3), epoch: Epoch(1), coordinator, view };
@@ -192,6 +195,7 @@ fn job_view() -> View {
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
         cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        partial: false,
     }
 }
 
@@ -262,10 +266,12 @@ fn messages_of_a_job() {
 fn messages_of_the_coordinator_tree() {
     let job = JobId(3);
     message(&NewView { job, view: job_view() });
+    let change = job_view().without([&"ams-1".into()]).change_since(&job_view());
+    message(&ChangeView { job, change });
     message(&Finish { job, epoch: Epoch(2) });
     answer("finish", &Some(FinalReport { report: report(), records: Vec::new() }));
     let (node, incarnation) = ("ams-1".into(), Incarnation(5));
-    message(&Joined { job, node, incarnation, threads: 1 });
+    message(&Joined { job, node, incarnation, threads: 1, partial: true });
     let view = (Epoch(1), 3);
     let measure = PeriodMeasure { threads: 2, ..PeriodMeasure::default() };
     let (candidate, benchmark) = (None, Some(SpecId(9)));
@@ -289,7 +295,6 @@ fn messages_of_the_coordinator_tree() {
         benchmark: Some(SpecId(9)),
     });
     let (node, incarnation): (springtide_runtime::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
-    message(&Alive { job, node: node.clone(), incarnation, view });
     message(&Silent { job, node: node.clone(), silent_ms: 2900 });
     message(&ClusterAlive { job, node: node.clone(), incarnation });
     let reason = "silent for 2.9 s".into();
@@ -321,6 +326,14 @@ fn offers() -> BTreeMap<springtide_runtime::id::ClusterId, Offer> {
         measured_s: None,
     };
     BTreeMap::from([("ams".into(), offer)])
+}
+
+#[test]
+fn heartbeats() {
+    let (job, epoch, version) = (JobId(3), Epoch(1), 2);
+    let beat = Beat { job, epoch, version, partial: false, asks: true };
+    golden::check(DIR, Kind::ALIVE, "alive", &beat);
+    golden::check(DIR, Kind::HEARD, "heard", &Heard { job, member: true });
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod poison;
 pub mod policy;
 pub mod probe;
 pub mod provider;
+pub mod pulse;
 pub mod scheduler;
 pub mod site;
 pub mod store;

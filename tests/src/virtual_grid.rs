@@ -219,7 +219,7 @@ fn view_of(shape: &Shape) -> View {
         }
     }
     let coordinator = members.keys().next().cloned();
-    View { epoch: Epoch(1), version: 1, members, coordinator, cluster_coordinators }
+    View { epoch: Epoch(1), version: 1, members, coordinator, cluster_coordinators, partial: false }
 }
 
 async fn run_here<J: Job, F: Future<Output = ()> + 'static>(

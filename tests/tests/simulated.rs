@@ -310,6 +310,7 @@ fn a_node_may_be_told_of_a_job_twice_and_is_quiet_when_released() {
             members,
             coordinator: Some(me.clone()),
             cluster_coordinators: BTreeMap::from([("c0".into(), "c0-1".into())]),
+            partial: false,
         };
         let assign = |id| Assign {
             spec: JobSpec {

@@ -116,7 +116,7 @@ impl Coordinator {
             .map(|node| {
                 let assign = Assign {
                     spec: self.spec.clone(),
-                    view: view.clone(),
+                    view: view.glimpse(node),
                     client: self.client.clone(),
                     scheduler: self.scheduler.clone(),
                     benchmark: self.adaptation.benchmark(),

@@ -18,7 +18,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
+use springtide_runtime::membership::{Detector, Finding, Member, Patience, View, ViewChange};
 use springtide_runtime::meter::{Deltas, Statistics, Tally};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, Remote};
@@ -35,20 +35,17 @@ use crate::cluster::{
 };
 use crate::job::{
     CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
-    JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, WORKER, cluster_coordinator_name,
-    coordinator_name,
+    JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, cluster_coordinator_name, coordinator_name,
 };
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, RootAdvanced, Scheduler};
-use crate::worker::{Bequest, KeptRoot, NewView, Worker, workers_by_cluster};
+use crate::worker::{Bequest, KeptRoot, small_change, tell_view, workers_by_cluster};
 
 /// How long all workers may take to join.
 const JOIN_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a cluster may take to end a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(45);
-/// How long a node may take to take in a view.
-const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 /// How far the root got is told to the scheduler at most this often.
 const ADVANCE_EVERY: Duration = Duration::from_secs(1);
 
@@ -379,13 +376,13 @@ impl Coordinator {
 
     /// A new view: the clusters' coordinators pass it on to their workers.
     fn change(&mut self, view: View, ctx: &mut Context<Self>) {
-        self.view = view;
+        let former = std::mem::replace(&mut self.view, view);
         self.watch_clusters();
-        self.announce_view(ctx);
+        self.announce_view(Some(&former), ctx);
     }
 
-    /// Writes the view down and sends it to all clusters.
-    fn announce_view(&self, ctx: &mut Context<Self>) {
+    /// Writes the view down and tells it to all clusters, as a change of the former one if they have that.
+    fn announce_view(&self, former: Option<&View>, ctx: &mut Context<Self>) {
         self.recorder.record(Event::ViewChanged {
             job: self.spec.id,
             epoch: self.view.epoch,
@@ -393,18 +390,19 @@ impl Coordinator {
             members: u32::try_from(self.view.members.len()).unwrap_or(u32::MAX),
             coordinator: self.view.coordinator.clone(),
         });
-        self.view.cluster_coordinators.keys().for_each(|cluster| self.send_view(cluster, ctx));
+        let change = former.and_then(|former| small_change(former, &self.view));
+        for cluster in self.view.cluster_coordinators.keys() {
+            self.send_view(cluster, change.as_ref(), ctx);
+        }
     }
 
-    /// Sends the view to a cluster. One that does not arrive is sent again when the cluster reports under an older one.
-    fn send_view(&self, cluster: &ClusterId, ctx: &mut Context<Self>) {
+    /// Tells a cluster the view. One that does not arrive is sent again when the cluster reports under an older one.
+    fn send_view(&self, cluster: &ClusterId, change: Option<&ViewChange>, ctx: &mut Context<Self>) {
         let Some(node) = self.view.cluster_coordinators.get(cluster) else { return };
-        let remote = self.hub.remote::<Worker>(node, WORKER);
-        let message = NewView { job: self.spec.id, view: self.view.clone() };
-        let request = remote.send(message).deadline(VIEW_DEADLINE).start();
+        let told = tell_view(&self.hub, node, self.spec.id, &self.view, change);
         let cluster = cluster.clone();
         let told = async move {
-            if let Err(error) = request.await {
+            if let Err(error) = told.await {
                 tracing::info!(%cluster, %error, "a cluster did not take the new view yet");
             }
         };
@@ -650,7 +648,7 @@ impl Handler<ClusterPeriod> for Coordinator {
         let told =
             if self.adapts() { self.heard_cluster(&message) } else { ClusterTold::default() };
         if message.view < (self.view.epoch, self.view.version) {
-            self.send_view(&message.cluster, ctx);
+            self.send_view(&message.cluster, None, ctx);
         }
         let epoch = u64::from(self.spec.epoch.0);
         match self.tally.put(message.cluster.clone(), epoch, message.seq, message.statistics) {

@@ -174,7 +174,7 @@ impl Coordinator {
         let dead = gone.iter().map(|(node, member)| Dead::of(node, member, &reason));
         let lives_on = |cluster: &ClusterId| self.view.in_cluster(cluster).next().is_some();
         self.poison.died(dead, lives_on, Instant::now());
-        self.announce_view(ctx);
+        self.announce_view(None, ctx);
         if !handed {
             let text = format!("node {lost} was lost ({reason}): {me} takes its place");
             self.tell(NoteKind::Say { text });

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{Epoch, JobId};
-use springtide_runtime::membership::View;
+use springtide_runtime::membership::{View, ViewChange};
 use springtide_runtime::meter::NodeReport;
 use springtide_runtime::remote_message;
 use springtide_runtime::work::{RootLeft, SavedRoot};
@@ -22,6 +22,16 @@ pub struct NewView {
     pub job: JobId,
     /// The members from now on.
     pub view: View,
+}
+
+/// To a worker: how the members have changed. Answered by whether it knew the view of which this is a change, or a later one; if
+/// not, it needs the whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChangeView {
+    /// Which job.
+    pub job: JobId,
+    /// The change.
+    pub change: ViewChange,
 }
 
 /// To a worker, by its cluster's coordinator: the job has ended. The answer comes when its threads have stopped.
@@ -134,6 +144,7 @@ pub struct FinalReport {
 
 remote_message! {
     "new-view" => NewView;
+    "change-view" => ChangeView -> bool;
     "finish" => Finish -> Option<FinalReport>;
     "leave" => Leave -> Option<FinalReport>;
     "keep-root" => KeepRoot;

@@ -7,6 +7,7 @@
 mod messages;
 mod speed;
 mod succession;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Recorder};
 use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Member, Patience, View};
+use springtide_runtime::membership::{Member, Patience, View, ViewChange};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
     USUAL_QUOTA_PERIOD,
@@ -34,28 +35,28 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admit;
-use crate::cluster::{
-    Alive, ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged, WorkerTold,
-};
+use crate::cluster::{ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged, WorkerTold};
 use crate::coordinator::{Coordinator, CoordinatorConfig, Replaced, Reported, Succession};
 use crate::job::{
     Assign, AssignError, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
     cluster_coordinator_name, coordinator_name,
 };
 use crate::policy::Mode;
+use crate::pulse::{NoMember, Pulse, Silence};
 use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver};
 
 pub(crate) use messages::newest;
 pub use messages::{
-    Bequeath, Bequest, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
-    RootMark,
+    Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
+    Leave, NewView, RootMark,
 };
+pub(crate) use views::{small_change, tell_view};
 
 /// Histograms travel with every so many reports (and with the last).
 const LATENCIES_EVERY: u64 = 10;
 
-/// How long a worker may take to take in a view.
-const VIEW_DEADLINE: Duration = Duration::from_secs(5);
+/// How long the job's coordinator may take to note what lost nodes had.
+const TELL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// How long a worker tries to join its cluster's coordinator.
 const JOIN_DEADLINE: Duration = Duration::from_secs(20);
@@ -104,6 +105,7 @@ pub struct Worker {
     net: Net,
     hub: Arc<Hub>,
     router: Arc<Router>,
+    pulse: Arc<Pulse>,
     recorder: Recorder,
     running: Option<Running>,
     /// Jobs that are over, the latest of them.
@@ -138,8 +140,6 @@ struct Running {
     telling: bool,
     /// Periodic work of this job.
     timers: Vec<SpawnHandle>,
-    /// Watches the cluster's coordinator.
-    detector: Detector,
     coordinator: Option<Addr<Coordinator>>,
     cluster: Option<Addr<ClusterCoordinator>>,
 }
@@ -154,12 +154,15 @@ impl Worker {
         router: Arc<Router>,
         recorder: Recorder,
     ) -> Self {
+        let pulse = Pulse::new(net.clone());
+        router.on(Pulse::KINDS, pulse.clone());
         Self {
             config,
             registry,
             net,
             hub,
             router,
+            pulse,
             recorder,
             running: None,
             over: BTreeSet::new(),
@@ -181,6 +184,7 @@ impl Worker {
             .accepts_from::<TakeOver>(admit::head)
             .accepts_from::<MeasureSpeed>(admit::head)
             .accepts_from::<NewView>(admit::worker)
+            .accepts_from::<ChangeView>(admit::worker)
             .accepts_from::<Finish>(admit::worker)
             .accepts_from::<Release>(admit::worker)
             .accepts_from::<Shutdown>(admit::head);
@@ -263,8 +267,9 @@ impl Worker {
         let cluster_coordinator = hosts_cluster.then(|| {
             let hub = self.hub.clone();
             let scheduler = scheduler.node.clone();
-            ClusterCoordinator::new(spec.clone(), view.clone(), cluster.clone(), hub, scheduler)
-                .publish()
+            let (spec, view, cluster) = (spec.clone(), view.clone(), cluster.clone());
+            let pulse = self.pulse.clone();
+            ClusterCoordinator::new(spec, view, cluster, hub, scheduler, pulse).publish()
         });
         let coordinator = is_coordinator.then(|| {
             let config = CoordinatorConfig {
@@ -301,7 +306,6 @@ impl Worker {
             losses: Vec::new(),
             telling: false,
             timers: vec![period, alive],
-            detector: Detector::new(Patience::CLUSTER, Instant::now()),
             coordinator,
             cluster: cluster_coordinator,
         });
@@ -360,6 +364,7 @@ impl Worker {
             node: me.node,
             incarnation: me.incarnation,
             threads: self.config.threads,
+            partial: view.partial,
         };
         let joining = async move {
             let until = Instant::now() + JOIN_DEADLINE;
@@ -454,7 +459,7 @@ impl Worker {
         let (job, losses) = (running.spec.id, running.losses.clone());
         let told = losses.len();
         let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
-        let request = remote.send(DiedHolding { job, losses }).deadline(VIEW_DEADLINE).start();
+        let request = remote.send(DiedHolding { job, losses }).deadline(TELL_DEADLINE).start();
         running.telling = true;
         ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
             let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
@@ -474,64 +479,31 @@ impl Worker {
 
     /// Tells the cluster's coordinator that this node lives, and looks whether it does.
     fn tell_alive(&mut self, ctx: &mut Context<Self>) {
-        let me = self.net.me().clone();
-        let Some(running) = &mut self.running else { return };
-        let Some(host) = running.view.cluster_coordinators.get(&me.cluster).cloned() else {
-            return;
-        };
-        if host == me.node {
-            return;
-        }
-        let Some(life) = running.view.members.get(&host).map(|member| member.incarnation) else {
-            return;
-        };
-        let (job, now) = (running.spec.id, Instant::now());
-        running.detector.watch([(host.clone(), life)], now);
-        for finding in running.detector.look(now) {
-            let Finding::Dead(node, silent) = finding else { continue };
-            tracing::warn!(%node, ?silent, "the cluster's coordinator is silent: the job's is told");
-            let Some(coordinator) = &running.view.coordinator else { continue };
-            let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
-            let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
-            if *coordinator == node {
-                // It is the job's coordinator's own node.
-                let told = MemberSilent {
-                    job,
-                    epoch: running.view.epoch,
-                    node,
-                    incarnation: life,
-                    reason: format!("silent for {:.1} s", silent.as_secs_f64()),
-                    by: Some(me.cluster.clone()),
-                };
-                let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
-                let request = remote.send(told).start();
-                ctx.spawn(async move { drop(request.await) }.into_actor(self));
-                return;
-            }
-            let request = remote.send(Silent { job, node, silent_ms }).start();
+        let Some(running) = &self.running else { return };
+        let job = running.spec.id;
+        let found = self.pulse.beat(job, &running.view, &ctx.address().recipient());
+        let Some(Silence { host: node, life, silent }) = found else { return };
+        tracing::warn!(%node, ?silent, "the cluster's coordinator is silent: the job's is told");
+        let Some(coordinator) = &running.view.coordinator else { return };
+        if *coordinator == node {
+            // It is the job's coordinator's own node.
+            let told = MemberSilent {
+                job,
+                epoch: running.view.epoch,
+                node,
+                incarnation: life,
+                reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                by: Some(self.net.me().cluster.clone()),
+            };
+            let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
+            let request = remote.send(told).start();
             ctx.spawn(async move { drop(request.await) }.into_actor(self));
             return;
         }
-        let remote = self.hub.remote::<ClusterCoordinator>(&host, &cluster_coordinator_name(job));
-        let view = (running.view.epoch, running.view.version);
-        let alive = Alive { job, node: me.node, incarnation: me.incarnation, view };
-        let request = remote.send(alive).deadline(Patience::CLUSTER.dead).start();
-        ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
-            let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
-                return;
-            };
-            // Any answer is a sign of life, also that the role has not started there yet.
-            let lives = matches!(answer, Ok(_) | Err(RemoteError::NoActor { .. }));
-            if lives {
-                running.detector.heard(&host, life, Instant::now());
-            }
-            // Under an older view of its own the coordinator knows a new member not yet.
-            if let Ok(false) = answer
-                && running.view.cluster_coordinators.get(&worker.net.me().cluster) == Some(&host)
-            {
-                worker.declared_dead(ctx);
-            }
-        }));
+        let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+        let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
+        let request = remote.send(Silent { job, node, silent_ms }).start();
+        ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
     /// The others go on without this node: whatever it holds is run elsewhere. It ends, and its site starts a new life of it.
@@ -540,6 +512,7 @@ impl Worker {
         let reason =
             format!("{} goes on without this node: it was silent too long", running.spec.id);
         tracing::error!("{reason}");
+        self.retire();
         let left = self.leave(ctx);
         let tell = self.config.on_shutdown.clone();
         let ends = async move {
@@ -552,7 +525,6 @@ impl Worker {
         ctx.spawn(ends.into_actor(self));
     }
 
-    /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
     /// The node coordinates its cluster no more: nobody hears it, and it would take all others for dead.
     fn retire(&mut self) {
         let Some(running) = &mut self.running else { return };
@@ -562,12 +534,14 @@ impl Worker {
         }
     }
 
+    /// Ends this node's part: the threads stop, the roles it hosts end. Completes when the threads have ended.
     fn leave(&mut self, ctx: &mut Context<Self>) -> impl Future<Output = ()> + 'static + use<> {
         let running = self.running.take();
         if let Some(running) = &running {
             for timer in &running.timers {
                 ctx.cancel_future(*timer);
             }
+            self.pulse.stop();
             running.engine.close();
             self.router.off(&running.inbox);
             let job = running.spec.id;
@@ -634,6 +608,7 @@ impl Handler<NewView> for Worker {
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
             return;
         };
+        let former = running.view.clone();
         if !running.view.advance(message.view) {
             return;
         }
@@ -663,25 +638,37 @@ impl Handler<NewView> for Worker {
                 let (spec, hub) = (running.spec.clone(), self.hub.clone());
                 let cluster = me.cluster.clone();
                 let scheduler = running.scheduler.node.clone();
-                let next = ClusterCoordinator::new(spec, view.clone(), cluster, hub, scheduler)
-                    .succeeding();
+                let pulse = self.pulse.clone();
+                let next =
+                    ClusterCoordinator::new(spec, view.clone(), cluster, hub, scheduler, pulse)
+                        .succeeding();
                 tracing::info!("this node coordinates its cluster from now on");
                 running.cluster = Some(next.publish());
             }
         }
+        let change = small_change(&former, &view);
         let others = view.in_cluster(&me.cluster).filter(|node| **node != me.node);
         for node in others {
-            let remote = self.hub.remote::<Worker>(node, WORKER);
-            let message = NewView { job: message.job, view: view.clone() };
-            let request = remote.send(message).deadline(VIEW_DEADLINE).start();
+            let told = tell_view(&self.hub, node, message.job, &view, change.as_ref());
             let node = node.clone();
             let told = async move {
-                if let Err(error) = request.await {
+                if let Err(error) = told.await {
                     // Its next report is under the old view, and is answered with the new one.
                     tracing::info!(%node, %error, "a worker did not take the new view yet");
                 }
             };
             ctx.spawn(told.into_actor(self));
+        }
+    }
+}
+
+impl Handler<NoMember> for Worker {
+    type Result = ();
+
+    fn handle(&mut self, NoMember { job, host }: NoMember, ctx: &mut Context<Self>) {
+        let Some(running) = self.running.as_ref().filter(|r| r.spec.id == job) else { return };
+        if running.view.cluster_coordinators.get(&self.net.me().cluster) == Some(&host) {
+            self.declared_dead(ctx);
         }
     }
 }

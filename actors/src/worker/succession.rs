@@ -61,6 +61,9 @@ impl Handler<TakeOver> for Worker {
         if epoch <= running.view.epoch {
             return Err(format!("node {me} knows of epoch {} already", running.view.epoch.0));
         }
+        if running.view.partial {
+            return Err(format!("node {me} has not been told all members of {job} yet"));
+        }
         let lives = |node: &NodeId, member: &Member| {
             (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
         };

@@ -95,6 +95,11 @@ impl Detector {
         std::mem::take(&mut watched.suspected).then(|| Finding::Back(node.clone()))
     }
 
+    /// Whether this life of a node is watched.
+    pub fn watches(&self, node: &NodeId, incarnation: Incarnation) -> bool {
+        self.watched.get(node).is_some_and(|watched| watched.incarnation == incarnation)
+    }
+
     /// How long a node has been silent, if it is watched.
     pub fn silence(&self, node: &NodeId, now: Instant) -> Option<Duration> {
         self.watched.get(node).map(|watched| now.saturating_duration_since(watched.heard))

@@ -13,7 +13,7 @@ use crate::id::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::net::Address;
 
 pub use detector::{Detector, Finding, Patience};
-pub use members::Members;
+pub use members::{Members, MembersChange};
 
 /// A member of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +44,31 @@ pub struct View {
     pub coordinator: Option<NodeId>,
     /// The node that hosts each cluster's coordinator.
     pub cluster_coordinators: BTreeMap<ClusterId, NodeId>,
+    /// It does not name all members: a [glimpse](View::glimpse).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}
+
+/// How a view differs from the one before it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewChange {
+    /// Of which it is a change, by epoch and version.
+    pub of: (Epoch, u64),
+    /// The new view's epoch.
+    pub epoch: Epoch,
+    /// And its version.
+    pub version: u64,
+    /// Who came, went or is another.
+    #[serde(default)]
+    pub members: MembersChange,
+    /// The node that hosts the job's coordinator.
+    pub coordinator: Option<NodeId>,
+    /// Clusters whose coordinator is another node than before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hosts: BTreeMap<ClusterId, NodeId>,
+    /// Clusters without members, and so without a coordinator.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<ClusterId>,
 }
 
 impl View {
@@ -117,6 +142,63 @@ impl View {
         next
     }
 
+    /// What a node without a role is told at first: its own cluster's members and whoever has a role. The rest comes from its
+    /// cluster's coordinator, for who assigns a job to thousands of nodes would send each of them all the others. A node with a
+    /// role gets the whole view.
+    #[must_use]
+    pub fn glimpse(&self, node: &NodeId) -> View {
+        let has_role = |node: &NodeId| {
+            self.coordinator.as_ref() == Some(node)
+                || self.cluster_coordinators.values().any(|host| host == node)
+        };
+        let Some(cluster) = self.cluster_of(node).filter(|_| !has_role(node)) else {
+            return self.clone();
+        };
+        let with_roles = self.coordinator.iter().chain(self.cluster_coordinators.values());
+        let nodes = self.in_cluster(cluster).chain(with_roles);
+        let members = nodes.filter_map(|node| self.members.get_key_value(node));
+        let members = members.map(|(node, member)| (node.clone(), member.clone())).collect();
+        View { members, partial: true, ..self.clone() }
+    }
+
+    /// What makes this view of `old`.
+    pub fn change_since(&self, old: &View) -> ViewChange {
+        let hosts = &self.cluster_coordinators;
+        let other = |(cluster, node): &(&ClusterId, &NodeId)| {
+            old.cluster_coordinators.get(*cluster) != Some(*node)
+        };
+        let without =
+            old.cluster_coordinators.keys().filter(|cluster| !hosts.contains_key(*cluster));
+        ViewChange {
+            of: (old.epoch, old.version),
+            epoch: self.epoch,
+            version: self.version,
+            members: self.members.change_since(&old.members),
+            coordinator: self.coordinator.clone(),
+            hosts: hosts.iter().filter(other).map(|(c, n)| (c.clone(), n.clone())).collect(),
+            without: without.cloned().collect(),
+        }
+    }
+
+    /// The view after a change; `None` if it is a change of another view.
+    #[must_use]
+    pub fn changed(&self, change: &ViewChange) -> Option<View> {
+        if change.of != (self.epoch, self.version) || self.partial {
+            return None;
+        }
+        let mut cluster_coordinators = self.cluster_coordinators.clone();
+        cluster_coordinators.retain(|cluster, _| !change.without.contains(cluster));
+        cluster_coordinators.extend(change.hosts.iter().map(|(c, n)| (c.clone(), n.clone())));
+        Some(View {
+            epoch: change.epoch,
+            version: change.version,
+            members: self.members.changed(&change.members),
+            coordinator: change.coordinator.clone(),
+            cluster_coordinators,
+            partial: false,
+        })
+    }
+
     fn fill_roles(&mut self) {
         let members = &self.members;
         let stays = |cluster: &ClusterId| {
@@ -136,9 +218,13 @@ impl View {
         }
     }
 
-    /// Whether this view replaces `old`.
+    /// Whether this view replaces `old`: a later one, or the whole of one that was seen in part. A part replaces no whole: whoever
+    /// has that learns the next one as a change, and would take all those for lost whom the part does not name.
     pub fn is_newer_than(&self, old: &View) -> bool {
-        (self.epoch, self.version) > (old.epoch, old.version)
+        let knows_all = !old.partial && !old.members.is_empty();
+        let later =
+            (self.epoch, self.version, !self.partial) > (old.epoch, old.version, !old.partial);
+        later && !(self.partial && knows_all)
     }
 
     /// Takes `new` if it is newer. Returns whether it was.
@@ -176,6 +262,51 @@ mod tests {
         // One that comes back does not take its role back.
         let again = view.without([&"a-1".into()]).with([("a-1".into(), member("a"))]);
         assert_eq!(again.cluster_coordinators[&"a".into()], "a-2".into());
+    }
+
+    #[test]
+    fn a_view_and_its_change_make_the_next_one() {
+        let nodes = [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("c-1", "c")];
+        let nodes = nodes.map(|(node, cluster)| (NodeId::from(node), member(cluster)));
+        let mut first = View::default().with(nodes);
+        first.coordinator = Some("a-1".into());
+        let lost = first.without([&"b-1".into(), &"a-1".into()]);
+        let moved = lost.succeeded(Epoch(3), &"c-1".into(), |_, _| true);
+        let larger = moved.with([("d-1".into(), member("d"))]).leaving([&"a-2".into()]);
+        let mut known = first.clone();
+        for next in [&first, &lost, &moved, &larger] {
+            let change = next.change_since(&known);
+            if next.version != known.version {
+                assert_eq!(View::default().changed(&change), None, "of another view");
+            }
+            known = known.changed(&change).unwrap();
+            assert_eq!(known, *next);
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_role_sees_its_cluster_and_the_roles() {
+        let nodes = [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("b-2", "b"), ("b-3", "b")];
+        let nodes = nodes.map(|(node, cluster)| (NodeId::from(node), member(cluster)));
+        let mut view = View::default().with(nodes);
+        view.coordinator = Some("a-2".into());
+        let names = |view: &View| view.members.keys().map(NodeId::to_string).collect::<Vec<_>>();
+        let seen = view.glimpse(&"b-3".into());
+        assert_eq!(names(&seen), ["a-1", "a-2", "b-1", "b-2", "b-3"]);
+        view = view.with([("a-3".into(), member("a"))]);
+        let mut seen = view.glimpse(&"b-3".into());
+        assert_eq!(names(&seen), ["a-1", "a-2", "b-1", "b-2", "b-3"]);
+        assert!(view.is_newer_than(&seen) && !seen.is_newer_than(&view));
+        assert_eq!(seen.changed(&seen.change_since(&view)), None, "what is unknown is not changed");
+        for role in ["a-1", "a-2", "b-1"] {
+            assert_eq!(view.glimpse(&role.into()), view);
+        }
+        assert!(seen.cluster_coordinators == view.cluster_coordinators);
+        // Nobody who knows all forgets them for a part of a later view; who knows nothing begins with it.
+        let later = view.with([("d-1".into(), member("d"))]).glimpse(&"b-3".into());
+        assert!(!later.is_newer_than(&view) && later.is_newer_than(&seen));
+        assert!(later.is_newer_than(&View::default()));
+        assert!(seen.advance(view.clone()) && seen == view);
     }
 
     #[test]

@@ -68,6 +68,10 @@ kinds! {
     REPLY = 17, "reply", Named, DATA_MAX;
     /// A message to a published actor without an answer.
     TELL = 18, "tell", Named, DATA_MAX;
+    /// A worker lives.
+    ALIVE = 24, "alive", Compact, KIB;
+    /// The coordinator of its cluster has heard it.
+    HEARD = 25, "heard", Compact, KIB;
     /// A thief asks for work.
     STEAL_REQUEST = 32, "steal-request", Compact, 16 * KIB;
     /// The victim's answer: a task, or none.

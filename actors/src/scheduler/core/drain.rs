@@ -77,6 +77,7 @@ impl Core {
                 asked: false,
                 not_before: None,
             });
+            self.marked.insert(id.clone());
             waited_for.insert(id, life);
         }
         self.drains.push(Pending { drain, nodes: waited_for, gone });
@@ -119,7 +120,9 @@ impl Core {
     /// Asks the jobs that hold nodes that are to be empty.
     pub(super) fn ask_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut leaves: BTreeMap<(JobId, String, Option<Instant>), Vec<NodeId>> = BTreeMap::new();
-        for (id, node) in &mut self.nodes {
+        self.marked.retain(|id| self.nodes.get(id).is_some_and(|node| node.drain.is_some()));
+        for id in &self.marked {
+            let Some(node) = self.nodes.get_mut(id) else { continue };
             let Some(mark) = &mut node.drain else { continue };
             mark.not_before = mark.not_before.filter(|at| *at > now);
             let State::Busy(job) = node.state else { continue };

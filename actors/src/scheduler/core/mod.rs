@@ -123,6 +123,8 @@ pub struct Core {
     jobs: BTreeMap<JobId, Job>,
     speeds: Speeds,
     drains: Vec<Pending>,
+    /// Nodes that were told to be empty, and some that are in service again.
+    marked: BTreeSet<NodeId>,
     /// Nodes and clients whose links are down.
     unheard: BTreeSet<NodeId>,
     /// Counts grants.
@@ -140,6 +142,7 @@ impl Core {
             jobs: BTreeMap::new(),
             speeds: Speeds::default(),
             drains: Vec::new(),
+            marked: BTreeSet::new(),
             unheard: BTreeSet::new(),
             last_grant: 0,
         }
@@ -213,7 +216,8 @@ impl Core {
     pub fn due(&self) -> Option<Instant> {
         let opens =
             self.jobs.values().flat_map(|job| [job.open.not_before, job.open.measure_until]);
-        let marks = self.nodes.values().filter_map(|node| node.drain.as_ref());
+        let marked = self.marked.iter().filter_map(|node| self.nodes.get(node));
+        let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         opens.chain(marks.map(|mark| mark.not_before)).chain(blames).flatten().min()
     }

@@ -283,7 +283,7 @@ impl Core {
         for node in first.chain(others) {
             let assign = Assign {
                 spec: spec.clone(),
-                view: view.clone(),
+                view: view.glimpse(node),
                 client: submit.client.clone(),
                 scheduler: self.me.clone(),
                 benchmark: None,

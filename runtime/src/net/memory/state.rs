@@ -321,10 +321,8 @@ impl State {
     /// Ends a link to an earlier life of a peer. What has not left goes to the later one, but for bulk transfers, which
     /// are given back: half of one is of no use there.
     fn moved(&mut self, node: Ix, peer: Ix, now: Duration) {
-        let unsent = self.withdraw(|parcel| {
-            let frame = matches!(parcel.load, Load::Frame(_));
-            parcel.from == node && parcel.to == peer && frame
-        });
+        let unsent = self
+            .withdraw(node, |parcel| parcel.to == peer && matches!(parcel.load, Load::Frame(_)));
         let mut calls = Vec::new();
         self.down(node, peer, "the node is now elsewhere", &mut calls);
         let name = self.nodes[peer].peer.node.clone();
@@ -357,7 +355,7 @@ impl State {
         node.events = None;
         node.stopped = None;
         let ends = std::mem::take(&mut node.ends);
-        self.withdraw(|parcel| parcel.from == ix);
+        self.withdraw(ix, |_| true);
         for (peer, end) in ends {
             let event = Event::Silent { node: peer, peer: ix, link: end.link };
             self.schedule(now + self.config.idle_timeout, event);
@@ -456,12 +454,20 @@ impl State {
     }
 
     /// Takes parcels out of all pipes, unsent.
-    fn withdraw(&mut self, mut which: impl FnMut(&Parcel) -> bool) -> Vec<(Class, Parcel)> {
+    fn withdraw(&mut self, from: Ix, which: impl Fn(&Parcel) -> bool) -> Vec<(Class, Parcel)> {
         let mut taken = Vec::new();
-        for pipe in &mut self.pipes {
-            taken.extend(pipe.take(&mut which).into_iter().map(|item| (item.class, item.what)));
+        for pipe in self.pipes_out_of(from) {
+            let items = self.pipes[pipe].take(|parcel| parcel.from == from && which(parcel));
+            taken.extend(items.into_iter().map(|item| (item.class, item.what)));
         }
         taken
+    }
+
+    /// What a node sends waits in one of these.
+    fn pipes_out_of(&self, from: Ix) -> Vec<usize> {
+        let cluster = &self.nodes[from].peer.cluster;
+        let pipes = self.pipe_by_clusters.range((cluster.clone(), ClusterId::from(""))..);
+        pipes.take_while(|((of, _), _)| of == cluster).map(|(_, pipe)| *pipe).collect()
     }
 
     // --- time --------------------------------------------------------------------------------------------------
@@ -689,7 +695,7 @@ impl State {
         let told = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
         let held = end.reset();
         self.tell(node, News::Down(told.clone(), why), calls);
-        let unsent = self.withdraw(|parcel| parcel.from == node && parcel.to == peer);
+        let unsent = self.withdraw(node, |parcel| parcel.to == peer);
         let unsent = unsent.into_iter().filter_map(|(class, parcel)| match parcel.load {
             Load::Frame(frame) => Some((class, frame)),
             _ => None,
@@ -763,9 +769,9 @@ impl State {
     /// Whether a node that was told to close has nothing left to send.
     pub(super) fn is_closed(&self, me: &Me) -> bool {
         let Some(ix) = self.living(me) else { return true };
-        let waits = |pipe: &Pipe<Parcel>| pipe.any(|parcel| parcel.from == ix);
+        let waits = |pipe: &usize| self.pipes[*pipe].any(|parcel| parcel.from == ix);
         let held = self.nodes[ix].ends.values().any(|end| !end.held.is_empty());
-        self.nodes[ix].life == Life::Closing && !held && !self.pipes.iter().any(waits)
+        self.nodes[ix].life == Life::Closing && !held && !self.pipes_out_of(ix).iter().any(waits)
     }
 
     /// A node that has closed hears nothing more.

@@ -183,16 +183,18 @@ impl Store {
         }
     }
 
-    /// Nodes are lost, or what they were sending: whoever waits for something from them asks the next at once.
+    /// Nodes (in order of name) are lost, or what they were sending: whoever waits for something from them asks the next at once.
     pub(super) fn lost(&mut self, nodes: &[NodeId], now: Instant) {
+        debug_assert!(nodes.is_sorted());
+        let is_lost = |node: &NodeId| nodes.binary_search(node).is_ok();
         let parts = &self.parts;
         for ((slot, version), want) in &mut self.wants {
-            want.askers.retain(|node, _| !nodes.contains(node));
-            let asked = want.holder.as_ref().is_some_and(|holder| nodes.contains(holder));
+            want.askers.retain(|node, _| !is_lost(node));
+            let asked = want.holder.as_ref().is_some_and(is_lost);
             let partial = parts
                 .get(slot)
                 .and_then(|part| part.nearest_partial(*version))
-                .is_some_and(|(_, partial)| nodes.contains(&partial.from));
+                .is_some_and(|(_, partial)| is_lost(&partial.from));
             if asked || partial {
                 want.due = now;
             }

@@ -28,7 +28,7 @@ use super::message::{Fetch, Merge, Message, Miss, Update};
 use super::types::{ObjectType, ObjectTypes, Shape};
 use super::{ObjectKey, Version};
 use crate::id::{ClusterId, JobId, NodeId};
-use crate::membership::View;
+use crate::membership::{Member, View};
 use crate::random::SplitMix;
 use crate::wire::{self, Kind};
 
@@ -172,20 +172,19 @@ impl Store {
             return;
         }
         self.cluster = self.view.cluster_of(&self.me).cloned();
-        let same_life = |node: &NodeId| {
-            let life = |view: &View| view.members.get(node).map(|member| member.incarnation);
-            life(&old).is_some() && life(&old) == life(&self.view)
+        // Both in order of name.
+        let names = |lives: Vec<(&NodeId, &Member)>| -> Vec<NodeId> {
+            lives.into_iter().map(|(node, _)| node.clone()).collect()
         };
-        let added: Vec<NodeId> =
-            self.view.members.keys().filter(|node| !same_life(node)).cloned().collect();
-        let lost: Vec<NodeId> =
-            old.members.keys().filter(|node| !same_life(node)).cloned().collect();
+        let lost = names(self.view.members.lost_since(&old.members));
         if !lost.is_empty() {
             // What a lost node was to relay has not arrived. Over a slow link what is on its way must not be sent again for
             // every node that goes.
             let relayed = lost.iter().any(|node| old.cluster_of(node) == self.cluster.as_ref());
             for part in self.parts.values_mut() {
-                part.sent.retain(|(_, to), sent| !(lost.contains(to) || relayed && sent.relayed));
+                part.sent.retain(|(_, to), sent| {
+                    !(lost.binary_search(to).is_ok() || relayed && sent.relayed)
+                });
             }
             for node in &lost {
                 self.backlogs.forget(node);
@@ -193,7 +192,10 @@ impl Store {
             self.lost(&lost, now);
         }
         self.drop_old_epochs();
-        self.welcome(&old, &added, now);
+        if !self.parts.is_empty() {
+            let added = names(old.members.lost_since(&self.view.members));
+            self.welcome(&old, &added, now);
+        }
         self.relink_merges(&old);
     }
 

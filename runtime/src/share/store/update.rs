@@ -455,22 +455,6 @@ impl Store {
     /// coordinator is new the writer. A coordinator that was a member before most likely has them; it gets the first
     /// piece and fetches what it lacks.
     pub(super) fn welcome(&mut self, old: &View, added: &[NodeId], now: Instant) {
-        let near: Vec<NodeId> = {
-            let neighbours = self.neighbours();
-            added.iter().filter(|node| neighbours.contains(node)).cloned().collect()
-        };
-        let relay = self.my_relay().cloned();
-        let i_relay = relay.as_ref() == Some(&self.me);
-        let relay_is_new = relay.is_some_and(|relay| added.contains(&relay));
-        let (full, told): (Vec<NodeId>, Vec<NodeId>) =
-            plan::other_relays(&self.view, self.cluster.as_ref())
-                .into_iter()
-                .filter(|node| {
-                    let before = self.view.cluster_of(node).and_then(|c| plan::relay_of(old, c));
-                    before != Some(*node) || added.contains(node)
-                })
-                .cloned()
-                .partition(|node| added.contains(node));
         let slots: Vec<(Slot, Arc<Cell>, bool)> = self
             .parts
             .iter()
@@ -479,6 +463,23 @@ impl Store {
             })
             .filter(|(_, cell, _)| cell.version.epoch >= self.view.epoch)
             .collect();
+        if slots.is_empty() {
+            return;
+        }
+        let is_new = |node: &NodeId| added.binary_search(node).is_ok();
+        let near: Vec<NodeId> = self.neighbours().into_iter().filter(is_new).collect();
+        let relay = self.my_relay().cloned();
+        let i_relay = relay.as_ref() == Some(&self.me);
+        let relay_is_new = relay.is_some_and(|relay| is_new(&relay));
+        let (full, told): (Vec<NodeId>, Vec<NodeId>) =
+            plan::other_relays(&self.view, self.cluster.as_ref())
+                .into_iter()
+                .filter(|node| {
+                    let before = self.view.cluster_of(node).and_then(|c| plan::relay_of(old, c));
+                    before != Some(*node) || is_new(node)
+                })
+                .cloned()
+                .partition(is_new);
         for (slot, cell, writer) in slots {
             let near: &[NodeId] = if i_relay || (writer && relay_is_new) { &near } else { &[] };
             let full: &[NodeId] = if writer { &full } else { &[] };

@@ -45,7 +45,7 @@ use super::steal::{
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
-use crate::membership::{Member, View};
+use crate::membership::View;
 use crate::meter::{
     BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics, ThreadState,
 };
@@ -288,10 +288,7 @@ impl Engine {
             state.thief.expect(timeouts);
             state.thief.view(view);
             state.victim.keep(|node| view.members.contains_key(node));
-            let stays = |node: &NodeId, member: &Member| {
-                view.members.get(node).is_some_and(|now| now.incarnation == member.incarnation)
-            };
-            let gone: Vec<_> = old.members.iter().filter(|(n, m)| !stays(n, m)).collect();
+            let gone = view.members.lost_since(&old.members);
             // Who left in order may have said things that are still on their way.
             let dead = gone.iter().filter(|(_, member)| !member.leaving);
             state.dead.extend(dead.map(|(node, member)| ((*node).clone(), member.incarnation)));

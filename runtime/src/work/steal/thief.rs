@@ -21,8 +21,8 @@ const REST_FIRST: Duration = Duration::from_millis(2);
 const REST_LOCAL_MAX: Duration = Duration::from_millis(1000);
 /// Longest rest between clusters.
 const REST_WIDE_MAX: Duration = Duration::from_millis(4000);
-/// While a thread awaits a leased task rests are shorter by this: its holder gives no hint to those who asked only for
-/// work below that task.
+/// While a thread awaits a leased task its holder is asked again after rests that are shorter by this, for it gives no hint to those
+/// who asked only for work below that task. The others are not.
 const REST_AWAITING_SHARE: u32 = 5;
 /// Victims that are asked in a row before a rest, at most: in a large grid without work nobody asks everybody. Each of them
 /// hints when it has some, so that the thieves' and victims' graph stays connected with far fewer (Saraswat et al., PPoPP 2011).
@@ -147,6 +147,10 @@ struct Lane {
     resting_until: Option<Instant>,
     rest: Duration,
     rest_max: Duration,
+    /// When it asks the holders of awaited tasks amid a rest.
+    leap_at: Option<Instant>,
+    /// Those it has asked then.
+    leapt: BTreeSet<NodeId>,
 }
 
 impl Lane {
@@ -159,6 +163,8 @@ impl Lane {
         self.rested = false;
         self.resting_until = None;
         self.rest = REST_FIRST;
+        self.leap_at = None;
+        self.leapt.clear();
     }
 }
 
@@ -419,11 +425,13 @@ impl Thief {
     }
 
     fn choose(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
-        if self.lanes[lane].resting_until.is_some_and(|until| now >= until) {
-            self.lanes[lane].resting_until = None;
-            self.lanes[lane].tried.clear();
+        let resting = &mut self.lanes[lane];
+        if resting.resting_until.is_some_and(|until| now >= until) {
+            resting.resting_until = None;
+            resting.leap_at = None;
+            resting.tried.clear();
         }
-        if let Some(until) = self.lanes[lane].resting_until {
+        if let Some(until) = resting.resting_until {
             return self.rest_until(lane, until, awaited, now);
         }
         // Leapfrog first: the nodes that hold what threads of this node wait for.
@@ -476,6 +484,7 @@ impl Thief {
         self.rest_until(lane, now + rest, awaited, now)
     }
 
+    /// Amid a rest only those are asked who hold what is awaited, each once and after a while again.
     fn rest_until(
         &mut self,
         lane: usize,
@@ -483,13 +492,28 @@ impl Thief {
         awaited: &[(TaskPath, NodeId)],
         now: Instant,
     ) -> Choice {
-        let lane = &mut self.lanes[lane];
-        let until = match awaited {
-            [] => until,
-            _ => until.min(now + lane.rest_max / REST_AWAITING_SHARE),
+        let holds = |(_, holder): &&(TaskPath, NodeId)| {
+            !self.suspected.contains(holder) && self.may_ask(lane, holder)
         };
+        let holders: Vec<_> = awaited.iter().filter(holds).collect();
+        let lane = &mut self.lanes[lane];
         lane.resting_until = Some(until);
-        Choice::Rest(until)
+        if holders.is_empty() {
+            return Choice::Rest(until);
+        }
+        let pause = lane.rest_max / REST_AWAITING_SHARE;
+        let at = *lane.leap_at.get_or_insert(now + pause);
+        if now < at {
+            return Choice::Rest(until.min(at));
+        }
+        let next = holders.iter().find(|(_, holder)| !lane.leapt.contains(holder));
+        let Some((path, holder)) = next else {
+            lane.leapt.clear();
+            lane.leap_at = Some(now + pause);
+            return Choice::Rest(until.min(now + pause));
+        };
+        lane.leapt.insert(holder.clone());
+        Choice::Ask(holder.clone(), Some(path.clone()))
     }
 
     fn draw(&mut self) -> u64 {
@@ -719,6 +743,43 @@ mod tests {
             _ => None,
         });
         assert!(rest.expect("it rests") <= REST_LOCAL_MAX / REST_AWAITING_SHARE);
+    }
+
+    /// How often the holder of an awaited task and how often others are asked within a time, after a minute without work.
+    fn asked_within(awaited: &[(TaskPath, NodeId)], time: Duration) -> (usize, usize) {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let mut now = Instant::now();
+        let counted_from = now + Duration::from_secs(60);
+        let (mut holder, mut others) = (0, 0);
+        while now < counted_from + time {
+            let actions = thief.pump(awaited, now);
+            for (to, id, _) in requests(&actions) {
+                let is_holder = awaited.iter().any(|(_, holder)| *holder == to);
+                if now >= counted_from {
+                    *if is_holder { &mut holder } else { &mut others } += 1;
+                }
+                thief.answered(id, false, now);
+            }
+            let wake = actions.iter().find_map(|action| match action {
+                ThiefAction::Wake(at) if requests(&actions).is_empty() => Some(*at),
+                _ => None,
+            });
+            now = wake.unwrap_or(now);
+        }
+        (holder, others)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_a_task_is_awaited_only_its_holder_is_asked_more_often() {
+        let awaited = [(TaskPath(vec![0]), NodeId::from("a1"))];
+        let time = Duration::from_secs(100);
+        let (_, usual) = asked_within(&[], time);
+        let (holder, others) = asked_within(&awaited, time);
+        assert!(
+            (400..=900).contains(&holder),
+            "some five a second, and what chance adds: {holder}"
+        );
+        assert!(others <= usual, "{others} requests to others, without {usual}");
     }
 
     #[tokio::test(start_paused = true)]
