@@ -23,6 +23,7 @@ use springtide_runtime::meter::{
     USUAL_QUOTA_PERIOD,
 };
 use springtide_runtime::net::{Contact, Inbox, Net, Router};
+use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Hub, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
@@ -318,7 +319,8 @@ impl Worker {
             StealMode::ClusterAware => StealPolicy::ClusterAware,
             StealMode::Random => StealPolicy::Random,
         };
-        let seed = spec.params.seed ^ fnv1a(me.node.as_str().as_bytes());
+        // Mixed: who draws from it may pass over its lowest bit.
+        let seed = SplitMix::of(spec.params.seed, me.node.as_str()).next();
         let config = EngineConfig {
             job: spec.id,
             policy,
@@ -567,12 +569,6 @@ fn listen(
     let (tell, reports) = mpsc::unbounded_channel();
     *listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell.clone());
     (tell, reports)
-}
-
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 impl Actor for Worker {

@@ -492,19 +492,24 @@ impl Thief {
         awaited: &[(TaskPath, NodeId)],
         now: Instant,
     ) -> Choice {
+        let resting = &mut self.lanes[lane];
+        resting.resting_until = Some(until);
+        if awaited.is_empty() {
+            return Choice::Rest(until);
+        }
+        let pause = resting.rest_max / REST_AWAITING_SHARE;
+        let at = *resting.leap_at.get_or_insert(now + pause);
+        if now < at {
+            return Choice::Rest(until.min(at));
+        }
         let holds = |(_, holder): &&(TaskPath, NodeId)| {
             !self.suspected.contains(holder) && self.may_ask(lane, holder)
         };
         let holders: Vec<_> = awaited.iter().filter(holds).collect();
         let lane = &mut self.lanes[lane];
-        lane.resting_until = Some(until);
         if holders.is_empty() {
+            lane.leap_at = Some(until);
             return Choice::Rest(until);
-        }
-        let pause = lane.rest_max / REST_AWAITING_SHARE;
-        let at = *lane.leap_at.get_or_insert(now + pause);
-        if now < at {
-            return Choice::Rest(until.min(at));
         }
         let next = holders.iter().find(|(_, holder)| !lane.leapt.contains(holder));
         let Some((path, holder)) = next else {
