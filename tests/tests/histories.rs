@@ -231,15 +231,28 @@ fn a_result_of_a_former_roots_task_is_not_used() {
 }
 
 /// What drawn histories found, drawn again: results kept by place and used for another root's tasks (3131); a member that was taken
-/// for dead and waits for what others have dropped (2810); processes that were killed on machines at a standstill (1074, 3316).
+/// for dead and waits for what others have dropped (2810); processes that were killed on machines at a standstill (1074, 3316); a
+/// coordinator without a job that kept an engine (20620).
 #[test]
 fn drawn_histories_that_were_wrong_once_are_right() {
-    for seed in [3131, 2810, 1074, 3316] {
+    for seed in [3131, 2810, 1074, 3316, 20620] {
         let history = History::of(seed);
         if let Err(failed) = faults::run(&history) {
             panic!("{history}  {failed}\n{:#?}", failed.said);
         }
     }
+}
+
+/// Found with seed 20620: a node that stands still is told to take the job's root over, another does so and ends the job, and the
+/// first goes on, makes itself a coordinator, and is told that the job is over.
+#[test]
+fn an_heir_that_stood_still_until_the_job_was_over_frees_its_engine() {
+    let history = |seed| {
+        quiet(seed, &[4, 2, 4])
+            .at(200, Fault::StopRole(Role::Cluster(cluster("c1")), secs(18)))
+            .at(900, Fault::KillRole(Role::Root))
+    };
+    ends_well(history, &["fault: stop: cluster", "root: another took its place"]);
 }
 
 /// A root that computes for minutes without a call does not hear that it should stop: its heir begins without waiting for it.

@@ -104,6 +104,21 @@ impl Handler<Replaced> for Coordinator {
     }
 }
 
+/// This coordinator's node takes part in the job no more: what does not end the job already ends here without a word. Local only.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Abandoned;
+
+impl Handler<Abandoned> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, _: Abandoned, ctx: &mut Self::Context) {
+        if self.phase != Phase::Ending {
+            ctx.stop();
+        }
+    }
+}
+
 /// What comes from the root, in order, with the time it happened.
 #[derive(Debug)]
 pub enum Reported {

@@ -37,7 +37,9 @@ use tokio::time::Instant;
 
 use crate::admit;
 use crate::cluster::{ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged, WorkerTold};
-use crate::coordinator::{Coordinator, CoordinatorConfig, Replaced, Reported, Succession};
+use crate::coordinator::{
+    Abandoned, Coordinator, CoordinatorConfig, Replaced, Reported, Succession,
+};
 use crate::job::{
     Assign, AssignError, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
     cluster_coordinator_name, coordinator_name,
@@ -550,8 +552,10 @@ impl Worker {
             if running.cluster.is_some() {
                 self.hub.unpublish(&cluster_coordinator_name(job));
             }
-            if running.coordinator.is_some() {
+            if let Some(coordinator) = &running.coordinator {
                 self.hub.unpublish(&coordinator_name(job));
+                // One that was told to take over too late, and has the engine.
+                coordinator.do_send(Abandoned);
             }
         }
         async move {

@@ -17,6 +17,7 @@ mod process;
 pub mod recorded;
 pub mod scenario;
 pub mod shipped;
+mod stage;
 #[cfg(test)]
 mod tests_wire;
 

@@ -21,6 +21,9 @@ const UNDONE_WITHIN: u32 = 5;
 /// So many iterations under conditions that do not change tell how long the others take.
 const SETTLED_ITERATIONS: f64 = 4.0;
 
+/// Nodes by cluster.
+pub type Nodes = BTreeMap<String, u32>;
+
 /// A scenario's runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -49,7 +52,7 @@ pub struct Row {
     /// Runtime with the best fixed set of nodes from the moment it could be known, seconds.
     pub clairvoyant_s: f64,
     /// Which that is: nodes by cluster.
-    pub clairvoyant_nodes: BTreeMap<String, u32>,
+    pub clairvoyant_nodes: Nodes,
     /// What was decided in the adaptive run: seconds, actions.
     pub decisions: Vec<(f64, String)>,
     /// What happened to the grid in the adaptive run: seconds, what.
@@ -121,18 +124,24 @@ fn played(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
     }
 }
 
-/// Plays a scenario in all modes, with this monitoring period and with the default one.
+/// Plays a scenario in all modes, with this monitoring period and with the default one. Where the best fixed set of nodes is known it
+/// is played, and not searched for.
 ///
 /// # Errors
 /// [`PaperError`].
-pub fn row(config: &ScenarioConfig, period: Duration, seed: u64) -> Result<Row, PaperError> {
+pub fn row(
+    config: &ScenarioConfig,
+    period: Duration,
+    seed: u64,
+    best: Option<&Nodes>,
+) -> Result<Row, PaperError> {
     let of = |mode, period| played(config, &Play { mode, period: Some(period), seed });
     let fixed = of(Mode::Static, period)?;
     let monitor = of(Mode::Monitor, period)?;
     let adaptive = of(Mode::Adaptive, period)?;
     let own = config.job.period.get();
     let ours = of(Mode::Adaptive, own)?;
-    let (clairvoyant_s, clairvoyant_nodes) = clairvoyant(config, &fixed, seed)?;
+    let (clairvoyant_s, clairvoyant_nodes) = clairvoyant(config, &fixed, seed, best)?;
     let reduction = |run: &Played| 1.0 - run.wall.as_secs_f64() / fixed.wall.as_secs_f64();
     Ok(Row {
         name: config.name.to_string(),
@@ -164,7 +173,8 @@ pub fn row(config: &ScenarioConfig, period: Duration, seed: u64) -> Result<Row, 
 }
 
 /// Plays scenarios with these seeds, several at a time, with the paper's monitoring period where none is given; in the order asked
-/// for. `tell` hears of each as it ends.
+/// for. `tell` hears of each as it ends. The best fixed set of nodes is searched for with a scenario's first seed: it follows from the
+/// nodes and from what happens to them, and with the others it is played.
 ///
 /// # Errors
 /// That of the first that went wrong.
@@ -173,12 +183,30 @@ pub fn rows(
     period: Option<Duration>,
     tell: impl Fn(&Row) + Sync,
 ) -> Result<Vec<Row>, PaperError> {
-    let done = crate::on_all_cores(&orders, |(config, seed)| {
+    let play = |config: &ScenarioConfig, seed, best: Option<&Nodes>| {
         let papers = config.paper.period.unwrap_or(config.job.period).get();
-        let row = row(config, period.unwrap_or(papers), *seed);
-        row.inspect(&tell)
+        row(config, period.unwrap_or(papers), seed, best).inspect(&tell)
+    };
+    let is_first = |at: &usize| {
+        let (config, _) = orders[*at];
+        orders[..*at].iter().all(|(other, _)| other.name != config.name)
+    };
+    let (first, others): (Vec<usize>, Vec<usize>) = (0..orders.len()).partition(is_first);
+    let mut rows = BTreeMap::new();
+    let done = crate::on_all_cores(&first, |at| play(orders[*at].0, orders[*at].1, None));
+    for (at, row) in first.into_iter().zip(done) {
+        rows.insert(at, row?);
+    }
+    let best: BTreeMap<_, _> =
+        rows.values().map(|row| (row.name.clone(), row.clairvoyant_nodes.clone())).collect();
+    let done = crate::on_all_cores(&others, |at| {
+        let (config, seed) = orders[*at];
+        play(config, seed, best.get(config.name.as_str()))
     });
-    done.into_iter().collect()
+    for (at, row) in others.into_iter().zip(done) {
+        rows.insert(at, row?);
+    }
+    Ok(rows.into_values().collect())
 }
 
 /// What a run did and took back within five periods: nodes that came and went, or went and came, by its own decision.
@@ -221,7 +249,8 @@ fn clairvoyant(
     config: &ScenarioConfig,
     fixed: &Played,
     seed: u64,
-) -> Result<(f64, BTreeMap<String, u32>), PaperError> {
+    known: Option<&Nodes>,
+) -> Result<(f64, Nodes), PaperError> {
     let first = fixed.events.iter().map(|(at, _)| at.as_secs_f64()).reduce(f64::min);
     let switch = first.unwrap_or(0.0);
     let done = done_by(&fixed.iterations, switch);
@@ -231,9 +260,9 @@ fn clairvoyant(
     let most = if settled { SETTLED_ITERATIONS } else { all };
     let whole = left.ceil().clamp(1.0, most);
     let skipped = (all - left.ceil()).max(0.0) as u32;
-    let mut best: Option<(f64, BTreeMap<String, u32>)> = None;
+    let mut best: Option<(f64, Nodes)> = None;
     let mut tried = BTreeSet::new();
-    for nodes in sets(config) {
+    for nodes in known.map_or_else(|| sets(config), |nodes| vec![nodes.clone()]) {
         if nodes.values().all(|count| *count == 0) || !tried.insert(nodes.clone()) {
             continue;
         }
@@ -245,7 +274,7 @@ fn clairvoyant(
             best = Some((total, nodes));
         }
     }
-    Ok(best.unwrap_or_else(|| (fixed.wall.as_secs_f64(), BTreeMap::new())))
+    Ok(best.unwrap_or_else(|| (fixed.wall.as_secs_f64(), Nodes::new())))
 }
 
 /// How many iterations are done after so many seconds.
@@ -264,7 +293,7 @@ fn done_by(iterations: &[f64], at: f64) -> f64 {
 }
 
 /// Sets of nodes to be tried, by cluster.
-fn sets(config: &ScenarioConfig) -> Vec<BTreeMap<String, u32>> {
+fn sets(config: &ScenarioConfig) -> Vec<Nodes> {
     let named = |name: &str| {
         config.event.iter().any(|event| {
             let between = event.between.iter().flat_map(|Pair(a, b)| [a, b]);
@@ -303,7 +332,7 @@ fn fastest(config: &ScenarioConfig) -> f64 {
 fn from(
     config: &ScenarioConfig,
     (switch, skipped): (f64, u32),
-    nodes: &BTreeMap<String, u32>,
+    nodes: &Nodes,
     iterations: u32,
 ) -> ScenarioConfig {
     let mut rest = config.clone();

@@ -1,30 +1,25 @@
-//! Plays a scenario's file: its grid, its job, and what happens to them, each at its time.
+//! Plays a scenario's file: its grid, its job, and (`stage`) what happens to them.
 //!
 //! Must not know how it is told, nor what anybody expects of it.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::{JobEnded, JobParams, cluster_coordinator_name, coordinator_name};
+use springtide_actors::job::{JobEnded, JobParams, coordinator_name};
 use springtide_actors::policy::{self, ADAPT, Logged, Mode};
-use springtide_actors::scheduler::{Drain, Undrain};
-use springtide_runtime::config::{
-    App, AppSection, EventSection, Happening, LineSection, Pair, PlaceSection, Rate, Role,
-    ScenarioConfig,
-};
+use springtide_runtime::config::{App, AppSection, PlaceSection, Rate, ScenarioConfig};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::{LinkPolicy, LinkProfile, MemoryConfig, Wire};
 use springtide_runtime::work::Registry;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::Instant;
 
 use crate::apps::{Model, Shape, Then};
-use crate::dead_end::{DeadEnd, Now, Outlook, ToCome};
+use crate::dead_end::{DeadEnd, Now};
 use crate::grid::{Grid, GridError, Layout, Place, Told, simulate};
 use crate::machines::{EPOCH_US, Machine};
+use crate::stage::{Stage, listed};
 
 /// How a scenario is played.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +129,7 @@ fn rate(rate: Rate) -> u64 {
 }
 
 /// A queue that holds what is on the way on this link for 100 ms, and no less than the model's own.
-fn limited(profile: LinkProfile, bandwidth: Option<Rate>) -> LinkProfile {
+pub(crate) fn limited(profile: LinkProfile, bandwidth: Option<Rate>) -> LinkProfile {
     match bandwidth.map(rate) {
         None => profile,
         Some(rate) => {
@@ -144,11 +139,16 @@ fn limited(profile: LinkProfile, bandwidth: Option<Rate>) -> LinkProfile {
     }
 }
 
-fn line(rtt: Duration, jitter: Duration, loss: f64, bandwidth: Option<Rate>) -> LinkProfile {
+pub(crate) fn line(
+    rtt: Duration,
+    jitter: Duration,
+    loss: f64,
+    bandwidth: Option<Rate>,
+) -> LinkProfile {
     limited(LinkProfile::default().delay(rtt / 2).jitter(jitter).loss(loss), bandwidth)
 }
 
-fn id(name: &springtide_runtime::config::Name) -> ClusterId {
+pub(crate) fn id(name: &springtide_runtime::config::Name) -> ClusterId {
     name.as_str().into()
 }
 
@@ -237,10 +237,7 @@ async fn run(
     let mut layout = layout(config, how.seed);
     layout.network.wire = expecting(wire, config);
     let grid = Grid::start(&layout, registry).await;
-    let outlook = Outlook::new(config.event.len());
-    let (config_here, claims) = (config.clone(), RefCell::default());
-    let stage = Rc::new(Stage { grid, config: config_here, claims, outlook });
-    stage.prepare().await;
+    let stage = Stage::new(grid, config).await;
     let answer = model.answer();
     let start = config.cluster.iter().filter(|place| place.start.get() > 0);
     let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
@@ -294,7 +291,7 @@ async fn run(
         }
     };
     let start_s = stage.grid.machines().seconds_until(began);
-    let claims = stage.claims.take().into_iter();
+    let claims = stage.take_claims().into_iter();
     let claims = claims.map(|(at, nodes)| (at.saturating_duration_since(began), nodes)).collect();
     let digest = stage.grid.digest(&ended.records);
     Ok(Played {
@@ -335,297 +332,6 @@ fn moments(records: &[Record], start_s: f64) -> impl Iterator<Item = (f64, &Even
 /// Times in seconds.
 pub fn seconds(told: &[(Duration, String)]) -> Vec<(f64, String)> {
     told.iter().map(|(at, what)| (at.as_secs_f64(), what.clone())).collect()
-}
-
-/// A grid, and what its file says of it.
-struct Stage {
-    grid: Rc<Grid>,
-    config: ScenarioConfig,
-    /// Nodes that were claimed or given back, and when on the clock.
-    claims: RefCell<Vec<(Instant, Vec<NodeId>)>>,
-    outlook: Outlook,
-}
-
-impl Stage {
-    fn place(&self, name: &ClusterId) -> Option<&PlaceSection> {
-        self.config.cluster.iter().find(|place| place.name.as_str() == name.as_str())
-    }
-
-    /// Links as the file has them, and nodes that are not there yet.
-    async fn prepare(&self) {
-        let network = self.grid.network();
-        for link in &self.config.link {
-            let Pair(a, b) = &link.between;
-            let line = line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth);
-            network.set_links(&id(a), &id(b), &line);
-        }
-        for place in &self.config.cluster {
-            let name = id(&place.name);
-            network.set_links(&name, &name, &LinkProfile::default().delay(place.delay.get()));
-            self.set_uplink(&name, place.uplink);
-            let nodes = place.nodes.get();
-            let later = nodes - place.later.get() + 1..=nodes;
-            let later: Vec<_> = later.map(|n| node(&name, n)).collect();
-            if !later.is_empty() {
-                self.claim(later, None).await;
-            }
-        }
-    }
-
-    fn set_uplink(&self, cluster: &ClusterId, uplink: Option<Rate>) {
-        let profile = limited(LinkProfile::default(), uplink);
-        self.grid.network().set_uplink(cluster, profile.clone());
-        self.grid.network().set_downlink(cluster, profile);
-    }
-
-    async fn claim(&self, nodes: Vec<NodeId>, deadline: Option<Duration>) {
-        self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
-        let deadline_ms = deadline.map(|limit| limit.as_millis() as u64);
-        let reason = "they are wanted for something else".to_owned();
-        let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, life: None };
-        let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
-        match self.grid.scheduler().send(drain).deadline(within).await {
-            Ok(Ok(_)) => self.outlook.claim(&nodes),
-            Ok(Err(error)) => {
-                tracing::warn!("nodes that are claimed are not given back: {error}");
-            }
-            Err(_) => {}
-        }
-    }
-
-    /// Lets an event happen whenever it is time.
-    async fn follow(
-        &self,
-        (number, event): (usize, &EventSection),
-        job: JobId,
-        began: Instant,
-        mut iterations: watch::Receiver<u64>,
-        tell: impl Fn(String),
-    ) {
-        if event.at.is_none() {
-            self.outlook.set(number, ToCome::ByIteration);
-        }
-        match (event.at, event.iteration) {
-            (Some(at), _) => sleep_until(began + at.get()).await,
-            (None, Some(iteration)) => {
-                let enough = |done: &u64| *done >= u64::from(iteration.get());
-                if iterations.wait_for(enough).await.is_err() {
-                    return;
-                }
-            }
-            (None, None) => {}
-        }
-        self.outlook.set(number, ToCome::ByTime);
-        self.go_through(event, job, tell).await;
-        self.outlook.set(number, ToCome::Nothing);
-    }
-
-    /// Lets an event happen, end, and come again.
-    async fn go_through(&self, event: &EventSection, job: JobId, tell: impl Fn(String)) {
-        loop {
-            let Some(undo) = self.happen(event, job, &tell).await else { return };
-            let Some(lasts) = event.lasts else { return };
-            sleep(lasts.get()).await;
-            self.undo(undo, &tell).await;
-            let Some(every) = event.every else { return };
-            sleep(every.get()).await;
-        }
-    }
-
-    /// Whom an event is about.
-    fn nodes_of(&self, event: &EventSection, job: JobId) -> Vec<NodeId> {
-        let cluster = event.cluster.as_ref().map(id);
-        let hosting = |name: &str| self.grid.machines().hosting(name);
-        match (event.role, &cluster) {
-            (Some(Role::Root), _) => hosting(&coordinator_name(job)),
-            (Some(Role::ClusterCoordinator), Some(cluster)) => {
-                let all = hosting(&cluster_coordinator_name(job));
-                all.into_iter().filter(|node| cluster_of(node) == cluster.as_str()).collect()
-            }
-            (_, Some(cluster)) => {
-                let most = self.place(cluster).map_or(0, |place| place.nodes.get());
-                let count = event.nodes.map_or(most, |nodes| nodes.get().min(most));
-                (1..=count).map(|n| node(cluster, n)).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// What happened, so that it can be undone. `None`: nothing did.
-    async fn happen(
-        &self,
-        event: &EventSection,
-        job: JobId,
-        tell: &impl Fn(String),
-    ) -> Option<Undo> {
-        let (machines, network) = (self.grid.machines(), self.grid.network());
-        let nodes = self.nodes_of(event, job);
-        let names = listed(&nodes);
-        let cluster = event.cluster.as_ref().map(id);
-        match event.what {
-            Happening::Load => {
-                let share = event.share.unwrap_or(1.0);
-                tell(format!("{names}: {:.0} % of the speed", 100.0 * share));
-                let speeds = nodes.iter().map(|node| (node.clone(), self.speed(node)));
-                let speeds: Vec<_> = speeds.collect();
-                for (node, speed) in &speeds {
-                    machines.set_speed(node, speed * share);
-                }
-                Some(Undo::Speeds(speeds))
-            }
-            Happening::Uplink => {
-                let (cluster, bandwidth) = (cluster?, event.bandwidth?);
-                tell(format!("the uplink of {cluster} carries {bandwidth}"));
-                self.set_uplink(&cluster, Some(bandwidth));
-                Some(Undo::Uplink(cluster))
-            }
-            Happening::Link => {
-                let Pair(a, b) = event.between.as_ref()?;
-                let (a, b) = (id(a), id(b));
-                let was = self.line_between(&a, &b);
-                let mut now = was.clone();
-                if let Some(rtt) = event.rtt {
-                    now = now.delay(rtt.get() / 2);
-                }
-                now = limited(now.clone().loss(event.loss.unwrap_or(now.loss)), event.bandwidth);
-                tell(format!("the link between {a} and {b} is another"));
-                network.set_links(&a, &b, &now);
-                Some(Undo::Line(a, b, was))
-            }
-            Happening::Cut => {
-                let Pair(a, b) = event.between.as_ref()?;
-                let (a, b) = (id(a), id(b));
-                tell(format!("{a} and {b} do not reach each other"));
-                network.partition(&a, &b, true);
-                Some(Undo::Cut(a, b))
-            }
-            Happening::Kill => {
-                tell(format!("{names}: killed"));
-                for node in &nodes {
-                    machines.kill(node);
-                }
-                None
-            }
-            Happening::Crash => {
-                tell(format!("{names}: off"));
-                let off = nodes.into_iter().filter(|node| machines.switch_off(node));
-                Some(Undo::Off(off.collect()))
-            }
-            Happening::Claim => {
-                tell(format!("{names}: wanted for something else"));
-                let deadline = event.deadline.map(|deadline| deadline.get());
-                // What it lasts begins with the wish, not with its fulfilment.
-                let claim = self.claim(nodes.clone(), deadline);
-                match event.lasts {
-                    Some(lasts) => drop(timeout(lasts.get(), claim).await),
-                    None => claim.await,
-                }
-                Some(Undo::Claim(nodes))
-            }
-            Happening::Free => {
-                let place = self.place(cluster.as_ref()?)?;
-                let nodes = self.kept_back(place, event.nodes.map(|nodes| nodes.get()));
-                self.undo(Undo::Claim(nodes), tell).await;
-                None
-            }
-        }
-    }
-
-    /// Nodes of a cluster that can be let go: all of it, or so many of those kept back at first.
-    fn kept_back(&self, place: &PlaceSection, count: Option<u32>) -> Vec<NodeId> {
-        let (name, nodes) = (id(&place.name), place.nodes.get());
-        match count {
-            None => (1..=nodes).map(|n| node(&name, n)).collect(),
-            Some(count) => {
-                let first = nodes - place.later.get().min(nodes) + 1;
-                (first..=nodes).take(count as usize).map(|n| node(&name, n)).collect()
-            }
-        }
-    }
-
-    async fn undo(&self, undo: Undo, tell: &impl Fn(String)) {
-        let (machines, network) = (self.grid.machines(), self.grid.network());
-        match undo {
-            Undo::Speeds(speeds) => {
-                let nodes: Vec<_> = speeds.iter().map(|(node, _)| node.clone()).collect();
-                tell(format!("{}: the whole speed", listed(&nodes)));
-                for (node, speed) in speeds {
-                    machines.set_speed(&node, speed);
-                }
-            }
-            Undo::Uplink(cluster) => {
-                tell(format!("the uplink of {cluster} is as before"));
-                let uplink = self.place(&cluster).and_then(|place| place.uplink);
-                self.set_uplink(&cluster, uplink);
-            }
-            Undo::Line(a, b, line) => {
-                tell(format!("the link between {a} and {b} is as before"));
-                network.set_links(&a, &b, &line);
-            }
-            Undo::Cut(a, b) => {
-                tell(format!("{a} and {b} reach each other again"));
-                network.partition(&a, &b, false);
-            }
-            Undo::Off(nodes) => {
-                tell(format!("{}: on", listed(&nodes)));
-                for node in &nodes {
-                    machines.switch_on(node);
-                }
-            }
-            Undo::Claim(nodes) => {
-                tell(format!("{}: free", listed(&nodes)));
-                self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
-                self.outlook.free(&nodes);
-                // None of them was held: nothing to give back.
-                let _ = self.grid.scheduler().send(Undrain { nodes }).await;
-            }
-        }
-    }
-
-    fn speed(&self, node: &NodeId) -> f64 {
-        self.place(&cluster_of(node).into()).map_or(1.0, |place| place.speed)
-    }
-
-    fn line_between(&self, a: &ClusterId, b: &ClusterId) -> LinkProfile {
-        let wide = &self.config.wide;
-        let of_both = |link: &&LineSection| link.between.is_of(a.as_str(), b.as_str());
-        match self.config.link.iter().find(of_both) {
-            Some(link) => line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth),
-            None => line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth),
-        }
-    }
-}
-
-/// How what happened is undone.
-enum Undo {
-    Speeds(Vec<(NodeId, f64)>),
-    Uplink(ClusterId),
-    Line(ClusterId, ClusterId, LinkProfile),
-    Cut(ClusterId, ClusterId),
-    Off(Vec<NodeId>),
-    Claim(Vec<NodeId>),
-}
-
-fn node(cluster: &ClusterId, n: u32) -> NodeId {
-    format!("{cluster}-{n}").into()
-}
-
-pub(crate) fn cluster_of(node: &NodeId) -> &str {
-    node.as_str().rsplit_once('-').map_or("", |(cluster, _)| cluster)
-}
-
-/// Nodes in a few words.
-fn listed(nodes: &[NodeId]) -> String {
-    let mut by_cluster = BTreeMap::<&str, Vec<&NodeId>>::new();
-    for node in nodes {
-        by_cluster.entry(cluster_of(node)).or_default().push(node);
-    }
-    let words = by_cluster.values().map(|nodes| match nodes[..] {
-        [only] => only.to_string(),
-        _ => format!("{} to {}", nodes[0], nodes[nodes.len() - 1]),
-    });
-    let words: Vec<_> = words.collect();
-    if words.is_empty() { "nobody".to_owned() } else { words.join(", ") }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl History {
     pub fn of(seed: u64) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
-        let job = job(&mut draw, layout.network.between.reorder);
+        let job = job(&mut draw);
         let period_ms = draw.from(1000, 5000);
         let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
         params.settings.period_s = period_ms as f64 * 1e-3;
@@ -124,8 +124,7 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
     }
 }
 
-/// `jittery`: a window by delay stays at its least where delays differ by more than it aims at, so nothing large is sent there.
-fn job(draw: &mut Draw, jittery: bool) -> Work {
+fn job(draw: &mut Draw) -> Work {
     let leaves = draw.from(32, 160);
     let leaf_us = draw.from(20_000, 150_000);
     let rounds = draw.from(2, 6) as u32;
@@ -133,7 +132,6 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
         let saves = draw.from(0, 1) == 0;
         return Work::Marked(Marked { rounds, leaves: leaves as u32, leaf_us, saves });
     }
-    let bytes = if jittery { 20_000 } else { u32::MAX };
     Work::Model(Model {
         shape: *draw.of(&[Shape::Even, Shape::Uneven]),
         rounds,
@@ -142,9 +140,9 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
         spread: 500,
         serial_us: *draw.of(&[0, 200_000]),
         each_us: 10_000,
-        state_bytes: bytes.min(*draw.of(&[0, 0, 1000, 200_000])),
-        result_bytes: bytes.min(*draw.of(&[1000, 100_000, 5_000_000])),
-        checkpoint_bytes: bytes.min(*draw.of(&[0, 100_000])),
+        state_bytes: *draw.of(&[0, 0, 1000, 200_000]),
+        result_bytes: *draw.of(&[1000, 100_000, 5_000_000]),
+        checkpoint_bytes: *draw.of(&[0, 100_000]),
         ..Model::default()
     })
 }

@@ -17,7 +17,7 @@ use super::{Failed, Fault, History, Met, Role, SOON, Told, Work, Wrong};
 use crate::apps::Model;
 use crate::faults::marked::Marked;
 use crate::grid::{Grid, Layout};
-use crate::scenario::cluster_of;
+use crate::stage::cluster_of;
 
 /// What senders say again when they do not know whether it arrived: answers to audits, and what is asked or told again with time.
 /// (A request for work, and the answer to one, is said once.)

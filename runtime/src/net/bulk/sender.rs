@@ -73,8 +73,8 @@ struct Transfer {
     id: Option<u64>,
     sent: usize,
     credited: usize,
-    /// End of each chunk under way, and when it was sent.
-    marks: VecDeque<(usize, Duration)>,
+    /// Of each chunk under way: its end, when it was sent, and how much was under way to the peer then, with it.
+    marks: VecDeque<(usize, Duration, usize)>,
 }
 
 impl Sender {
@@ -253,16 +253,16 @@ impl Outgoing {
         }
         let acked = received.saturating_sub(transfer.credited);
         transfer.credited += acked;
-        let mut sent_at = None;
-        while let Some((end, at)) = transfer.marks.front()
+        let mut sent = None;
+        while let Some((end, at, ahead)) = transfer.marks.front()
             && *end <= received
         {
-            sent_at = Some(*at);
+            sent = Some((*at, *ahead));
             transfer.marks.pop_front();
         }
         let finished = transfer.credited == transfer.body.len();
-        if let Some(sent_at) = sent_at {
-            self.window.credited(acked, sent_at, self.under_way, now);
+        if let Some(sent) = sent {
+            self.window.credited(acked, sent, self.under_way, now);
         }
         self.under_way -= acked;
         if finished {
@@ -315,8 +315,8 @@ impl Outgoing {
                 let chunk = transfer.body.slice(transfer.sent..transfer.sent + len);
                 send(Class::Bulk, Frame::new(Kind::BULK_CHUNK, chunk))?;
                 transfer.sent += len;
-                transfer.marks.push_back((transfer.sent, now));
                 self.under_way += len;
+                transfer.marks.push_back((transfer.sent, now, self.under_way));
             }
             self.turn = (self.turn + 1) % TURNS_A_ROUND;
             if transfer.sent == transfer.body.len() {

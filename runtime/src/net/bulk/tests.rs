@@ -336,7 +336,7 @@ fn over(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Duration, 
     let (mut link, mut back) = (Link::new(profile.clone(), 1), Link::new(back, 2));
     let mut window = Window::new(64 << 20);
     let (mut now, mut sent, mut credited, mut under_way) = (Duration::ZERO, 0, 0, 0usize);
-    let mut credits: VecDeque<(Duration, usize, Duration)> = VecDeque::new();
+    let mut credits: VecDeque<(Duration, usize, (Duration, usize))> = VecDeque::new();
     let (mut half_at, mut queue) = (Duration::ZERO, Duration::ZERO);
     while credited < len {
         loop {
@@ -350,15 +350,15 @@ fn over(profile: LinkProfile, back: LinkProfile, len: usize) -> (f64, Duration, 
             }
             if credited > len / 2 {
                 let empty = Duration::from_micros(profile.delay_us);
-                queue = queue.max(at - now - empty);
+                queue = queue.max(at.saturating_sub(now + empty));
             }
             let credit_at = back.offer(at, 50).expect("the way back is free");
-            credits.push_back((credit_at, chunk, now));
             (sent, under_way) = (sent + chunk, under_way + chunk);
+            credits.push_back((credit_at, chunk, (now, under_way)));
         }
-        let (at, chunk, sent_at) = credits.pop_front().expect("something is under way");
+        let (at, chunk, sent) = credits.pop_front().expect("something is under way");
         now = now.max(at);
-        window.credited(chunk, sent_at, under_way, now);
+        window.credited(chunk, sent, under_way, now);
         (credited, under_way) = (credited + chunk, under_way - chunk);
         if half_at == Duration::ZERO && credited > len / 2 {
             half_at = now;
@@ -397,13 +397,37 @@ fn the_window_fills_a_link_without_filling_its_queue() {
     }
 }
 
+/// Jitter that is larger than the queue aimed at, in order (so that what is dense comes as late as the latest before it) and not.
+#[test]
+fn jitter_is_not_taken_for_a_queue() {
+    // (one-way ms, bytes/s, jitter ms, reordered, least share of the rate, longest queue in ms)
+    let links = [
+        (10, 1_000_000, 8, false, 0.8, 80),
+        (20, 10_000_000, 15, false, 0.8, 150),
+        (50, 1_000_000, 25, false, 0.8, 200),
+        (20, 1_000_000, 15, true, 0.8, 150),
+        (40, 1_000_000, 40, true, 0.5, 250),
+    ];
+    for (delay, rate, jitter, reorder, share, queue_max) in links {
+        let profile = LinkProfile::default().delay(delay * MS).jitter(jitter * MS).reorder(reorder);
+        let (profile, back) = (profile.clone().rate(rate).queue(1 << 30), profile);
+        let (got, queue, took) = over(profile.clone(), back, rate as usize * 60);
+        let of = got / rate as f64;
+        println!(
+            "{delay} ms, {rate} B/s, jitter {jitter} ms: {of:.2} of it, queue {queue:?}, {took:.1} s"
+        );
+        assert!(of > share, "{profile:?}: {got}");
+        assert!(queue <= queue_max * MS, "{profile:?}: {queue:?}");
+    }
+}
+
 #[test]
 fn the_window_follows_a_path_that_becomes_longer_and_slower() {
     let mut window = Window::new(16 << 20);
     // (until, one-way delay, rate)
     let phases = [(30, 10, 10e6), (90, 40, 10e6), (150, 40, 1e6)];
     let (mut now, mut free_at) = (0.0f64, 0.0f64);
-    let mut credits: VecDeque<(f64, usize, f64)> = VecDeque::new();
+    let mut credits: VecDeque<(f64, usize, (f64, usize))> = VecDeque::new();
     let mut under_way = 0usize;
     for (until, delay, rate) in phases {
         let (mut bytes, mut longest) = (0usize, 0.0f64);
@@ -414,13 +438,13 @@ fn the_window_follows_a_path_that_becomes_longer_and_slower() {
                     break;
                 }
                 free_at = free_at.max(now) + chunk as f64 / rate;
-                credits.push_back((free_at + 2e-3 * f64::from(delay), chunk, now));
                 under_way += chunk;
+                credits.push_back((free_at + 2e-3 * f64::from(delay), chunk, (now, under_way)));
             }
-            let (at, chunk, sent_at) = credits.pop_front().unwrap();
+            let (at, chunk, (sent_at, ahead)) = credits.pop_front().unwrap();
             now = now.max(at);
             let seconds = Duration::from_secs_f64;
-            window.credited(chunk, seconds(sent_at), under_way, seconds(now));
+            window.credited(chunk, (seconds(sent_at), ahead), under_way, seconds(now));
             under_way -= chunk;
             if now > f64::from(until) - 15.0 {
                 bytes += chunk;
@@ -440,7 +464,7 @@ fn chunks_shrink_and_grow_with_the_window() {
     assert_eq!(window.chunk(), CHUNK_MIN);
     for i in 0..200 {
         let now = Duration::from_micros(100 * (i + 1));
-        window.credited(window.chunk(), now - MS / 10, window.bytes(), now);
+        window.credited(window.chunk(), (now - MS / 10, window.bytes()), window.bytes(), now);
     }
     assert_eq!((window.chunk(), window.bytes()), (CHUNK_MAX, 1 << 20));
     assert_eq!(window.base(), Some(MS / 10));

@@ -5,7 +5,8 @@
 //! over the smallest one seen, is taken for queueing delay and held near a small target. Differences: the target scales
 //! with the base round trip; the base is measured anew now and then by draining (as BBR's ProbeRTT does), so that a
 //! transfer of minutes does not take its own queue for the base, and a path that became longer is noticed; chunks shrink
-//! with the window, for on a slow link one full chunk is a long queue by itself.
+//! with the window, for on a slow link one full chunk is a long queue by itself; and what delays differ by while next to nothing is
+//! under way (jitter) is not taken for a queue, where RFC 6817 would leave the window at its least.
 //!
 //! Pure: no clock, no I/O. Times are since any fixed start.
 
@@ -37,6 +38,12 @@ const BASE_AGE: Duration = Duration::from_secs(10);
 /// Samples taken from the drained path before the base is believed.
 const PROBE_SAMPLES: u32 = 2;
 
+/// So many samples with the same, and next to nothing, under way tell what a path's delays differ by of themselves. The least and
+/// the greatest of them are left out.
+const CALM_SAMPLES: usize = 16;
+/// What they are believed to differ by at most: what RFC 6817 allows a queue.
+const NOISE_MAX: Duration = Duration::from_millis(100);
+
 /// The window to one peer.
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -49,6 +56,10 @@ pub(crate) struct Window {
     base: Option<Duration>,
     base_at: Duration,
     probe: Probe,
+    /// Samples of chunks that had one other before them.
+    calm: Vec<Duration>,
+    /// What delays differ by without a queue of ours.
+    noise: Duration,
 }
 
 #[derive(Debug, PartialEq)]
@@ -88,6 +99,8 @@ impl Window {
             base: None,
             base_at: Duration::ZERO,
             probe: Probe::Off,
+            calm: Vec::new(),
+            noise: Duration::ZERO,
         }
     }
 
@@ -122,11 +135,12 @@ impl Window {
         }
     }
 
-    /// A credit came: `acked` bytes that were sent at `sent_at`; `under_way` bytes were out before it, these included.
+    /// A credit came: `acked` bytes that were sent at `sent_at`, when `ahead` bytes were out with them; `under_way` bytes were out
+    /// before it, these included.
     pub(crate) fn credited(
         &mut self,
         acked: usize,
-        sent_at: Duration,
+        (sent_at, ahead): (Duration, usize),
         under_way: usize,
         now: Duration,
     ) {
@@ -136,7 +150,9 @@ impl Window {
         if self.probe != Probe::Off {
             return;
         }
-        let queueing = sample.saturating_sub(base).as_secs_f64() / target(base).as_secs_f64();
+        self.note_noise(sample, base, ahead);
+        let aim = target(base) + self.noise;
+        let queueing = sample.saturating_sub(base).as_secs_f64() / aim.as_secs_f64();
         let limited = under_way as f64 >= self.bytes - self.chunk() as f64;
         let acked = acked as f64;
         if self.starting.is_some_and(|until| queueing > 0.75 || self.bytes >= until) {
@@ -153,6 +169,26 @@ impl Window {
             self.bytes -= (queueing - 1.0).min(1.0) * acked / 2.0;
         }
         self.bytes = self.bytes.clamp(WINDOW_MIN as f64, self.max as f64);
+    }
+
+    /// What waits behind as much of its own as the sample before takes as long, but for the path's jitter.
+    fn note_noise(&mut self, sample: Duration, base: Duration, ahead: usize) {
+        if ahead <= CHUNK_MIN || ahead > WINDOW_MIN {
+            return;
+        }
+        self.calm.push(sample);
+        if self.calm.len() < CALM_SAMPLES {
+            return;
+        }
+        self.calm.sort_unstable();
+        let spread = self.calm[CALM_SAMPLES - 2] - self.calm[1];
+        self.calm.clear();
+        let noise = if spread > target(base) { spread.min(NOISE_MAX) } else { Duration::ZERO };
+        if noise > self.noise * 2 {
+            // What ended the start was none of its doing.
+            self.starting = Some(f64::INFINITY);
+        }
+        self.noise = noise;
     }
 
     fn note_base(&mut self, sample: Duration, sent_at: Duration, left: usize, now: Duration) {
