@@ -205,6 +205,7 @@ impl ClusterCoordinator {
                 incarnation: life,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
                 by: Some(self.cluster.clone()),
+                voice: Some((me.node.clone(), me.incarnation)),
             };
             let remote = self.hub.remote::<Scheduler>(&self.scheduler, SCHEDULER);
             let call = remote.send(told).start();

@@ -298,7 +298,15 @@ fn messages_of_the_coordinator_tree() {
     message(&Silent { job, node: node.clone(), silent_ms: 2900 });
     message(&ClusterAlive { job, node: node.clone(), incarnation });
     let reason = "silent for 2.9 s".into();
-    message(&MemberSilent { job, epoch: Epoch(1), node, incarnation, reason, by: None });
+    message(&MemberSilent {
+        job,
+        epoch: Epoch(1),
+        node,
+        incarnation,
+        reason,
+        by: None,
+        voice: None,
+    });
     message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
     let tasks = vec![HeldTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
     let (node, incarnation) = ("ams-2".into(), Incarnation(5));

@@ -9,5 +9,6 @@ pub mod net;
 pub mod random;
 pub mod remote;
 pub mod share;
+pub mod topology;
 pub mod wire;
 pub mod work;

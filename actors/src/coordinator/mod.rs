@@ -356,6 +356,7 @@ impl Coordinator {
                 incarnation: member.incarnation,
                 reason: reason.to_owned(),
                 by: None,
+                voice: None,
             };
             let request = remote.send(dead).start();
             let told = async move {

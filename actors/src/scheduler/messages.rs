@@ -254,6 +254,9 @@ pub struct MemberSilent {
     /// taken from it when clusters with more than half of its nodes say so at about the same time.
     #[serde(default)]
     pub by: Option<ClusterId>,
+    /// Whoever says so for its cluster, and which life of it: it has a voice while it is a member. Absent from former versions.
+    #[serde(default)]
+    pub voice: Option<(NodeId, Incarnation)>,
 }
 
 remote_message! {

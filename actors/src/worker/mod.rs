@@ -491,13 +491,15 @@ impl Worker {
         let Some(coordinator) = &running.view.coordinator else { return };
         if *coordinator == node {
             // It is the job's coordinator's own node.
+            let me = self.net.me();
             let told = MemberSilent {
                 job,
                 epoch: running.view.epoch,
                 node,
                 incarnation: life,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
-                by: Some(self.net.me().cluster.clone()),
+                by: Some(me.cluster.clone()),
+                voice: Some((me.node.clone(), me.incarnation)),
             };
             let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
             let request = remote.send(told).start();

@@ -10,7 +10,8 @@ use springtide_actors::policy::{self, ADAPT, Logged, Mode};
 use springtide_runtime::config::{App, AppSection, PlaceSection, Rate, ScenarioConfig};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::{LinkPolicy, LinkProfile, MemoryConfig, Wire};
+use springtide_runtime::net::{LinkPolicy, MemoryConfig, Wire};
+use springtide_runtime::topology::directions;
 use springtide_runtime::work::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -124,30 +125,6 @@ pub fn model(app: &AppSection) -> Model {
     }
 }
 
-fn rate(rate: Rate) -> u64 {
-    rate.bytes_per_second() as u64
-}
-
-/// A queue that holds what is on the way on this link for 100 ms, and no less than the model's own.
-pub(crate) fn limited(profile: LinkProfile, bandwidth: Option<Rate>) -> LinkProfile {
-    match bandwidth.map(rate) {
-        None => profile,
-        Some(rate) => {
-            let queue = (rate / 10).max(100_000);
-            profile.rate(rate).queue(usize::try_from(queue).unwrap_or(usize::MAX))
-        }
-    }
-}
-
-pub(crate) fn line(
-    rtt: Duration,
-    jitter: Duration,
-    loss: f64,
-    bandwidth: Option<Rate>,
-) -> LinkProfile {
-    limited(LinkProfile::default().delay(rtt / 2).jitter(jitter).loss(loss), bandwidth)
-}
-
 pub(crate) fn id(name: &springtide_runtime::config::Name) -> ClusterId {
     name.as_str().into()
 }
@@ -162,8 +139,7 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
             speed: place.speed,
         },
     };
-    let wide = &config.wide;
-    let between = line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth);
+    let [between, _] = directions(&config.wide.line());
     Layout {
         clusters: config.cluster.iter().map(place).collect(),
         network: MemoryConfig { between, ..MemoryConfig::default() },
@@ -179,9 +155,10 @@ fn expecting(mut wire: Wire, config: &ScenarioConfig) -> Wire {
         && net.link == LinkPolicy::default()
     {
         let uplinks = config.cluster.iter().map(|place| place.uplink);
-        let rates = uplinks.chain([config.wide.bandwidth]).flatten();
+        let wide = config.wide.line();
+        let rates = uplinks.chain([wide.bandwidth]).flatten();
         let least = rates.map(Rate::bytes_per_second).reduce(f64::min);
-        let rtt_ms = config.wide.rtt.get().as_secs_f64() * 1e3;
+        let rtt_ms = wide.rtt.as_secs_f64() * 1e3;
         let bandwidth = least.unwrap_or(net.link.bandwidth);
         net.link = LinkPolicy { rtt_ms, bandwidth, ..net.link };
     }
@@ -247,6 +224,7 @@ async fn run(
     let job = run.granted().job;
     let (told, iterations) = watch::channel(0);
     let (tell, mut happened) = tokio::sync::mpsc::unbounded_channel();
+    let flapping = stage.flap();
     let scripts: Vec<_> = config
         .event
         .iter()
@@ -276,6 +254,7 @@ async fn run(
         end = stage.outlook.dead_end(now), if !config.event.is_empty() => Err(end),
     };
     scripts.iter().for_each(actix_rt::task::JoinHandle::abort);
+    flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut events = Vec::new();
     while let Ok(event) = happened.try_recv() {
         events.push(event);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use actix_rt::task::JoinHandle;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::scheduler::{Drain, Undrain};
 use springtide_runtime::config::{
@@ -14,12 +15,13 @@ use springtide_runtime::config::{
 };
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
+use springtide_runtime::topology::{directions, limited};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::dead_end::{Outlook, ToCome};
 use crate::grid::Grid;
-use crate::scenario::{id, limited, line};
+use crate::scenario::id;
 
 /// A grid, and what its file says of it.
 pub(crate) struct Stage {
@@ -50,10 +52,15 @@ impl Stage {
 
     async fn prepare(&self) {
         let network = self.grid.network();
+        let [there, back] = directions(&self.config.wide.line());
+        if there != back {
+            for (a, b) in self.pairs() {
+                self.set_line(&a, &b, [there.clone(), back.clone()]);
+            }
+        }
         for link in &self.config.link {
             let Pair(a, b) = &link.between;
-            let line = line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth);
-            network.set_links(&id(a), &id(b), &line);
+            self.set_line(&id(a), &id(b), directions(&link.line()));
         }
         for place in &self.config.cluster {
             let name = id(&place.name);
@@ -68,8 +75,45 @@ impl Stage {
         }
     }
 
+    /// All pairs of clusters, in the order of the file.
+    fn pairs(&self) -> impl Iterator<Item = (ClusterId, ClusterId)> {
+        let all: Vec<ClusterId> = self.config.cluster.iter().map(|place| id(&place.name)).collect();
+        let after = |at: usize| (at + 1..all.len()).map(move |other| (at, other));
+        let pairs: Vec<_> = (0..all.len()).flat_map(after).collect();
+        pairs.into_iter().map(move |(a, b)| (all[a].clone(), all[b].clone()))
+    }
+
+    /// Lets links whose profile says so come and go, until that is aborted.
+    pub(crate) fn flap(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
+        let line = |a: &ClusterId, b: &ClusterId| {
+            let given = |link: &&LineSection| link.between.is_of(a.as_str(), b.as_str());
+            let given = self.config.link.iter().find(given);
+            given.map_or_else(|| self.config.wide.line(), LineSection::line)
+        };
+        let flaps = self.pairs().filter_map(|(a, b)| Some((line(&a, &b).flap?, a, b)));
+        let flaps = flaps.map(|((up, down), a, b)| {
+            let stage = self.clone();
+            actix_rt::spawn(async move {
+                loop {
+                    sleep(up).await;
+                    stage.grid.network().partition(&a, &b, true);
+                    sleep(down).await;
+                    stage.grid.network().partition(&a, &b, false);
+                }
+            })
+        });
+        flaps.collect()
+    }
+
+    /// Sets a line in both directions.
+    fn set_line(&self, a: &ClusterId, b: &ClusterId, [there, back]: [LinkProfile; 2]) {
+        let network = self.grid.network();
+        network.set_link(a, b, there);
+        network.set_link(b, a, back);
+    }
+
     fn set_uplink(&self, cluster: &ClusterId, uplink: Option<Rate>) {
-        let profile = limited(LinkProfile::default(), uplink);
+        let profile = limited(LinkProfile::default(), uplink, None);
         self.grid.network().set_uplink(cluster, profile.clone());
         self.grid.network().set_downlink(cluster, profile);
     }
@@ -179,13 +223,13 @@ impl Stage {
                 let Pair(a, b) = event.between.as_ref()?;
                 let (a, b) = (id(a), id(b));
                 let was = self.line_between(&a, &b);
-                let mut now = was.clone();
-                if let Some(rtt) = event.rtt {
-                    now = now.delay(rtt.get() / 2);
-                }
-                now = limited(now.clone().loss(event.loss.unwrap_or(now.loss)), event.bandwidth);
+                let change = |was: &LinkProfile| {
+                    let now = was.clone().loss(event.loss.unwrap_or(was.loss));
+                    let now = event.rtt.map_or(now.clone(), |rtt| now.delay(rtt.get() / 2));
+                    limited(now, event.bandwidth, None)
+                };
                 tell(format!("the link between {a} and {b} is another"));
-                network.set_links(&a, &b, &now);
+                self.set_line(&a, &b, was.each_ref().map(change));
                 Some(Undo::Line(a, b, was))
             }
             Happening::Cut => {
@@ -256,7 +300,7 @@ impl Stage {
             }
             Undo::Line(a, b, line) => {
                 tell(format!("the link between {a} and {b} is as before"));
-                network.set_links(&a, &b, &line);
+                self.set_line(&a, &b, line);
             }
             Undo::Cut(a, b) => {
                 tell(format!("{a} and {b} reach each other again"));
@@ -282,12 +326,15 @@ impl Stage {
         self.place(&cluster_of(node).into()).map_or(1.0, |place| place.speed)
     }
 
-    fn line_between(&self, a: &ClusterId, b: &ClusterId) -> LinkProfile {
-        let wide = &self.config.wide;
+    /// What the line between two clusters is like: from the first to the other, and back.
+    fn line_between(&self, a: &ClusterId, b: &ClusterId) -> [LinkProfile; 2] {
         let of_both = |link: &&LineSection| link.between.is_of(a.as_str(), b.as_str());
         match self.config.link.iter().find(of_both) {
-            Some(link) => line(link.rtt.get(), link.jitter.get(), link.loss, link.bandwidth),
-            None => line(wide.rtt.get(), wide.jitter.get(), wide.loss, wide.bandwidth),
+            Some(link) => {
+                let [there, back] = directions(&link.line());
+                if link.between.0.as_str() == a.as_str() { [there, back] } else { [back, there] }
+            }
+            None => directions(&self.config.wide.line()),
         }
     }
 }
@@ -296,7 +343,7 @@ impl Stage {
 enum Undo {
     Speeds(Vec<(NodeId, f64)>),
     Uplink(ClusterId),
-    Line(ClusterId, ClusterId, LinkProfile),
+    Line(ClusterId, ClusterId, [LinkProfile; 2]),
     Cut(ClusterId, ClusterId),
     Off(Vec<NodeId>),
     Claim(Vec<NodeId>),

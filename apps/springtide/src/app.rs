@@ -171,6 +171,8 @@ impl App {
                 log_to_stderr(own_level(&global), false);
                 sim::sim(command, self.version)
             }
+            #[cfg(target_os = "linux")]
+            Other::Wan(command) => crate::wan::wan(command),
             Other::Config(command) => files::config(&command),
             Other::Ca(command) => files::ca(&command),
             Other::Net(NetCommand::Check { config, all_pairs, json }) => {

@@ -9,6 +9,8 @@ use springtide_runtime::config::{Level, Mode, Sources, Steal, Time};
 
 use crate::exit::EXIT_CODES;
 use crate::sim::SimCommand;
+#[cfg(target_os = "linux")]
+use crate::wan::WanCommand;
 
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
@@ -167,6 +169,10 @@ pub enum Other {
     /// Simulate grids: play scenarios, faults and what-ifs in virtual time
     #[command(subcommand, arg_required_else_help = true)]
     Sim(SimCommand),
+    /// Emulate wide-area networks on this machine, for any programs
+    #[cfg(target_os = "linux")]
+    #[command(subcommand, arg_required_else_help = true)]
+    Wan(WanCommand),
     /// Write, check and show configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(ConfigCommand),

@@ -30,6 +30,8 @@ mod sim;
 mod solo;
 mod talk;
 mod up;
+#[cfg(target_os = "linux")]
+mod wan;
 mod whatif;
 mod why;
 mod wrap;

@@ -249,11 +249,9 @@ fn grid(
         let same = |line: &LineSection| line.between.is_of(a.as_str(), b.as_str());
         if !grid.link.iter().any(same) {
             grid.link.push(LineSection {
-                between: link.between.clone(),
-                rtt: link.rtt,
-                jitter: Time::default(),
-                loss: 0.0,
+                rtt: Some(link.rtt),
                 bandwidth: Some(link.bandwidth),
+                ..LineSection::between(link.between.clone())
             });
         }
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::grid::CONFIG_VERSION;
-use super::scenario::{LineSection, WideSection, check_delay, check_lines, check_share};
+use super::scenario::{LineSection, WideSection, check_delay, check_line, check_lines};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
@@ -57,8 +57,7 @@ impl Config for LinksConfig {
 
     fn check(&self, checker: &mut Checker<'_>) {
         check_lines(&self.link, checker);
-        check_share(Some(self.wide.loss), "wide.loss", checker);
-        check_delay(Some(self.wide.rtt), "wide.rtt", checker);
+        check_line(&self.wide.own(), |key| format!("wide.{key}"), checker);
         let mut names = BTreeMap::new();
         for (i, cluster) in self.cluster.iter().enumerate() {
             let path = |key: &str| format!("cluster[{i}].{key}");

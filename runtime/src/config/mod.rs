@@ -7,9 +7,11 @@ mod grid;
 mod links;
 mod node;
 mod problem;
+mod profile;
 mod scenario;
 mod schema;
 mod show;
+mod topology;
 mod tree;
 mod units;
 
@@ -31,13 +33,15 @@ pub use grid::{
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};
+pub use profile::{Line, ProfileConfig, profile, profiles};
 pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
     ScenarioJobSection, WideSection,
 };
+pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
     App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate,
-    Role, Size, Steal, Time, Whole,
+    Role, Size, Steal, Subnet, Time, Whole,
 };
 
 use schema::Schema;

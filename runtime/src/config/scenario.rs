@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::grid::{AdaptationSection, CONFIG_VERSION};
 use super::problem::nearest;
+use super::profile::{Line, Own, profile, profiles};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
@@ -112,28 +113,44 @@ section! {
 
     /// Links between clusters.
     WideSection {
-        /// Round trip.
-        rtt: Time = Is("\"20ms\"");
-        /// How much the delay varies either way.
-        jitter: Time = Is("\"0ms\"");
+        /// A named profile (`springtide wan profiles`), of which other keys change single values.
+        profile: Option<String> = Absent("\"wan-50\"");
+        /// Round trip; 20 ms where neither this nor a profile is given.
+        rtt: Option<Time> = Absent("\"20ms\"");
+        /// How much the one-way delay varies either way.
+        jitter: Option<Time> = Absent("\"1ms\"");
         /// Share of packets lost.
-        loss: f64 = Is("0.0");
+        loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; no limit where not given.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+        /// Bandwidth the other way, where it differs: from the cluster that is named later to the one named first.
+        bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
+        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where not given.
+        queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
+        /// Whether jitter may change the order of packets.
+        reorder: Option<bool> = Absent("true");
     }
 
     /// A link between two clusters.
     LineSection {
         /// The two clusters.
         between: Pair = Required("[\"ams\", \"del\"]");
-        /// Round trip.
-        rtt: Time = Is("\"20ms\"");
-        /// How much the delay varies either way.
-        jitter: Time = Is("\"0ms\"");
+        /// A named profile (`springtide wan profiles`), of which other keys change single values.
+        profile: Option<String> = Absent("\"wan-50\"");
+        /// Round trip; 20 ms where neither this nor a profile is given.
+        rtt: Option<Time> = Absent("\"20ms\"");
+        /// How much the one-way delay varies either way.
+        jitter: Option<Time> = Absent("\"1ms\"");
         /// Share of packets lost.
-        loss: f64 = Is("0.0");
+        loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; no limit where not given.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+        /// Bandwidth the other way, where it differs: from the cluster that is named later to the one named first.
+        bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
+        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where not given.
+        queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
+        /// Whether jitter may change the order of packets.
+        reorder: Option<bool> = Absent("true");
     }
 
     /// Something that happens.
@@ -179,6 +196,51 @@ section! {
         figure: Option<Whole<1, 100>> = Absent("2");
         /// Its monitoring period.
         period: Option<Time> = Absent("\"180s\"");
+    }
+}
+
+/// What a section says of a link: both kinds have the same keys.
+macro_rules! says_of_a_link {
+    ($section:ident) => {
+        impl $section {
+            pub(super) fn own(&self) -> Own<'_> {
+                Own {
+                    profile: self.profile.as_deref(),
+                    rtt: self.rtt,
+                    jitter: self.jitter,
+                    loss: self.loss,
+                    bandwidth: self.bandwidth,
+                    bandwidth_back: self.bandwidth_back,
+                    queue: self.queue.map(Whole::get),
+                    reorder: self.reorder,
+                }
+            }
+
+            /// What such a link is like, its profile read.
+            pub fn line(&self) -> Line {
+                self.own().line()
+            }
+        }
+    };
+}
+
+says_of_a_link!(WideSection);
+says_of_a_link!(LineSection);
+
+impl LineSection {
+    /// A link between these two of which nothing is said.
+    pub fn between(between: Pair) -> Self {
+        Self {
+            between,
+            profile: None,
+            rtt: None,
+            jitter: None,
+            loss: None,
+            bandwidth: None,
+            bandwidth_back: None,
+            queue: None,
+            reorder: None,
+        }
     }
 }
 
@@ -341,8 +403,34 @@ pub(super) fn check_lines(lines: &[LineSection], checker: &mut Checker<'_>) {
             );
             checker.tell(&path("between"), reason);
         }
-        check_share(Some(line.loss), &path("loss"), checker);
-        check_delay(Some(line.rtt), &path("rtt"), checker);
+        check_line(&line.own(), path, checker);
+    }
+}
+
+/// What holds for a link wherever it stands.
+pub(super) fn check_line(own: &Own<'_>, path: impl Fn(&str) -> String, checker: &mut Checker<'_>) {
+    check_share(own.loss, &path("loss"), checker);
+    check_delay(own.rtt, &path("rtt"), checker);
+    check_delay(own.jitter, &path("jitter"), checker);
+    for (key, rate) in [("bandwidth", own.bandwidth), ("bandwidth_back", own.bandwidth_back)] {
+        check_rate(rate, &path(key), checker);
+    }
+    check_profile(own.profile, &path("profile"), checker);
+}
+
+pub(super) fn check_rate(rate: Option<Rate>, path: &str, checker: &mut Checker<'_>) {
+    if rate.is_some_and(|rate| rate.bytes_per_second() <= 0.0) {
+        let reason =
+            "nothing passes at this rate: give one, or leave it out where there is no limit";
+        checker.tell(path, reason);
+    }
+}
+
+pub(super) fn check_profile(name: Option<&str>, path: &str, checker: &mut Checker<'_>) {
+    if let Some(name) = name.filter(|name| profile(name).is_none()) {
+        let reason = format!("there is no profile named \"{}\"", name.escape_default());
+        let names = profiles().iter().map(|profile| profile.name.as_str());
+        checker.tell_meant(path, reason, nearest(name, names));
     }
 }
 
@@ -411,8 +499,7 @@ impl Config for ScenarioConfig {
                 known(name, &format!("link[{i}].between"), &names, checker);
             }
         }
-        check_share(Some(self.wide.loss), "wide.loss", checker);
-        check_delay(Some(self.wide.rtt), "wide.rtt", checker);
+        check_line(&self.wide.own(), |key| format!("wide.{key}"), checker);
         check_share(Some(self.app.spread), "app.spread", checker);
         if self.app.work.get().is_zero() {
             checker.tell("app.work", "the job has no work: give `app.work` some time");

@@ -4,7 +4,7 @@
 //! which keys there are.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -346,6 +346,51 @@ impl fmt::Display for Rate {
 }
 
 text_value!(Rate, "a rate in quotes such as \"10MB/s\"");
+
+/// Addresses that an emulated network may use: 65536 of a private range, written `"10.77.0.0/16"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Subnet([u8; 2]);
+
+impl Subnet {
+    /// The first two numbers of its addresses.
+    pub fn prefix(self) -> [u8; 2] {
+        self.0
+    }
+
+    /// The address that ends in these two numbers.
+    pub fn address(self, third: u8, fourth: u8) -> Ipv4Addr {
+        let [first, second] = self.0;
+        Ipv4Addr::new(first, second, third, fourth)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let address = text.strip_suffix("/16").and_then(|text| text.parse::<Ipv4Addr>().ok());
+        let is_right = |address: &Ipv4Addr| {
+            let [_, _, third, fourth] = address.octets();
+            address.is_private() && (third, fourth) == (0, 0)
+        };
+        match address.filter(is_right).map(|address| address.octets()) {
+            Some([first, second, ..]) => Ok(Self([first, second])),
+            None => Err(format!(
+                "must be a private network of 65536 addresses such as \"10.77.0.0/16\", found \"{}\"",
+                text.escape_default()
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Subnet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/16", self.address(0, 0))
+    }
+}
+
+text_value!(Subnet, "a private network in quotes such as \"10.77.0.0/16\"");
 
 /// A range of ports, both ends included, written `"47000-47100"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

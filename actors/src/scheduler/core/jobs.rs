@@ -57,7 +57,7 @@ impl Core {
 
     /// The job has a new view without the node already; what is left is to have it started anew.
     pub(super) fn silent(&mut self, silent: MemberSilent, now: Instant, out: &mut Vec<Action>) {
-        let MemberSilent { job, epoch, node: id, incarnation, reason, by } = silent;
+        let MemberSilent { job, epoch, node: id, incarnation, reason, by, voice } = silent;
         let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch <= epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let this_life = node.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
@@ -69,12 +69,25 @@ impl Core {
             return; // nobody else speaks of the coordinator, and these speak of nobody else
         }
         if let Some(cluster) = by {
-            held.unheard_by.retain(|_, at| now.saturating_duration_since(*at) <= VOTE);
-            held.unheard_by.insert(cluster, now);
             let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
+            let life = |n: &NodeId| self.nodes.get(n)?.life.as_ref().map(|life| life.incarnation);
+            // Whom the coordinator has given up does not hear it either; but that is no member any more, though another life of it may
+            // have been granted since.
+            let has_voice = |(node, speaks): &(NodeId, Incarnation)| {
+                held.members.contains(node) && life(node) == Some(*speaks)
+            };
+            if voice.is_some_and(|voice| !has_voice(&voice)) {
+                return;
+            }
+            held.unheard_by.retain(|_, (_, at)| now.saturating_duration_since(*at) <= VOTE);
+            let speak = held.members.iter().filter(|n| of(n) == Some(&cluster));
+            let speak = speak.filter_map(|n| Some((n.clone(), (life(n)?, now))));
+            held.unheard_by.extend(speak.collect::<Vec<_>>());
             // Whoever is cut off from here as well may be lost with it, and could say nothing: no new epoch reaches it, either.
             let others = held.members.iter().filter(|n| **n != id && !self.unheard.contains(*n));
-            let says = |n: &&NodeId| of(n).is_some_and(|c| held.unheard_by.contains_key(c));
+            let says = |n: &&NodeId| {
+                held.unheard_by.get(*n).is_some_and(|(spoke, _)| life(n) == Some(*spoke))
+            };
             let (say, all) = (others.clone().filter(says).count(), others.count());
             if 2 * say <= all {
                 return;

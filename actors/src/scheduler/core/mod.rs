@@ -68,8 +68,8 @@ struct Job {
     orphaned: Option<Orphaned>,
     /// When its first coordinator was told to begin.
     since: Option<Instant>,
-    /// Clusters that do not hear the coordinator, and when they said so.
-    unheard_by: BTreeMap<ClusterId, Instant>,
+    /// Members whose clusters do not hear the coordinator: which life of each, and when that was said.
+    unheard_by: BTreeMap<NodeId, (Incarnation, Instant)>,
     /// Of its root alone, which nodes died holding.
     poison: Poison,
     /// When to look whether the root is to be blamed.

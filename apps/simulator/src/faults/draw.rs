@@ -53,7 +53,7 @@ impl History {
     pub fn of(seed: u64) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
-        let job = job(&mut draw);
+        let job = job(&mut draw, layout.network.between.reorder);
         let period_ms = draw.from(1000, 5000);
         let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
         params.settings.period_s = period_ms as f64 * 1e-3;
@@ -82,9 +82,30 @@ impl History {
                 fault.lengthen(more);
             }
         }
+        // Drawn apart, so that the others are what they were before there was this.
+        let mut apart = Draw(SplitMix::of(seed, "taken for dead, and chosen"));
+        if apart.from(0, TAKEN_FOR_DEAD - 1) == 0 {
+            faults.extend(taken_for_dead(&mut apart, &names, span));
+        }
         faults.sort_by_key(|(at, _)| *at);
         Self { seed, layout, job, params, faults }
     }
+}
+
+/// One history in so many has what comes by chance in one of thousands: see [`taken_for_dead`].
+const TAKEN_FOR_DEAD: u64 = 5;
+
+/// The coordinator of the second cluster stands still until the root has taken it for dead and is lost. The head, cut off from the root,
+/// has not heard of the one, and chooses it to take the other's place: for all who had heard it is a member again, in the same life.
+fn taken_for_dead(draw: &mut Draw, names: &Names, span: u64) -> Vec<(Duration, Fault)> {
+    let [home, second, ..] = &names.clusters[..] else { return Vec::new() };
+    let at = draw.millis(100, span / 2 + 100);
+    // Its workers miss it after 2.9 s.
+    let killed = draw.millis(3100, 4200);
+    let stands = killed + draw.millis(100, 1500);
+    let cut = Fault::Cut(home.clone(), HEAD_CLUSTER.into(), killed + draw.millis(0, 3000));
+    let stands = Fault::StopRole(Role::Cluster(second.clone()), stands);
+    vec![(at, cut), (at, stands), (at + killed, Fault::KillRole(Role::Root))]
 }
 
 fn layout(draw: &mut Draw, seed: u64) -> Layout {
@@ -124,7 +145,11 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
     }
 }
 
-fn job(draw: &mut Draw) -> Work {
+/// Of results so many bytes in all where delays vary by as much as they are: more would pass, and take longer than a job may after its
+/// last fault.
+const JITTERY_BYTES: u64 = 300_000_000;
+
+fn job(draw: &mut Draw, jittery: bool) -> Work {
     let leaves = draw.from(32, 160);
     let leaf_us = draw.from(20_000, 150_000);
     let rounds = draw.from(2, 6) as u32;
@@ -132,6 +157,8 @@ fn job(draw: &mut Draw) -> Work {
         let saves = draw.from(0, 1) == 0;
         return Work::Marked(Marked { rounds, leaves: leaves as u32, leaf_us, saves });
     }
+    let most = JITTERY_BYTES / (leaves * u64::from(rounds));
+    let most = if jittery { u32::try_from(most).unwrap_or(u32::MAX) } else { u32::MAX };
     Work::Model(Model {
         shape: *draw.of(&[Shape::Even, Shape::Uneven]),
         rounds,
@@ -141,7 +168,7 @@ fn job(draw: &mut Draw) -> Work {
         serial_us: *draw.of(&[0, 200_000]),
         each_us: 10_000,
         state_bytes: *draw.of(&[0, 0, 1000, 200_000]),
-        result_bytes: *draw.of(&[1000, 100_000, 5_000_000]),
+        result_bytes: most.min(*draw.of(&[1000, 100_000, 5_000_000])),
         checkpoint_bytes: *draw.of(&[0, 100_000]),
         ..Model::default()
     })

@@ -11,10 +11,10 @@ use quinn::udp::EcnCodepoint;
 
 use super::clockwork::World;
 use super::lines::{DIGEST, fnv};
-use super::paths::{Path, Paths};
 use super::state::Traffic;
 use crate::id::{ClusterId, NodeId};
 use crate::net::LinkProfile;
+use crate::net::paths::{Path, Paths};
 
 /// The port of a node's first life; each later one has the next, as processes do that take any free one.
 const FIRST_PORT: u16 = 20_000;
@@ -125,7 +125,7 @@ impl Datagrams {
         let len = contents.len();
         let arrival = match is_cut {
             true => None,
-            false => way.path.iter().try_fold(now, |at, link| paths.links[*link].offer(at, len)),
+            false => paths.offer(&way.path, now, len),
         };
         let Some(arrival) = arrival else {
             way.traffic.lost += 1;

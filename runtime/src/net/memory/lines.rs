@@ -92,12 +92,16 @@ impl State {
                 let there = &self.nodes[*peer].peer.cluster;
                 let between = (here, there) == (&from, &to) || (there, here) == (&from, &to);
                 if between && end.state == LinkState::Up {
-                    ends.push((ix, *peer));
+                    ends.push((ix, *peer, end.link));
                 }
             }
         }
-        for (ix, peer) in ends {
-            self.down(ix, peer, "nothing heard for the idle timeout", calls);
+        for (node, peer, link) in ends {
+            // A process that stands still sees it when it goes on, before whatever came later.
+            let silent = Event::Silent { node, peer, link };
+            if self.unless_stopped(silent).is_some() {
+                self.down(node, peer, "nothing heard for the idle timeout", calls);
+            }
         }
     }
 }

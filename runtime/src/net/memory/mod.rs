@@ -21,7 +21,6 @@ mod end;
 mod endpoints;
 mod faults;
 mod lines;
-mod paths;
 mod pipe;
 mod state;
 #[cfg(test)]

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::paths::Path;
 use crate::net::link::{DATAGRAM, Link};
+use crate::net::paths::Path;
 use crate::net::{Class, LinkProfile};
 
 /// Attempts after which a datagram is taken to get through, so that bad luck stays bounded.

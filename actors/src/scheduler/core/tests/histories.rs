@@ -190,6 +190,7 @@ impl World {
                     incarnation,
                     reason: "test".into(),
                     by: None,
+                    voice: None,
                 })
             }
             Step::Submit([ams, del], least, most, ours, program) => {

@@ -358,6 +358,7 @@ fn words_about_a_former_coordinator_are_forgotten() {
             incarnation: Incarnation(1),
             reason: "silent".into(),
             by: Some(by.into()),
+            voice: None,
         })
     };
     let issued = Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) };
@@ -388,6 +389,7 @@ fn what_is_left_of_a_job_goes_on_where_most_of_it_is_silent() {
             incarnation: Incarnation(1),
             reason: "silent".into(),
             by: Some("del".into()),
+            voice: None,
         })
     };
     let link = |node: &str, up| Event::Link { node: node.into(), up };

@@ -1,24 +1,25 @@
 //! The links between clusters, and which of them lie on the way from one to another.
 //!
-//! Shared by both forms of the in-memory network. Must not know what travels.
+//! Shared by both forms of the in-memory network, the user-space router and shaped sockets. Must not know what travels.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::link::{Link, LinkProfile};
 use crate::id::ClusterId;
-use crate::net::link::{Link, LinkProfile};
 use crate::random::SplitMix;
 
-/// The links of one direction between two clusters, by their place in [`Paths::links`]: the sender's uplink, the line, the
+/// The links of one direction between two clusters, by their place among all of a network's: the sender's uplink, the line, the
 /// receiver's downlink.
-pub(super) type Path = Vec<usize>;
+pub type Path = Vec<usize>;
 
-pub(super) struct Paths {
+/// All links of a network.
+pub struct Paths {
     seed: u64,
     inside: LinkProfile,
     between: LinkProfile,
     /// Every link of the network.
-    pub(super) links: Vec<Link>,
+    pub(crate) links: Vec<Link>,
     lines: BTreeMap<(ClusterId, ClusterId), usize>,
     /// Uplinks (true) and downlinks of clusters.
     stubs: BTreeMap<(ClusterId, bool), usize>,
@@ -26,13 +27,13 @@ pub(super) struct Paths {
 
 impl Paths {
     /// No links yet; those that are never set are like these, inside clusters and between them.
-    pub(super) fn new(seed: u64, inside: LinkProfile, between: LinkProfile) -> Self {
+    pub fn new(seed: u64, inside: LinkProfile, between: LinkProfile) -> Self {
         let (links, lines, stubs) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         Self { seed, inside, between, links, lines, stubs }
     }
 
     /// The way from one cluster to another, or inside one.
-    pub(super) fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Path {
+    pub fn path(&mut self, clusters: &(ClusterId, ClusterId)) -> Path {
         let (from, to) = clusters;
         let line = self.line(clusters);
         if from == to {
@@ -41,6 +42,25 @@ impl Paths {
         let up = self.stubs.get(&(from.clone(), true));
         let down = self.stubs.get(&(to.clone(), false));
         up.into_iter().chain([&line]).chain(down).copied().collect()
+    }
+
+    /// Offers a datagram of `len` bytes to the links of a path, one after the other. Returns when it arrives, or `None` when it is lost.
+    ///
+    /// # Panics
+    /// If the path is another network's.
+    pub fn offer(&mut self, path: &Path, now: Duration, len: usize) -> Option<Duration> {
+        path.iter().try_fold(now, |at, link| self.links[*link].offer(at, len))
+    }
+
+    /// What the line from one cluster to another is like; `None` where it was never asked for.
+    pub fn line_profile(&self, clusters: &(ClusterId, ClusterId)) -> Option<&LinkProfile> {
+        self.lines.get(clusters).map(|line| self.links[*line].profile())
+    }
+
+    /// Uplinks (true) and downlinks of clusters that were set.
+    pub fn stub_profiles(&self) -> impl Iterator<Item = (&ClusterId, bool, &LinkProfile)> {
+        let stubs = self.stubs.iter();
+        stubs.map(|((cluster, up), link)| (cluster, *up, self.links[*link].profile()))
     }
 
     fn line(&mut self, clusters: &(ClusterId, ClusterId)) -> usize {
@@ -61,7 +81,8 @@ impl Paths {
         self.links.len() - 1
     }
 
-    pub(super) fn set_line(
+    /// Sets the line from one cluster to another, or inside one.
+    pub fn set_line(
         &mut self,
         clusters: &(ClusterId, ClusterId),
         profile: LinkProfile,
@@ -72,13 +93,7 @@ impl Paths {
     }
 
     /// Sets a cluster's uplink (`up`) or downlink. Paths that were asked for before may be others now.
-    pub(super) fn set_stub(
-        &mut self,
-        cluster: &ClusterId,
-        up: bool,
-        profile: LinkProfile,
-        now: Duration,
-    ) {
+    pub fn set_stub(&mut self, cluster: &ClusterId, up: bool, profile: LinkProfile, now: Duration) {
         let key = (cluster.clone(), up);
         match self.stubs.get(&key) {
             Some(link) => self.links[*link].set_profile(profile, now),

@@ -1,0 +1,546 @@
+//! `wan`: emulated wide-area networks.
+//!
+//! Must not know how they are emulated.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::{Subcommand, ValueHint};
+use springtide_runtime::config::{Line, Name, Rate, Sources, Time, TopologyConfig, load, profiles};
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::topology::{Topology, directions, limited};
+use springtide_wan::hold::{Order, hold};
+use springtide_wan::place::{self, Answer, PlaceError, Request, Status};
+use springtide_wan::router::{Change, PortOf};
+use springtide_wan::shipped::{Shipped, TOPOLOGIES};
+use springtide_wan::sys::{self, Space};
+
+use crate::args::time;
+use crate::exit::Failed;
+use crate::run::print;
+
+/// A network of forty nodes takes a second at most.
+const UP_WITHIN: Duration = Duration::from_secs(20);
+
+/// `wan ...`
+#[derive(Subcommand, Clone, Debug)]
+pub enum WanCommand {
+    /// Start a network: namespaces of its own, joined by a router that delays, loses and limits as the topology says
+    Up {
+        /// Its file, or the name of one that comes with this program (`wan list`)
+        #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
+        topology: PathBuf,
+        /// Its name [default: the topology's]
+        #[arg(long, value_name = "NAME")]
+        name: Option<Name>,
+        /// Who has a namespace: each node, or each cluster, whose nodes then share one
+        #[arg(long, value_name = "WHAT", default_value = "node", value_parser = ["node", "cluster"], hide_possible_values = true)]
+        per: String,
+        /// Of losses and jitter
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// It ends by itself after this time
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
+        lasts: Duration,
+    },
+    /// End a network, with the programs that run in it
+    Down {
+        /// Which [default: the only one that is up]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Show what networks are up, what their links are like, and what they carried
+    Status {
+        /// Which [default: the only one that is up]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Print it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a program on a node: any program. Its exit code is this command's
+    Exec {
+        /// In which network [default: the only one that is up]
+        #[arg(long, value_name = "NAME")]
+        wan: Option<String>,
+        /// The node; where clusters have the namespaces, the cluster
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// The program and its arguments. SPRINGTIDE_WAN_ADDRESS is its node's address
+        #[arg(
+            value_name = "CMD",
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
+        command: Vec<String>,
+    },
+    /// Change a link while programs run
+    Set {
+        /// In which network [default: the only one that is up]
+        #[arg(long, value_name = "NAME")]
+        wan: Option<String>,
+        /// `A,B`: the line between two clusters, both ways; `A>B`: one way; `A`: a cluster's uplink, both ways; `A>`: out of it; `>A`: into it
+        #[arg(value_name = "LINK")]
+        link: String,
+        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), reorder=true; or down, or up
+        #[arg(value_name = "WHAT", required = true)]
+        what: Vec<String>,
+    },
+    /// List the link profiles that come with this program, and why each exists
+    Profiles,
+    /// List the topologies that come with this program
+    List,
+    /// Print a topology's file: one that comes with this program, or an example with every key
+    Show {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Print a topology as the table that `netem-scripts/kernel.sh` reads
+    Table {
+        /// Its file, or the name of one that comes with this program
+        #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
+        topology: PathBuf,
+    },
+    /// Hold a network: what `wan up` starts
+    #[command(hide = true)]
+    Hold {
+        /// Its file
+        topology: PathBuf,
+        /// Its name
+        name: String,
+        /// Who has a namespace
+        #[arg(value_parser = ["node", "cluster"])]
+        per: String,
+        /// Of losses and jitter
+        seed: u64,
+        /// It ends after so many milliseconds
+        lasts_ms: u64,
+    },
+}
+
+/// Does it.
+///
+/// # Errors
+/// As told.
+pub fn wan(command: WanCommand) -> Result<(), Failed> {
+    match command {
+        WanCommand::Up { topology, name, per, seed, lasts } => {
+            up(&topology, name, &per, seed, lasts)
+        }
+        WanCommand::Down { name } => down(name.as_deref()),
+        WanCommand::Status { name, json } => status(name.as_deref(), json),
+        WanCommand::Exec { wan, node, command } => exec(wan.as_deref(), &node, &command),
+        WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
+        WanCommand::Profiles => print(&told_profiles()),
+        WanCommand::List => {
+            let line = |shipped: &Shipped| -> Result<String, Failed> {
+                let config = parse(&Sources::of_text(shipped.name, shipped.text))?;
+                Ok(format!("{:18} {}\n", shipped.name, config.about))
+            };
+            print(&TOPOLOGIES.iter().map(line).collect::<Result<String, _>>()?)
+        }
+        WanCommand::Show { name: None } => print(&TopologyConfig::template()),
+        WanCommand::Show { name: Some(name) } => match find(&name) {
+            Some(shipped) => print(shipped.text),
+            None => Err(Failed::usage(format!(
+                "no topology of this program is named {name}: see `wan list`"
+            ))),
+        },
+        WanCommand::Table { topology } => print(&Topology::of(&read(&topology)?).table()),
+        WanCommand::Hold { topology, name, per, seed, lasts_ms } => {
+            let (topology, ports) = (Topology::of(&read(&topology)?), ports_of(&per));
+            let lasts = Duration::from_millis(lasts_ms);
+            let order = Order { name, topology, ports, seed, lasts };
+            // Whatever ends the terminal does not end it.
+            sys::leave_session().map_err(Failed::failure)?;
+            hold(order, &home()?, || {
+                // Whoever started it waits for this.
+                let _ = print("ready\n");
+            })
+            .map_err(Failed::failure)
+        }
+    }
+}
+
+fn ports_of(per: &str) -> PortOf {
+    if per == "cluster" { PortOf::Cluster } else { PortOf::Node }
+}
+
+fn find(name: &str) -> Option<&'static Shipped> {
+    TOPOLOGIES.iter().find(|shipped| shipped.name == name)
+}
+
+fn parse(sources: &Sources) -> Result<TopologyConfig, Failed> {
+    Ok(load::<TopologyConfig>(sources)?.value)
+}
+
+/// A file, or one that comes with the program.
+fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
+    match find(&topology.to_string_lossy()).filter(|_| !topology.exists()) {
+        Some(shipped) => parse(&Sources::of_text(shipped.name, shipped.text)),
+        None => parse(&Sources::of_process(Some(topology))),
+    }
+}
+
+fn failed(error: PlaceError) -> Failed {
+    match error {
+        PlaceError::NotUp { .. } | PlaceError::None | PlaceError::Several(_) => {
+            Failed::usage(error)
+        }
+        error => Failed::failure(error),
+    }
+}
+
+fn home() -> Result<PathBuf, Failed> {
+    place::home().map_err(failed)
+}
+
+fn up(
+    file: &Path,
+    name: Option<Name>,
+    per: &str,
+    seed: u64,
+    lasts: Duration,
+) -> Result<(), Failed> {
+    let config = read(file)?;
+    let name = name.unwrap_or_else(|| config.name.clone()).to_string();
+    let home = home()?;
+    if place::all(&home).map_err(failed)?.contains(&name) {
+        return Err(Failed::usage(format!(
+            "a network named {name} is up: end it with `wan down {name}`, or give this one another --name"
+        )));
+    }
+    let log = place::log(&home, &name);
+    let said = File::create(&log)
+        .map_err(|error| Failed::failure(format!("{}: {error}", log.display())))?;
+    let this = std::env::current_exe().map_err(Failed::failure)?;
+    let mut holder = Command::new(this)
+        .args(["wan", "hold"])
+        .arg(file)
+        .args([&name, per, &seed.to_string(), &lasts.as_millis().to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(said)
+        .spawn()
+        .map_err(Failed::failure)?;
+    let stdout = holder.stdout.take();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
+        let _ = tell.send(matches!(read, Some(Ok(count)) if count > 0));
+    });
+    if !told.recv_timeout(UP_WITHIN).unwrap_or(false) {
+        // It may be stuck; if it has ended, this does nothing.
+        let _ = holder.kill();
+        let _ = holder.wait();
+        let why = std::fs::read_to_string(&log).unwrap_or_default();
+        let _ = std::fs::remove_file(&log);
+        let why = why.trim().trim_start_matches("springtide: ").to_owned();
+        let why = if why.is_empty() { "it did not say why".to_owned() } else { why };
+        return Err(Failed::failure(format!("network {name} is not up: {why}")));
+    }
+    let status = place::status(&home, &name).map_err(failed)?;
+    let first: Vec<String> =
+        status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
+    let more = if status.nodes.len() > first.len() { ", .." } else { "" };
+    let mut text = format!(
+        "network {name} is up: {} nodes ({}{more}), for {}\n",
+        status.nodes.len(),
+        first.join(", "),
+        Time::from(lasts)
+    );
+    if let Some(why) = &status.ordinary {
+        text += &format!(
+            "its router does not run before other programs ({why}): on a busy machine packets are late\n"
+        );
+    }
+    print(&text)
+}
+
+fn down(name: Option<&str>) -> Result<(), Failed> {
+    let home = home()?;
+    let name = place::choose(&home, name).map_err(failed)?;
+    place::ask(&home, &name, &Request::Down).map_err(failed)?;
+    print(&format!("network {name} is down\n"))
+}
+
+fn status(name: Option<&str>, json: bool) -> Result<(), Failed> {
+    let home = home()?;
+    let name = place::choose(&home, name).map_err(failed)?;
+    let status = place::status(&home, &name).map_err(failed)?;
+    if json {
+        let mut value = serde_json::to_value(&status).map_err(Failed::failure)?;
+        value["schema"] = 1.into();
+        return print(&format!("{value}\n"));
+    }
+    print(&told(&status))
+}
+
+fn rate(rate: Option<u64>) -> String {
+    rate.map_or("-".to_owned(), |rate| format!("{} kB/s", rate as f64 / 1e3))
+}
+
+fn told(status: &Status) -> String {
+    let mut text = format!(
+        "network {}: {} nodes, ends in {:.0} s; late by {:.0} us (half), {:.0} us (99 of 100), {:.0} us (the latest)\n",
+        status.name,
+        status.nodes.len(),
+        status.left_s,
+        status.late_us[0],
+        status.late_us[1],
+        status.late_us[2]
+    );
+    if status.unroutable + status.refused > 0 {
+        text += &format!(
+            "{} packets for nobody, {} not taken by Linux\n",
+            status.unroutable, status.refused
+        );
+    }
+    text += &format!(
+        "{:24} {:>10} {:>9} {:>7} {:>12} {:>10} {:>12} {:>8}\n",
+        "link", "delay", "jitter", "loss", "rate", "packets", "bytes", "lost"
+    );
+    for line in &status.lines {
+        let LinkProfile { delay_us, jitter_us, loss, rate: limit, up, .. } = &line.profile;
+        let name = if line.from == line.to {
+            format!("{} inside", line.from)
+        } else {
+            format!("{}>{}", line.from, line.to)
+        };
+        let (ms, percent) = (|us: &u64| format!("{} ms", *us as f64 / 1e3), loss * 100.0);
+        let state = if line.cut || !up { "  down" } else { "" };
+        text += &format!(
+            "{name:24} {:>10} {:>9} {percent:>5.2} % {:>12} {:>10} {:>12} {:>8}{state}\n",
+            ms(delay_us),
+            ms(jitter_us),
+            rate(*limit),
+            line.counts.packets,
+            line.counts.bytes,
+            line.counts.lost
+        );
+    }
+    for stub in &status.stubs {
+        let way = if stub.up { "out of" } else { "into" };
+        text += &format!("{way} {}: {}\n", stub.cluster, rate(stub.profile.rate));
+    }
+    text
+}
+
+fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed> {
+    let home = home()?;
+    let name = place::choose(&home, name).map_err(failed)?;
+    let status = place::status(&home, &name).map_err(failed)?;
+    let address = status.nodes.iter().find(|(other, _)| other == node).map(|(_, address)| *address);
+    let cluster = node.rsplit_once('-').map_or(node, |(cluster, _)| cluster);
+    let space = match status.ports {
+        PortOf::Node => node,
+        PortOf::Cluster => address.map_or(node, |_| cluster),
+    };
+    let Some(space) = status.spaces.iter().find(|other| other.name == space) else {
+        let known: Vec<&str> = status.spaces.iter().map(|space| space.name.as_str()).collect();
+        let reason = format!("network {name} has no {node}: it has {}", known.join(", "));
+        return Err(Failed::usage(reason));
+    };
+    let open = |what: String| {
+        let path = format!("/proc/{}/{what}", status.pid);
+        File::open(&path)
+            .map(OwnedFd::from)
+            .map_err(|error| Failed::failure(format!("{path}: {error}")))
+    };
+    let mut spaces = Vec::new();
+    if status.own_users {
+        spaces.push((open("ns/user".to_owned())?, Space::User));
+    }
+    spaces.push((open(format!("fd/{}", space.file))?, Space::Net));
+    let (program, arguments) = command.split_first().ok_or_else(|| Failed::usage("no command"))?;
+    let mut child = Command::new(program);
+    child.args(arguments);
+    if let Some(address) = address {
+        child.env("SPRINGTIDE_WAN_ADDRESS", address.to_string());
+    }
+    sys::run_in(&mut child, spaces);
+    let mut child = child.spawn().map_err(|error| Failed::usage(format!("{program}: {error}")))?;
+    // What runs in a network ends with it, also when that was killed.
+    if let Ok(mut line) = UnixStream::connect(place::socket(&home, &name)) {
+        let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+        std::thread::spawn(move || {
+            if place::say(&mut line, &Request::Stay).is_ok() {
+                let _ = place::hear::<Answer>(&line);
+                sys::end(pid, true);
+            }
+        });
+    }
+    let ended = child.wait().map_err(Failed::failure)?;
+    let _ = std::io::stdout().flush();
+    match (ended.code(), ended.signal()) {
+        (Some(0), _) => Ok(()),
+        (Some(code), _) => std::process::exit(code),
+        (None, signal) => std::process::exit(128 + signal.unwrap_or(0)),
+    }
+}
+
+/// Which ways a link's name means: from a cluster to another, or (where one is missing) out of it or into it.
+fn ways(link: &str) -> Vec<(Option<ClusterId>, Option<ClusterId>)> {
+    let id = |name: &str| (!name.is_empty()).then(|| ClusterId::from(name));
+    if let Some((a, b)) = link.split_once('>') {
+        return vec![(id(a), id(b))];
+    }
+    match link.split_once(',') {
+        Some((a, b)) => vec![(id(a), id(b)), (id(b), id(a))],
+        None => vec![(id(link), None), (None, id(link))],
+    }
+}
+
+/// What a link is like once this is changed. `back`: it is the way back of what a profile describes.
+fn changed(was: &LinkProfile, what: &[String], back: bool) -> Result<LinkProfile, String> {
+    let mut now = was.clone();
+    for word in what {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        let time = || value.parse::<Time>().map(Time::get);
+        now = match key {
+            "up" => now.up(true),
+            "down" => now.up(false),
+            "profile" => {
+                let profile = springtide_runtime::config::profile(value).ok_or_else(|| {
+                    format!("there is no profile named {value:?}: see `wan profiles`")
+                })?;
+                let [there, its_back] = directions(&Line::from(profile));
+                if back { its_back } else { there }
+            }
+            "rtt" => now.delay(time()? / 2),
+            "jitter" => now.jitter(time()?),
+            "loss" => {
+                let loss = value.parse::<f64>().ok().filter(|loss| (0.0..=1.0).contains(loss));
+                now.loss(
+                    loss.ok_or_else(|| format!("loss must lie within 0 and 1, found {value:?}"))?,
+                )
+            }
+            "bandwidth" if value == "none" => LinkProfile { rate: None, ..now },
+            "bandwidth" => {
+                let rate = value.parse::<Rate>()?;
+                if rate.bytes_per_second() < 1.0 {
+                    return Err("nothing passes at this rate: say `down`".to_owned());
+                }
+                limited(now, Some(rate), None)
+            }
+            "reorder" => {
+                let is = value
+                    .parse()
+                    .map_err(|_| format!("reorder is true or false, found {value:?}"))?;
+                now.reorder(is)
+            }
+            _ => {
+                return Err(format!(
+                    "{word:?}: it must be profile=, rtt=, jitter=, loss=, bandwidth=, reorder=, up or down"
+                ));
+            }
+        };
+    }
+    Ok(now)
+}
+
+fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
+    let home = home()?;
+    let name = place::choose(&home, name).map_err(failed)?;
+    let status = place::status(&home, &name).map_err(failed)?;
+    let mut changes = Vec::new();
+    for (number, way) in ways(link).into_iter().enumerate() {
+        let new = |was: &LinkProfile| changed(was, what, number == 1).map_err(Failed::usage);
+        match way {
+            (Some(from), Some(to)) => {
+                let line = status.lines.iter().find(|line| line.from == from && line.to == to);
+                let was = line.map(|line| line.profile.clone()).unwrap_or_default();
+                changes.push(Change::Line { from, to, profile: new(&was)? });
+            }
+            (Some(cluster), None) | (None, Some(cluster)) => {
+                let up = link != format!(">{cluster}") && number == 0;
+                let stub =
+                    status.stubs.iter().find(|stub| stub.cluster == cluster && stub.up == up);
+                let was = stub.map(|stub| stub.profile.clone()).unwrap_or_default();
+                changes.push(Change::Stub { cluster, up, profile: new(&was)? });
+            }
+            (None, None) => return Err(Failed::usage("say which link: `A,B`, `A>B` or `A`")),
+        }
+    }
+    match place::ask(&home, &name, &Request::Change(changes)) {
+        Ok(_) => print(&format!("{link}: {}\n", what.join(" "))),
+        Err(PlaceError::Refused(reason)) => Err(Failed::usage(reason)),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn told_profiles() -> String {
+    let rate = |rate: Option<Rate>| rate.map_or("-".to_owned(), |rate| rate.to_string());
+    let row = |[name, rtt, jitter, loss, out, back]: [&str; 6]| {
+        format!("{name:25} {rtt:>7} {jitter:>7} {loss:>8} {out:>12} {back:>12}\n")
+    };
+    let mut text = row(["profile", "rtt", "jitter", "loss", "bandwidth", "back"]);
+    for profile in profiles() {
+        let line = Line::from(profile);
+        let time = |time: Duration| Time::from(time).to_string();
+        let loss = format!("{} %", (line.loss * 1e4).round() / 100.0);
+        let (out, back) = (rate(line.bandwidth), rate(line.bandwidth_back));
+        let (rtt, jitter) = (time(line.rtt), time(line.jitter));
+        text += &row([&profile.name, &rtt, &jitter, &loss, &out, &back]);
+        text += &format!("    {}\n", profile.why);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_that_is_not_there_is_told_and_those_that_come_along_are() {
+        let missing = wan(WanCommand::Table { topology: "no-such.toml".into() }).unwrap_err();
+        assert!(missing.message.contains("no-such.toml"), "{}", missing.message);
+        let unknown = wan(WanCommand::Show { name: Some("pairr".into()) }).unwrap_err();
+        assert!(unknown.message.contains("`wan list`"), "{}", unknown.message);
+        assert_eq!(read(Path::new("pair")).unwrap().cluster.len(), 2);
+        let told = told_profiles();
+        assert!(
+            told.lines().any(|line| line.starts_with("wan-50 ") && line.contains("50ms")),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_links_changes_are_read_and_mistakes_told() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let was = LinkProfile::default().delay(Duration::from_millis(5));
+        let now = changed(&was, &words("rtt=30ms loss=0.5 bandwidth=2MB/s down"), false).unwrap();
+        assert_eq!(
+            (now.delay_us, now.loss, now.rate, now.up),
+            (15_000, 0.5, Some(2_000_000), false)
+        );
+        assert_eq!(changed(&now, &words("bandwidth=none up"), false).unwrap().rate, None);
+        let back = changed(&was, &words("profile=asymmetric"), true).unwrap();
+        assert_eq!(back.rate, Some(12_500_000));
+        for (text, part) in [
+            ("loss=2", "within 0 and 1"),
+            ("bandwidth=0B/s", "say `down`"),
+            ("rtt=5", "must be a duration"),
+            ("profile=x", "`wan profiles`"),
+            ("speed=3", "must be profile="),
+        ] {
+            let told = changed(&was, &words(text), false).unwrap_err();
+            assert!(told.contains(part), "{told}");
+        }
+        let id = |name: &str| Some(ClusterId::from(name));
+        assert_eq!(ways("a,b"), [(id("a"), id("b")), (id("b"), id("a"))]);
+        assert_eq!(ways("a>b"), [(id("a"), id("b"))]);
+        assert_eq!(ways("a"), [(id("a"), None), (None, id("a"))]);
+        assert_eq!(ways(">a"), [(None, id("a"))]);
+    }
+}

@@ -1,0 +1,16 @@
+//! An emulated wide-area network on one machine, for real processes: a router in user space on TUN devices, in network namespaces of its
+//! own. The links are those of `springtide_runtime::topology`, so that the simulator and shaped sockets mean the same by a file.
+//!
+//! Real time is what this crate is about: it is no part of what is simulated. It never touches the namespace it was started in,
+//! nor a real interface. What needs Linux is there on Linux alone.
+
+#[cfg(target_os = "linux")]
+pub mod fabric;
+#[cfg(target_os = "linux")]
+pub mod hold;
+#[cfg(target_os = "linux")]
+pub mod place;
+pub mod router;
+pub mod shipped;
+#[cfg(target_os = "linux")]
+pub mod sys;

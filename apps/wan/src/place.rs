@@ -1,0 +1,291 @@
+//! Where a network that is up keeps its files, and what is said to it there: one line of JSON each way, over a socket.
+//!
+//! Must not know what is done about it.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::net::LinkProfile;
+
+use crate::router::{Change, Counts, PortOf};
+use crate::sys;
+
+/// Whoever does not answer for so long is stuck.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// What can be asked of a network that is up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// What it is, and how it does.
+    Status,
+    /// Something is to change, all of it or nothing.
+    Change(Vec<Change>),
+    /// It is to end. Answered when it has.
+    Down,
+    /// Tell nothing, but hold the line: it breaks when the network ends.
+    Stay,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// It is done.
+    Done,
+    /// It cannot be done.
+    Failed(String),
+}
+
+/// A node, or a cluster, and where it is entered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceStatus {
+    /// Its name.
+    pub name: String,
+    /// The number of the file that its space is, in the process that holds it.
+    pub file: i32,
+}
+
+/// What passed from one cluster to another, and what the line is like now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LineStatus {
+    /// From this cluster..
+    pub from: ClusterId,
+    /// ..to this one, which may be the same.
+    pub to: ClusterId,
+    /// What it is like.
+    pub profile: LinkProfile,
+    /// Whether it is cut.
+    pub cut: bool,
+    /// What it carried.
+    pub counts: Counts,
+}
+
+/// What all traffic out of a cluster, or into it, goes through.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StubStatus {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Out of it.
+    pub up: bool,
+    /// What it is like.
+    pub profile: LinkProfile,
+}
+
+/// A network that is up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// The process that holds it.
+    pub pid: u32,
+    /// Whether it was started without root, in a space of users of its own.
+    pub own_users: bool,
+    /// What has a space.
+    pub ports: PortOf,
+    /// All of them.
+    pub spaces: Vec<SpaceStatus>,
+    /// Nodes and their addresses.
+    pub nodes: Vec<(String, std::net::Ipv4Addr)>,
+    /// All lines.
+    pub lines: Vec<LineStatus>,
+    /// Uplinks and downlinks that are limited.
+    pub stubs: Vec<StubStatus>,
+    /// Seconds until it ends by itself.
+    pub left_s: f64,
+    /// Why the router does not run before others, if it does not.
+    pub ordinary: Option<String>,
+    /// By how many microseconds packets left late: half of them, 99 of 100, and the latest.
+    pub late_us: [f64; 3],
+    /// Packets that were for nobody.
+    pub unroutable: u64,
+    /// Packets that Linux did not take.
+    pub refused: u64,
+}
+
+/// A network cannot be found, or does not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// None of this name.
+    #[error("no network named {name} is up: start one with `wan up`{up}")]
+    NotUp {
+        /// The name.
+        name: String,
+        /// Which are.
+        up: String,
+    },
+    /// None at all.
+    #[error("no network is up: start one with `wan up TOPOLOGY`")]
+    None,
+    /// It must be said which.
+    #[error("several networks are up ({0}): say which with --wan NAME")]
+    Several(String),
+    /// The files of networks cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Files {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else's folder stands where ours should.
+    #[error("{} belongs to another user: remove it, or set XDG_RUNTIME_DIR", .0.display())]
+    Foreign(PathBuf),
+    /// It does not answer.
+    #[error("network {name} does not answer: {source}")]
+    Silent {
+        /// Which.
+        name: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It says no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+fn files(path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
+    let path = path.to_owned();
+    move |source| PlaceError::Files { path, source }
+}
+
+/// The folder of all networks of this user; made if it is not there.
+///
+/// # Errors
+/// It cannot be made, or is another's.
+pub fn home() -> Result<PathBuf, PlaceError> {
+    let (user, _) = sys::ids();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
+    let home = match runtime {
+        Some(dir) => PathBuf::from(dir).join("springtide-wan"),
+        None => std::env::temp_dir().join(format!("springtide-wan-{user}")),
+    };
+    match DirBuilder::new().mode(0o700).create(&home) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(files(&home)(error)),
+        // In a folder that all can write, somebody may have been first.
+        _ => match fs::symlink_metadata(&home) {
+            Ok(there) if there.is_dir() && there.uid() == user => Ok(home),
+            Ok(_) => Err(PlaceError::Foreign(home)),
+            Err(error) => Err(files(&home)(error)),
+        },
+    }
+}
+
+/// A network's socket.
+pub fn socket(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{name}.sock"))
+}
+
+/// What the process that holds a network says.
+pub fn log(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{name}.log"))
+}
+
+/// The networks that are up, by name. What one that was killed left behind is removed.
+///
+/// # Errors
+/// As of [`home`].
+pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(home).map_err(files(home))? {
+        let path = entry.map_err(files(home))?.path();
+        let is_socket = path.extension().is_some_and(|ext| ext == "sock");
+        let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_socket)
+        else {
+            continue;
+        };
+        match UnixStream::connect(&path) {
+            Ok(_) => names.push(name.to_owned()),
+            Err(_) => {
+                // Nobody listens: whoever did is gone.
+                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(log(home, name));
+            }
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The network that is meant: of this name, or the only one.
+///
+/// # Errors
+/// There is none, or more than one.
+pub fn choose(home: &Path, name: Option<&str>) -> Result<String, PlaceError> {
+    let up = all(home)?;
+    match (name, &up[..]) {
+        (Some(name), _) if up.iter().any(|other| other == name) => Ok(name.to_owned()),
+        (Some(name), []) => Err(PlaceError::NotUp { name: name.to_owned(), up: String::new() }),
+        (Some(name), _) => {
+            let up = format!(" (up are: {})", up.join(", "));
+            Err(PlaceError::NotUp { name: name.to_owned(), up })
+        }
+        (None, []) => Err(PlaceError::None),
+        (None, [only]) => Ok(only.clone()),
+        (None, _) => Err(PlaceError::Several(up.join(", "))),
+    }
+}
+
+/// Writes one line.
+///
+/// # Errors
+/// The other side is gone.
+pub fn say(to: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(what)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+/// Reads one line. `None`: the other side is gone.
+///
+/// # Errors
+/// It is none of ours, or longer than any.
+pub fn hear<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<T>> {
+    const LONGEST: u64 = 64 << 20;
+    let mut line = String::new();
+    io::Read::take(BufReader::new(from), LONGEST).read_line(&mut line)?;
+    if line.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&line)?)) }
+}
+
+/// Asks a network.
+///
+/// # Errors
+/// [`PlaceError`].
+pub fn ask(home: &Path, name: &str, request: &Request) -> Result<Answer, PlaceError> {
+    let silent = |source| PlaceError::Silent { name: name.to_owned(), source };
+    let talk = || {
+        let mut stream = UnixStream::connect(socket(home, name))?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        say(&mut stream, request)?;
+        hear::<Answer>(&stream)
+    };
+    match talk().map_err(silent)? {
+        Some(Answer::Failed(reason)) => Err(PlaceError::Refused(reason)),
+        Some(answer) => Ok(answer),
+        // Its end is its answer to that.
+        None if *request == Request::Down => Ok(Answer::Done),
+        None => Err(silent(io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+/// What a network is, and how it does.
+///
+/// # Errors
+/// [`PlaceError`].
+pub fn status(home: &Path, name: &str) -> Result<Status, PlaceError> {
+    match ask(home, name, &Request::Status)? {
+        Answer::Status(status) => Ok(*status),
+        _ => Err(PlaceError::Refused(format!("network {name} is another version's"))),
+    }
+}

@@ -1,0 +1,336 @@
+//! What Linux is asked for: namespaces, TUN devices, addresses, waiting to the microsecond, a place before others.
+//!
+//! The only module of this crate with `unsafe`: each block is a system call on values that live through it. Must not know why.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use libc::c_int;
+
+/// What a thread or a process can have of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Network interfaces, addresses and routes.
+    Net,
+    /// Users: inside it an unprivileged one is root.
+    User,
+}
+
+impl Space {
+    fn flag(self) -> c_int {
+        match self {
+            Self::Net => libc::CLONE_NEWNET,
+            Self::User => libc::CLONE_NEWUSER,
+        }
+    }
+}
+
+fn done(result: c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives the calling thread (of [`Space::User`]: the process, which must have no other thread) a new space of its own.
+///
+/// # Errors
+/// Linux does not allow it.
+pub fn unshare(space: Space) -> io::Result<()> {
+    // SAFETY: takes a number, and touches no memory.
+    done(unsafe { libc::unshare(space.flag()) })
+}
+
+/// Takes the calling thread (or process, as above) into a space.
+///
+/// # Errors
+/// Linux does not allow it.
+pub fn enter(file: BorrowedFd<'_>, space: Space) -> io::Result<()> {
+    // SAFETY: takes two numbers; the file is open while it is borrowed.
+    done(unsafe { libc::setns(file.as_raw_fd(), space.flag()) })
+}
+
+/// The calling thread's network space, to be entered by others.
+///
+/// # Errors
+/// There is no /proc.
+pub fn own_net() -> io::Result<OwnedFd> {
+    File::open("/proc/thread-self/ns/net").map(OwnedFd::from)
+}
+
+/// The user's and the group's number that count.
+pub fn ids() -> (u32, u32) {
+    // SAFETY: these take nothing, touch no memory and do not fail.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// A request about an interface; `name` must be shorter than 16 bytes.
+fn request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: plain numbers, arrays and pointers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        let reason = format!("an interface's name has 1 to 15 bytes, found {name:?}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+fn ask(file: RawFd, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: each `what` in this module reads and writes one `ifreq`, which lives through the call.
+    done(unsafe { libc::ioctl(file, what, request as *mut libc::ifreq) })
+}
+
+/// Makes a TUN device of this name in the calling thread's network space: what is written to the file comes out of the interface as IP
+/// packets, and what is sent there can be read, without waiting.
+///
+/// # Errors
+/// No /dev/net/tun, or not allowed.
+pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
+    let path = CString::new("/dev/net/tun").map_err(io::Error::other)?;
+    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    // SAFETY: the path is a C string that lives through the call.
+    let file = unsafe { libc::open(path.as_ptr(), flags) };
+    done(file)?;
+    // SAFETY: it was just opened, and nobody else has it.
+    let file = unsafe { OwnedFd::from_raw_fd(file) };
+    let mut request = request(name)?;
+    // Both fit 16 bits.
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    ask(file.as_raw_fd(), libc::TUNSETIFF, &mut request)?;
+    Ok(file)
+}
+
+/// Sets up interfaces of the network space that the calling thread was in when this was made.
+pub struct Interfaces(OwnedFd);
+
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
+    let mut data = [0; 14];
+    // After two bytes of port.
+    for (to, from) in data[2..6].iter_mut().zip(address.octets()) {
+        *to = from as libc::c_char;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: data }
+}
+
+impl Interfaces {
+    /// Of the calling thread's network space.
+    ///
+    /// # Errors
+    /// Linux gives no socket.
+    pub fn here() -> io::Result<Self> {
+        // SAFETY: takes three numbers.
+        let socket =
+            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        done(socket)?;
+        // SAFETY: it was just opened, and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(socket) }))
+    }
+
+    /// Gives an interface (or an alias of one, as `lo:1`) an address, and a route to all that begin alike in so many bits.
+    ///
+    /// # Errors
+    /// There is none, or it is not allowed.
+    pub fn set_address(&self, name: &str, address: Ipv4Addr, bits: u32) -> io::Result<()> {
+        let mut one = request(name)?;
+        one.ifr_ifru.ifru_addr = socket_address(address);
+        ask(self.0.as_raw_fd(), libc::SIOCSIFADDR as libc::Ioctl, &mut one)?;
+        let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
+        let mut other = request(name)?;
+        other.ifr_ifru.ifru_netmask = socket_address(Ipv4Addr::from(mask));
+        ask(self.0.as_raw_fd(), libc::SIOCSIFNETMASK as libc::Ioctl, &mut other)
+    }
+
+    /// Lets an interface carry packets.
+    ///
+    /// # Errors
+    /// As of [`set_address`](Self::set_address).
+    pub fn set_up(&self, name: &str) -> io::Result<()> {
+        let mut request = request(name)?;
+        ask(self.0.as_raw_fd(), libc::SIOCGIFFLAGS as libc::Ioctl, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS has written this member of the union.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+        ask(self.0.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &mut request)
+    }
+
+    /// So many packets may wait to be read from a TUN device.
+    ///
+    /// # Errors
+    /// As of [`set_address`](Self::set_address).
+    pub fn set_queue(&self, name: &str, packets: u16) -> io::Result<()> {
+        let mut request = request(name)?;
+        request.ifr_ifru.ifru_metric = c_int::from(packets);
+        ask(self.0.as_raw_fd(), libc::SIOCSIFTXQLEN as libc::Ioctl, &mut request)
+    }
+}
+
+/// Waits for files that can be read, to the microsecond.
+pub struct Poll {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Poll {
+    /// For so many files.
+    ///
+    /// # Errors
+    /// Linux gives none.
+    pub fn new(files: usize) -> io::Result<Self> {
+        // SAFETY: takes a number.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        done(epoll)?;
+        // SAFETY: it was just opened, and nobody else has it.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        Ok(Self { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; files.max(1)] })
+    }
+
+    /// Tells of this file under this number whenever it can be read, for as long as it is open.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn add(&self, file: BorrowedFd<'_>, number: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
+        let (epoll, file) = (self.epoll.as_raw_fd(), file.as_raw_fd());
+        // SAFETY: both are open; the event is read during the call.
+        done(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, file, &raw mut event) })
+    }
+
+    /// The numbers of files that can be read; none if none can within this time.
+    ///
+    /// # Errors
+    /// Linux is older than 5.11.
+    pub fn wait(&mut self, within: Duration) -> io::Result<impl Iterator<Item = u64>> {
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(within.as_secs()).unwrap_or(libc::time_t::MAX),
+            // Below a billion.
+            tv_nsec: within.subsec_nanos() as libc::c_long,
+        };
+        let most = c_int::try_from(self.events.len()).unwrap_or(c_int::MAX);
+        let events = self.events.as_mut_ptr();
+        // SAFETY: there is room for `most` events, and the time lives through the call; no mask of signals is given.
+        let ready = unsafe {
+            libc::epoll_pwait2(
+                self.epoll.as_raw_fd(),
+                events,
+                most,
+                &raw const time,
+                std::ptr::null(),
+            )
+        };
+        let ready = match ready {
+            -1 => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => 0,
+                error => return Err(error),
+            },
+            // Not negative.
+            ready => ready as usize,
+        };
+        Ok(self.events[..ready].iter().map(|event| event.u64))
+    }
+}
+
+/// Reads a packet. `None`: there is none now.
+///
+/// # Errors
+/// The device is gone.
+pub fn read(file: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Option<usize>> {
+    // SAFETY: there is room for so many bytes.
+    let count = unsafe { libc::read(file.as_raw_fd(), packet.as_mut_ptr().cast(), packet.len()) };
+    match usize::try_from(count) {
+        Ok(count) => Ok(Some(count)),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// Writes a packet. False: there was no room.
+///
+/// # Errors
+/// The device is gone, or takes no such packet.
+pub fn write(file: BorrowedFd<'_>, packet: &[u8]) -> io::Result<bool> {
+    // SAFETY: so many bytes are there.
+    let count = unsafe { libc::write(file.as_raw_fd(), packet.as_ptr().cast(), packet.len()) };
+    if count >= 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// The calling thread's waits end to the microsecond, not to the 50 us that Linux allows itself.
+///
+/// # Errors
+/// None is known.
+pub fn wake_precisely() -> io::Result<()> {
+    // SAFETY: takes numbers.
+    done(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) })
+}
+
+/// The calling thread runs before all that are not of its kind (`SCHED_FIFO`).
+///
+/// # Errors
+/// Not allowed: not root, or in a control group that has no share of real time.
+pub fn run_first(priority: i32) -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: priority };
+    // SAFETY: 0 is the calling thread; the parameter is read during the call.
+    done(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) })
+}
+
+/// Lets a command run in these spaces, and die with the process that starts it.
+pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
+    let before = move || {
+        for (file, space) in &spaces {
+            // SAFETY: as in `enter`; after a fork there is one thread, and this allocates nothing.
+            done(unsafe { libc::setns(file.as_raw_fd(), space.flag()) })?;
+        }
+        die_with_parent()
+    };
+    // SAFETY: `before` makes system calls alone.
+    unsafe { command.pre_exec(before) };
+}
+
+/// The calling process is killed when its parent ends.
+///
+/// # Errors
+/// None is known.
+pub fn die_with_parent() -> io::Result<()> {
+    // SAFETY: takes numbers.
+    done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
+}
+
+/// The calling process leaves its session: what ends the terminal does not end it.
+///
+/// # Errors
+/// It leads one already.
+pub fn leave_session() -> io::Result<()> {
+    // SAFETY: takes nothing.
+    done(unsafe { libc::setsid() })
+}
+
+/// What tells a space from others: its file's number.
+///
+/// # Errors
+/// The file is no longer open.
+pub fn number_of(space: &OwnedFd) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(File::from(space.try_clone()?).metadata()?.ino())
+}
+
+/// Asks a process to end, or kills it. One that is gone is fine.
+pub fn end(pid: i32, kill: bool) {
+    let signal = if kill { libc::SIGKILL } else { libc::SIGTERM };
+    // SAFETY: takes two numbers.
+    unsafe { libc::kill(pid, signal) };
+}

@@ -1,0 +1,209 @@
+//! Named profiles of links: data in `netem-scripts/profiles`, the same for every back end and the simulator.
+//!
+//! Knows the form, not what is made of it.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::scenario::{check_delay, check_rate, check_share};
+use super::schema::{
+    Fallback::{Absent, Required},
+    section,
+};
+use super::units::{Rate, Time, Whole};
+use super::{Checker, Config, Sources, load};
+
+section! {
+    /// What a link is like.
+    ProfileConfig {
+        /// Its name.
+        name: String = Required("\"wan-50\"");
+        /// Which real situation it is, and what it shows.
+        why: String = Required("\"Two sites of one continent over a leased line.\"");
+        /// Round trip.
+        rtt: Option<Time> = Absent("\"50ms\"");
+        /// How much the one-way delay varies either way.
+        jitter: Option<Time> = Absent("\"1ms\"");
+        /// Share of packets lost.
+        loss: Option<f64> = Absent("0.001");
+        /// Bandwidth in each direction; no limit where not given. Of an uplink: out of the cluster.
+        bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+        /// Bandwidth the other way, where it differs. Of an uplink: into the cluster.
+        bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
+        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where not given.
+        queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
+        /// Whether jitter may change the order of packets.
+        reorder: Option<bool> = Absent("true");
+        /// It carries for so long, and then nothing for `down`.
+        up: Option<Time> = Absent("\"20s\"");
+        /// See `up`.
+        down: Option<Time> = Absent("\"5s\"");
+    }
+}
+
+impl Config for ProfileConfig {
+    const WHAT: &'static str = "profile";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        check_share(self.loss, "loss", checker);
+        check_delay(self.rtt, "rtt", checker);
+        check_delay(self.jitter, "jitter", checker);
+        check_rate(self.bandwidth, "bandwidth", checker);
+        check_rate(self.bandwidth_back, "bandwidth_back", checker);
+        if self.up.is_some() != self.down.is_some() {
+            let key = if self.up.is_some() { "up" } else { "down" };
+            checker.tell(key, "`up` and `down` go together");
+        }
+        for (key, time) in [("up", self.up), ("down", self.down)] {
+            if time.is_some_and(|time| time.get() < Duration::from_millis(10)) {
+                checker.tell(key, "must be at least \"10ms\"");
+            }
+        }
+    }
+}
+
+/// Their files.
+const SHIPPED: &[(&str, &str)] = &[
+    ("lan", include_str!("../../../netem-scripts/profiles/lan.toml")),
+    ("metro", include_str!("../../../netem-scripts/profiles/metro.toml")),
+    ("das2", include_str!("../../../netem-scripts/profiles/das2.toml")),
+    ("wan-50", include_str!("../../../netem-scripts/profiles/wan-50.toml")),
+    (
+        "congested-uplink-100KBps",
+        include_str!("../../../netem-scripts/profiles/congested-uplink-100KBps.toml"),
+    ),
+    ("lossy", include_str!("../../../netem-scripts/profiles/lossy.toml")),
+    ("satellite", include_str!("../../../netem-scripts/profiles/satellite.toml")),
+    ("asymmetric", include_str!("../../../netem-scripts/profiles/asymmetric.toml")),
+    ("flapping", include_str!("../../../netem-scripts/profiles/flapping.toml")),
+];
+
+/// All profiles that come along.
+pub fn profiles() -> &'static [ProfileConfig] {
+    static READ: OnceLock<Vec<ProfileConfig>> = OnceLock::new();
+    READ.get_or_init(|| {
+        // A test reads them all.
+        let read = |(name, text): &(&str, &str)| load(&Sources::of_text(name, text)).ok();
+        SHIPPED.iter().filter_map(read).map(|loaded| loaded.value).collect()
+    })
+}
+
+/// The profile of this name.
+pub fn profile(name: &str) -> Option<&'static ProfileConfig> {
+    profiles().iter().find(|profile| profile.name == name)
+}
+
+/// What a link is like in both directions, with nothing left to a profile or a default.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Round trip.
+    pub rtt: Duration,
+    /// How much the one-way delay varies either way.
+    pub jitter: Duration,
+    /// Share of packets lost, each way.
+    pub loss: f64,
+    /// Bandwidth from the cluster that is named first to the other, if it is limited.
+    pub bandwidth: Option<Rate>,
+    /// And back.
+    pub bandwidth_back: Option<Rate>,
+    /// Bytes that may wait where there is a bandwidth, if it is not what follows from that.
+    pub queue: Option<u32>,
+    /// Whether jitter may change the order of packets.
+    pub reorder: bool,
+    /// It carries for so long, and then nothing for so long, again and again.
+    pub flap: Option<(Duration, Duration)>,
+}
+
+impl Line {
+    /// Where neither a profile nor a value is given.
+    const RTT: Duration = Duration::from_millis(20);
+}
+
+impl From<&ProfileConfig> for Line {
+    fn from(profile: &ProfileConfig) -> Self {
+        Self {
+            rtt: profile.rtt.map(Time::get).unwrap_or_default(),
+            jitter: profile.jitter.map(Time::get).unwrap_or_default(),
+            loss: profile.loss.unwrap_or_default(),
+            bandwidth: profile.bandwidth,
+            bandwidth_back: profile.bandwidth_back.or(profile.bandwidth),
+            queue: profile.queue.map(Whole::get),
+            reorder: profile.reorder.unwrap_or_default(),
+            flap: profile.up.zip(profile.down).map(|(up, down)| (up.get(), down.get())),
+        }
+    }
+}
+
+/// What a section of a file says of a link itself.
+pub(super) struct Own<'a> {
+    pub profile: Option<&'a str>,
+    pub rtt: Option<Time>,
+    pub jitter: Option<Time>,
+    pub loss: Option<f64>,
+    pub bandwidth: Option<Rate>,
+    pub bandwidth_back: Option<Rate>,
+    pub queue: Option<u32>,
+    pub reorder: Option<bool>,
+}
+
+impl Own<'_> {
+    /// With what its profile says.
+    pub fn line(&self) -> Line {
+        let plain = Line {
+            rtt: Line::RTT,
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            bandwidth: None,
+            bandwidth_back: None,
+            queue: None,
+            reorder: false,
+            flap: None,
+        };
+        let line = self.profile.and_then(profile).map_or(plain, Line::from);
+        Line {
+            rtt: self.rtt.map_or(line.rtt, Time::get),
+            jitter: self.jitter.map_or(line.jitter, Time::get),
+            loss: self.loss.unwrap_or(line.loss),
+            bandwidth: self.bandwidth.or(line.bandwidth),
+            bandwidth_back: self.bandwidth_back.or(self.bandwidth).or(line.bandwidth_back),
+            queue: self.queue.or(line.queue),
+            reorder: self.reorder.unwrap_or(line.reorder),
+            flap: line.flap,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_come_along_load_under_their_names_and_say_why() {
+        for (name, text) in SHIPPED {
+            let read = load::<ProfileConfig>(&Sources::of_text(name, text));
+            let read = read.unwrap_or_else(|error| panic!("{error}")).value;
+            assert_eq!(read.name, *name);
+            assert!(read.why.len() > 40, "{name}: {}", read.why);
+        }
+        assert_eq!(profiles().len(), SHIPPED.len());
+        let congested = Line::from(profile("congested-uplink-100KBps").unwrap());
+        assert_eq!(congested.bandwidth.map(Rate::bytes_per_second), Some(1e5));
+        assert!(Line::from(profile("flapping").unwrap()).flap.is_some());
+        let asymmetric = Line::from(profile("asymmetric").unwrap());
+        assert!(asymmetric.bandwidth != asymmetric.bandwidth_back);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let text = "name = \"x\"\nwhy = \"y\"\nloss = 2.0\nbandwidth = \"0B/s\"\nup = \"1s\"\n";
+        let told =
+            load::<ProfileConfig>(&Sources::of_text("x.toml", text)).unwrap_err().to_string();
+        for part in [
+            "x.toml:3:1: must lie within 0 and 1, found 2",
+            "x.toml:4:1: nothing passes at this rate",
+            "x.toml:5:1: `up` and `down` go together",
+        ] {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+    }
+}

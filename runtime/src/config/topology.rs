@@ -1,0 +1,180 @@
+//! A topology: clusters and the links between them, as a file. What an emulated wide-area network is made from.
+//!
+//! Knows the form, not what is made of it.
+
+use std::collections::BTreeMap;
+
+use super::grid::CONFIG_VERSION;
+use super::problem::nearest;
+use super::profile::Line;
+use super::scenario::{
+    LineSection, WideSection, check_delay, check_line, check_lines, check_profile, check_rate,
+};
+use super::schema::{
+    Fallback::{Absent, Elements, Is, Required, Section},
+    section,
+};
+use super::units::{Name, Pair, Rate, Subnet, Time, Whole};
+use super::{Checker, Config};
+
+/// So many clusters and nodes of each have an address: 254 is the way out of a cluster, and 255 nobody.
+const MOST: u32 = 250;
+
+section! {
+    /// Clusters and the links between them.
+    TopologyConfig {
+        /// Version of this form of file.
+        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        /// Its name.
+        name: Name = Required("\"pair\"");
+        /// What it is about, in a sentence.
+        about: String = Is("\"\"");
+        /// Addresses of the emulated network: node N of the cluster that stands at place C of the file has A.B.C.N.
+        net: Subnet = Is("\"10.77.0.0/16\"");
+        /// What links between two clusters are like where none is given.
+        wide: WideSection = Section;
+        /// A cluster: nodes that share a local network and an uplink. One table each.
+        cluster: Vec<SiteSection> = Elements(&[
+            &[("name", "\"ams\""), ("nodes", "4"), ("uplink", "\"50MB/s\"")],
+            &[("name", "\"del\""), ("nodes", "4")],
+        ]);
+        /// A link between two clusters. One table each.
+        link: Vec<LineSection> = Elements(&[
+            &[("between", "[\"ams\", \"del\"]"), ("profile", "\"wan-50\"")],
+        ]);
+    }
+
+    /// A cluster.
+    SiteSection {
+        /// Its name; its nodes are called NAME-1, NAME-2 and so on.
+        name: Name = Required("\"ams\"");
+        /// How many nodes it has.
+        nodes: Whole<1, 250> = Is("1");
+        /// What it is like inside: a named profile. 100 us of round trip where not given.
+        profile: Option<String> = Absent("\"lan\"");
+        /// One-way delay between two of its nodes; in place of the profile's.
+        delay: Option<Time> = Absent("\"50us\"");
+        /// Bandwidth of its uplink, in each direction; no limit where not given.
+        uplink: Option<Rate> = Absent("\"100MB/s\"");
+        /// Or a named profile: its bandwidth out, and its `bandwidth_back` in.
+        uplink_profile: Option<String> = Absent("\"congested-uplink-100KBps\"");
+    }
+}
+
+impl TopologyConfig {
+    /// A commented example with every key, which loads without error.
+    pub fn template() -> String {
+        super::template::<Self>(
+            "# A topology for an emulated wide-area network. Every key is here with its default; what is commented out is not set by\n\
+             # default. Make it with: springtide wan up FILE\n\n",
+        )
+    }
+
+    /// What the link between two clusters is like, with the first of them named first.
+    pub fn line(&self, a: &str, b: &str) -> Line {
+        let place = |name: &str| self.cluster.iter().position(|site| site.name.as_str() == name);
+        let found = self.link.iter().find(|link| link.between.is_of(a, b));
+        let (line, turned) = match found {
+            Some(link) => (link.line(), link.between.0.as_str() != a),
+            // There the cluster that stands first in the file counts as named first.
+            None => (self.wide.line(), place(a) > place(b)),
+        };
+        if !turned {
+            return line;
+        }
+        let (bandwidth, bandwidth_back) = (line.bandwidth_back, line.bandwidth);
+        Line { bandwidth, bandwidth_back, ..line }
+    }
+}
+
+impl Config for TopologyConfig {
+    const WHAT: &'static str = "topology";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        let mut names = BTreeMap::new();
+        for (i, site) in self.cluster.iter().enumerate() {
+            let path = |key: &str| format!("cluster[{i}].{key}");
+            let name = site.name.as_str();
+            if let Some(first) = names.insert(name.to_owned(), i) {
+                checker.tell_taken(&path("name"), &format!("cluster[{first}].name"), name);
+            }
+            check_profile(site.profile.as_deref(), &path("profile"), checker);
+            check_profile(site.uplink_profile.as_deref(), &path("uplink_profile"), checker);
+            check_delay(site.delay, &path("delay"), checker);
+            check_rate(site.uplink, &path("uplink"), checker);
+            if site.uplink.is_some() && site.uplink_profile.is_some() {
+                checker
+                    .tell(&path("uplink_profile"), "give `uplink` or `uplink_profile`, not both");
+            }
+        }
+        if self.cluster.is_empty() {
+            checker.tell("cluster", "there is no cluster: add a [[cluster]]");
+        }
+        if self.cluster.len() > MOST as usize {
+            let reason =
+                format!("there are addresses for {MOST} clusters, found {}", self.cluster.len());
+            checker.tell(&format!("cluster[{MOST}].name"), reason);
+        }
+        check_lines(&self.link, checker);
+        for (i, line) in self.link.iter().enumerate() {
+            let Pair(a, b) = &line.between;
+            for name in [a, b] {
+                if !names.contains_key(name.as_str()) {
+                    let reason = format!("there is no cluster named \"{name}\"");
+                    let meant = nearest(name.as_str(), names.keys().map(String::as_str));
+                    checker.tell_meant(&format!("link[{i}].between"), reason, meant);
+                }
+            }
+        }
+        check_line(&self.wide.own(), |key| format!("wide.{key}"), checker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Sources, load};
+    use super::*;
+
+    #[test]
+    fn the_template_loads_and_mistakes_are_told_with_their_places() {
+        let load = |text: &str| load::<TopologyConfig>(&Sources::of_text("t.toml", text));
+        load(&TopologyConfig::template()).expect("it is right");
+        let text = "name = \"x\"\nnet = \"8.8.0.0/16\"\n[wide]\nprofile = \"wan-5O\"\n\
+            [[cluster]]\nname = \"a\"\nnodes = 251\n[[cluster]]\nname = \"a\"\nuplink = \"0B/s\"\n\
+            [[link]]\nbetween = [\"a\", \"c\"]\n";
+        let told = load(text).expect_err("it is wrong").to_string();
+        for part in
+            ["t.toml:2:7: `net` must be a private network", "found \"8.8.0.0/16\"", "found 251"]
+        {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+        let text = text.replace("8.8.0.0", "10.8.0.0").replace("251", "2");
+        let told = load(&text).expect_err("it is wrong").to_string();
+        for part in [
+            "t.toml:4:1: there is no profile named \"wan-5O\"",
+            "did you mean `wan-50`?",
+            "t.toml:9:1: there are two clusters named \"a\"; the other is on line 6",
+            "t.toml:10:1: nothing passes at this rate",
+            "t.toml:12:1: there is no cluster named \"c\"",
+        ] {
+            assert!(told.contains(part), "{part} is not in\n{told}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_the_same_from_both_ends_but_for_its_bandwidths() {
+        let text = "name = \"x\"\n[wide]\nprofile = \"wan-50\"\nbandwidth = \"2MB/s\"\nbandwidth_back = \"1MB/s\"\n\
+            [[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n[[cluster]]\nname = \"c\"\n\
+            [[link]]\nbetween = [\"c\", \"a\"]\nrtt = \"8ms\"\nbandwidth = \"3MB/s\"\nbandwidth_back = \"4MB/s\"\n";
+        let read = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap().value;
+        let rates = |a, b| {
+            let line = read.line(a, b);
+            let of = |rate: Option<Rate>| rate.map(|rate| rate.bytes_per_second() / 1e6);
+            (line.rtt.as_millis(), of(line.bandwidth), of(line.bandwidth_back))
+        };
+        assert_eq!(rates("a", "b"), (50, Some(2.0), Some(1.0)));
+        assert_eq!(rates("b", "a"), (50, Some(1.0), Some(2.0)));
+        assert_eq!(rates("c", "a"), (8, Some(3.0), Some(4.0)));
+        assert_eq!(rates("a", "c"), (8, Some(4.0), Some(3.0)));
+    }
+}
