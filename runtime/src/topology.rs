@@ -151,10 +151,11 @@ impl Topology {
 
     /// All nodes with their addresses, in the order of the file.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Site, Ipv4Addr)> {
-        let of = |site| (1..=site_nodes(site)).map(move |n| (site, n));
-        self.sites.iter().flat_map(of).map(|(site, n)| {
-            let name = NodeId::from(format!("{}-{n}", site.name));
-            (name, site, self.address(site.number, n))
+        self.sites.iter().flat_map(move |site| {
+            (1..=site.nodes).map(move |n| {
+                let name = NodeId::from(format!("{}-{n}", site.name));
+                (name, site, self.address(site.number, n))
+            })
         })
     }
 
@@ -204,10 +205,6 @@ impl Topology {
         }
         table
     }
-}
-
-fn site_nodes(site: &Site) -> u8 {
-    site.nodes
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use actix_rt::task::JoinHandle;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::scheduler::{Drain, Undrain};
 use springtide_runtime::config::{
-    EventSection, Happening, LineSection, Pair, PlaceSection, Rate, Role, ScenarioConfig,
+    EventSection, Happening, Pair, PlaceSection, Rate, Role, ScenarioConfig,
 };
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
@@ -85,12 +85,9 @@ impl Stage {
 
     /// Lets links whose profile says so come and go, until that is aborted.
     pub(crate) fn flap(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
-        let line = |a: &ClusterId, b: &ClusterId| {
-            let given = |link: &&LineSection| link.between.is_of(a.as_str(), b.as_str());
-            let given = self.config.link.iter().find(given);
-            given.map_or_else(|| self.config.wide.line(), LineSection::line)
-        };
-        let flaps = self.pairs().filter_map(|(a, b)| Some((line(&a, &b).flap?, a, b)));
+        let flaps = self
+            .pairs()
+            .filter_map(|(a, b)| Some((self.config.line(a.as_str(), b.as_str()).flap?, a, b)));
         let flaps = flaps.map(|((up, down), a, b)| {
             let stage = self.clone();
             actix_rt::spawn(async move {
@@ -328,14 +325,7 @@ impl Stage {
 
     /// What the line between two clusters is like: from the first to the other, and back.
     fn line_between(&self, a: &ClusterId, b: &ClusterId) -> [LinkProfile; 2] {
-        let of_both = |link: &&LineSection| link.between.is_of(a.as_str(), b.as_str());
-        match self.config.link.iter().find(of_both) {
-            Some(link) => {
-                let [there, back] = directions(&link.line());
-                if link.between.0.as_str() == a.as_str() { [there, back] } else { [back, there] }
-            }
-            None => directions(&self.config.wide.line()),
-        }
+        directions(&self.config.line(a.as_str(), b.as_str()))
     }
 }
 

@@ -456,6 +456,7 @@ fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
     let mut changes = Vec::new();
     for (number, way) in ways(link).into_iter().enumerate() {
         let new = |was: &LinkProfile| changed(was, what, number == 1).map_err(Failed::usage);
+        let up = way.0.is_some();
         match way {
             (Some(from), Some(to)) => {
                 let line = status.lines.iter().find(|line| line.from == from && line.to == to);
@@ -463,7 +464,6 @@ fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
                 changes.push(Change::Line { from, to, profile: new(&was)? });
             }
             (Some(cluster), None) | (None, Some(cluster)) => {
-                let up = link != format!(">{cluster}") && number == 0;
                 let stub =
                     status.stubs.iter().find(|stub| stub.cluster == cluster && stub.up == up);
                 let was = stub.map(|stub| stub.profile.clone()).unwrap_or_default();

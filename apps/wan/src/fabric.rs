@@ -2,7 +2,8 @@
 //!
 //! Spaces have no name and no file: they end with the process that holds them and what runs in them. Must not know who asked for them.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +49,7 @@ pub struct Port {
     pub name: String,
     /// To be entered with [`sys::enter`].
     pub net: OwnedFd,
-    tun: OwnedFd,
+    tun: File,
 }
 
 /// The spaces of a topology.
@@ -117,11 +118,6 @@ impl Fabric {
         });
         Ok(Self { ports: ports.collect::<Result<_, _>>()? })
     }
-
-    /// A space by its node's name, or by its cluster's.
-    pub fn port(&self, name: &str) -> Option<&Port> {
-        self.ports.iter().find(|port| port.name == name)
-    }
 }
 
 /// The router, and how well it does.
@@ -153,7 +149,7 @@ impl Routing {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
         let core = Arc::new(Mutex::new(Core { router, late, refused: 0 }));
         let tuns = fabric.ports.iter().map(|port| port.tun.try_clone());
-        let tuns: Vec<OwnedFd> = tuns.collect::<Result<_, _>>()?;
+        let tuns: Vec<File> = tuns.collect::<Result<_, _>>()?;
         let poll = Poll::new(tuns.len())?;
         for (number, tun) in tuns.iter().enumerate() {
             poll.add(tun.as_fd(), number as u64)?;
@@ -197,7 +193,7 @@ fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn route(core: &Mutex<Core>, tuns: &[OwnedFd], mut poll: Poll, start: Instant, stop: &AtomicBool) {
+fn route(core: &Mutex<Core>, tuns: &[File], mut poll: Poll, start: Instant, stop: &AtomicBool) {
     let mut buffer = vec![0; PACKET];
     while !stop.load(Ordering::Acquire) {
         let next = {
@@ -215,11 +211,11 @@ fn route(core: &Mutex<Core>, tuns: &[OwnedFd], mut poll: Poll, start: Instant, s
             // Numbers are those of `tuns`.
             let port = number as usize;
             for _ in 0..BATCH {
-                match sys::read(tuns[port].as_fd(), &mut buffer) {
-                    Ok(Some(len)) => {
+                match (&tuns[port]).read(&mut buffer) {
+                    Ok(len) => {
                         core.router.take(port, buffer[..len].to_vec(), start.elapsed());
                     }
-                    Ok(None) => break,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => return tracing::error!(%error, "a TUN device is gone"),
                 }
                 send_due(&mut core, tuns, start);
@@ -228,15 +224,16 @@ fn route(core: &Mutex<Core>, tuns: &[OwnedFd], mut poll: Poll, start: Instant, s
     }
 }
 
-fn send_due(core: &mut Core, tuns: &[OwnedFd], start: Instant) {
+fn send_due(core: &mut Core, tuns: &[File], start: Instant) {
     let now = start.elapsed();
     while let Some(due) = core.router.due(now) {
-        match sys::write(tuns[due.to].as_fd(), &due.packet) {
-            Ok(true) => {
+        // A device takes a packet whole or not at all.
+        match (&tuns[due.to]).write_all(&due.packet) {
+            Ok(()) => {
                 let late = start.elapsed().saturating_sub(due.at).as_nanos();
                 core.late.saturating_record(u64::try_from(late).unwrap_or(u64::MAX));
             }
-            Ok(false) | Err(_) => core.refused += 1,
+            Err(_) => core.refused += 1,
         }
     }
 }

@@ -118,7 +118,7 @@ pub fn hold(order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldE
     let mut flaps: Vec<_> = held.order.topology.flaps.iter().map(Swing::new).collect();
     let asker = loop {
         let now = Instant::now();
-        let due = flaps.iter_mut().filter(|swing| swing.at <= now).filter_map(Swing::turn);
+        let due = flaps.iter_mut().filter(|swing| swing.at <= now).map(Swing::turn);
         for change in due.collect::<Vec<_>>() {
             held.change(&[change]).unwrap_or_else(|error| tracing::error!("{error}"));
         }
@@ -152,11 +152,11 @@ impl Swing {
         Self { flap: flap.clone(), cut: false, at: Instant::now() + flap.up }
     }
 
-    fn turn(&mut self) -> Option<Change> {
+    fn turn(&mut self) -> Change {
         self.cut = !self.cut;
         self.at += if self.cut { self.flap.down } else { self.flap.up };
         let Flap { from, to, .. } = &self.flap;
-        Some(Change::Cut { a: from.clone(), b: to.clone(), cut: self.cut })
+        Change::Cut { a: from.clone(), b: to.clone(), cut: self.cut }
     }
 }
 

@@ -125,7 +125,6 @@ pub struct UnknownCluster {
 /// The network as a state machine.
 pub struct Router {
     topology: Topology,
-    ports: PortOf,
     /// The cluster of each port, by its place in the topology.
     port_site: Vec<usize>,
     /// The port of each address: by cluster and node.
@@ -165,22 +164,12 @@ impl Router {
             }
         }
         let (on_the_way, seq, unroutable) = (BinaryHeap::new(), 0, 0);
-        Self { topology, ports, port_site, by_address, paths, ways, on_the_way, seq, unroutable }
+        Self { topology, port_site, by_address, paths, ways, on_the_way, seq, unroutable }
     }
 
     /// How many ports it has, in the order of clusters and nodes of the topology.
     pub fn ports(&self) -> usize {
         self.port_site.len()
-    }
-
-    /// Whether ports are nodes' or clusters'.
-    pub fn ports_of(&self) -> PortOf {
-        self.ports
-    }
-
-    /// What it was made for.
-    pub fn topology(&self) -> &Topology {
-        &self.topology
     }
 
     /// A packet came from a port. Whether it is on its way now.

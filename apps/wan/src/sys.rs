@@ -3,12 +3,12 @@
 //! The only module of this crate with `unsafe`: each block is a system call on values that live through it. Must not know why.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::Ipv4Addr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -93,14 +93,10 @@ fn ask(file: RawFd, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<
 ///
 /// # Errors
 /// No /dev/net/tun, or not allowed.
-pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
-    let path = CString::new("/dev/net/tun").map_err(io::Error::other)?;
-    let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    // SAFETY: the path is a C string that lives through the call.
-    let file = unsafe { libc::open(path.as_ptr(), flags) };
-    done(file)?;
-    // SAFETY: it was just opened, and nobody else has it.
-    let file = unsafe { OwnedFd::from_raw_fd(file) };
+pub fn open_tun(name: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file =
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     let mut request = request(name)?;
     // Both fit 16 bits.
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
@@ -109,7 +105,7 @@ pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Sets up interfaces of the network space that the calling thread was in when this was made.
-pub struct Interfaces(OwnedFd);
+pub struct Interfaces(UdpSocket);
 
 fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0; 14];
@@ -126,12 +122,8 @@ impl Interfaces {
     /// # Errors
     /// Linux gives no socket.
     pub fn here() -> io::Result<Self> {
-        // SAFETY: takes three numbers.
-        let socket =
-            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-        done(socket)?;
-        // SAFETY: it was just opened, and nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(socket) }))
+        // Any socket will do.
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map(Self)
     }
 
     /// Gives an interface (or an alias of one, as `lo:1`) an address, and a route to all that begin alike in so many bits.
@@ -237,38 +229,6 @@ impl Poll {
     }
 }
 
-/// Reads a packet. `None`: there is none now.
-///
-/// # Errors
-/// The device is gone.
-pub fn read(file: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<Option<usize>> {
-    // SAFETY: there is room for so many bytes.
-    let count = unsafe { libc::read(file.as_raw_fd(), packet.as_mut_ptr().cast(), packet.len()) };
-    match usize::try_from(count) {
-        Ok(count) => Ok(Some(count)),
-        Err(_) => match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            error => Err(error),
-        },
-    }
-}
-
-/// Writes a packet. False: there was no room.
-///
-/// # Errors
-/// The device is gone, or takes no such packet.
-pub fn write(file: BorrowedFd<'_>, packet: &[u8]) -> io::Result<bool> {
-    // SAFETY: so many bytes are there.
-    let count = unsafe { libc::write(file.as_raw_fd(), packet.as_ptr().cast(), packet.len()) };
-    if count >= 0 {
-        return Ok(true);
-    }
-    match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-        error => Err(error),
-    }
-}
-
 /// The calling thread's waits end to the microsecond, not to the 50 us that Linux allows itself.
 ///
 /// # Errors
@@ -292,12 +252,11 @@ pub fn run_first(priority: i32) -> io::Result<()> {
 pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
     let before = move || {
         for (file, space) in &spaces {
-            // SAFETY: as in `enter`; after a fork there is one thread, and this allocates nothing.
-            done(unsafe { libc::setns(file.as_raw_fd(), space.flag()) })?;
+            enter(file.as_fd(), *space)?;
         }
         die_with_parent()
     };
-    // SAFETY: `before` makes system calls alone.
+    // SAFETY: after a fork there is one thread; `before` makes system calls alone, and allocates nothing.
     unsafe { command.pre_exec(before) };
 }
 

@@ -224,6 +224,28 @@ macro_rules! says_of_a_link {
     };
 }
 
+/// What the link from `a` to `b` is like in a file with these: the one that is given, from whichever end, or that between any two, of
+/// which the cluster that stands first in the file (in `names`) counts as named first.
+pub(super) fn line_between<'a>(
+    links: &[LineSection],
+    wide: &WideSection,
+    mut names: impl Iterator<Item = &'a Name>,
+    (a, b): (&str, &str),
+) -> Line {
+    let (line, first) = match links.iter().find(|link| link.between.is_of(a, b)) {
+        Some(link) => (link.line(), link.between.0.as_str().to_owned()),
+        None => {
+            let first = names.find(|name| [a, b].contains(&name.as_str()));
+            (wide.line(), first.map_or(a, Name::as_str).to_owned())
+        }
+    };
+    if first == a {
+        return line;
+    }
+    let (bandwidth, bandwidth_back) = (line.bandwidth_back, line.bandwidth);
+    Line { bandwidth, bandwidth_back, ..line }
+}
+
 says_of_a_link!(WideSection);
 says_of_a_link!(LineSection);
 
@@ -309,6 +331,11 @@ impl ScenarioConfig {
     pub fn payload(&self) -> (u64, u64) {
         let bodies = u64::from(self.app.bodies.get());
         (12 * bodies, 16 * bodies)
+    }
+
+    /// What the link between two clusters is like, with the first of them named first.
+    pub fn line(&self, a: &str, b: &str) -> Line {
+        line_between(&self.link, &self.wide, self.cluster.iter().map(|place| &place.name), (a, b))
     }
 
     fn check_event(&self, i: usize, names: &BTreeMap<String, usize>, checker: &mut Checker<'_>) {

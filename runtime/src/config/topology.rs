@@ -9,6 +9,7 @@ use super::problem::nearest;
 use super::profile::Line;
 use super::scenario::{
     LineSection, WideSection, check_delay, check_line, check_lines, check_profile, check_rate,
+    line_between,
 };
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
@@ -72,18 +73,7 @@ impl TopologyConfig {
 
     /// What the link between two clusters is like, with the first of them named first.
     pub fn line(&self, a: &str, b: &str) -> Line {
-        let place = |name: &str| self.cluster.iter().position(|site| site.name.as_str() == name);
-        let found = self.link.iter().find(|link| link.between.is_of(a, b));
-        let (line, turned) = match found {
-            Some(link) => (link.line(), link.between.0.as_str() != a),
-            // There the cluster that stands first in the file counts as named first.
-            None => (self.wide.line(), place(a) > place(b)),
-        };
-        if !turned {
-            return line;
-        }
-        let (bandwidth, bandwidth_back) = (line.bandwidth_back, line.bandwidth);
-        Line { bandwidth, bandwidth_back, ..line }
+        line_between(&self.link, &self.wide, self.cluster.iter().map(|site| &site.name), (a, b))
     }
 }
 

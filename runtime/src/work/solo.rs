@@ -183,6 +183,7 @@ mod tests {
         Fib(u32),
         All(u32),
         Spawn(u32),
+        Brood(u32),
         Fail(u32),
         Panic(u32),
         SpawnFail,
@@ -237,12 +238,30 @@ mod tests {
         }
     }
 
+    /// Joins two of its kind after it spawned one child, and leaves that one to be waited for.
+    #[derive(Serialize, Deserialize)]
+    struct Brood(u32);
+
+    impl Task for Brood {
+        type Output = u64;
+        const NAME: &'static str = "brood";
+
+        fn run(self, cx: &Context) -> Result<u64, Stop> {
+            drop(cx.spawn(Fib(3)));
+            if self.0 == 0 {
+                return Ok(1);
+            }
+            let (a, b) = cx.join(Brood(self.0 - 1), Brood(self.0 - 1))?;
+            Ok(a + b + 1)
+        }
+    }
+
     impl Job for Shape {
         const NAME: &'static str = "shape";
         const ABOUT: &'static str = "shapes of task trees";
 
         fn register(registry: &mut Registry) {
-            registry.task::<Fib>().task::<Bad>().task::<Spawner>();
+            registry.task::<Fib>().task::<Bad>().task::<Spawner>().task::<Brood>();
         }
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
@@ -250,6 +269,7 @@ mod tests {
                 Shape::Fib(n) => cx.call(Fib(n))?,
                 Shape::All(n) => cx.join_all((0..n).map(Fib))?.into_iter().sum(),
                 Shape::Spawn(n) => cx.call(Spawner(n))?,
+                Shape::Brood(depth) => cx.call(Brood(depth))?,
                 Shape::Fail(depth) => cx.call(Bad { depth, panics: false })?,
                 Shape::Panic(depth) => cx.call(Bad { depth, panics: true })?,
                 Shape::SpawnFail => {
@@ -289,6 +309,7 @@ mod tests {
             assert_eq!(answer(Shape::All(size)), (0..size).map(fib).sum::<u64>());
             let spawned: u64 = (0..40).map(|n| fib(n % 15)).sum();
             assert_eq!(answer(Shape::Spawn(40)), fib(10) + fib(11) + spawned);
+            assert_eq!(answer(Shape::Brood(5)), 63);
             assert_eq!(answer(Shape::Leak(20)), 20);
             assert_eq!(answer(Shape::Swallow), 2 + 3);
         }

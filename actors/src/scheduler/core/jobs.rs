@@ -81,8 +81,7 @@ impl Core {
             }
             held.unheard_by.retain(|_, (_, at)| now.saturating_duration_since(*at) <= VOTE);
             let speak = held.members.iter().filter(|n| of(n) == Some(&cluster));
-            let speak = speak.filter_map(|n| Some((n.clone(), (life(n)?, now))));
-            held.unheard_by.extend(speak.collect::<Vec<_>>());
+            held.unheard_by.extend(speak.filter_map(|n| Some((n.clone(), (life(n)?, now)))));
             // Whoever is cut off from here as well may be lost with it, and could say nothing: no new epoch reaches it, either.
             let others = held.members.iter().filter(|n| **n != id && !self.unheard.contains(*n));
             let says = |n: &&NodeId| {

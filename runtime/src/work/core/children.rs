@@ -119,7 +119,8 @@ impl<'w> Children<'w> {
         self.list().as_deref().map_or(0, count)
     }
 
-    /// Waits for the children nobody collected; the first error among them, in order of spawning.
+    /// Waits for the children nobody collected; the first error among them, in order of spawning. Of a task that has ended no
+    /// list is left: the next one in this context (a join's second) has a floor of its own, and its children may lie lower.
     #[cold]
     pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
         let mut outcome = Ok(());
@@ -131,6 +132,7 @@ impl<'w> Children<'w> {
                 outcome = finished.and(outcome);
             }
         }
+        *self.list() = None;
         outcome
     }
 }

@@ -122,6 +122,7 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         // Longer than any tree runs on.
         sleep(Duration::from_secs(20)).await;
         ticks.set(false);
+        assert_eq!(Arc::strong_count(&base), 1, "the tree has ended and let its base go");
         let left = base.take_left();
         assert_eq!(left.leased, []);
         let kept = left.kept.into_iter().map(|kept| {
@@ -185,6 +186,11 @@ fn what_ran_for_long_is_kept_until_its_parent_has_ended() {
             &[],
         ),
         ("nor as a finished sibling", vec![Join(Node(vec![Swallow(leaf(1000))]), leaf(1000))], &[]),
+        (
+            "long, of a join's second that spawns as the first did",
+            vec![Join(Node(vec![Spawn(leaf(5))]), Node(vec![Spawn(leaf(60))])), Call(leaf(1000))],
+            &["/7.1"],
+        ),
         (
             "not in the place of one that failed",
             vec![Swallow(Node(vec![Own(100), Fail])), Call(leaf(5)), Call(leaf(1000))],
