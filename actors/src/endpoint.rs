@@ -2,13 +2,15 @@
 //!
 //! Must not know roles.
 
+use std::io;
+use std::net::UdpSocket;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use springtide_runtime::event::{Event, Recorder};
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::NodeIdentity;
-use springtide_runtime::net::{BAN, Inbox, Net, NetConfig, NetError, Router};
+use springtide_runtime::net::{AsyncUdpSocket, BAN, Inbox, Net, NetConfig, NetError, Router};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::wire::Kind;
 use tokio::time::Instant;
@@ -59,6 +61,19 @@ impl Endpoint {
         incarnation: Incarnation,
     ) -> Result<Self, NetError> {
         Ok(Self::over(Net::quic(config, identity, incarnation)?))
+    }
+
+    /// The same over what `wrap` makes of the bound UDP socket.
+    ///
+    /// # Errors
+    /// As [`Net::quic_over`].
+    pub fn quic_over(
+        config: NetConfig,
+        identity: &NodeIdentity,
+        incarnation: Incarnation,
+        wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>>,
+    ) -> Result<Self, NetError> {
+        Ok(Self::over(Net::quic_over(config, identity, incarnation, wrap)?))
     }
 
     /// An endpoint over this network.

@@ -37,7 +37,7 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         "thread::sleep",
         "it blocks all that is simulated: tokio::time::sleep",
         // Real compute threads; the executor of a program without one.
-        &["runtime/src/work/pool.rs", "runtime/src/work/here.rs"],
+        &["runtime/src/work/pool.rs", "runtime/src/work/here.rs", "runtime/src/work/throttle.rs"],
     ),
 ];
 

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::process::{Child, ChildStdin, Command};
@@ -22,10 +23,14 @@ const LAST_LINES: usize = 8;
 /// How much of its log is searched for them, in bytes.
 const LAST_BYTES: u64 = 8 << 10;
 
+/// Changes what is about to be started for a node.
+type Prepare = dyn Fn(&NodeRequest, &mut std::process::Command);
+
 /// Starts nodes on this machine.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct LocalProvider {
     args: Option<Vec<String>>,
+    prepare: Option<Rc<Prepare>>,
 }
 
 impl LocalProvider {
@@ -36,7 +41,15 @@ impl LocalProvider {
 
     /// Starts programs with these arguments instead.
     pub fn with_args(args: Vec<String>) -> Self {
-        Self { args: Some(args) }
+        Self { args: Some(args), ..Self::default() }
+    }
+
+    /// Lets each node's command be changed before it starts: its environment, or the namespaces it runs in.
+    pub fn preparing(
+        self,
+        prepare: impl Fn(&NodeRequest, &mut std::process::Command) + 'static,
+    ) -> Self {
+        Self { prepare: Some(Rc::new(prepare)), ..self }
     }
 
     fn spawn(&self, request: &NodeRequest) -> Result<LocalProcess, ProviderError> {
@@ -52,6 +65,9 @@ impl LocalProvider {
         command.envs(request.env.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
         command.process_group(0).kill_on_drop(true);
+        if let Some(prepare) = &self.prepare {
+            prepare(request, command.as_std_mut());
+        }
         let mut child = command.spawn().map_err(|source| {
             let program = request.program.clone();
             ProviderError::Start { program, source }

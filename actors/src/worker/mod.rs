@@ -30,7 +30,7 @@ use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Engine, EngineConfig, EngineWatch, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig,
-    RealSeam, Registry, Seam, bench,
+    RealSeam, Registry, Seam, Throttle, ThrottledSeam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -98,6 +98,12 @@ impl WorkerConfig {
             on_shutdown: None,
             on_engine: None,
         }
+    }
+
+    /// Real threads that use no more of a processor than this allows.
+    pub fn throttled(threads: u32, throttle: Throttle) -> Self {
+        let seam: SeamFactory = Arc::new(move || ThrottledSeam::new(throttle.clone()));
+        Self { seam, ..Self::real(threads) }
     }
 }
 

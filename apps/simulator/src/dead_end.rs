@@ -19,11 +19,11 @@ const CERTAIN: Duration = Duration::from_secs(60);
 const LOST: Duration = Duration::from_secs(600);
 
 /// How a grid is.
-pub(crate) struct Now {
+pub struct Now {
     /// Nodes whose processes run.
-    pub(crate) running: Vec<NodeId>,
+    pub running: Vec<NodeId>,
     /// Whether one of them hosts the job's coordinator.
-    pub(crate) is_led: bool,
+    pub is_led: bool,
 }
 
 /// Why a job does not end.

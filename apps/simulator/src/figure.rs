@@ -112,22 +112,87 @@ where
         .map_err(wrong)
 }
 
+/// Which colour a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hue {
+    /// Of static runs.
+    Fixed,
+    /// Of monitored ones.
+    Monitored,
+    /// Of adaptive ones.
+    Adaptive,
+    /// Of adaptive ones with our period.
+    Ours,
+}
+
+impl Hue {
+    fn colour(self) -> RGBColor {
+        match self {
+            Self::Fixed => FIXED,
+            Self::Monitored => MONITORED,
+            Self::Adaptive => ADAPTIVE,
+            Self::Ours => OURS,
+        }
+    }
+}
+
+/// A run in a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Series<'a> {
+    /// What it is called.
+    pub label: &'a str,
+    /// How it is drawn.
+    pub hue: Hue,
+    /// Length of each iteration, seconds.
+    pub iterations: &'a [f64],
+    /// From which second on, how many nodes; none are drawn of a run whose number does not change.
+    pub nodes: &'a [(f64, u32)],
+    /// Its length, seconds.
+    pub end_s: f64,
+}
+
 /// The iterations of a scenario with and without adaptation, and below them the nodes over time, as the paper's figures 3 to 7.
 ///
 /// # Errors
 /// It cannot be drawn.
 pub fn iterations(row: &Row) -> Result<String, FigureError> {
+    let series = [
+        Series {
+            label: "static",
+            hue: Hue::Fixed,
+            iterations: &row.iterations.fixed,
+            nodes: &[],
+            end_s: row.static_s,
+        },
+        Series {
+            label: "adaptive",
+            hue: Hue::Adaptive,
+            iterations: &row.iterations.adaptive,
+            nodes: &row.nodes_over_time,
+            end_s: row.adaptive_s,
+        },
+        Series {
+            label: "adaptive, our period",
+            hue: Hue::Ours,
+            iterations: &row.ours.iterations,
+            nodes: &row.ours.nodes_over_time,
+            end_s: row.ours.adaptive_s,
+        },
+    ];
+    let events: Vec<f64> = row.events.iter().map(|(at, _)| *at).collect();
+    runs(&format!("Scenario {}: {}", row.name, row.about), &series, &events)
+}
+
+/// Runs of one scenario: their iterations, and below them the nodes over time. `events`: when something happened to the grid, seconds.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String, FigureError> {
     draw((960, 560), |area| {
         let (above, below) = area.split_vertically(340);
-        let lines = [
-            ("static", FIXED, &row.iterations.fixed),
-            ("adaptive", ADAPTIVE, &row.iterations.adaptive),
-            ("adaptive, our period", OURS, &row.ours.iterations),
-        ];
-        let all = || lines.iter().flat_map(|(_, _, lengths)| lengths.iter().copied());
-        let most = all().fold(1.0, f64::max);
-        let count = lines.iter().map(|(_, _, lengths)| lengths.len()).max().unwrap_or(1);
-        let title = format!("Scenario {}: {}", row.name, row.about);
+        let all = || series.iter().flat_map(|run| run.iterations.iter().copied());
+        let most = all().fold(1e-3, f64::max);
+        let count = series.iter().map(|run| run.iterations.len()).max().unwrap_or(1);
         let mut chart = ChartBuilder::on(&above)
             .caption(title, ("sans-serif", 16))
             .margin(12)
@@ -144,33 +209,32 @@ pub fn iterations(row: &Row) -> Result<String, FigureError> {
             .light_line_style(WHITE)
             .draw()
             .map_err(wrong)?;
-        for (label, colour, lengths) in lines {
-            let points = lengths.iter().enumerate().map(|(at, s)| (at as f64 + 1.0, *s));
+        for run in series {
+            let colour = run.hue.colour();
+            let points = run.iterations.iter().enumerate().map(|(at, s)| (at as f64 + 1.0, *s));
             chart
                 .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))
                 .map_err(wrong)?
-                .label(label)
+                .label(run.label)
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
                 });
         }
         legend(&mut chart)?;
-        nodes(&below, row)
+        nodes(&below, series, events)
     })
 }
 
-fn nodes(area: &Area<'_>, row: &Row) -> Result<(), FigureError> {
-    let runs = [
-        ("adaptive", ADAPTIVE, &row.nodes_over_time, row.adaptive_s),
-        ("adaptive, our period", OURS, &row.ours.nodes_over_time, row.ours.adaptive_s),
-    ];
-    let most = runs.iter().flat_map(|(_, _, nodes, _)| nodes.iter().map(|(_, n)| *n)).max();
-    let last = runs.iter().map(|(.., end)| *end).fold(1.0, f64::max);
+fn nodes(area: &Area<'_>, series: &[Series<'_>], events: &[f64]) -> Result<(), FigureError> {
+    let drawn = || series.iter().filter(|run| !run.nodes.is_empty());
+    let most = drawn().flat_map(|run| run.nodes.iter().map(|(_, n)| *n)).max().unwrap_or(1);
+    let top = f64::from(most) * 1.2;
+    let last = drawn().map(|run| run.end_s).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(60)
-        .build_cartesian_2d(0.0..last, 0.0..f64::from(most.unwrap_or(1)) * 1.2)
+        .build_cartesian_2d(0.0..last, 0.0..top)
         .map_err(wrong)?;
     chart
         .configure_mesh()
@@ -180,23 +244,23 @@ fn nodes(area: &Area<'_>, row: &Row) -> Result<(), FigureError> {
         .draw()
         .map_err(wrong)?;
     // What happened to the grid.
-    for (at, _) in &row.events {
-        let top = f64::from(most.unwrap_or(1)) * 1.2;
+    for at in events {
         let line = PathElement::new([(*at, 0.0), (*at, top)], BEST.mix(0.4).stroke_width(1));
         chart.draw_series(std::iter::once(line)).map_err(wrong)?;
     }
-    for (_, colour, steps, end) in runs {
+    for run in drawn() {
         let mut points = Vec::new();
-        for (at, count) in steps {
+        for (at, count) in run.nodes {
             if let Some((_, before)) = points.last().copied() {
                 points.push((*at, before));
             }
             points.push((*at, f64::from(*count)));
         }
         if let Some((_, before)) = points.last().copied() {
-            points.push((end, before));
+            points.push((run.end_s, before));
         }
-        chart.draw_series(LineSeries::new(points, colour.stroke_width(2))).map_err(wrong)?;
+        let line = LineSeries::new(points, run.hue.colour().stroke_width(2));
+        chart.draw_series(line).map_err(wrong)?;
     }
     Ok(())
 }

@@ -8,26 +8,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
-use springtide_actors::job::{JobEnded, JobParams, NoteKind, SCHEDULER};
-use springtide_actors::links::Links;
+use springtide_actors::job::JobParams;
 use springtide_actors::provider::NodeRequest;
-use springtide_actors::scheduler::{Granted, Scheduler, Submit, SubmitError};
+use springtide_actors::scheduler::{Granted, Scheduler, SubmitError};
 use springtide_actors::store::Store;
 use springtide_runtime::event::{EventHash, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{MemoryConfig, MemoryNet};
 use springtide_runtime::remote::{Remote, RemoteError};
-use springtide_runtime::work::{Job, Registry, encode_job};
-use tokio::sync::{Mutex, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use springtide_runtime::work::{Job, Registry};
 
 use crate::machines::{Machine, Machines};
-
-/// A submission is answered within this time: it waits for nodes that join.
-const SUBMIT_WITHIN: Duration = Duration::from_secs(120);
+use crate::submitter::{Ended, Submitted, Submitter};
 
 /// A cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,40 +104,12 @@ impl std::fmt::Display for Told {
     }
 }
 
-/// How a job ended.
-#[derive(Debug)]
-pub struct Ended {
-    /// As its client hears it.
-    pub ended: Box<JobEnded>,
-    /// From its submission to its end.
-    pub wall: Duration,
-    /// Length of each iteration, seconds.
-    pub iterations: Vec<f64>,
-    /// What it said, with the time since its submission.
-    pub said: Vec<(Duration, String)>,
-    /// What happened, in the order in which the client heard it.
-    pub records: Vec<Record>,
-}
-
 /// A grid.
 pub struct Grid {
     network: MemoryNet,
     machines: Machines,
     head: Head,
-    registry: Arc<Registry>,
-    news: Mutex<mpsc::Receiver<(JobId, News)>>,
-    _links: Arc<Links>,
-}
-
-/// A job on its way.
-pub struct Run<'a> {
-    grid: &'a Grid,
-    began: Instant,
-    granted: Granted,
-    iterations: Vec<f64>,
-    said: Vec<(Duration, String)>,
-    records: Vec<Record>,
-    done: Option<watch::Sender<u64>>,
+    submitter: Submitter,
 }
 
 /// Runs this in virtual time, to its end: the clock stands while anything computes, and jumps when all wait.
@@ -173,7 +139,7 @@ impl Grid {
             .join_as(me, "head")
             .unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
-        let (links, news) = Client::publish(&endpoint);
+        let submitter = Submitter::new(&endpoint, registry.fingerprint(), None);
         let mut head = Head::start(endpoint, Store::in_memory());
         let of_cluster =
             |place: &Place| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };
@@ -200,8 +166,7 @@ impl Grid {
             head.start_site(place.name.clone(), requests, Rc::new(machines.clone()));
         }
         head.settled(|_, _| {}).await;
-        let news = Mutex::new(news);
-        Rc::new(Self { network, machines, head, registry, news, _links: links })
+        Rc::new(Self { network, machines, head, submitter })
     }
 
     /// Its network.
@@ -209,10 +174,14 @@ impl Grid {
         &self.network
     }
 
+    /// Who submits its jobs.
+    pub fn submitter(&self) -> &Submitter {
+        &self.submitter
+    }
+
     /// Its scheduler, as its head reaches it.
     pub fn scheduler(&self) -> Remote<Scheduler> {
-        let head = &self.head.endpoint;
-        head.hub.remote(&head.net.me().node, SCHEDULER)
+        self.submitter.scheduler().clone()
     }
 
     /// Its machines.
@@ -235,37 +204,12 @@ impl Grid {
         params: JobParams,
         clusters: Option<BTreeMap<ClusterId, u32>>,
     ) -> Result<Run<'_>, GridError> {
-        let body = encode_job(job).map_err(|error| GridError::Job(error.to_string()))?;
-        let submit = Submit {
-            name: J::NAME.to_owned(),
-            body,
-            fingerprint: self.registry.fingerprint(),
-            params,
-            clusters,
-            client: self.head.contact(),
-            program: None,
-        };
-        let began = Instant::now();
-        let granted = self.scheduler().send(submit).deadline(SUBMIT_WITHIN).await??;
-        Ok(Run {
-            grid: self,
-            began,
-            granted,
-            iterations: Vec::new(),
-            said: Vec::new(),
-            records: Vec::new(),
-            done: None,
-        })
+        Ok(Run { grid: self, run: self.submitter.submit(job, params, clusters).await? })
     }
 
     /// How often a job was told to have ended that its [`Run`] has heard of already.
     pub async fn ended_again(&self, job: JobId) -> u64 {
-        let mut news = self.news.lock().await;
-        let mut times = 0;
-        while let Ok((of, news)) = news.try_recv() {
-            times += u64::from(of == job && matches!(news, News::Ended(_)));
-        }
-        times
+        self.submitter.ended_again(job).await
     }
 
     /// A digest of every arrival on the network so far and of what was recorded since the last call: equal for equal
@@ -285,60 +229,30 @@ impl Drop for Grid {
     }
 }
 
+/// A job of a grid on its way.
+pub struct Run<'a> {
+    grid: &'a Grid,
+    run: Submitted<'a>,
+}
+
 impl Run<'_> {
     /// Which job it is.
     pub fn granted(&self) -> &Granted {
-        &self.granted
-    }
-
-    /// Tells how many iterations are done.
-    pub fn watched(mut self, done: watch::Sender<u64>) -> Self {
-        self.done = Some(done);
-        self
+        self.run.granted()
     }
 
     /// Waits for its end.
     ///
     /// # Errors
     /// [`GridError::Endless`] when that takes longer than `limit` from now.
-    pub async fn ended(mut self, limit: Duration) -> Result<Ended, GridError> {
-        let hear = async {
-            let mut news = self.grid.news.lock().await;
-            while let Some((job, news)) = news.recv().await {
-                if job != self.granted.job {
-                    continue;
-                }
-                match news {
-                    News::Ended(ended) => return Some(ended),
-                    News::Note(note) => {
-                        note_down(
-                            *note,
-                            self.began.elapsed(),
-                            &mut self.iterations,
-                            &mut self.said,
-                            &mut self.records,
-                        );
-                        if let Some(done) = &self.done {
-                            done.send_replace(self.iterations.len() as u64);
-                        }
-                    }
-                }
+    pub async fn ended(self, limit: Duration) -> Result<Ended, GridError> {
+        let (grid, job) = (self.grid, self.granted().job);
+        self.run.ended(limit).await.map_err(|error| match error {
+            GridError::Endless(limit, told, _) => {
+                GridError::Endless(limit, told, waits(&grid.machines, job))
             }
-            None
-        };
-        match timeout(limit, hear).await {
-            Ok(Some(ended)) => Ok(Ended {
-                ended,
-                wall: self.began.elapsed(),
-                iterations: self.iterations,
-                said: self.said,
-                records: self.records,
-            }),
-            _ => {
-                let waits = waits(&self.grid.machines, self.granted.job);
-                Err(GridError::Endless(limit, Told(self.said), waits))
-            }
-        }
+            error => error,
+        })
     }
 }
 
@@ -349,26 +263,4 @@ fn waits(machines: &Machines, job: JobId) -> String {
         Some(format!("  {node} {}", engine.waits()?))
     });
     waits.collect::<Vec<_>>().join("\n")
-}
-
-fn note_down(
-    note: NoteKind,
-    at: Duration,
-    iterations: &mut Vec<f64>,
-    said: &mut Vec<(Duration, String)>,
-    records: &mut Vec<Record>,
-) {
-    match note {
-        NoteKind::Iteration { seconds, .. } => iterations.push(seconds),
-        NoteKind::Say { text } => said.push((at, text)),
-        NoteKind::Started { root, workers } => {
-            let nodes: u32 = workers.values().sum();
-            said.push((at, format!("the root runs on {root}, with {nodes} workers")));
-        }
-        NoteKind::Events { records: more } => records.extend(more),
-        NoteKind::Progress { .. }
-        | NoteKind::Artifact { .. }
-        | NoteKind::Outcome { .. }
-        | NoteKind::Period { .. } => {}
-    }
 }

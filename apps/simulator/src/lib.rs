@@ -17,7 +17,8 @@ mod process;
 pub mod recorded;
 pub mod scenario;
 pub mod shipped;
-mod stage;
+pub mod stage;
+pub mod submitter;
 #[cfg(test)]
 mod tests_wire;
 
@@ -47,4 +48,6 @@ pub(crate) fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R +
     answers.into_iter().flatten().collect()
 }
 
-pub use self::grid::{Ended, Grid, GridError, Layout, Place, Run, simulate};
+pub use self::dead_end::Now;
+pub use self::grid::{Grid, GridError, Layout, Place, Run, simulate};
+pub use self::submitter::Ended;

@@ -32,7 +32,7 @@ use crate::process::{Gate, run};
 /// From the start of a process to its first word, as on a machine that has the program in memory.
 const START: Duration = Duration::from_millis(20);
 /// Lives are numbered by the microsecond of their start, as those of real processes; all grids begin at this one.
-pub(crate) const EPOCH_US: u64 = 1_600_000_000_000_000;
+pub const EPOCH_US: u64 = 1_600_000_000_000_000;
 /// How a process ends that is killed.
 const KILLED: &str = "signal: 9 (SIGKILL)";
 

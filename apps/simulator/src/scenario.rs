@@ -3,11 +3,14 @@
 //! Must not know how it is told, nor what anybody expects of it.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::{JobEnded, JobParams, coordinator_name};
+use springtide_actors::job::{JobEnded, JobParams};
 use springtide_actors::policy::{self, ADAPT, Logged, Mode};
-use springtide_runtime::config::{App, AppSection, PlaceSection, Rate, ScenarioConfig};
+use springtide_runtime::config::{
+    App, AppSection, PlaceSection, Rate, ScenarioConfig, Time, Whole,
+};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::{LinkPolicy, MemoryConfig, Wire};
@@ -19,8 +22,10 @@ use tokio::time::Instant;
 use crate::apps::{Model, Shape, Then};
 use crate::dead_end::{DeadEnd, Now};
 use crate::grid::{Grid, GridError, Layout, Place, Told, simulate};
-use crate::machines::{EPOCH_US, Machine};
+pub use crate::machines::EPOCH_US;
+use crate::machines::Machine;
 use crate::stage::{Stage, listed};
+use crate::submitter::{Heard, Submitter};
 
 /// How a scenario is played.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +61,7 @@ pub struct Played {
     pub claims: Vec<(Duration, Vec<NodeId>)>,
     /// The run's log.
     pub records: Vec<Record>,
-    /// Digest of all that happened: equal for equal histories.
+    /// Digest of all that happened: equal for equal histories. 0 of live ones.
     pub digest: u64,
 }
 
@@ -127,6 +132,25 @@ pub fn model(app: &AppSection) -> Model {
 
 pub(crate) fn id(name: &springtide_runtime::config::Name) -> ClusterId {
     name.as_str().into()
+}
+
+/// The same in so much less time: work, what is sent, and when things happen shrink alike, so that links as they are carry it. Delays
+/// do not: they are those of the network.
+pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
+    let mut scaled = config.clone();
+    let time = |time: Time| Time::from(time.get().div_f64(scale));
+    let (app, job) = (&mut scaled.app, &mut scaled.job);
+    for work in [&mut app.work, &mut app.serial, &mut app.each, &mut job.period, &mut job.limit] {
+        *work = time(*work);
+    }
+    app.bodies = Whole::nearest((f64::from(app.bodies.get()) / scale).round() as u32);
+    scaled.paper.period = scaled.paper.period.map(time);
+    for event in &mut scaled.event {
+        for at in [&mut event.at, &mut event.lasts, &mut event.every, &mut event.deadline] {
+            *at = at.map(time);
+        }
+    }
+    scaled
 }
 
 /// The grid that a file describes.
@@ -214,17 +238,42 @@ async fn run(
     let mut layout = layout(config, how.seed);
     layout.network.wire = expecting(wire, config);
     let grid = Grid::start(&layout, registry).await;
-    let stage = Stage::new(grid, config).await;
+    let stage = Stage::new(grid.clone(), config);
+    stage.set_links();
+    stage.keep_back().await;
+    let flapping = stage.flap();
+    let clock = |at| grid.machines().seconds_until(at);
+    let played = perform(&stage, grid.submitter(), model, params(config, how), clock).await;
+    flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
+    let mut played = played?;
+    played.digest = grid.digest(&played.records);
+    Ok(played)
+}
+
+/// Runs a job on a grid, and lets happen to it what its file says. `clock` tells what the clock of its records shows, in seconds since
+/// [`EPOCH_US`].
+///
+/// # Errors
+/// The job cannot be run, or does not end within the file's limit.
+pub async fn perform(
+    stage: &Rc<Stage>,
+    submitter: &Submitter,
+    model: Model,
+    params: JobParams,
+    clock: impl Fn(Instant) -> f64,
+) -> Result<Played, GridError> {
+    let config = stage.config();
     let answer = model.answer();
     let start = config.cluster.iter().filter(|place| place.start.get() > 0);
     let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
     let first = start.values().sum();
-    let run = stage.grid.submit(model, params(config, how), Some(start)).await?;
+    let run = submitter.submit(model, params, Some(start)).await?;
     let began = Instant::now();
+    let start_s = clock(began);
     let job = run.granted().job;
+    stage.world.granted(run.granted());
     let (told, iterations) = watch::channel(0);
     let (tell, mut happened) = tokio::sync::mpsc::unbounded_channel();
-    let flapping = stage.flap();
     let scripts: Vec<_> = config
         .event
         .iter()
@@ -243,18 +292,19 @@ async fn run(
         })
         .collect();
     let limit = config.job.limit.get();
-    let machines = stage.grid.machines();
-    let now = || Now {
-        running: machines.running(),
-        is_led: !machines.hosting(&coordinator_name(job)).is_empty(),
+    let hear = |heard: Heard<'_>| match heard {
+        Heard::Iterations(done) => drop(told.send_replace(done)),
+        Heard::Record(record) => stage.world.happened(record),
     };
+    let may_end = !config.event.is_empty() && stage.world.now(job).is_some();
+    // It is known once, and so always.
+    let now = || stage.world.now(job).unwrap_or(Now { running: Vec::new(), is_led: true });
     let ended = tokio::select! {
         biased;
-        ended = run.watched(told).ended(limit) => Ok(ended),
-        end = stage.outlook.dead_end(now), if !config.event.is_empty() => Err(end),
+        ended = run.hearing(hear).ended(limit) => Ok(ended),
+        end = stage.outlook.dead_end(now), if may_end => Err(end),
     };
     scripts.iter().for_each(actix_rt::task::JoinHandle::abort);
-    flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut events = Vec::new();
     while let Ok(event) = happened.try_recv() {
         events.push(event);
@@ -269,10 +319,8 @@ async fn run(
             return Err(GridError::NoCoordinator { last: Told(events) });
         }
     };
-    let start_s = stage.grid.machines().seconds_until(began);
     let claims = stage.take_claims().into_iter();
     let claims = claims.map(|(at, nodes)| (at.saturating_duration_since(began), nodes)).collect();
-    let digest = stage.grid.digest(&ended.records);
     Ok(Played {
         answer,
         wall: ended.wall,
@@ -283,7 +331,7 @@ async fn run(
         said: ended.said,
         events,
         records: ended.records,
-        digest,
+        digest: 0,
         ended: ended.ended,
     })
 }

@@ -1,4 +1,4 @@
-//! What happens to a scenario's grid: carries its events out, each at its time, and undoes them.
+//! What happens to a scenario's grid, simulated or live: carries its events out, each at its time, and undoes them.
 //!
 //! Must not know what the job makes of it.
 
@@ -9,23 +9,108 @@ use std::time::Duration;
 
 use actix_rt::task::JoinHandle;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
-use springtide_actors::scheduler::{Drain, Undrain};
+use springtide_actors::scheduler::{Drain, Granted, Scheduler, Undrain};
 use springtide_runtime::config::{
     EventSection, Happening, Pair, PlaceSection, Rate, Role, ScenarioConfig,
 };
+use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
+use springtide_runtime::remote::Remote;
 use springtide_runtime::topology::{directions, limited};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::dead_end::{Outlook, ToCome};
+use crate::dead_end::{Now, Outlook, ToCome};
 use crate::grid::Grid;
 use crate::scenario::id;
 
+/// A grid whose links, processors and processes can be changed.
+pub trait World {
+    /// Its scheduler.
+    fn scheduler(&self) -> Remote<Scheduler>;
+
+    /// Nodes on which an actor is published under this name.
+    fn hosting(&self, actor: &str) -> Vec<NodeId>;
+
+    /// From now on a node's threads do so many seconds of work in a second.
+    fn set_speed(&self, node: &NodeId, speed: f64);
+
+    /// The line from a cluster to another, or inside one, is like this now.
+    fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile);
+
+    /// What all traffic out of a cluster goes through, and what all into it does.
+    fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile);
+
+    /// Two clusters reach each other no more, or do again.
+    fn cut(&self, a: &ClusterId, b: &ClusterId, cut: bool);
+
+    /// A node's process is killed, and its site sees that.
+    fn kill(&self, node: &NodeId);
+
+    /// A machine is off: nothing of it is heard. False: it was.
+    fn switch_off(&self, node: &NodeId) -> bool;
+
+    /// It is on again, with a new process.
+    fn switch_on(&self, node: &NodeId);
+
+    /// A job has got its nodes.
+    fn granted(&self, _granted: &Granted) {}
+
+    /// This was recorded of it.
+    fn happened(&self, _record: &Record) {}
+
+    /// How it is, where that can be known: which nodes run, and whether one of them leads this job.
+    fn now(&self, job: JobId) -> Option<Now>;
+}
+
+impl World for Grid {
+    fn scheduler(&self) -> Remote<Scheduler> {
+        Grid::scheduler(self)
+    }
+
+    fn hosting(&self, actor: &str) -> Vec<NodeId> {
+        self.machines().hosting(actor)
+    }
+
+    fn set_speed(&self, node: &NodeId, speed: f64) {
+        self.machines().set_speed(node, speed);
+    }
+
+    fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
+        self.network().set_link(from, to, profile);
+    }
+
+    fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile) {
+        self.network().set_uplink(cluster, profile.clone());
+        self.network().set_downlink(cluster, profile);
+    }
+
+    fn cut(&self, a: &ClusterId, b: &ClusterId, cut: bool) {
+        self.network().partition(a, b, cut);
+    }
+
+    fn kill(&self, node: &NodeId) {
+        self.machines().kill(node);
+    }
+
+    fn switch_off(&self, node: &NodeId) -> bool {
+        self.machines().switch_off(node)
+    }
+
+    fn switch_on(&self, node: &NodeId) {
+        self.machines().switch_on(node);
+    }
+
+    fn now(&self, job: JobId) -> Option<Now> {
+        let is_led = !self.hosting(&coordinator_name(job)).is_empty();
+        Some(Now { running: self.machines().running(), is_led })
+    }
+}
+
 /// A grid, and what its file says of it.
-pub(crate) struct Stage {
-    pub(crate) grid: Rc<Grid>,
+pub struct Stage {
+    pub(crate) world: Rc<dyn World>,
     config: ScenarioConfig,
     /// Nodes that were claimed or given back, and when on the clock.
     claims: RefCell<Vec<(Instant, Vec<NodeId>)>>,
@@ -33,12 +118,15 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A grid as its file has it: its links, and nodes that are not there yet.
-    pub(crate) async fn new(grid: Rc<Grid>, config: &ScenarioConfig) -> Rc<Self> {
+    /// A grid that is to become what its file says: see [`Stage::keep_back`].
+    pub fn new(world: Rc<dyn World>, config: &ScenarioConfig) -> Rc<Self> {
         let (claims, outlook) = (RefCell::default(), Outlook::new(config.event.len()));
-        let stage = Rc::new(Self { grid, config: config.clone(), claims, outlook });
-        stage.prepare().await;
-        stage
+        Rc::new(Self { world, config: config.clone(), claims, outlook })
+    }
+
+    /// Its file.
+    pub(crate) fn config(&self) -> &ScenarioConfig {
+        &self.config
     }
 
     /// Nodes that were claimed or given back so far, and when on the clock.
@@ -50,8 +138,8 @@ impl Stage {
         self.config.cluster.iter().find(|place| place.name.as_str() == name.as_str())
     }
 
-    async fn prepare(&self) {
-        let network = self.grid.network();
+    /// Makes its links what the file says.
+    pub fn set_links(&self) {
         let [there, back] = directions(&self.config.wide.line());
         if there != back {
             for (a, b) in self.pairs() {
@@ -64,9 +152,16 @@ impl Stage {
         }
         for place in &self.config.cluster {
             let name = id(&place.name);
-            network.set_links(&name, &name, &LinkProfile::default().delay(place.delay.get()));
+            let inside = LinkProfile::default().delay(place.delay.get());
+            self.world.set_line(&name, &name, inside);
             self.set_uplink(&name, place.uplink);
-            let nodes = place.nodes.get();
+        }
+    }
+
+    /// Claims nodes that are not there yet.
+    pub async fn keep_back(&self) {
+        for place in &self.config.cluster {
+            let (name, nodes) = (id(&place.name), place.nodes.get());
             let later = nodes - place.later.get() + 1..=nodes;
             let later: Vec<_> = later.map(|n| node(&name, n)).collect();
             if !later.is_empty() {
@@ -84,7 +179,7 @@ impl Stage {
     }
 
     /// Lets links whose profile says so come and go, until that is aborted.
-    pub(crate) fn flap(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
+    pub fn flap(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
         let flaps = self
             .pairs()
             .filter_map(|(a, b)| Some((self.config.line(a.as_str(), b.as_str()).flap?, a, b)));
@@ -93,9 +188,9 @@ impl Stage {
             actix_rt::spawn(async move {
                 loop {
                     sleep(up).await;
-                    stage.grid.network().partition(&a, &b, true);
+                    stage.world.cut(&a, &b, true);
                     sleep(down).await;
-                    stage.grid.network().partition(&a, &b, false);
+                    stage.world.cut(&a, &b, false);
                 }
             })
         });
@@ -104,15 +199,12 @@ impl Stage {
 
     /// Sets a line in both directions.
     fn set_line(&self, a: &ClusterId, b: &ClusterId, [there, back]: [LinkProfile; 2]) {
-        let network = self.grid.network();
-        network.set_link(a, b, there);
-        network.set_link(b, a, back);
+        self.world.set_line(a, b, there);
+        self.world.set_line(b, a, back);
     }
 
     fn set_uplink(&self, cluster: &ClusterId, uplink: Option<Rate>) {
-        let profile = limited(LinkProfile::default(), uplink, None);
-        self.grid.network().set_uplink(cluster, profile.clone());
-        self.grid.network().set_downlink(cluster, profile);
+        self.world.set_uplink(cluster, limited(LinkProfile::default(), uplink, None));
     }
 
     async fn claim(&self, nodes: Vec<NodeId>, deadline: Option<Duration>) {
@@ -121,7 +213,7 @@ impl Stage {
         let reason = "they are wanted for something else".to_owned();
         let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, life: None };
         let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
-        match self.grid.scheduler().send(drain).deadline(within).await {
+        match self.world.scheduler().send(drain).deadline(within).await {
             Ok(Ok(_)) => self.outlook.claim(&nodes),
             Ok(Err(error)) => {
                 tracing::warn!("nodes that are claimed are not given back: {error}");
@@ -172,7 +264,7 @@ impl Stage {
     /// Whom an event is about.
     fn nodes_of(&self, event: &EventSection, job: JobId) -> Vec<NodeId> {
         let cluster = event.cluster.as_ref().map(id);
-        let hosting = |name: &str| self.grid.machines().hosting(name);
+        let hosting = |name: &str| self.world.hosting(name);
         match (event.role, &cluster) {
             (Some(Role::Root), _) => hosting(&coordinator_name(job)),
             (Some(Role::ClusterCoordinator), Some(cluster)) => {
@@ -195,7 +287,6 @@ impl Stage {
         job: JobId,
         tell: &impl Fn(String),
     ) -> Option<Undo> {
-        let (machines, network) = (self.grid.machines(), self.grid.network());
         let nodes = self.nodes_of(event, job);
         let names = listed(&nodes);
         let cluster = event.cluster.as_ref().map(id);
@@ -206,7 +297,7 @@ impl Stage {
                 let speeds = nodes.iter().map(|node| (node.clone(), self.speed(node)));
                 let speeds: Vec<_> = speeds.collect();
                 for (node, speed) in &speeds {
-                    machines.set_speed(node, speed * share);
+                    self.world.set_speed(node, speed * share);
                 }
                 Some(Undo::Speeds(speeds))
             }
@@ -233,19 +324,19 @@ impl Stage {
                 let Pair(a, b) = event.between.as_ref()?;
                 let (a, b) = (id(a), id(b));
                 tell(format!("{a} and {b} do not reach each other"));
-                network.partition(&a, &b, true);
+                self.world.cut(&a, &b, true);
                 Some(Undo::Cut(a, b))
             }
             Happening::Kill => {
                 tell(format!("{names}: killed"));
                 for node in &nodes {
-                    machines.kill(node);
+                    self.world.kill(node);
                 }
                 None
             }
             Happening::Crash => {
                 tell(format!("{names}: off"));
-                let off = nodes.into_iter().filter(|node| machines.switch_off(node));
+                let off = nodes.into_iter().filter(|node| self.world.switch_off(node));
                 Some(Undo::Off(off.collect()))
             }
             Happening::Claim => {
@@ -281,13 +372,12 @@ impl Stage {
     }
 
     async fn undo(&self, undo: Undo, tell: &impl Fn(String)) {
-        let (machines, network) = (self.grid.machines(), self.grid.network());
         match undo {
             Undo::Speeds(speeds) => {
                 let nodes: Vec<_> = speeds.iter().map(|(node, _)| node.clone()).collect();
                 tell(format!("{}: the whole speed", listed(&nodes)));
                 for (node, speed) in speeds {
-                    machines.set_speed(&node, speed);
+                    self.world.set_speed(&node, speed);
                 }
             }
             Undo::Uplink(cluster) => {
@@ -301,12 +391,12 @@ impl Stage {
             }
             Undo::Cut(a, b) => {
                 tell(format!("{a} and {b} reach each other again"));
-                network.partition(&a, &b, false);
+                self.world.cut(&a, &b, false);
             }
             Undo::Off(nodes) => {
                 tell(format!("{}: on", listed(&nodes)));
                 for node in &nodes {
-                    machines.switch_on(node);
+                    self.world.switch_on(node);
                 }
             }
             Undo::Claim(nodes) => {
@@ -314,7 +404,7 @@ impl Stage {
                 self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
                 self.outlook.free(&nodes);
                 // None of them was held: nothing to give back.
-                let _ = self.grid.scheduler().send(Undrain { nodes }).await;
+                let _ = self.world.scheduler().send(Undrain { nodes }).await;
             }
         }
     }

@@ -12,6 +12,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use springtide_runtime::config::{Level, nearest};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
+use springtide_simulator::apps::Model;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
@@ -39,6 +40,8 @@ impl App {
     pub fn new(name: &'static str, version: &'static str) -> Self {
         let mut registry = Registry::new();
         registry.version(version);
+        // Nodes of live scenarios run it.
+        registry.job::<Model>();
         Self { name, version, registry, jobs: Vec::new(), actors: None }
     }
 
@@ -172,7 +175,10 @@ impl App {
                 sim::sim(command, self.version)
             }
             #[cfg(target_os = "linux")]
-            Other::Wan(command) => crate::wan::wan(command),
+            Other::Wan(command) => {
+                log_to_stderr(own_level(&global), false);
+                crate::wan::wan(command, Arc::new(self.registry), self.version, &global)
+            }
             Other::Config(command) => files::config(&command),
             Other::Ca(command) => files::ca(&command),
             Other::Net(NetCommand::Check { config, all_pairs, json }) => {
@@ -220,7 +226,7 @@ impl App {
 }
 
 /// Runs a command on this process's main arbiter, which is to own its endpoint and the runtime's actors.
-fn on_arbiter(command: impl Future<Output = Result<(), Failed>>) -> Result<(), Failed> {
+pub(crate) fn on_arbiter<T>(command: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
     abort_on_panic();
     actix::System::new().block_on(command)
 }

@@ -17,9 +17,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_actors::endpoint::{Endpoint, new_incarnation};
+use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
-use springtide_actors::provider::{LocalProvider, NodeRequest};
+use springtide_actors::provider::{LocalProvider, NodeRequest, Provider};
 use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
@@ -32,7 +32,7 @@ use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeId
 
 use crate::args::Shape;
 use crate::exit::{Exit, Failed};
-use crate::netconf;
+use crate::netconf::{self, Emulated};
 
 /// How long a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
@@ -194,12 +194,21 @@ pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
     made.map_err(|error| cannot("make", dir, &error))
 }
 
-/// Starts the head of a grid and, through its sites, every node.
+/// Starts the head of a grid and, through its sites, every node as a child of this process.
 ///
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
+    start_by(plan, &(Rc::new(LocalProvider::new()) as Rc<dyn Provider>)).await
+}
+
+/// The same by another provider.
+///
+/// # Errors
+/// As of [`start`].
+pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
     let Plan { config, dir, .. } = *plan;
+    let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
     let logs = dir.join("nodes");
     fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
@@ -208,7 +217,14 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
     if let Some(advertise) = &config.head.advertise {
         net.advertise = Some(netconf::resolve(advertise).await?);
     }
-    let endpoint = Endpoint::quic(net, &identity, new_incarnation())?;
+    let endpoint = match netconf::endpoint(net, &identity, new_incarnation(), network.as_ref()) {
+        // Its default is an address outside all emulated networks.
+        Err(error) if network.is_some() => {
+            let message = format!("head.bind: {}", error.message);
+            return Err(Failed { message, ..error });
+        }
+        opened => opened?,
+    };
     let Address::Socket(address) = endpoint.net.address() else {
         return Err(Failed::failure("the head has no socket address"));
     };
@@ -217,14 +233,16 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
     for cluster in &config.cluster {
         let name = ClusterId::from(cluster.name.as_str());
         let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
-        let requests: Result<Vec<_>, _> =
-            nodes.iter().map(|node| request(plan, cluster, node, address)).collect();
+        let requests: Result<Vec<_>, _> = nodes
+            .iter()
+            .map(|node| request(plan, cluster, node, address, network.as_ref()))
+            .collect();
         sites.push((name, requests?));
     }
     let mut head = Head::start(endpoint, Store::open(&dir.join("scheduler.log"))?);
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
     for (cluster, requests) in sites {
-        head.start_site(cluster, requests, Rc::new(LocalProvider::new()));
+        head.start_site(cluster, requests, provider.clone());
     }
     Ok(head)
 }
@@ -242,12 +260,13 @@ fn request(
     cluster: &ClusterSection,
     node: &NodeId,
     head: SocketAddr,
+    network: Option<&Emulated>,
 ) -> Result<NodeRequest, Failed> {
     let dir = absolute(&plan.dir.join("node").join(node.as_str()))?;
     make_private_dir(&dir)?;
     plan.authority.issue(node, cluster.name.as_str(), "node")?.save(&dir)?;
     let config = dir.join("node.toml");
-    let text = node_config(plan, cluster, node, head, &dir)?;
+    let text = node_config(plan, cluster, node, head, &dir, network)?;
     write_atomic(&config, text.as_bytes()).map_err(|error| cannot("write", &config, &error))?;
     let program = cluster.program.clone().unwrap_or_else(|| plan.program.to_owned());
     Ok(NodeRequest {
@@ -270,6 +289,7 @@ fn node_config(
     node: &NodeId,
     head: SocketAddr,
     dir: &Path,
+    network: Option<&Emulated>,
 ) -> Result<String, Failed> {
     let config = plan.config;
     let text = |path: PathBuf| {
@@ -304,6 +324,13 @@ fn node_config(
     set(None, "cluster", cluster.name.as_str().into());
     set(None, "site", cluster.name.as_str().into());
     set(None, "net", encode(&|| toml::Value::try_from(&config.net))?);
+    if let (Some(network), Some(shape)) = (network, &config.net.shape) {
+        // Each has an address of its own, and need not run where this does.
+        let bind =
+            SocketAddr::new(netconf::emulated_address(network, node)?, config.net.bind.port());
+        set(Some("net"), "bind", bind.to_string().into());
+        set(Some("net"), "shape", text(absolute(shape)?)?.into());
+    }
     // A node needs to know of the links of its own cluster alone.
     let links = config.link.iter().filter(|link| link.other_end(cluster.name.as_str()).is_some());
     let links: Vec<_> = links.cloned().collect();

@@ -13,11 +13,17 @@
 
 mod app;
 mod args;
+#[cfg(target_os = "linux")]
+mod doctor;
 mod drain;
 mod embed;
 mod exit;
 mod files;
 mod grid;
+#[cfg(target_os = "linux")]
+mod live;
+#[cfg(target_os = "linux")]
+mod live_report;
 mod netcheck;
 mod netconf;
 mod node;

@@ -3,14 +3,18 @@
 //! Must not know commands.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+#[cfg(target_os = "linux")]
+use std::path::PathBuf;
 
+use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::{JobParams, StealMode};
 use springtide_actors::policy::Frame;
 use springtide_runtime::config::{
     Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Steal, WorkSection,
 };
-use springtide_runtime::id::ClusterId;
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 
 use crate::args::Shape;
@@ -21,6 +25,7 @@ fn congestion(choice: Congestion) -> net::Congestion {
         Congestion::Cubic => net::Congestion::Cubic,
         Congestion::Bbr => net::Congestion::Bbr,
         Congestion::NewReno => net::Congestion::NewReno,
+        Congestion::Measured => net::Congestion::Measured,
     }
 }
 
@@ -95,6 +100,81 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
     net.ports = None;
     net.advertise = None;
     net
+}
+
+/// An emulated network that this process's datagrams take.
+#[cfg(target_os = "linux")]
+pub type Emulated = std::sync::Arc<springtide_wan::table::Table>;
+/// There is none elsewhere.
+#[cfg(not(target_os = "linux"))]
+pub type Emulated = std::convert::Infallible;
+
+/// The emulated network that `net.shape` names, if it names one.
+///
+/// # Errors
+/// It is not there or no such thing, or this is not Linux.
+#[cfg(target_os = "linux")]
+pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
+    let open = |path: &PathBuf| springtide_wan::table::Table::open(path).map(Emulated::new);
+    let opened = section.shape.as_ref().map(open).transpose();
+    opened.map_err(|error| Failed::usage(format!("net.shape: {error}")))
+}
+
+/// The emulated network that `net.shape` names, if it names one.
+///
+/// # Errors
+/// It names one: there are none here.
+#[cfg(not(target_os = "linux"))]
+pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
+    match &section.shape {
+        None => Ok(None),
+        Some(_) => {
+            Err(Failed::usage("net.shape: networks are emulated on Linux alone: leave it out"))
+        }
+    }
+}
+
+/// Where a node is in an emulated network.
+///
+/// # Errors
+/// It has no such node.
+pub fn emulated_address(network: &Emulated, node: &NodeId) -> Result<IpAddr, Failed> {
+    #[cfg(target_os = "linux")]
+    match network.address(node.as_str()) {
+        Some(address) => Ok(address.into()),
+        None => {
+            let names: Vec<&str> = network.clusters().map(ClusterId::as_str).collect();
+            Err(Failed::usage(format!(
+                "net.shape: the emulated network has no node {node}: it has the clusters {}; give the grid the names and numbers of \
+                 nodes of the topology that the table was made of",
+                names.join(", ")
+            )))
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    match *network {}
+}
+
+/// Opens a process's endpoint, over an emulated network where one is given.
+///
+/// # Errors
+/// As [`Endpoint::quic`]; or it binds to no address of the emulated network.
+pub fn endpoint(
+    config: NetConfig,
+    identity: &NodeIdentity,
+    incarnation: Incarnation,
+    network: Option<&Emulated>,
+) -> Result<Endpoint, Failed> {
+    let Some(network) = network else {
+        return Ok(Endpoint::quic(config, identity, incarnation)?);
+    };
+    #[cfg(target_os = "linux")]
+    {
+        let wrap = |socket| springtide_wan::shaped::Shaped::wrap(socket, network.clone());
+        Ok(Endpoint::quic_over(config, identity, incarnation, wrap)?)
+    }
+    #[cfg(not(target_os = "linux"))]
+    match *network {}
 }
 
 /// How jobs are run.
@@ -239,6 +319,37 @@ mod tests {
     use springtide_actors::policy::Settings;
 
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn an_emulated_network_is_there_or_the_reason_is_told() {
+        use springtide_runtime::config::TopologyConfig;
+        use springtide_runtime::topology::Topology;
+        use springtide_wan::table::Table;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pair.links");
+        let opened = || {
+            let set = |sources: Sources| sources.with_flag("--set", "net.shape", path.display());
+            emulated(&crate::grid::ad_hoc(Shape::default(), set).unwrap().value.net)
+        };
+        let told = opened().unwrap_err().message;
+        assert!(
+            told.starts_with("net.shape: cannot open") && told.contains("pair.links"),
+            "{told}"
+        );
+        std::fs::write(&path, "something else").unwrap();
+        let told = opened().unwrap_err().message;
+        assert!(told.contains("is no table of links"), "{told}");
+        let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[[cluster]]\nname = \"a\"\nnodes = 2\n[[cluster]]\nname = \"b\"\n";
+        let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap().value;
+        Table::create(&path, &Topology::of(&config), 1).unwrap();
+        let network = opened().unwrap().expect("it is named");
+        let address = |node: &str| emulated_address(&network, &NodeId::from(node));
+        assert_eq!(address("a-2").unwrap().to_string(), "127.77.1.2");
+        let told = address("b-2").unwrap_err().message;
+        assert!(told.contains("no node b-2") && told.contains("clusters a, b"), "{told}");
+    }
 
     #[test]
     fn the_configs_defaults_are_the_policys() {

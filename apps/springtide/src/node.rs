@@ -7,7 +7,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
-use springtide_actors::endpoint::{Endpoint, new_incarnation};
+use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::hardware::Hardware;
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::site_name;
@@ -17,7 +17,7 @@ use springtide_runtime::config::{NodeConfig, Sources, load};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{Address, Contact};
-use springtide_runtime::work::Registry;
+use springtide_runtime::work::{Registry, Throttle};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::{Exit, Failed};
@@ -68,16 +68,29 @@ pub async fn run(
         cluster: ClusterId::from(HEAD_CLUSTER),
         address: Address::Socket(address),
     };
+    let work = &config.work;
+    let throttle = Throttle {
+        cgroup: work.cgroup.clone(),
+        share: work.share,
+        share_file: work.share_file.clone(),
+    };
+    throttle.check().map_err(|error| Failed::usage(format!("work.cgroup: {error}")))?;
+    let worker = match throttle.is_any() {
+        true => WorkerConfig::throttled(work.threads.get(), throttle),
+        false => WorkerConfig::real(work.threads.get()),
+    };
     let options = NodeOptions {
         head,
         site: site_name(&ClusterId::from(cluster.as_str())),
-        worker: WorkerConfig::real(config.work.threads.get()),
+        worker,
         hardware: Hardware::of_this_machine(),
         pid: std::process::id(),
         leave_within: config.work.leave_within.get(),
         actors,
     };
-    let endpoint = Endpoint::quic(netconf::node_net(&config), &identity, incarnation)?;
+    let network = netconf::emulated(&config.net)?;
+    let net = netconf::node_net(&config);
+    let endpoint = netconf::endpoint(net, &identity, incarnation, network.as_ref())?;
     let node = Node::start(endpoint, options, registry);
     let (end, ends) = mpsc::unbounded_channel();
     actix_rt::spawn(async move {

@@ -568,9 +568,14 @@ impl Drop for GridDir {
         if self.temporary {
             let _ = std::fs::remove_dir_all(&self.path);
         } else {
-            let _ = std::fs::remove_dir_all(self.path.join("node"));
-            let _ = std::fs::remove_file(self.path.join("scheduler.log"));
-            let _ = std::fs::remove_file(HeadFile::path(&self.path));
+            clear(&self.path);
         }
     }
+}
+
+/// Removes what a grid that has ended leaves in the directory of its run, but for the nodes' logs.
+pub fn clear(dir: &Path) {
+    let _ = std::fs::remove_dir_all(dir.join("node"));
+    let _ = std::fs::remove_file(dir.join("scheduler.log"));
+    let _ = std::fs::remove_file(HeadFile::path(dir));
 }

@@ -317,7 +317,7 @@ fn parse(name: &str, text: &str) -> Result<ScenarioConfig, Failed> {
 }
 
 /// A file, or one that comes with the program. Its text, too.
-fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
+pub(crate) fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
     let name = scenario.to_string_lossy();
     if !scenario.exists()
         && let Some(shipped) = shipped::find(&name)
@@ -329,7 +329,7 @@ fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
     Ok((loaded.value, text))
 }
 
-fn check(config: &ScenarioConfig, how: &Play) -> Result<(), Failed> {
+pub(crate) fn check(config: &ScenarioConfig, how: &Play) -> Result<(), Failed> {
     let params = params(config, how);
     crate::netconf::check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
 }

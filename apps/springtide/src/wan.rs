@@ -2,6 +2,7 @@
 //!
 //! Must not know how they are emulated.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -9,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
@@ -16,14 +18,16 @@ use springtide_runtime::config::{Line, Name, Rate, Sources, Time, TopologyConfig
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{Topology, directions, limited};
+use springtide_runtime::work::Registry;
 use springtide_wan::hold::{Order, hold};
 use springtide_wan::place::{self, Answer, PlaceError, Request, Status};
 use springtide_wan::router::{Change, PortOf};
 use springtide_wan::shipped::{Shipped, TOPOLOGIES};
 use springtide_wan::sys::{self, Space};
 
-use crate::args::time;
+use crate::args::{GlobalArgs, time};
 use crate::exit::Failed;
+use crate::live::{self, LiveArgs};
 use crate::run::print;
 
 /// A network of forty nodes takes a second at most.
@@ -82,6 +86,26 @@ pub enum WanCommand {
         )]
         command: Vec<String>,
     },
+    /// Try what this machine can do for emulated networks, and say why not
+    Doctor {
+        /// Print it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Play a scenario with live node processes over an emulated network, on processors that are slowed down
+    Run(LiveArgs),
+    /// Show live runs side by side: times, the paper's reductions, what simulated time predicts
+    Report {
+        /// Directories of runs (`wan run --out`), or with runs below them
+        #[arg(value_name = "DIR", required = true, value_hint = ValueHint::DirPath)]
+        runs: Vec<PathBuf>,
+        /// Directory for a figure (SVG) of each scenario
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        figures: Option<PathBuf>,
+        /// Print it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Change a link while programs run
     Set {
         /// In which network [default: the only one that is up]
@@ -131,8 +155,18 @@ pub enum WanCommand {
 ///
 /// # Errors
 /// As told.
-pub fn wan(command: WanCommand) -> Result<(), Failed> {
+pub fn wan(
+    command: WanCommand,
+    registry: Arc<Registry>,
+    version: &str,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
     match command {
+        WanCommand::Doctor { json } => crate::doctor::doctor(json),
+        WanCommand::Report { runs, figures, json } => {
+            crate::live_report::report(&runs, figures.as_deref(), json)
+        }
+        WanCommand::Run(args) => live::run(&args, registry, version, global),
         WanCommand::Up { topology, name, per, seed, lasts } => {
             up(&topology, name, &per, seed, lasts)
         }
@@ -191,7 +225,8 @@ fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
     }
 }
 
-fn failed(error: PlaceError) -> Failed {
+/// A failure of a network.
+pub fn failed(error: PlaceError) -> Failed {
     match error {
         PlaceError::NotUp { .. } | PlaceError::None | PlaceError::Several(_) => {
             Failed::usage(error)
@@ -213,20 +248,144 @@ fn up(
 ) -> Result<(), Failed> {
     let config = read(file)?;
     let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let home = home()?;
-    if place::all(&home).map_err(failed)?.contains(&name) {
+    let network = Network::start(file, &name, per, seed, lasts)?;
+    let status = network.status()?;
+    let first: Vec<String> =
+        status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
+    let more = if status.nodes.len() > first.len() { ", .." } else { "" };
+    let mut text = format!(
+        "network {name} is up: {} nodes ({}{more}), for {}\n",
+        status.nodes.len(),
+        first.join(", "),
+        Time::from(lasts)
+    );
+    if let Some(why) = &status.ordinary {
+        text += &format!(
+            "its router does not run before other programs ({why}): on a busy machine packets are late\n"
+        );
+    }
+    print(&text)
+}
+
+/// A network that was started.
+pub struct Network {
+    home: PathBuf,
+    name: String,
+    /// What keeps it, if it is tied to this process.
+    line: std::cell::RefCell<Option<UnixStream>>,
+}
+
+impl Network {
+    /// Starts one, and waits until it can be used.
+    ///
+    /// # Errors
+    /// One of this name is up, or it cannot be had; nothing is left.
+    pub fn start(
+        file: &Path,
+        name: &str,
+        per: &str,
+        seed: u64,
+        lasts: Duration,
+    ) -> Result<Self, Failed> {
+        let home = home()?;
+        hold_apart(&home, file, name, per, seed, lasts)?;
+        Ok(Self { home, name: name.to_owned(), line: Default::default() })
+    }
+
+    /// What it is, and how it does.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn status(&self) -> Result<Status, Failed> {
+        place::status(&self.home, &self.name).map_err(failed)
+    }
+
+    /// Lets it end with this process, however that ends, and remove these groups and this folder then.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn tie(&self, groups: Vec<PathBuf>, folder: PathBuf) -> Result<(), Failed> {
+        let gone =
+            |error: std::io::Error| Failed::failure(format!("network {}: {error}", self.name));
+        let mut line = UnixStream::connect(place::socket(&self.home, &self.name)).map_err(gone)?;
+        place::say(&mut line, &Request::Tie { pid: std::process::id(), groups, folder })
+            .map_err(gone)?;
+        place::hear::<Answer>(&line).map_err(gone)?;
+        *self.line.borrow_mut() = Some(line);
+        Ok(())
+    }
+
+    /// Changes its links.
+    ///
+    /// # Errors
+    /// It is gone, or has no such cluster.
+    pub fn change(&self, changes: &[Change]) -> Result<(), Failed> {
+        let told = place::ask(&self.home, &self.name, &Request::Change(changes.to_vec()));
+        told.map(drop).map_err(failed)
+    }
+
+    /// Its space of users, if it has one of its own.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn users(&self) -> Result<Option<OwnedFd>, Failed> {
+        let status = self.status()?;
+        if status.own_users { open_of(&status, "ns/user").map(Some) } else { Ok(None) }
+    }
+
+    /// Its spaces, by the name of the cluster or node that each is of.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn spaces(&self) -> Result<BTreeMap<String, OwnedFd>, Failed> {
+        let status = self.status()?;
+        let spaces = status.spaces.iter();
+        let open = spaces.map(|space| {
+            Ok((space.name.clone(), open_of(&status, &format!("fd/{}", space.file))?))
+        });
+        open.collect()
+    }
+}
+
+impl Drop for Network {
+    /// One that is tied ends in order.
+    fn drop(&mut self) {
+        if self.line.borrow().is_some() {
+            let _ = place::ask(&self.home, &self.name, &Request::Down);
+        }
+    }
+}
+
+/// A file of the process that holds a network.
+fn open_of(status: &Status, what: &str) -> Result<OwnedFd, Failed> {
+    let path = format!("/proc/{}/{what}", status.pid);
+    File::open(&path)
+        .map(OwnedFd::from)
+        .map_err(|error| Failed::failure(format!("{path}: {error}")))
+}
+
+/// Starts the process that holds a network, and waits until it does.
+fn hold_apart(
+    home: &Path,
+    file: &Path,
+    name: &str,
+    per: &str,
+    seed: u64,
+    lasts: Duration,
+) -> Result<(), Failed> {
+    if place::all(home).map_err(failed)?.iter().any(|other| other == name) {
         return Err(Failed::usage(format!(
             "a network named {name} is up: end it with `wan down {name}`, or give this one another --name"
         )));
     }
-    let log = place::log(&home, &name);
+    let log = place::log(home, name);
     let said = File::create(&log)
         .map_err(|error| Failed::failure(format!("{}: {error}", log.display())))?;
     let this = std::env::current_exe().map_err(Failed::failure)?;
     let mut holder = Command::new(this)
         .args(["wan", "hold"])
         .arg(file)
-        .args([&name, per, &seed.to_string(), &lasts.as_millis().to_string()])
+        .args([name, per, &seed.to_string(), &lasts.as_millis().to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(said)
@@ -249,22 +408,7 @@ fn up(
         let why = if why.is_empty() { "it did not say why".to_owned() } else { why };
         return Err(Failed::failure(format!("network {name} is not up: {why}")));
     }
-    let status = place::status(&home, &name).map_err(failed)?;
-    let first: Vec<String> =
-        status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
-    let more = if status.nodes.len() > first.len() { ", .." } else { "" };
-    let mut text = format!(
-        "network {name} is up: {} nodes ({}{more}), for {}\n",
-        status.nodes.len(),
-        first.join(", "),
-        Time::from(lasts)
-    );
-    if let Some(why) = &status.ordinary {
-        text += &format!(
-            "its router does not run before other programs ({why}): on a busy machine packets are late\n"
-        );
-    }
-    print(&text)
+    Ok(())
 }
 
 fn down(name: Option<&str>) -> Result<(), Failed> {
@@ -351,17 +495,11 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
         let reason = format!("network {name} has no {node}: it has {}", known.join(", "));
         return Err(Failed::usage(reason));
     };
-    let open = |what: String| {
-        let path = format!("/proc/{}/{what}", status.pid);
-        File::open(&path)
-            .map(OwnedFd::from)
-            .map_err(|error| Failed::failure(format!("{path}: {error}")))
-    };
     let mut spaces = Vec::new();
     if status.own_users {
-        spaces.push((open("ns/user".to_owned())?, Space::User));
+        spaces.push((open_of(&status, "ns/user")?, Space::User));
     }
-    spaces.push((open(format!("fd/{}", space.file))?, Space::Net));
+    spaces.push((open_of(&status, &format!("fd/{}", space.file))?, Space::Net));
     let (program, arguments) = command.split_first().ok_or_else(|| Failed::usage("no command"))?;
     let mut child = Command::new(program);
     child.args(arguments);
@@ -369,17 +507,16 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
         child.env("SPRINGTIDE_WAN_ADDRESS", address.to_string());
     }
     sys::run_in(&mut child, spaces);
-    let mut child = child.spawn().map_err(|error| Failed::usage(format!("{program}: {error}")))?;
     // What runs in a network ends with it, also when that was killed.
-    if let Ok(mut line) = UnixStream::connect(place::socket(&home, &name)) {
-        let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
-        std::thread::spawn(move || {
-            if place::say(&mut line, &Request::Stay).is_ok() {
-                let _ = place::hear::<Answer>(&line);
-                sys::end(pid, true);
-            }
-        });
-    }
+    let gone = |error: std::io::Error| Failed::failure(format!("network {name}: {error}"));
+    let mut line = UnixStream::connect(place::socket(&home, &name)).map_err(gone)?;
+    place::say(&mut line, &Request::Stay).map_err(gone)?;
+    let mut child = child.spawn().map_err(|error| Failed::usage(format!("{program}: {error}")))?;
+    let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
+    std::thread::spawn(move || {
+        let _ = place::hear::<Answer>(&line);
+        sys::end(pid, true);
+    });
     let ended = child.wait().map_err(Failed::failure)?;
     let _ = std::io::stdout().flush();
     match (ended.code(), ended.signal()) {
@@ -503,6 +640,10 @@ mod tests {
 
     #[test]
     fn a_topology_that_is_not_there_is_told_and_those_that_come_along_are() {
+        let wan = |command| {
+            let registry = Arc::new(Registry::new());
+            wan(command, registry, "1", &GlobalArgs::default())
+        };
         let missing = wan(WanCommand::Table { topology: "no-such.toml".into() }).unwrap_err();
         assert!(missing.message.contains("no-such.toml"), "{}", missing.message);
         let unknown = wan(WanCommand::Show { name: Some("pairr".into()) }).unwrap_err();

@@ -83,7 +83,8 @@ fn make(name: &str, addresses: &Addresses) -> Result<Port, FabricError> {
         }
     };
     interfaces.set_address(DEVICE, own, 16).map_err(failed("the address of its TUN device"))?;
-    interfaces.set_queue(DEVICE, QUEUE).map_err(failed("the queue of its TUN device"))?;
+    // Linux lets none but the machine's own root have a longer one; the usual 500 packets do for all but the largest windows.
+    let _ = interfaces.set_queue(DEVICE, QUEUE);
     interfaces.set_up(DEVICE).map_err(failed("its TUN device"))?;
     Ok(Port { name: name.to_owned(), net, tun })
 }
@@ -94,6 +95,15 @@ impl Fabric {
     /// # Errors
     /// [`FabricError`]; nothing is left of what was made.
     pub fn new(topology: &Topology, ports: PortOf) -> Result<Self, FabricError> {
+        if topology.prefix[0] == Ipv4Addr::LOCALHOST.octets()[0] {
+            let reason = "nothing leaves a space for a loopback address: give the topology a private `net` such as \"10.77.0.0/16\"";
+            let source = io::Error::new(ErrorKind::InvalidInput, reason);
+            return Err(FabricError {
+                space: topology.name.clone(),
+                what: "its addresses",
+                source,
+            });
+        }
         let orders: Vec<(String, Addresses)> = match ports {
             PortOf::Node => {
                 let node =

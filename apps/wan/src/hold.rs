@@ -7,9 +7,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,9 @@ use springtide_runtime::topology::{Flap, Topology};
 
 use crate::fabric::{Fabric, FabricError, Routing};
 use crate::place::{self, Answer, LineStatus, Request, SpaceStatus, Status, StubStatus};
+use crate::quota;
 use crate::router::{Change, PortOf, Router};
-use crate::sys::{self, Space};
+use crate::sys;
 
 /// Programs that still run in a network that ends have so long to end themselves.
 const END_WITHIN: Duration = Duration::from_secs(1);
@@ -64,30 +65,23 @@ fn io(what: &'static str) -> impl FnOnce(io::Error) -> HoldError {
     move |source| HoldError::Io { what, source }
 }
 
-/// Root in a space of users of its own, where this process is not root. It must have no other thread yet.
-fn be_root() -> Result<bool, HoldError> {
-    let (user, group) = sys::ids();
-    if user == 0 {
-        return Ok(false);
-    }
-    sys::unshare(Space::User).map_err(HoldError::Users)?;
-    // Otherwise groups could be shed that keep somebody out.
-    for (file, map) in [
-        ("setgroups", "deny".to_owned()),
-        ("uid_map", format!("0 {user} 1")),
-        ("gid_map", format!("0 {group} 1")),
-    ] {
-        fs::write(format!("/proc/self/{file}"), map).map_err(HoldError::Users)?;
-    }
-    Ok(true)
-}
-
 struct Held {
     order: Order,
     own_users: bool,
     fabric: Fabric,
     routing: Routing,
     ends: Instant,
+    tied: Mutex<Vec<Tied>>,
+}
+
+/// Whom a network is tied to, and what that one leaves.
+#[derive(Clone)]
+struct Tied {
+    pid: u32,
+    groups: Vec<PathBuf>,
+    folder: PathBuf,
+    /// It is gone, and did not say so before.
+    is_broken: bool,
 }
 
 /// Holds a network until it is told to end or its time is over. `ready` is called once it can be used.
@@ -95,14 +89,14 @@ struct Held {
 /// # Errors
 /// [`HoldError`]; nothing is left.
 pub fn hold(order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldError> {
-    let own_users = be_root()?;
+    let own_users = sys::be_root().map_err(HoldError::Users)?;
     let fabric = Fabric::new(&order.topology, order.ports)?;
     let router = Router::new(order.topology.clone(), order.ports, order.seed);
     let routing = Routing::start(router, &fabric).map_err(io("the router"))?;
     let path = place::socket(home, &order.name);
     let listener = UnixListener::bind(&path).map_err(io("its socket"))?;
     let ends = Instant::now() + order.lasts;
-    let held = Arc::new(Held { order, own_users, fabric, routing, ends });
+    let held = Arc::new(Held { order, own_users, fabric, routing, ends, tied: Mutex::default() });
     let (tell, told) = mpsc::channel();
     let answering = held.clone();
     thread::spawn(move || {
@@ -124,13 +118,14 @@ pub fn hold(order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldE
         }
         let next = flaps.iter().map(|swing| swing.at).chain([ends]).min().unwrap_or(ends);
         match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(asker) => break Some(asker),
+            Ok(asker) => break asker,
             Err(RecvTimeoutError::Disconnected) => break None,
             Err(RecvTimeoutError::Timeout) if Instant::now() >= ends => break None,
             Err(RecvTimeoutError::Timeout) => {}
         }
     };
     held.end_programs();
+    held.clear_up();
     for file in [path, place::log(home, &held.order.name)] {
         let _ = fs::remove_file(file);
     }
@@ -161,7 +156,11 @@ impl Swing {
 }
 
 impl Held {
-    fn answer(&self, mut stream: UnixStream, tell: &mpsc::Sender<UnixStream>) -> io::Result<()> {
+    fn answer(
+        &self,
+        mut stream: UnixStream,
+        tell: &mpsc::Sender<Option<UnixStream>>,
+    ) -> io::Result<()> {
         while let Some(request) = place::hear::<Request>(&stream)? {
             let answer = match request {
                 Request::Status => Answer::Status(Box::new(self.status())),
@@ -171,8 +170,23 @@ impl Held {
                 },
                 // Nothing is said until the end, which closes the line.
                 Request::Stay => continue,
+                Request::Tie { pid, groups, folder } => {
+                    let new = Tied { pid, groups, folder, is_broken: false };
+                    let mut tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner);
+                    let at = tied.len();
+                    tied.push(new);
+                    drop(tied);
+                    place::say(&mut stream, &Answer::Done)?;
+                    // Whatever it is that comes, the line is at its end.
+                    let _ = place::hear::<Request>(&stream);
+                    let mut tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner);
+                    tied[at].is_broken = true;
+                    drop(tied);
+                    let _ = tell.send(None);
+                    return Ok(());
+                }
                 Request::Down => {
-                    let _ = tell.send(stream);
+                    let _ = tell.send(Some(stream));
                     return Ok(());
                 }
             };
@@ -191,7 +205,7 @@ impl Held {
     }
 
     fn status(&self) -> Status {
-        let Self { order, own_users, fabric, routing, ends } = self;
+        let Self { order, own_users, fabric, routing, ends, .. } = self;
         let core = routing.core();
         let late = |share| core.late.value_at_quantile(share) as f64 * 1e-3;
         let spaces = fabric.ports.iter();
@@ -230,10 +244,29 @@ impl Held {
         }
     }
 
+    fn tied(&self) -> Vec<Tied> {
+        self.tied.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Removes what those leave who are gone: groups as soon as Linux sees that nothing runs in them.
+    fn clear_up(&self) {
+        let tied = self.tied();
+        for folder in tied.iter().filter(|tied| tied.is_broken).map(|tied| &tied.folder) {
+            let _ = fs::remove_dir_all(folder);
+        }
+        let groups: Vec<&PathBuf> = tied.iter().flat_map(|tied| &tied.groups).collect();
+        let until = Instant::now() + END_WITHIN;
+        while groups.iter().any(|group| group.exists()) && Instant::now() < until {
+            groups.iter().for_each(|group| quota::remove(group));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Ends what still runs in the spaces: asks it to, and kills what does not.
     fn end_programs(&self) {
         let spaces = self.fabric.ports.iter();
         let spaces: Vec<u64> = spaces.filter_map(|port| sys::number_of(&port.net).ok()).collect();
+        let tied = self.tied();
         let inside = || {
             let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
             let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -241,7 +274,9 @@ impl Held {
                 let space = fs::metadata(format!("/proc/{pid}/ns/net"));
                 space.is_ok_and(|space| spaces.contains(&space.ino()))
             };
-            pids.filter(here).collect::<Vec<i32>>()
+            let ends_itself =
+                |pid: &i32| tied.iter().any(|tied| i32::try_from(tied.pid) == Ok(*pid));
+            pids.filter(here).filter(|pid| !ends_itself(pid)).collect::<Vec<i32>>()
         };
         let asked = inside();
         asked.iter().for_each(|pid| sys::end(*pid, false));

@@ -1,5 +1,7 @@
 //! An emulated wide-area network on one machine, for real processes: a router in user space on TUN devices, in network namespaces of its
-//! own. The links are those of `springtide_runtime::topology`, so that the simulator and shaped sockets mean the same by a file.
+//! own; or, for this program's own processes and without any privilege, sockets that delay, lose and limit what they send, by a table of
+//! links that the processes share. The links are those of `springtide_runtime::topology`, so that all, and the simulator, mean the same
+//! by a file.
 //!
 //! Real time is what this crate is about: it is no part of what is simulated. It never touches the namespace it was started in,
 //! nor a real interface. What needs Linux is there on Linux alone.
@@ -10,7 +12,13 @@ pub mod fabric;
 pub mod hold;
 #[cfg(target_os = "linux")]
 pub mod place;
+#[cfg(target_os = "linux")]
+pub mod quota;
 pub mod router;
+#[cfg(target_os = "linux")]
+pub mod shaped;
 pub mod shipped;
 #[cfg(target_os = "linux")]
 pub mod sys;
+#[cfg(target_os = "linux")]
+pub mod table;

@@ -32,6 +32,15 @@ pub enum Request {
     Down,
     /// Tell nothing, but hold the line: it breaks when the network ends.
     Stay,
+    /// The network ends when this line breaks.
+    Tie {
+        /// Who holds the line: it may run in the network, and ends by itself.
+        pid: u32,
+        /// Folders of control groups that are removed then.
+        groups: Vec<PathBuf>,
+        /// A folder of its files that is, too.
+        folder: PathBuf,
+    },
 }
 
 /// What is answered.

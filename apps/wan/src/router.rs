@@ -118,8 +118,8 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no cluster named {name:?}: the topology has {known}")]
 pub struct UnknownCluster {
-    name: String,
-    known: String,
+    pub(crate) name: String,
+    pub(crate) known: String,
 }
 
 /// The network as a state machine.

@@ -1,4 +1,4 @@
-//! What Linux is asked for: namespaces, TUN devices, addresses, waiting to the microsecond, a place before others.
+//! What Linux is asked for: namespaces, TUN devices, addresses, waiting to the microsecond, a place before others, shared memory.
 //!
 //! The only module of this crate with `unsafe`: each block is a system call on values that live through it. Must not know why.
 #![allow(unsafe_code)]
@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use libc::c_int;
@@ -67,6 +69,28 @@ pub fn own_net() -> io::Result<OwnedFd> {
 pub fn ids() -> (u32, u32) {
     // SAFETY: these take nothing, touch no memory and do not fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// Makes this process, which must have no other thread yet, root in a space of users of its own, where it is not root. Whether that was
+/// needed.
+///
+/// # Errors
+/// Linux does not allow it.
+pub fn be_root() -> io::Result<bool> {
+    let (user, group) = ids();
+    if user == 0 {
+        return Ok(false);
+    }
+    unshare(Space::User)?;
+    // Without the first groups could be shed that keep somebody out.
+    for (file, map) in [
+        ("setgroups", "deny".to_owned()),
+        ("uid_map", format!("0 {user} 1")),
+        ("gid_map", format!("0 {group} 1")),
+    ] {
+        std::fs::write(format!("/proc/self/{file}"), map)?;
+    }
+    Ok(true)
 }
 
 /// A request about an interface; `name` must be shorter than 16 bytes.
@@ -238,6 +262,75 @@ pub fn wake_precisely() -> io::Result<()> {
     done(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) })
 }
 
+/// The time since this machine was started, in nanoseconds: one clock for all its processes, which nobody sets (`CLOCK_MONOTONIC`).
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is written during the call. It cannot fail: the clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    // Neither is negative.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The first numbers of a file, in memory that all who map them share.
+pub struct Words {
+    start: NonNull<AtomicU64>,
+    len: usize,
+}
+
+// SAFETY: it is a place in memory that no thread owns, and it is read and written by atomic operations alone.
+unsafe impl Send for Words {}
+// SAFETY: as above: shared references give atomics, which are made to be shared.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Maps so many. Who makes the file shorter afterwards ends, by a signal, whoever reads what was there.
+    ///
+    /// # Errors
+    /// The file has fewer, may not be read and written, or Linux has no room.
+    pub fn map(file: &File, len: usize) -> io::Result<Self> {
+        let bytes = len.checked_mul(size_of::<AtomicU64>()).filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        if file.metadata()?.len() < bytes as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // SAFETY: Linux chooses a place that nobody has; the file is open during the call, and need not be after it.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match NonNull::new(start.cast()) {
+            Some(start) => Ok(Self { start, len }),
+            None => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+}
+
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: so many words were mapped there, at the start of a page and for reading and writing, and stay until this is dropped. Any
+        // bits are a value of theirs, and this program touches them by atomic operations alone.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped there with this length, and nobody has a reference into it any more, for they borrow this.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len * size_of::<AtomicU64>()) };
+    }
+}
+
 /// The calling thread runs before all that are not of its kind (`SCHED_FIFO`).
 ///
 /// # Errors
@@ -285,6 +378,12 @@ pub fn leave_session() -> io::Result<()> {
 pub fn number_of(space: &OwnedFd) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     Ok(File::from(space.try_clone()?).metadata()?.ino())
+}
+
+/// Lets a process stand still until it is killed or goes on. One that is gone is fine.
+pub fn stop(pid: i32) {
+    // SAFETY: takes two numbers.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
 }
 
 /// Asks a process to end, or kills it. One that is gone is fine.

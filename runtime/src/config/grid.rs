@@ -106,8 +106,12 @@ section! {
         backoff: Time = Is("\"50ms\"");
         /// Time to send what is queued when a process ends.
         close_grace: Time = Is("\"1s\"");
-        /// Congestion control: "cubic", "newreno", or "bbr" for links that lose packets at random.
-        congestion: Congestion = Is("\"cubic\"");
+        /// Congestion control: "measured" tells losses of the line from those of a full queue; "cubic", "newreno" and
+        /// "bbr" do not.
+        congestion: Congestion = Is("\"measured\"");
+        /// A table of an emulated network (`springtide wan ...`): datagrams are delayed, lost and limited as it says, and
+        /// each node binds to its address of it. Linux alone.
+        shape: Option<PathBuf> = Absent("\"/run/springtide/pair.links\"");
     }
 
     /// What is expected of the links between two clusters: first timeouts, windows and transfers are made from it.
@@ -140,6 +144,13 @@ section! {
         /// What checkpoints of a job's root may come to in a second, on average: those called for sooner are passed over. "0B":
         /// no limit.
         checkpoints: Size = Is("\"256KiB\"");
+        /// Compute threads rest so that each uses no more than this share of a core.
+        share: Option<f64> = Absent("0.5");
+        /// A file with that share, which may change while a node runs; it is read ten times a second.
+        share_file: Option<PathBuf> = Absent("\"/run/springtide/share\"");
+        /// Compute threads, and no others, join this control group: its quota holds for them. Version 1, or a threaded one of
+        /// version 2.
+        cgroup: Option<PathBuf> = Absent("\"/sys/fs/cgroup/cpu/springtide\"");
         /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends at once.
         leave_within: Time = Is("\"30s\"");
     }
@@ -416,5 +427,9 @@ pub(super) fn check_work(work: &WorkSection, checker: &mut Checker<'_>) {
         let reason =
             format!("`work.stack` must be \"256KiB\" to \"4GiB\", found \"{}\"", work.stack);
         checker.tell("work.stack", reason);
+    }
+    if let Some(share) = work.share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+        let reason = format!("`work.share` must lie above 0 and be at most 1, found {share}");
+        checker.tell("work.share", reason);
     }
 }

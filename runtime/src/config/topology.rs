@@ -30,7 +30,8 @@ section! {
         name: Name = Required("\"pair\"");
         /// What it is about, in a sentence.
         about: String = Is("\"\"");
-        /// Addresses of the emulated network: node N of the cluster that stands at place C of the file has A.B.C.N.
+        /// Addresses of the emulated network: node N of the cluster that stands at place C of the file has A.B.C.N. For
+        /// shaped sockets one of loopback, such as "127.77.0.0/16".
         net: Subnet = Is("\"10.77.0.0/16\"");
         /// What links between two clusters are like where none is given.
         wide: WideSection = Section;

@@ -347,7 +347,8 @@ impl fmt::Display for Rate {
 
 text_value!(Rate, "a rate in quotes such as \"10MB/s\"");
 
-/// Addresses that an emulated network may use: 65536 of a private range, written `"10.77.0.0/16"`.
+/// Addresses that an emulated network may use: 65536 of a private range, or of loopback where nothing but sockets is emulated; written
+/// `"10.77.0.0/16"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Subnet([u8; 2]);
@@ -372,12 +373,13 @@ impl FromStr for Subnet {
         let address = text.strip_suffix("/16").and_then(|text| text.parse::<Ipv4Addr>().ok());
         let is_right = |address: &Ipv4Addr| {
             let [_, _, third, fourth] = address.octets();
-            address.is_private() && (third, fourth) == (0, 0)
+            (address.is_private() || address.is_loopback()) && (third, fourth) == (0, 0)
         };
         match address.filter(is_right).map(|address| address.octets()) {
             Some([first, second, ..]) => Ok(Self([first, second])),
             None => Err(format!(
-                "must be a private network of 65536 addresses such as \"10.77.0.0/16\", found \"{}\"",
+                "must be a private network of 65536 addresses such as \"10.77.0.0/16\", or one of loopback such as \"127.77.0.0/16\", \
+                 found \"{}\"",
                 text.escape_default()
             )),
         }
@@ -620,6 +622,8 @@ choice! {
         Bbr = "bbr",
         /// The plain one.
         NewReno = "newreno",
+        /// Cubic that tells losses of the line from those of a full queue by the round trip, for all links.
+        Measured = "measured",
     }
 }
 
@@ -683,6 +687,16 @@ mod tests {
             assert!(time(bad).is_err(), "{bad}");
         }
         assert!("1mb".parse::<Size>().is_err());
+    }
+
+    #[test]
+    fn emulated_networks_are_private_or_loopback() {
+        for text in ["10.77.0.0/16", "192.168.0.0/16", "127.77.0.0/16"] {
+            assert_eq!(text.parse::<Subnet>().map(|net| net.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["8.8.0.0/16", "10.77.1.0/16", "127.77.0.1/16", "127.0.0.0/8", "128.0.0.0/16"] {
+            assert!(text.parse::<Subnet>().unwrap_err().contains("loopback"), "{text}");
+        }
     }
 
     #[test]

@@ -14,11 +14,15 @@ mod strikes;
 pub mod tls;
 mod transport;
 
+use std::io;
+use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+/// What QUIC stands on: see [`Net::quic_over`].
+pub use quinn::AsyncUdpSocket;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -157,8 +161,22 @@ impl Net {
         identity: &tls::NodeIdentity,
         incarnation: Incarnation,
     ) -> Result<Self, NetError> {
+        Self::quic_over(config, identity, incarnation, quic::plain)
+    }
+
+    /// The same over what `wrap` makes of the bound UDP socket: for what stands between QUIC and the system, such as an emulated
+    /// link. `wrap` is called once, inside the runtime, before this returns.
+    ///
+    /// # Errors
+    /// [`NetError`]; what `wrap` fails with is [`NetError::Bind`].
+    pub fn quic_over(
+        config: NetConfig,
+        identity: &tls::NodeIdentity,
+        incarnation: Incarnation,
+        wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>>,
+    ) -> Result<Self, NetError> {
         Self::over(config.bulk(), |events| {
-            let quic = quic::Quic::open(config, identity, incarnation, events)?;
+            let quic = quic::Quic::open(config, identity, incarnation, wrap, events)?;
             Ok(Arc::new(quic) as Arc<dyn Transport>)
         })
     }

@@ -35,7 +35,12 @@ impl Seam for Nap {
     }
 
     fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        self.outer.pass(self.thread, timeout.unwrap_or(NAP).min(NAP));
+        let nap = timeout.unwrap_or(NAP).min(NAP);
+        if self.outer.is_real() {
+            std::thread::sleep(nap)
+        } else {
+            self.outer.pass(self.thread, nap)
+        }
     }
 
     fn unpark(&self, _thread: usize) {}
@@ -45,6 +50,14 @@ impl Seam for Nap {
     }
 
     fn join(&self) {}
+
+    fn rests(&self) -> bool {
+        self.outer.rests()
+    }
+
+    fn rest(&self, _thread: usize, stop: &dyn Fn() -> bool) {
+        self.outer.rest(self.thread, stop);
+    }
 
     fn is_real(&self) -> bool {
         self.outer.is_real()

@@ -62,6 +62,7 @@ mod registry;
 pub mod solo;
 pub mod steal;
 mod task;
+mod throttle;
 #[cfg(any(test, feature = "virtual-time"))]
 mod virtual_time;
 
@@ -80,5 +81,6 @@ pub use pool::{
 pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, encode_job};
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
+pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
 pub use virtual_time::{Pace, VirtualSeam};

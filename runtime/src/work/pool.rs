@@ -49,6 +49,14 @@ pub trait Seam: Send + Sync {
     /// Waits until all threads have ended. Called on no compute thread.
     fn join(&self);
 
+    /// Whether compute threads have to [rest](Self::rest).
+    fn rests(&self) -> bool {
+        false
+    }
+
+    /// Called on compute thread `thread`, between tasks and at their joins: may block for a while, if not `stop`.
+    fn rest(&self, _thread: usize, _stop: &dyn Fn() -> bool) {}
+
     /// Whether what threads compute takes the time that the clock shows: then, and only then, it can be measured.
     fn is_real(&self) -> bool {
         false

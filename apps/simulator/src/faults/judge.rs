@@ -11,7 +11,8 @@ use springtide_runtime::work::{Books, EngineWatch, Tables};
 use tokio::time::{Instant, sleep};
 
 use super::{History, Met, Wrong};
-use crate::grid::{Ended, Grid};
+use crate::grid::Grid;
+use crate::submitter::Ended;
 
 /// Nodes must be free so long after their job.
 const FREE_WITHIN: Duration = Duration::from_secs(60);

@@ -5,6 +5,10 @@
 mod cli;
 mod drains;
 mod grids;
+#[cfg(target_os = "linux")]
+mod live;
 mod malleable;
 mod poison;
 mod support;
+#[cfg(target_os = "linux")]
+mod wan;

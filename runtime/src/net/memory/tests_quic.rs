@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use super::tests::{Log, MS, SECOND, node, pair, peer, tell};
 use super::*;
-use crate::net::{LinkPolicy, RefuseReason, SendError};
+use crate::net::{Congestion, LinkPolicy, NetConfig, RefuseReason, SendError};
 use crate::wire::Kind;
 
 fn both() -> [Wire; 2] {
@@ -177,4 +177,33 @@ async fn a_dial_that_is_given_up_at_once_makes_no_storm() {
     a.0.learn(b.0.contact());
     tell(&a.0, &b.0, Class::Control, 2, 10).unwrap();
     until(&b.1, "tell 2").await;
+}
+
+/// The share of a line's rate that a transfer gets, by what loses and by who controls it.
+async fn share(congestion: Congestion, len: usize, line: &LinkProfile) -> f64 {
+    let mut config = NetConfig::default();
+    config.link.congestion = congestion;
+    let took = transfer(Wire::Quic(Box::new(config)), len, line).await.as_secs_f64();
+    len as f64 / line.rate.unwrap_or(1) as f64 / took
+}
+
+/// Where nothing is lost, or a queue overflows, it is Cubic; where the line loses packets it keeps several times as much. (Figures
+/// of faster lines are in BENCHMARKS.)
+#[tokio::test(start_paused = true)]
+async fn losses_of_the_line_cost_a_controller_that_measures_little() {
+    let line = LinkProfile::default().delay(25 * MS).rate(4_000_000).queue(400_000);
+    let len = 12_000_000;
+    let lossy = line.clone().loss(0.005);
+    let shallow = line.clone().queue(60_000);
+    let mut told = Vec::new();
+    for line in [&line, &shallow, &lossy] {
+        let [cubic, measured] = [Congestion::Cubic, Congestion::Measured];
+        told.push((share(cubic, len, line).await, share(measured, len, line).await));
+    }
+    println!("shares of the rate, by cubic and measured: {told:?}");
+    for (cubic, measured) in &told[..2] {
+        assert!(*measured > 0.9 * cubic, "{told:?}");
+    }
+    let (cubic, measured) = told[2];
+    assert!(measured > 2.0 * cubic, "{told:?}");
 }

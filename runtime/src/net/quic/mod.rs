@@ -4,6 +4,7 @@
 //! called from every thread; those only push onto a queue and, on an idle link, start a dial. So each event of a link is
 //! handled whole before the next.
 
+mod congestion;
 mod handshake;
 mod link;
 mod machine;
@@ -14,7 +15,7 @@ mod settings;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -108,6 +109,11 @@ pub(crate) struct Below {
     pub calendar: Option<Arc<dyn quinn::TimeSource>>,
 }
 
+/// The system's socket as it is. To be called inside a tokio runtime.
+pub(crate) fn plain(socket: UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>> {
+    quinn::TokioRuntime.wrap_udp_socket(socket)
+}
+
 /// The runtime around, which must be one that keeps all on one thread.
 fn on_one_thread() -> Result<Handle, NetError> {
     let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
@@ -197,7 +203,7 @@ struct Greeted {
 }
 
 impl Quic {
-    /// Opens the socket. Nothing is accepted before `start`.
+    /// Opens the socket, and stands on what `wrap` makes of it. Nothing is accepted before `start`.
     ///
     /// # Errors
     /// [`NetError`].
@@ -205,6 +211,7 @@ impl Quic {
         config: NetConfig,
         identity: &NodeIdentity,
         incarnation: Incarnation,
+        wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
         events: Arc<dyn Events>,
     ) -> Result<Self, NetError> {
         on_one_thread()?; // the socket is registered with the runtime
@@ -219,7 +226,7 @@ impl Quic {
             }
             None => bound,
         };
-        let socket = quinn::TokioRuntime.wrap_udp_socket(socket).map_err(bind_error)?;
+        let socket = wrap(socket).map_err(bind_error)?;
         let below = Below { socket, address, buffers, rng_seed: None, calendar: None };
         Self::over(config, identity, incarnation, below, events)
     }

@@ -11,6 +11,7 @@ use quinn::udp::{UdpSockRef, UdpSocketState};
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TimeSource, TransportConfig, VarInt};
 
 use super::NetError;
+use super::congestion::MeasuredConfig;
 use crate::id::ClusterId;
 use crate::net::Buffers;
 use crate::net::config::{
@@ -75,6 +76,7 @@ fn transport(config: &NetConfig, policy: &LinkPolicy) -> TransportConfig {
         Congestion::Cubic => Arc::new(CubicConfig::default()),
         Congestion::Bbr => Arc::new(BbrConfig::default()),
         Congestion::NewReno => Arc::new(NewRenoConfig::default()),
+        Congestion::Measured => Arc::new(MeasuredConfig::default()),
     };
     let idle = IdleTimeout::try_from(IDLE_TIMEOUT).expect("15 s are a valid timeout");
     let mut transport = TransportConfig::default();

@@ -83,7 +83,8 @@ impl Node {
     fn open(ca: &Ca, name: &str, incarnation: u64, config: NetConfig) -> Self {
         let identity = ca.issue(&name.into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
         let log = Arc::new(Log::default());
-        let quic = Quic::open(config, &identity, Incarnation(incarnation), log.clone()).unwrap();
+        let quic =
+            Quic::open(config, &identity, Incarnation(incarnation), plain, log.clone()).unwrap();
         quic.start();
         Self { quic, log }
     }
@@ -689,8 +690,9 @@ async fn a_peer_that_breaks_the_protocol_loses_its_link_and_unknown_kinds_are_sk
 async fn mistakes_in_the_settings_are_named() {
     let ca = grid();
     let identity = ca.issue(&"a".into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
-    let open =
-        |config| Quic::open(config, &identity, Incarnation(1), Arc::new(Log::default())).map(drop);
+    let open = |config| {
+        Quic::open(config, &identity, Incarnation(1), plain, Arc::new(Log::default())).map(drop)
+    };
     let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
     let config = NetConfig { bind: taken, ..NetConfig::default() };
@@ -744,7 +746,7 @@ async fn the_user_may_send_from_within_an_event() {
             let identity = ca.issue(&(*name).into(), &"c".into(), "node", EPHEMERAL_VALIDITY);
             let echo = Arc::new(Echo { quic: Mutex::default(), heard: AtomicUsize::new(0) });
             let config = NetConfig::default();
-            let quic = Quic::open(config, &identity.unwrap(), Incarnation(1), echo.clone());
+            let quic = Quic::open(config, &identity.unwrap(), Incarnation(1), plain, echo.clone());
             let quic = Arc::new(quic.unwrap());
             *echo.quic.lock().unwrap() = Some(Arc::downgrade(&quic));
             quic.start();

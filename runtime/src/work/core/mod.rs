@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod children;
+pub(crate) mod cpu_clock;
 pub(crate) mod deque;
 pub(crate) mod fence;
 #[cfg(any(test, feature = "virtual-time"))]

@@ -43,6 +43,9 @@ const RECOVER: u32 = 16;
 /// Each thread has a share to do: see [`Shared::begin_round`].
 pub(crate) const ROUND: u32 = 32;
 
+/// Compute threads have to rest: see [`Seam::rest`].
+const RESTS: u32 = 64;
+
 /// Names a leased slot: the index in the lease table and the generation of that entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId {
@@ -208,7 +211,9 @@ impl Shared {
             })
             .collect();
         Self {
-            signals: Signals(AtomicU32::new(fork_time.map_or(0, |_| MODELLED))),
+            signals: Signals(AtomicU32::new(
+                fork_time.map_or(0, |_| MODELLED) | if seam.rests() { RESTS } else { 0 },
+            )),
             fences,
             threads,
             injector: Mutex::default(),
@@ -476,7 +481,19 @@ impl Shared {
         if signals & MODELLED != 0 {
             self.seam.pass(thread as usize, self.fork_time);
         }
+        if signals & RESTS != 0 {
+            self.rest(thread);
+        }
         self.halted(base)
+    }
+
+    /// Lets a thread rest that has to.
+    pub(crate) fn rest(&self, thread: u32) {
+        if self.signals() & RESTS != 0 {
+            // What is stopped is to stop now, and rests the next time.
+            let stop = || self.signals() & (HALT | TREE_HALTED) != 0;
+            self.seam.rest(thread as usize, &stop);
+        }
     }
 
     /// Wakes a sleeping thread because there is work.

@@ -686,6 +686,7 @@ impl Worker {
             Found::Injected(Injected::Incoming(task)) => self.run_incoming(task),
             Found::Root(root) => self.run_root(root),
         }
+        self.shared.rest(self.index);
     }
 
     fn run_incoming(&self, task: Incoming) {

@@ -1,0 +1,182 @@
+//! Live scenarios from outside: node processes in an emulated network, and what is left of them (nothing).
+//!
+//! Where this machine gives no network of one's own the tests say so and pass.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Ended, Running, finish, nodes, program, text, until};
+
+const FILE: &str = r#"
+name = "small"
+about = "Two clusters, one of which is cut off, loaded and hit."
+[app]
+iterations = 4
+work = "4s"
+serial = "100ms"
+leaves = 32
+bodies = 2000
+[job]
+period = "1s"
+limit = "100s"
+[wide]
+rtt = "10ms"
+bandwidth = "2MB/s"
+[[cluster]]
+name = "a"
+nodes = 2
+start = 2
+[[cluster]]
+name = "b"
+nodes = 2
+start = 2
+uplink = "1MB/s"
+[[event]]
+what = "load"
+at = "500ms"
+cluster = "b"
+nodes = 1
+share = 0.5
+lasts = "1s"
+[[event]]
+what = "uplink"
+at = "700ms"
+cluster = "b"
+bandwidth = "300kB/s"
+lasts = "1s"
+[[event]]
+what = "kill"
+iteration = 2
+cluster = "b"
+nodes = 1
+"#;
+
+/// `wan run` with these words, its networks apart from those of other tests.
+fn live(dir: &Path, words: &[&str]) -> Command {
+    let file = dir.join("small.toml");
+    std::fs::write(&file, FILE).unwrap();
+    let mut command = program(&["wan", "run"]);
+    command.arg(&file).args(["--time-scale", "1", "--share", "0.2"]).args(words);
+    command.env("XDG_RUNTIME_DIR", dir).env("TMPDIR", dir);
+    command
+}
+
+/// Whether this machine gives no network.
+fn is_refused(ended: &Ended) -> bool {
+    let refused = ended.code != Some(0) && ended.err.contains("is not up");
+    if refused {
+        eprintln!("skipped: {}", ended.err.trim());
+    }
+    refused
+}
+
+fn groups() -> Vec<String> {
+    let folders = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"];
+    let entries = folders.iter().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.starts_with("springtide-")).collect()
+}
+
+/// No file of a network or of a run, apart from what the test has made.
+fn left(dir: &Path) -> Vec<String> {
+    let here = std::fs::read_dir(dir).unwrap().flatten();
+    let below = std::fs::read_dir(dir.join("springtide-wan")).into_iter().flatten().flatten();
+    let names = here.chain(below).filter_map(|entry| entry.file_name().into_string().ok());
+    let is_left = |name: &String| name.starts_with("springtide-run-") || name.ends_with(".sock");
+    names.filter(is_left).collect()
+}
+
+fn whole(quota: &str, network: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let how = ["--quota", quota, "--network", network, "--mode", "static", "--json"];
+    let mut command = live(dir.path(), &how);
+    command.arg("--out").arg(&out);
+    let ended = finish(command);
+    let is_refused = network == "router" && is_refused(&ended);
+    if is_refused || ended.err.contains("no quota by control groups") {
+        return;
+    }
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let report: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(report["iterations"].as_array().map(Vec::len), Some(4), "{report}");
+    let told: Vec<&str> =
+        report["events"].as_array().unwrap().iter().filter_map(|event| event[1].as_str()).collect();
+    for part in ["b-1: 50 % of the speed", "the uplink of b carries 300kB/s", "b-1: killed"] {
+        assert!(told.contains(&part), "{part} is not among {told:?}");
+    }
+    assert!(report["predicted_s"].as_f64().is_some_and(|s| s > 1.0), "{report}");
+    assert_eq!(left(dir.path()), [""; 0]);
+    assert_eq!(nodes(&out), []);
+    assert!(!out.join("node").exists(), "keys are left");
+    // The same file holds what was printed; others read the directory, too.
+    assert_eq!(serde_json::from_str::<Value>(&text(&out.join("wan.json"))).unwrap(), report);
+    let told = finish(program(&["wan", "report", &out.display().to_string()]));
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    assert!(told.out.contains("small"), "{}", told.out);
+    let why = finish(program(&["why", &out.display().to_string()]));
+    assert_eq!(why.code, Some(0), "{}", why.err);
+}
+
+#[test]
+fn a_scenario_is_played_by_processes_under_a_quota() {
+    whole("groups", "router");
+}
+
+/// No privilege is needed: this is never skipped.
+#[test]
+fn a_scenario_is_played_by_processes_that_rest_over_sockets_that_wait() {
+    whole("duty", "sockets");
+}
+
+#[test]
+fn nothing_is_left_of_a_run_that_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = groups();
+    let out = dir.path().join("out");
+    let mut command = live(dir.path(), &["--no-prediction", "--network", "router"]);
+    command.arg("--out").arg(&out);
+    let mut running = Running::start(command, dir.path());
+    let log = dir.path().join("stderr.log");
+    let mut refused = false;
+    until("the job begins", || {
+        refused = text(&log).contains("is not up");
+        refused || text(&log).contains("the job begins")
+    });
+    if refused {
+        return eprintln!("skipped: {}", text(&log).trim());
+    }
+    assert_eq!(nodes(&out).len(), 4);
+    running.signal("KILL");
+    running.wait();
+    until("its nodes end", || nodes(&out).is_empty());
+    until("its network and its files are gone", || left(dir.path()).is_empty());
+    until("its groups are removed", || groups().iter().all(|name| before.contains(name)));
+}
+
+#[test]
+fn what_cannot_be_played_is_told_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = |words: &[&str]| {
+        let mut command = program(&["wan", "run", "0"]);
+        command.args(words).env("XDG_RUNTIME_DIR", dir.path());
+        let ended = finish(command);
+        assert_eq!(ended.code, Some(2), "{}", ended.err);
+        ended.err
+    };
+    assert!(told(&["--share", "2"]).contains("above 0 and at most 1"));
+    assert!(told(&["--time-scale", "0"]).contains("above 0"));
+    let mut command = program(&["wan", "run", "no-such-scenario"]);
+    command.env("XDG_RUNTIME_DIR", dir.path());
+    assert!(finish(command).err.contains("no-such-scenario"));
+    let many = FILE.replacen("nodes = 2", "nodes = 300", 1);
+    let file = dir.path().join("many.toml");
+    std::fs::write(&file, many).unwrap();
+    let mut command = program(&["wan", "run"]);
+    command.arg(&file).env("XDG_RUNTIME_DIR", dir.path());
+    let ended = finish(command);
+    assert!(ended.err.contains("found 300"), "{}", ended.err);
+    assert_eq!(left(dir.path()), [""; 0]);
+}

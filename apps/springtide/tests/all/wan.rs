@@ -1,0 +1,492 @@
+//! `springtide wan` from outside: networks that come up, carry strangers' programs, change, end, and leave nothing.
+//!
+//! One test at a time has a network, with at most five processes. Where Linux gives none, tests say so and pass. Waits have generous bounds
+//! and are never asserted on. Must not know how networks are made.
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Nothing takes this long on a machine that works.
+const LONG: Duration = Duration::from_secs(60);
+/// Networks end by themselves after this time, whatever becomes of the test.
+const FOR: &str = "2m";
+/// Tells this program, as a stranger's in a network, what to do there.
+const PEER: &str = "WAN_TEST_PEER";
+
+/// Runs a command to its end.
+fn ended(mut command: Command) -> (Option<i32>, String, String) {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the program starts");
+    let pid = child.id();
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(child.wait_with_output()));
+    let Ok(Ok(Output { status, stdout, stderr })) = told.recv_timeout(LONG) else {
+        kill(pid);
+        panic!("it does not end: {command:?}");
+    };
+    let [out, err] = [stdout, stderr].map(|text| String::from_utf8(text).expect("text"));
+    (status.code(), out, err)
+}
+
+fn kill(pid: u32) {
+    // By then it may have ended.
+    let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < LONG, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes that run with this word on their command line. One that ended and was not waited for has none.
+fn running(word: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has = |pid: &u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).split('\0').any(|other| other == word)
+    };
+    pids.filter(has).collect()
+}
+
+/// A number that nobody else has on their command line: seconds that no test waits for.
+fn word(number: u32) -> String {
+    format!("{number}{:07}", std::process::id())
+}
+
+/// A program that runs meanwhile; killed at the latest when the test ends.
+struct Running(Child);
+
+impl Running {
+    /// Its exit code once it has ended.
+    fn code(&mut self) -> Option<i32> {
+        let mut status = None;
+        until("it ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where the networks of one test keep their files: it sees no others, and nobody sees them.
+struct Place {
+    dir: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+/// Why Linux gives no networks here, if it gives none.
+static NONE: OnceLock<Option<String>> = OnceLock::new();
+
+impl Place {
+    /// When it is this test's turn.
+    fn any() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { dir: tempfile::tempdir().unwrap(), _turn: turn }
+    }
+
+    /// As above, where there can be networks.
+    fn new() -> Option<Self> {
+        let place = Self::any();
+        match place.none() {
+            Some(reason) => {
+                println!("skipped: {reason}");
+                None
+            }
+            None => Some(place),
+        }
+    }
+
+    /// Asks Linux once. What is no refusal of Linux's is a defect.
+    fn none(&self) -> Option<&'static str> {
+        let none = NONE.get_or_init(|| {
+            let (code, _, err) = self.wan(&["up", "pair", "--name", "probe", "--for", FOR]);
+            if code == Some(0) {
+                assert_eq!(self.wan(&["down"]).0, Some(0));
+                return None;
+            }
+            let refusals = ["a space of users", "a network space of its own", "a TUN device"];
+            assert!(refusals.iter().any(|refusal| err.contains(refusal)), "{err}");
+            Some(err.trim().to_owned())
+        });
+        none.as_deref()
+    }
+
+    fn command(&self, line: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_springtide"));
+        for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("SPRINGTIDE_")) {
+            command.env_remove(key);
+        }
+        command.arg("wan").args(line).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", self.dir.path()).env("NO_COLOR", "1").env_remove("RUST_LOG");
+        command
+    }
+
+    fn wan(&self, line: &[&str]) -> (Option<i32>, String, String) {
+        ended(self.command(line))
+    }
+
+    /// What is written by one that must succeed.
+    fn done(&self, line: &[&str]) -> String {
+        let (code, out, err) = self.wan(line);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{line:?}: {out}");
+        out
+    }
+
+    /// It must be refused as wrong, with words that contain these.
+    fn wrong(&self, line: &[&str], told: &str) {
+        let (code, out, err) = self.wan(line);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{line:?}: {err}");
+        assert!(err.contains(told), "{line:?}: {err}");
+    }
+
+    /// The shipped network of two clusters, each of two nodes, 50 ms apart.
+    fn up(&self, more: &[&str]) -> String {
+        let line = [&["up", "pair", "--for", FOR], more].concat();
+        let (code, out, err) = self.wan(&line);
+        assert_eq!(code, Some(0), "{err}");
+        out
+    }
+
+    fn start(&self, line: &[&str]) -> Running {
+        let mut command = self.command(line);
+        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.done(&["status", "--json"])).unwrap()
+    }
+
+    /// Files of networks that are up, or that are left of some.
+    fn files(&self) -> Vec<PathBuf> {
+        files(&self.dir.path().join("springtide-wan"))
+    }
+
+    fn none_is_up(&self) -> bool {
+        let (code, _, err) = self.wan(&["status"]);
+        assert!(matches!(code, Some(0 | 2)), "{err}");
+        code == Some(2) && err.contains("no network is up: start one with `wan up TOPOLOGY`")
+    }
+
+    fn nothing_is_left(&self) {
+        assert!(self.none_is_up());
+        assert!(self.files().is_empty(), "{:?}", self.files());
+    }
+}
+
+impl Drop for Place {
+    /// What a test that failed left up.
+    fn drop(&mut self) {
+        for file in self.files().iter().filter(|file| file.extension().is_some_and(|e| e == "sock"))
+        {
+            if let Some(name) = file.file_stem().and_then(|name| name.to_str()) {
+                let _ = self.command(&["down", name]).stderr(Stdio::null()).status();
+            }
+        }
+    }
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// The line from a cluster to another, in what `wan status --json` says.
+fn line<'a>(status: &'a Value, from: &str, to: &str) -> &'a Value {
+    let lines = status["lines"].as_array().expect("lines");
+    let line = lines.iter().find(|line| line["from"] == from && line["to"] == to);
+    line.unwrap_or_else(|| panic!("{from}>{to}: {status}"))
+}
+
+#[test]
+fn a_network_comes_up_is_told_and_goes_down() {
+    let Some(place) = Place::new() else { return };
+    let told = place.up(&[]);
+    assert!(
+        told.starts_with(
+            "network pair is up: 4 nodes (a-1 10.77.1.1, a-2 10.77.1.2, b-1 10.77.2.1"
+        ),
+        "{told}"
+    );
+    let told = place.done(&["status"]);
+    assert!(told.starts_with("network pair: 4 nodes, ends in "), "{told}");
+    assert!(told.lines().any(|line| line.starts_with("a>b ") && line.contains("25 ms")), "{told}");
+    let status = place.status();
+    assert_eq!((&status["schema"], &status["name"]), (&1.into(), &"pair".into()));
+    assert_eq!(status["nodes"].as_array().map(Vec::len), Some(4));
+    assert_eq!(line(&status, "b", "a")["profile"]["delay_us"], 25_000);
+    let pid = status["pid"].to_string();
+    place.wrong(&["up", "pair"], "a network named pair is up: end it with `wan down pair`");
+    assert_eq!(place.done(&["down"]), "network pair is down\n");
+    place.nothing_is_left();
+    until("its process ends", || !Path::new("/proc").join(&pid).join("cwd").exists());
+}
+
+#[test]
+fn links_are_changed_while_it_is_up() {
+    let Some(place) = Place::new() else { return };
+    place.up(&[]);
+    assert_eq!(place.done(&["set", "a,b", "rtt=80ms", "loss=0.5"]), "a,b: rtt=80ms loss=0.5\n");
+    place.done(&["set", "b>a", "down"]);
+    place.done(&["set", ">b", "bandwidth=1MB/s"]);
+    let status = place.status();
+    for (from, to, up) in [("a", "b", true), ("b", "a", false)] {
+        let profile = &line(&status, from, to)["profile"];
+        let found = (&profile["delay_us"], &profile["loss"], &profile["up"]);
+        assert_eq!(found, (&40_000.into(), &0.5.into(), &up.into()), "{from}>{to}");
+    }
+    let stubs = status["stubs"].as_array().unwrap();
+    assert_eq!(stubs.len(), 1, "{stubs:?}");
+    let found = (&stubs[0]["cluster"], &stubs[0]["up"], &stubs[0]["profile"]["rate"]);
+    assert_eq!(found, (&"b".into(), &false.into(), &1_000_000.into()));
+    place.done(&["set", "a,b", "profile=satellite", "up"]);
+    let status = place.status();
+    let profile = &line(&status, "b", "a")["profile"];
+    assert_eq!((&profile["delay_us"], &profile["up"]), (&300_000.into(), &true.into()));
+    place.done(&["down"]);
+}
+
+#[test]
+fn any_program_runs_on_a_node_and_its_exit_code_is_passed_on() {
+    let Some(place) = Place::new() else { return };
+    place.up(&[]);
+    let routes = place.done(&["exec", "a-1", "cat", "/proc/net/route"]);
+    // Nothing leads out of it.
+    assert!(routes.lines().count() > 1, "{routes}");
+    assert!(routes.lines().skip(1).all(|route| route.starts_with("wan\t")), "{routes}");
+    let address = place.done(&["exec", "b-2", "--", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
+    assert_eq!(address, "10.77.2.2\n");
+    let code = |words: &[&str]| place.wan(&[&["exec", "a-1", "--"], words].concat()).0;
+    assert_eq!(code(&["true"]), Some(0));
+    assert_eq!(code(&["sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(code(&["sh", "-c", "kill -KILL $$"]), Some(137));
+    place.wrong(&["exec", "a-1", "no-such-program"], "no-such-program");
+    place.done(&["down"]);
+}
+
+#[test]
+fn datagrams_of_strangers_cross_it() {
+    let Some(place) = Place::new() else { return };
+    place.up(&[]);
+    let this = std::env::current_exe().unwrap();
+    let peer = |node: &str, order: &str| {
+        let mut command = place.command(&["exec", node, "--"]);
+        command
+            .arg(&this)
+            .args(["wan::peer", "--exact", "--ignored", "--nocapture"])
+            .env(PEER, order);
+        command
+    };
+    let echo = peer("b-1", "echo").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut echo = Running(echo.unwrap());
+    let (code, out, err) = ended(peer("a-2", "ask"));
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains("answered by 10.77.2.1:4000 to 10.77.1.2"), "{out}");
+    assert_eq!(echo.code(), Some(0));
+    let status = place.status();
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let packets = line(&status, from, to)["counts"]["packets"].as_u64();
+        assert!(packets.is_some_and(|packets| packets > 0), "{status}");
+    }
+    place.done(&["down"]);
+}
+
+/// Not a test: what runs in the network of the one above.
+#[test]
+#[ignore = "part of another test"]
+fn peer() {
+    let Ok(order) = std::env::var(PEER) else { return };
+    let address = std::env::var("SPRINGTIDE_WAN_ADDRESS").unwrap();
+    let mut buffer = [0; 64];
+    let end = Instant::now() + LONG / 2;
+    let socket = UdpSocket::bind(format!("{address}:4000")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    while Instant::now() < end {
+        if order == "ask" {
+            // The other may not be there yet, and a datagram may be lost; then there may also be an error to be heard.
+            let _ = socket.send_to(b"who?", "10.77.2.1:4000");
+        }
+        match socket.recv_from(&mut buffer) {
+            Ok((_, from)) if order == "ask" => return println!("answered by {from} to {address}"),
+            Ok((len, from)) => {
+                socket.send_to(&buffer[..len], from).unwrap();
+                // Once answered the other ends: nothing more for so long, and this does.
+                socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+                while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                    let _ = socket.send_to(&buffer[..len], from);
+                }
+                return;
+            }
+            Err(_) => {}
+        }
+    }
+    panic!("nobody is there");
+}
+
+#[test]
+fn clusters_can_have_the_namespaces() {
+    let Some(place) = Place::new() else { return };
+    place.up(&["--per", "cluster"]);
+    let address = place.done(&["exec", "a-2", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
+    assert_eq!(address, "10.77.1.2\n");
+    place.done(&["exec", "b", "true"]);
+    place.wrong(&["exec", "c", "true"], "network pair has no c: it has a, b");
+    place.done(&["down"]);
+}
+
+#[test]
+fn what_is_not_there_is_told_with_what_is() {
+    let Some(place) = Place::new() else { return };
+    for line in [&["status"][..], &["down"], &["exec", "a-1", "true"], &["set", "a", "down"]] {
+        place.wrong(line, "no network is up: start one with `wan up TOPOLOGY`");
+    }
+    place.up(&[]);
+    place.wrong(
+        &["status", "other"],
+        "no network named other is up: start one with `wan up` (up are: pair)",
+    );
+    place.wrong(&["exec", "c-9", "true"], "network pair has no c-9: it has a-1, a-2, b-1, b-2");
+    place.wrong(
+        &["set", "a,c", "rtt=5ms"],
+        "there is no cluster named \"c\": the topology has a, b",
+    );
+    place.wrong(&["set", "a,b", "profile=wan-5"], "no profile named \"wan-5\": see `wan profiles`");
+    place.wrong(&["set", "a,b", "speed=3"], "\"speed=3\": it must be profile=");
+    // None of it changed anything.
+    assert_eq!(line(&place.status(), "a", "b")["profile"]["delay_us"], 25_000);
+    place.up(&["--name", "other"]);
+    place.wrong(&["status"], "several networks are up (other, pair): say which");
+    place.done(&["down", "other"]);
+    place.done(&["down"]);
+}
+
+/// A program that runs on a node once it is there: the command that runs it, and the program, have the word on their lines.
+fn sleeper(place: &Place, word: &str) -> Running {
+    let exec = place.start(&["exec", "a-1", "--", "sleep", word]);
+    until("the program runs", || running(word).len() == 2);
+    exec
+}
+
+#[test]
+fn a_network_takes_its_programs_with_it() {
+    let Some(place) = Place::new() else { return };
+    place.up(&[]);
+    let word = word(1);
+    let mut exec = sleeper(&place, &word);
+    place.done(&["down"]);
+    // Asked to end, or killed with it.
+    let code = exec.code();
+    assert!(matches!(code, Some(143 | 137)), "{code:?}");
+    until("the program ends", || running(&word).is_empty());
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_holder_that_is_killed_leaves_no_process_and_no_network() {
+    let Some(place) = Place::new() else { return };
+    let name = format!("killed-{}", std::process::id());
+    place.up(&["--name", &name]);
+    let word = word(2);
+    let mut exec = sleeper(&place, &word);
+    // It holds a line to the network: only then it can know of its end.
+    let fds = PathBuf::from(format!("/proc/{}/fd", exec.0.id()));
+    let is_socket = |fd: &PathBuf| {
+        std::fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    };
+    until("it holds a line", || files(&fds).iter().any(is_socket));
+    let holder = place.status()["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap();
+    kill(holder);
+    assert_eq!(exec.code(), Some(137));
+    until("the program ends", || running(&word).is_empty());
+    until("the holder ends", || running(&name).is_empty());
+    place.nothing_is_left();
+    // And its name is free.
+    place.up(&["--name", &name]);
+    place.done(&["down", &name]);
+}
+
+#[test]
+fn a_command_that_is_killed_takes_its_program_with_it() {
+    let Some(place) = Place::new() else { return };
+    place.up(&[]);
+    let word = word(3);
+    let exec = sleeper(&place, &word);
+    drop(exec);
+    until("the program ends", || running(&word).is_empty());
+    assert_eq!(place.done(&["exec", "a-1", "echo", "still up"]), "still up\n");
+    place.done(&["down"]);
+}
+
+#[test]
+fn a_network_ends_by_itself() {
+    let Some(place) = Place::new() else { return };
+    let (code, _, err) = place.wan(&["up", "pair", "--for", "2s"]);
+    assert_eq!(code, Some(0), "{err}");
+    let word = word(4);
+    // On a slow machine it may be gone by now.
+    let mut exec = place.start(&["exec", "a-1", "--", "sleep", &word]);
+    until("it ends", || place.none_is_up());
+    assert_ne!(exec.code(), Some(0));
+    until("the program ends", || running(&word).is_empty());
+    place.nothing_is_left();
+}
+
+#[test]
+fn a_mistake_leaves_nothing() {
+    let place = Place::any();
+    let name = format!("wrong-{}", std::process::id());
+    let file = place.dir.path().join("wrong.toml");
+    let text = "name = \"wrong\"\n[wide]\nrtt = \"5ms\"\n[[cluster]]\nname = \"a\"\nnodse = 2\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().expect("text");
+    place.wrong(&["up", file, "--name", &name], "wrong.toml:6");
+    place.wrong(&["up", "no-such-topology", "--name", &name], "no-such-topology");
+    place.wrong(&["up", "pair", "--per", "rack", "--name", &name], "rack");
+    place.nothing_is_left();
+    assert!(running(&name).is_empty());
+
+    // It finds out when the namespaces are there, or is refused them before.
+    let far = place.dir.path().join("far".repeat(40));
+    std::fs::create_dir(&far).unwrap();
+    let mut up = place.command(&["up", "pair", "--name", &name, "--for", FOR]);
+    up.env("XDG_RUNTIME_DIR", &far);
+    let (code, out, err) = ended(up);
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(err.contains(&format!("network {name} is not up: ")), "{err}");
+    assert!(files(&far.join("springtide-wan")).is_empty());
+    until("its holder ends", || running(&name).is_empty());
+}
+
+#[test]
+fn the_doctor_says_what_is_so() {
+    let place = Place::any();
+    let none = place.none();
+    let found: Value = serde_json::from_str(&place.done(&["doctor", "--json"])).unwrap();
+    assert_eq!(found["schema"], 1);
+    let expected = if none.is_none() { "router" } else { "shaped_sockets" };
+    assert_eq!(found["network"], expected, "{none:?}: {found}");
+    let checks = found["checks"].as_object().unwrap();
+    let told = place.done(&["doctor"]);
+    assert!(told.starts_with("yes  shaped sockets"), "{told}");
+    for check in checks.values() {
+        let what = check["what"].as_str().expect("text");
+        assert!(told.contains(what), "{what}: {told}");
+        assert!(check["ok"] == true || check["why"] != "", "{check}");
+    }
+    place.nothing_is_left();
+}

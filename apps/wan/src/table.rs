@@ -1,0 +1,871 @@
+//! A table of links in a file that processes share: each asks it when what it sends arrives, and so they fill the same links together.
+//!
+//! The meaning of a link is that of `springtide_runtime::net::Link`; what that keeps in a queue is here one number, the time at which the
+//! link is free, so that a datagram costs some atomic operations and no lock that a killed process could hold. Must not know what is sent,
+//! nor by whom.
+//!
+//! A file is good for the machine and the start of it that it was made on: its times are those of [`sys::now_ns`].
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use springtide_runtime::event::write_atomic;
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::random::SplitMix;
+use springtide_runtime::topology::{Site, Topology};
+
+use crate::router::{Change, Counts, UnknownCluster};
+use crate::sys::{self, Words};
+
+/// What a file begins with. As a number, so that a machine of another byte order does not take it for its own.
+const MAGIC: u64 = u64::from_le_bytes(*b"sprtlink");
+/// Of what follows.
+const VERSION: u64 = 1;
+
+/// Words of each part: the header, a cluster, a link.
+const HEADER: usize = 8;
+const SITE: usize = 8;
+const LINK: usize = 16;
+
+/// Places in the header.
+const AT_VERSION: usize = 1;
+const AT_SITES: usize = 2;
+const AT_SEED: usize = 3;
+const AT_PREFIX: usize = 4;
+const AT_MADE: usize = 5;
+
+/// Places in a cluster's words: its name takes the first, padded with zeros.
+const NAME_WORDS: usize = 4;
+const AT_NODES: usize = NAME_WORDS;
+
+/// Places in a link's words. What is set comes first, what is counted after, each a cache line.
+const AT_DELAY_US: usize = 0;
+const AT_JITTER_US: usize = 1;
+/// The bits of an `f64`.
+const AT_LOSS: usize = 2;
+const AT_RATE: usize = 3;
+const AT_QUEUE: usize = 4;
+const AT_FLAGS: usize = 5;
+const AT_FREE: usize = 8;
+/// The latest time at which something was offered to it: what had left the queue by then does not come back.
+const AT_SEEN: usize = 9;
+const AT_LAST: usize = 10;
+const AT_PACKETS: usize = 11;
+const AT_BYTES: usize = 12;
+const AT_LOST: usize = 13;
+
+const UP: u64 = 1;
+const REORDER: u64 = 2;
+/// Two clusters do not reach each other, whatever their line is like.
+const CUT: u64 = 4;
+/// Such a link lies on the way at all: a cluster may have no limited uplink.
+const THERE: u64 = 8;
+
+/// No limit. (A link that carries 0 bytes a second is another thing.)
+const NO_RATE: u64 = u64::MAX;
+
+/// A topology has no more clusters.
+const MOST_SITES: usize = 250;
+
+/// A table cannot be made or used.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The system does not give it.
+    #[error("cannot {what} the table of links {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file is something else.
+    #[error(
+        "{0} is no table of links: name the file of an emulated network that was made on this machine"
+    )]
+    NotATable(PathBuf),
+    /// Another version of this program made it.
+    #[error(
+        "the table of links {path} has version {found}, this program reads {VERSION}: make it anew with this program"
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+    },
+    /// The file is shorter than it says.
+    #[error("the table of links {path} has {found} bytes of {needed}: make it anew")]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        found: u64,
+        /// What it should be.
+        needed: u64,
+    },
+    /// Its times are of an earlier start of the machine.
+    #[error("the table of links {0} was made before this machine was last started: make it anew")]
+    Stale(PathBuf),
+    /// What a topology has does not fit.
+    #[error("the topology cannot be a table of links: {0}")]
+    Topology(String),
+}
+
+/// A table of links, shared with whoever has opened the same file.
+pub struct Table {
+    words: Words,
+    /// What does not change, read once.
+    sites: Vec<(ClusterId, u8)>,
+    prefix: [u8; 2],
+    seed: u64,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("sites", &self.sites).finish_non_exhaustive()
+    }
+}
+
+/// The words of a table of so many clusters.
+fn words(sites: usize) -> usize {
+    HEADER + SITE * sites + LINK * (sites * sites + 2 * sites)
+}
+
+fn bytes(words: usize) -> u64 {
+    8 * words as u64
+}
+
+/// Places of links: all lines, all uplinks, all downlinks.
+fn line_at(sites: usize, from: usize, to: usize) -> usize {
+    from * sites + to
+}
+
+fn stub_at(sites: usize, up: bool, site: usize) -> usize {
+    sites * sites + site + if up { 0 } else { sites }
+}
+
+impl Table {
+    /// Makes the file anew, with the links of a topology. Losses and jitter follow from `seed`. Who has opened a file that was there
+    /// before goes on with that one.
+    ///
+    /// # Errors
+    /// The topology has names that do not fit, or the file cannot be written.
+    pub fn create(path: &Path, topology: &Topology, seed: u64) -> Result<Self, TableError> {
+        let sites = &topology.sites;
+        if !(1..=MOST_SITES).contains(&sites.len()) {
+            let reason = format!("it has {} clusters, not 1 to {MOST_SITES}", sites.len());
+            return Err(TableError::Topology(reason));
+        }
+        let mut head = vec![0; HEADER + SITE * sites.len()];
+        head[0] = MAGIC;
+        head[AT_VERSION] = VERSION;
+        head[AT_SITES] = sites.len() as u64;
+        head[AT_SEED] = seed;
+        head[AT_PREFIX] = u64::from(u16::from_be_bytes(topology.prefix));
+        head[AT_MADE] = sys::now_ns();
+        for (place, Site { name, number, nodes, .. }) in sites.iter().enumerate() {
+            let bytes = name.as_str().as_bytes();
+            if bytes.len() > 8 * NAME_WORDS || bytes.is_empty() || bytes.contains(&0) {
+                let reason = format!("{name:?} is no name of 1 to {} bytes", 8 * NAME_WORDS);
+                return Err(TableError::Topology(reason));
+            }
+            if usize::from(*number) != place + 1 {
+                let reason = format!("cluster {name} has number {number} at place {}", place + 1);
+                return Err(TableError::Topology(reason));
+            }
+            let site = &mut head[HEADER + SITE * place..][..SITE];
+            for (word, part) in site.iter_mut().zip(bytes.chunks(8)) {
+                let mut whole = [0; 8];
+                whole[..part.len()].copy_from_slice(part);
+                *word = u64::from_le_bytes(whole);
+            }
+            site[AT_NODES] = u64::from(*nodes);
+        }
+        let mut all: Vec<AtomicU64> = head.into_iter().map(AtomicU64::new).collect();
+        all.resize_with(words(sites.len()), AtomicU64::default);
+        let count = sites.len();
+        let set = |place: usize, profile: &LinkProfile| {
+            Entry(&all[HEADER + SITE * count + LINK * place..][..LINK]).set(profile, 0);
+        };
+        let place = |name: &ClusterId| sites.iter().position(|site| site.name == *name);
+        for at in 0..count * count {
+            set(at, &LinkProfile::default());
+        }
+        for (from, to, profile) in &topology.lines {
+            let ends = place(from).zip(place(to)).ok_or_else(|| {
+                TableError::Topology(format!("a line goes from {from} to {to}, which it has not"))
+            })?;
+            set(line_at(count, ends.0, ends.1), profile);
+        }
+        for (at, site) in sites.iter().enumerate() {
+            set(line_at(count, at, at), &site.inside);
+            for (up, stub) in [(true, &site.up), (false, &site.down)] {
+                if let Some(profile) = stub {
+                    set(stub_at(count, up, at), profile);
+                }
+            }
+        }
+        // Written aside and put in place whole: nobody can open half a table.
+        let bytes: Vec<u8> = all.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
+        let failed = |source| TableError::Io { what: "write", path: path.to_owned(), source };
+        write_atomic(path, &bytes).map_err(failed)?;
+        Self::open(path)
+    }
+
+    /// Opens a file that [`create`](Self::create) made.
+    ///
+    /// # Errors
+    /// [`TableError`]: it is not there, something else, of another version, too short, or older than the machine's last start.
+    pub fn open(path: &Path) -> Result<Self, TableError> {
+        let failed = |what| move |source| TableError::Io { what, path: path.to_owned(), source };
+        let mut file =
+            OpenOptions::new().read(true).write(true).open(path).map_err(failed("open"))?;
+        let mut head = Vec::new();
+        let read = file.by_ref().take(bytes(HEADER)).read_to_end(&mut head);
+        read.map_err(failed("read"))?;
+        let word = |at: usize| {
+            let word = head.get(8 * at..8 * at + 8)?;
+            Some(u64::from_ne_bytes(word.try_into().ok()?))
+        };
+        if word(0) != Some(MAGIC) {
+            return Err(TableError::NotATable(path.to_owned()));
+        }
+        let found = file.metadata().map_err(failed("read"))?.len();
+        let truncated =
+            |words| TableError::Truncated { path: path.to_owned(), found, needed: bytes(words) };
+        let version = word(AT_VERSION).ok_or_else(|| truncated(HEADER))?;
+        if version != VERSION {
+            return Err(TableError::Version { path: path.to_owned(), found: version });
+        }
+        let get = |at| word(at).ok_or_else(|| truncated(HEADER));
+        let (count, seed, prefix, made) =
+            (get(AT_SITES)?, get(AT_SEED)?, get(AT_PREFIX)?, get(AT_MADE)?);
+        let count = usize::try_from(count).ok().filter(|count| (1..=MOST_SITES).contains(count));
+        let count = count.ok_or_else(|| TableError::NotATable(path.to_owned()))?;
+        if found < bytes(words(count)) {
+            return Err(truncated(words(count)));
+        }
+        if made > sys::now_ns() {
+            return Err(TableError::Stale(path.to_owned()));
+        }
+        let words = Words::map(&file, words(count)).map_err(failed("map"))?;
+        let sites = words[HEADER..][..SITE * count].chunks(SITE).map(|site| {
+            let name = site[..NAME_WORDS].iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+            let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+            let name = ClusterId::from(String::from_utf8_lossy(&name).as_ref());
+            (name, u8::try_from(site[AT_NODES].load(Relaxed)).unwrap_or(u8::MAX))
+        });
+        let sites = sites.collect();
+        // Sixteen bits were written.
+        let prefix = (prefix as u16).to_be_bytes();
+        Ok(Self { words, sites, prefix, seed })
+    }
+
+    /// Losses and jitter follow from it, for each process apart.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Its clusters, in the order of their numbers, which begin with 1.
+    pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> {
+        self.sites.iter().map(|(name, _)| name)
+    }
+
+    /// The number of the cluster that an address is in: its third. `None` where the address is no part of this network. There may be no
+    /// cluster of that number.
+    pub fn number_of(&self, address: IpAddr) -> Option<u8> {
+        let address = match address {
+            IpAddr::V4(address) => address,
+            IpAddr::V6(address) => address.to_ipv4_mapped()?,
+        };
+        let [first, second, third, _] = address.octets();
+        ([first, second] == self.prefix).then_some(third)
+    }
+
+    /// Whether there is a cluster of that number.
+    pub fn has(&self, number: u8) -> bool {
+        self.place(number).is_some()
+    }
+
+    /// The addresses of its clusters, for people.
+    pub fn range(&self) -> String {
+        let [first, second] = self.prefix;
+        format!("{first}.{second}.1.1 to {first}.{second}.{}.254", self.sites.len())
+    }
+
+    /// A node's address, by its name. `None` where the topology has no such node.
+    pub fn address(&self, node: &str) -> Option<Ipv4Addr> {
+        let (cluster, number) = node.rsplit_once('-')?;
+        let place = self.sites.iter().position(|(name, _)| name.as_str() == cluster)?;
+        let number = number.parse().ok().filter(|n| (1..=self.sites[place].1).contains(n))?;
+        let [first, second] = self.prefix;
+        // At most MOST_SITES.
+        Some(Ipv4Addr::new(first, second, place as u8 + 1, number))
+    }
+
+    /// Offers a datagram of `len` bytes, headers included, that goes from a cluster to another or within one (by their numbers), at
+    /// the time `now_ns` of [`sys::now_ns`]. Returns when it arrives, or `None` when it is lost, finds no room, or has no such cluster.
+    ///
+    /// As in the link model it passes the sender's uplink, the line and the receiver's downlink one after the other, and all three know
+    /// of it when this returns.
+    pub fn offer(
+        &self,
+        from: u8,
+        to: u8,
+        len: usize,
+        now_ns: u64,
+        rng: &mut SplitMix,
+    ) -> Option<u64> {
+        let (from, to) = (self.place(from)?, self.place(to)?);
+        let line = self.line(from, to);
+        // What is told of a line is told of the whole way, as by the router.
+        line.count(len);
+        let passed = self.pass(from, to, len, now_ns, rng);
+        if passed.is_none() {
+            line.add(AT_LOST, 1);
+        }
+        passed
+    }
+
+    fn pass(
+        &self,
+        from: usize,
+        to: usize,
+        len: usize,
+        now: u64,
+        rng: &mut SplitMix,
+    ) -> Option<u64> {
+        let line = self.line(from, to);
+        if line.has(CUT) {
+            return None;
+        }
+        if from == to {
+            return line.offer(len, now, rng);
+        }
+        let stub = |up, at, now, rng: &mut SplitMix| {
+            let stub = self.stub(up, at);
+            if !stub.has(THERE) {
+                return Some(now);
+            }
+            stub.count(len);
+            let passed = stub.offer(len, now, rng);
+            if passed.is_none() {
+                stub.add(AT_LOST, 1);
+            }
+            passed
+        };
+        let at = stub(true, from, now, rng)?;
+        let at = line.offer(len, at, rng)?;
+        stub(false, to, at, rng)
+    }
+
+    /// Counts a datagram that its sender has no room to keep as taken and lost.
+    pub fn lose(&self, from: u8, to: u8, len: usize) {
+        let Some((from, to)) = self.place(from).zip(self.place(to)) else { return };
+        let line = self.line(from, to);
+        line.count(len);
+        line.add(AT_LOST, 1);
+    }
+
+    /// Sets the line from a cluster to another, or inside one, for all. What waits for it goes on at the new rate; what has an arrival
+    /// keeps it. An offer of this very moment may see some of the old numbers.
+    ///
+    /// # Errors
+    /// A cluster is not there.
+    pub fn set_line(
+        &self,
+        from: &ClusterId,
+        to: &ClusterId,
+        profile: &LinkProfile,
+        now_ns: u64,
+    ) -> Result<(), UnknownCluster> {
+        let (from, to) = (self.place_of(from)?, self.place_of(to)?);
+        self.line(from, to).set(profile, now_ns);
+        Ok(())
+    }
+
+    /// Sets a cluster's uplink (`up`) or downlink, as [`set_line`](Self::set_line). There may have been none.
+    ///
+    /// # Errors
+    /// The cluster is not there.
+    pub fn set_stub(
+        &self,
+        cluster: &ClusterId,
+        up: bool,
+        profile: &LinkProfile,
+        now_ns: u64,
+    ) -> Result<(), UnknownCluster> {
+        self.stub(up, self.place_of(cluster)?).set(profile, now_ns);
+        Ok(())
+    }
+
+    /// Two clusters do not reach each other, or do again. One and the same: the cluster and all others.
+    ///
+    /// # Errors
+    /// A cluster is not there.
+    pub fn cut(&self, a: &ClusterId, b: &ClusterId, cut: bool) -> Result<(), UnknownCluster> {
+        let (a, b) = (self.place_of(a)?, self.place_of(b)?);
+        let others = (0..self.sites.len()).filter(|other| match a == b {
+            true => *other != a,
+            false => *other == b,
+        });
+        for other in others {
+            for line in [self.line(a, other), self.line(other, a)] {
+                match cut {
+                    true => line.word(AT_FLAGS).fetch_or(CUT, Relaxed),
+                    false => line.word(AT_FLAGS).fetch_and(!CUT, Relaxed),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes it as one changes a router.
+    ///
+    /// # Errors
+    /// A cluster is not there.
+    pub fn change(&self, change: &Change, now_ns: u64) -> Result<(), UnknownCluster> {
+        match change {
+            Change::Line { from, to, profile } => self.set_line(from, to, profile, now_ns),
+            Change::Stub { cluster, up, profile } => self.set_stub(cluster, *up, profile, now_ns),
+            Change::Cut { a, b, cut } => self.cut(a, b, *cut),
+        }
+    }
+
+    /// All lines: from which cluster to which, what they are like, whether they are cut, and what was sent that way.
+    pub fn lines(
+        &self,
+    ) -> impl Iterator<Item = (&ClusterId, &ClusterId, LinkProfile, bool, Counts)> {
+        let count = self.sites.len();
+        (0..count * count).map(move |at| {
+            let (link, [from, to]) = (self.link(at), [at / count, at % count]);
+            let [from, to] = [from, to].map(|site| &self.sites[site].0);
+            (from, to, link.profile(), link.has(CUT), link.counts())
+        })
+    }
+
+    /// Uplinks (true) and downlinks that are limited, and what they took.
+    pub fn stubs(&self) -> impl Iterator<Item = (&ClusterId, bool, LinkProfile, Counts)> {
+        let both = self.sites.iter().enumerate().flat_map(|site| [(site, true), (site, false)]);
+        both.filter_map(|((at, (name, _)), up)| {
+            let stub = self.stub(up, at);
+            stub.has(THERE).then(|| (name, up, stub.profile(), stub.counts()))
+        })
+    }
+
+    fn place(&self, number: u8) -> Option<usize> {
+        usize::from(number).checked_sub(1).filter(|place| *place < self.sites.len())
+    }
+
+    fn place_of(&self, name: &ClusterId) -> Result<usize, UnknownCluster> {
+        self.sites.iter().position(|(known, _)| known == name).ok_or_else(|| {
+            let known: Vec<&str> = self.clusters().map(ClusterId::as_str).collect();
+            UnknownCluster { name: name.to_string(), known: known.join(", ") }
+        })
+    }
+
+    fn line(&self, from: usize, to: usize) -> Entry<'_> {
+        self.link(line_at(self.sites.len(), from, to))
+    }
+
+    fn stub(&self, up: bool, site: usize) -> Entry<'_> {
+        self.link(stub_at(self.sites.len(), up, site))
+    }
+
+    fn link(&self, at: usize) -> Entry<'_> {
+        Entry(&self.words[HEADER + SITE * self.sites.len() + LINK * at..][..LINK])
+    }
+}
+
+/// One link's words. Each is read and written by itself: no two need to be of one moment.
+#[derive(Clone, Copy)]
+struct Entry<'a>(&'a [AtomicU64]);
+
+impl Entry<'_> {
+    fn word(&self, at: usize) -> &AtomicU64 {
+        &self.0[at]
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        self.word(at).load(Relaxed)
+    }
+
+    fn has(&self, flag: u64) -> bool {
+        self.get(AT_FLAGS) & flag != 0
+    }
+
+    fn add(&self, at: usize, more: u64) {
+        self.word(at).fetch_add(more, Relaxed);
+    }
+
+    fn count(&self, len: usize) {
+        self.add(AT_PACKETS, 1);
+        self.add(AT_BYTES, len as u64);
+    }
+
+    fn counts(&self) -> Counts {
+        let [packets, bytes, lost] = [AT_PACKETS, AT_BYTES, AT_LOST].map(|at| self.get(at));
+        Counts { packets, bytes, lost }
+    }
+
+    fn profile(&self) -> LinkProfile {
+        LinkProfile {
+            delay_us: self.get(AT_DELAY_US),
+            jitter_us: self.get(AT_JITTER_US),
+            loss: f64::from_bits(self.get(AT_LOSS)),
+            rate: Some(self.get(AT_RATE)).filter(|rate| *rate != NO_RATE),
+            queue: usize::try_from(self.get(AT_QUEUE)).unwrap_or(usize::MAX),
+            reorder: self.has(REORDER),
+            up: self.has(UP),
+        }
+    }
+
+    fn set(&self, profile: &LinkProfile, now: u64) {
+        let (old, new) = (self.get(AT_RATE), profile.rate.unwrap_or(NO_RATE));
+        self.word(AT_DELAY_US).store(profile.delay_us, Relaxed);
+        self.word(AT_JITTER_US).store(profile.jitter_us, Relaxed);
+        self.word(AT_LOSS).store(profile.loss.to_bits(), Relaxed);
+        self.word(AT_QUEUE).store(profile.queue as u64, Relaxed);
+        self.word(AT_RATE).store(new, Relaxed);
+        let flag = |on, flag| if on { flag } else { 0 };
+        let flags = THERE | flag(profile.up, UP) | flag(profile.reorder, REORDER);
+        // Whether it is cut is not the profile's to say.
+        let set = |old: u64| Some(old & CUT | flags);
+        let _ = self.word(AT_FLAGS).fetch_update(Relaxed, Relaxed, set);
+        // What waits goes out at the new rate.
+        let free = |free: u64| {
+            let waits = free.saturating_sub(now);
+            let bytes = match old {
+                NO_RATE => 0,
+                old => u128::from(waits) * u128::from(old.max(1)) / 1_000_000_000,
+            };
+            Some(now.saturating_add(busy_ns(bytes, new)))
+        };
+        let _ = self.word(AT_FREE).fetch_update(Relaxed, Relaxed, free);
+    }
+
+    /// When the last byte of a datagram has left the queue; `None` where there is no room.
+    fn queue(&self, len: usize, now: u64) -> Option<u64> {
+        let rate = match self.get(AT_RATE) {
+            NO_RATE => return Some(now),
+            0 => return None,
+            rate => rate,
+        };
+        let busy = busy_ns(len as u128, rate);
+        let seen = self.word(AT_SEEN).fetch_max(now, Relaxed).max(now);
+        let room = u128::from(self.get(AT_QUEUE));
+        let taken = self.word(AT_FREE).fetch_update(Relaxed, Relaxed, |free| {
+            // The model counts what is being sent whole. With datagrams of one length this is the same, else it is less than one off.
+            let before = match busy {
+                0 => 0,
+                busy => u128::from(free.saturating_sub(seen).div_ceil(busy)) * len as u128,
+            };
+            (before + len as u128 <= room).then(|| free.max(now).saturating_add(busy))
+        });
+        taken.ok().map(|free| free.max(now).saturating_add(busy))
+    }
+
+    fn offer(&self, len: usize, now: u64, rng: &mut SplitMix) -> Option<u64> {
+        if !self.has(UP) {
+            return None;
+        }
+        let sent = self.queue(len, now)?;
+        // Drawn whether needed or not, as in the model.
+        let (lost, swing) = (rng.unit(), rng.unit());
+        if lost < f64::from_bits(self.get(AT_LOSS)) {
+            return None; // after the queue: it took its share of the rate
+        }
+        let delay_us = self.get(AT_DELAY_US);
+        let jitter = self.get(AT_JITTER_US).min(delay_us) as f64;
+        let delay_us = delay_us as f64 + jitter * (2.0 * swing - 1.0);
+        let at = sent.saturating_add((delay_us * 1000.0) as u64);
+        // One for all processes, as the link is: a process of its own would keep the order of what it sends itself alone, and what jitter
+        // does would depend on how many share the link.
+        let last = self.word(AT_LAST).fetch_max(at, Relaxed);
+        Some(if self.has(REORDER) { at } else { at.max(last) })
+    }
+}
+
+/// The time that so many bytes keep a link busy, in nanoseconds.
+fn busy_ns(bytes: u128, rate: u64) -> u64 {
+    match rate {
+        NO_RATE => 0,
+        rate => u64::try_from(bytes.saturating_mul(1_000_000_000) / u128::from(rate.max(1)))
+            .unwrap_or(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Barrier;
+    use std::thread;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use springtide_runtime::config::{Sources, TopologyConfig, load};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn topology(text: &str) -> Topology {
+        let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
+        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+    }
+
+    /// Slow and fast lines, stubs in and out, and clusters without any.
+    fn three() -> Topology {
+        topology(
+            "name = \"three\"\nnet = \"127.77.0.0/16\"\n\
+             [wide]\nrtt = \"20ms\"\nbandwidth = \"1MB/s\"\nqueue = 10000\n\
+             [[cluster]]\nname = \"a\"\nnodes = 2\nuplink = \"800kB/s\"\n\
+             [[cluster]]\nname = \"b\"\nnodes = 3\n\
+             [[cluster]]\nname = \"c\"\nuplink = \"1500kB/s\"\n\
+             [[link]]\nbetween = [\"a\", \"b\"]\nrtt = \"90ms\"\n\
+             [[link]]\nbetween = [\"c\", \"b\"]\nrtt = \"7ms\"\nbandwidth = \"3MB/s\"\nqueue = 50000\n",
+        )
+    }
+
+    fn made(topology: &Topology) -> (tempfile::TempDir, Table) {
+        let dir = tempfile::tempdir().unwrap();
+        let table = Table::create(&dir.path().join("t.links"), topology, 7).unwrap();
+        (dir, table)
+    }
+
+    fn profile() -> LinkProfile {
+        LinkProfile::default()
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_link_model(
+            sent in prop::collection::vec((1u8..4, 1u8..4, 0u64..1500), 1..400),
+            len in 20usize..1500,
+        ) {
+            let topology = three();
+            let (_dir, table) = made(&topology);
+            let mut paths = topology.paths(7);
+            let (mut now, mut rng) = (0, SplitMix(1));
+            let mut lost = 0;
+            for (from, to, pause_us) in &sent {
+                now += pause_us * 1000;
+                let [a, b] = [from, to].map(|n| topology.sites[usize::from(*n) - 1].name.clone());
+                let path = paths.path(&(a, b));
+                let model = paths.offer(&path, Duration::from_nanos(now), len);
+                let ours = table.offer(*from, *to, len, now, &mut rng).map(Duration::from_nanos);
+                prop_assert_eq!(ours, model, "{} to {} at {}", from, to, now);
+                lost += u64::from(ours.is_none());
+            }
+            let counts: Vec<Counts> = table.lines().map(|(.., counts)| counts).collect();
+            prop_assert_eq!(counts.iter().map(|c| c.packets).sum::<u64>(), sent.len() as u64);
+            prop_assert_eq!(counts.iter().map(|c| c.bytes).sum::<u64>(), (sent.len() * len) as u64);
+            prop_assert_eq!(counts.iter().map(|c| c.lost).sum::<u64>(), lost);
+        }
+
+        /// With datagrams of any length the arrivals are the model's too where there is room, and where there is not the queue differs by
+        /// less than a datagram.
+        #[test]
+        fn it_is_the_link_model_for_any_lengths(
+            sent in prop::collection::vec((20usize..1500, 0u64..1500), 1..400),
+            full: bool,
+        ) {
+            let (_dir, table) = made(&three());
+            let queue = if full { 20_000 } else { 1 << 30 };
+            let profile = profile().delay(Duration::from_millis(10)).rate(1_000_000).queue(queue);
+            // Inside a cluster there is this one link alone.
+            table.set_line(&"b".into(), &"b".into(), &profile, 0).unwrap();
+            let mut link = springtide_runtime::net::Link::new(profile, 1);
+            let (mut now, mut rng, mut ours, mut models) = (0, SplitMix(1), 0, 0);
+            for (len, pause_us) in sent {
+                now += pause_us * 300;
+                let model = link.offer(Duration::from_nanos(now), len);
+                let our = table.offer(2, 2, len, now, &mut rng);
+                if !full {
+                    prop_assert_eq!(our.map(Duration::from_nanos), model);
+                }
+                ours += our.map_or(0, |_| len);
+                models += model.map_or(0, |_| len);
+                prop_assert!(ours.abs_diff(models) <= 2 * 1500, "{} {}", ours, models);
+            }
+        }
+    }
+
+    #[test]
+    fn losses_and_jitter_are_as_stated_and_keep_the_order() {
+        let (_dir, table) = made(&three());
+        let wild =
+            profile().delay(Duration::from_millis(10)).jitter(Duration::from_millis(5)).loss(0.02);
+        let n = 100_000u64;
+        for reorder in [true, false] {
+            let b = "b".into();
+            table.set_line(&b, &b, &wild.clone().reorder(reorder), 0).unwrap();
+            table.line(1, 1).word(AT_LAST).store(0, Relaxed);
+            let mut rng = SplitMix(5);
+            let mut told = Vec::new();
+            for i in 0..n {
+                told.extend(table.offer(2, 2, 100, i * MS, &mut rng).map(|at| (i * MS, at)));
+            }
+            // 99.9 % interval of a binomial, as for the model.
+            let lost = 1.0 - told.len() as f64 / n as f64;
+            assert!((lost - 0.02).abs() < 0.0015, "{lost}");
+            let delays = told.iter().map(|(now, at)| at - now);
+            let (least, most) = (delays.clone().min().unwrap(), delays.max().unwrap());
+            assert!(least >= 5 * MS && most <= 15 * MS, "{least} {most}");
+            assert_eq!(told.is_sorted_by_key(|(_, at)| *at), !reorder);
+        }
+    }
+
+    #[test]
+    fn two_users_of_one_uplink_get_what_it_carries() {
+        let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[wide]\nrtt = \"10ms\"\n\
+            [[cluster]]\nname = \"a\"\nnodes = 2\nuplink = \"1MB/s\"\n[[cluster]]\nname = \"b\"\n";
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.links");
+        let table = Table::create(&path, &topology(text), 1).unwrap();
+        // Each offers two thousand bytes a millisecond of the model's time, in step.
+        let (users, steps) = (2, 2000);
+        let step = Barrier::new(users);
+        let arrivals: Vec<u64> = thread::scope(|scope| {
+            let user = |seed| {
+                let (path, step) = (&path, &step);
+                move || {
+                    let own = Table::open(path).unwrap();
+                    let (mut rng, mut arrivals) = (SplitMix(seed), Vec::new());
+                    for at in 0..steps {
+                        step.wait();
+                        for _ in 0..2 {
+                            arrivals.extend(own.offer(1, 2, 1000, at * MS, &mut rng));
+                        }
+                    }
+                    arrivals
+                }
+            };
+            let users: Vec<_> = (0..users).map(|seed| scope.spawn(user(seed as u64))).collect();
+            users.into_iter().flat_map(|user| user.join().unwrap()).collect()
+        });
+        // From the first to the last arrival, the model's time.
+        let (first, last) = (arrivals.iter().min().unwrap(), arrivals.iter().max().unwrap());
+        let rate = (arrivals.len() - 1) as f64 * 1000.0 / ((last - first) as f64 * 1e-9);
+        assert!((rate / 1e6 - 1.0).abs() < 0.05, "{rate}");
+        assert!(*last - *first >= (steps - 1) * MS, "{first} {last}");
+        let (.., counts) = table.stubs().find(|(_, up, ..)| *up).unwrap();
+        assert_eq!(counts.packets, users as u64 * steps * 2);
+        assert_eq!(counts.packets - counts.lost, arrivals.len() as u64);
+    }
+
+    #[test]
+    fn what_is_set_is_seen_by_all_and_holds_for_what_waits() {
+        let (dir, table) = made(&three());
+        let other = Table::open(&dir.path().join("t.links")).unwrap();
+        let (mut rng, a, b) = (SplitMix(1), "a".into(), "b".into());
+        let plain = profile().rate(1_000_000).queue(10_000);
+        table.set_line(&b, &a, &plain, 0).unwrap();
+        for _ in 0..10 {
+            assert!(other.offer(2, 1, 1000, 0, &mut rng).is_some());
+        }
+        assert_eq!(other.offer(2, 1, 1000, 0, &mut rng), None);
+        // As in the model's own test: after 5 ms half of it is gone; at a tenth of the rate the rest takes 50 ms.
+        table.set_line(&b, &a, &plain.clone().rate(100_000), 5 * MS).unwrap();
+        // The downlink of `a` comes on top: 1000 bytes at 800 kB/s.
+        assert_eq!(other.offer(2, 1, 1000, 5 * MS, &mut rng), Some(65 * MS + 1_250_000));
+        for dead in [plain.clone().up(false), plain.clone().rate(0)] {
+            table.set_line(&b, &a, &dead, 6 * MS).unwrap();
+            assert_eq!(other.offer(2, 1, 1, 200 * MS, &mut rng), None);
+        }
+        table.set_line(&b, &a, &profile(), 300 * MS).unwrap();
+        table.cut(&a, &a, true).unwrap();
+        assert_eq!(other.offer(2, 1, 1000, 300 * MS, &mut rng), None);
+        assert_eq!(other.offer(2, 3, 1000, 300 * MS, &mut rng).map(|at| at > 0), Some(true));
+        // A line that is set stays cut.
+        let change = Change::Line { from: b.clone(), to: a.clone(), profile: plain.clone() };
+        table.change(&change, 300 * MS).unwrap();
+        assert!(
+            other
+                .lines()
+                .any(|(from, to, p, cut, _)| (from, to, p, cut) == (&b, &a, plain.clone(), true))
+        );
+        table.cut(&a, &b, false).unwrap();
+        assert!(other.offer(2, 1, 1000, 300 * MS, &mut rng).is_some());
+        assert_eq!(other.offer(3, 1, 1000, 300 * MS, &mut rng), None);
+        // An uplink where none was.
+        table.set_stub(&b, true, &profile().rate(10_000), 400 * MS).unwrap();
+        assert!(other.offer(2, 1, 1000, 400 * MS, &mut rng).is_some_and(|at| at >= 500 * MS));
+        let nobody = table.cut(&a, &"d".into(), true).unwrap_err().to_string();
+        assert_eq!(nobody, "there is no cluster named \"d\": the topology has a, b, c");
+    }
+
+    #[test]
+    fn addresses_are_those_of_the_topology() {
+        let topology = three();
+        let (_dir, table) = made(&topology);
+        for (node, _, address) in topology.nodes() {
+            assert_eq!(table.address(node.as_str()), Some(address));
+        }
+        for none in ["a-3", "a-0", "d-1", "a", "a-x"] {
+            assert_eq!(table.address(none), None, "{none}");
+        }
+        let number = |text: &str| table.number_of(text.parse().unwrap());
+        assert_eq!(number("127.77.3.1"), Some(3));
+        assert_eq!(number("::ffff:127.77.2.1"), Some(2));
+        assert_eq!((number("127.78.3.1"), number("::1")), (None, None));
+        assert!(table.has(3) && !table.has(4) && !table.has(0));
+        assert_eq!(table.offer(1, 4, 100, 0, &mut SplitMix(1)), None);
+        assert_eq!(table.offer(0, 1, 100, 0, &mut SplitMix(1)), None);
+    }
+
+    #[test]
+    fn what_is_no_table_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.links");
+        let told = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            Table::open(&path).map(drop).unwrap_err()
+        };
+        assert!(matches!(Table::open(&path), Err(TableError::Io { what: "open", .. })));
+        for other in [&b""[..], b"sprt", b"[[cluster]]\nname = \"a\"\n", &[0; 4096]] {
+            assert!(matches!(told(other), TableError::NotATable(_)));
+        }
+        Table::create(&path, &three(), 1).unwrap();
+        let right = fs::read(&path).unwrap();
+        assert_eq!(right.len() as u64, bytes(words(3)));
+        let with = |at: usize, word: u64| {
+            let mut bytes = right.clone();
+            bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_ne_bytes());
+            bytes
+        };
+        let version = told(&with(AT_VERSION, 9)).to_string();
+        assert!(version.contains("version 9") && version.contains("make it anew"), "{version}");
+        for short in [8, 20, 63, 64, right.len() - 1] {
+            assert!(matches!(told(&right[..short]), TableError::Truncated { .. }), "{short}");
+        }
+        assert!(matches!(told(&with(AT_SITES, 251)), TableError::NotATable(_)));
+        assert!(matches!(told(&with(AT_MADE, u64::MAX)), TableError::Stale(_)));
+        let mut long = three();
+        long.sites[0].name = "x".repeat(33).as_str().into();
+        assert!(matches!(Table::create(&path, &long, 1), Err(TableError::Topology(_))));
+        // Whatever is in it, nothing panics.
+        let mut rng = SplitMix(3);
+        for _ in 0..200 {
+            let mut bytes = right.clone();
+            let start = 8 * (HEADER + SITE * 3);
+            bytes[start..].chunks_mut(8).for_each(|word| {
+                word.copy_from_slice(&(rng.next() | rng.next() | THERE).to_ne_bytes());
+            });
+            fs::write(&path, &bytes).unwrap();
+            let table = Table::open(&path).unwrap();
+            for at in 0..20 {
+                let _ =
+                    table.offer(1 + at % 3, 1 + at % 2, 1200, rng.next() >> at, &mut SplitMix(1));
+            }
+            let line = profile().rate(5000);
+            table.set_line(&"a".into(), &"b".into(), &line, rng.next()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Slow processors on a fast machine: compute threads that use no more than a share of a core, by the quota of a control group or
+//! by resting.
+//!
+//! A [`Seam`] around that of real threads. Other threads of the process, those of the network above all, are none of its business: a
+//! node whose network threads wait for a quota answers a tenth of a second late, as no slow processor does. Must not know who asks
+//! for it, nor what the threads compute.
+
+use std::cell::Cell;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::core::cpu_clock::thread_cpu;
+use super::pool::{RealSeam, Seam};
+
+/// A thread looks at its clock no more often: that alone costs half a microsecond.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+/// Sleeps that are shorter end late by as much as they last: they are made up for together.
+const NAP_LEAST: Duration = Duration::from_millis(1);
+/// A thread that rests is asked so often whether it is to stop.
+const NAP_MOST: Duration = Duration::from_millis(50);
+/// Who did not compute for a while may catch up on no more than this.
+const CREDIT: Duration = Duration::from_millis(50);
+/// The file with the share is read this often.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// The smallest share: who asks for nothing waits for ever.
+const SHARE_LEAST: f64 = 1e-4;
+
+/// How compute threads are slowed down.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Throttle {
+    /// They, and no other threads, join this control group, whose quota then holds for them: a folder of version 1 (with a file
+    /// `tasks`) or 2 (with `cgroup.threads`, of type `threaded`).
+    pub cgroup: Option<PathBuf>,
+    /// They rest between tasks so that each uses no more than this share of a core, above 0 and up to 1. Tasks that neither
+    /// spawn nor join are made up for when they have ended.
+    pub share: Option<f64>,
+    /// This file holds the share, as a decimal number, and is read again every 100 ms: it may change at any time. Until it can be
+    /// read, `share` holds.
+    pub share_file: Option<PathBuf>,
+}
+
+impl Throttle {
+    /// Whether it slows anything down.
+    pub fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether threads can join the control group.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn check(&self) -> io::Result<()> {
+        let Some(group) = &self.cgroup else { return Ok(()) };
+        if ["cgroup.threads", "tasks"].iter().any(|file| group.join(file).exists()) {
+            return Ok(());
+        }
+        let reason = format!("{} is no control group", group.display());
+        Err(io::Error::new(io::ErrorKind::NotFound, reason))
+    }
+
+    /// Lets the calling thread join the control group.
+    fn join(&self) -> io::Result<()> {
+        let Some(group) = &self.cgroup else { return Ok(()) };
+        let threads = group.join("cgroup.threads");
+        let file = if threads.exists() { threads } else { group.join("tasks") };
+        // 0 is whoever writes it.
+        fs::write(&file, "0")
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+    }
+}
+
+/// The seam of real threads under a [`Throttle`]. Declared compute time (`Context::model`) is computed: a thread is busy until it has
+/// used so much of a processor.
+pub struct ThrottledSeam {
+    threads: Arc<RealSeam>,
+    throttle: Throttle,
+    /// The bits of the share that holds.
+    share: AtomicU64,
+    read: Mutex<Option<Instant>>,
+}
+
+/// What a thread may use, and has used.
+#[derive(Clone, Copy)]
+struct Account {
+    /// Since when it counts.
+    since: Instant,
+    /// What the thread had used of a processor then.
+    used: Duration,
+    looked: Instant,
+}
+
+thread_local! {
+    static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
+}
+
+impl Account {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { since: now, used: thread_cpu(), looked: now }
+    }
+
+    /// How long the thread must rest, having used so much by now. Longer pauses than it owed are forgotten but for a moment.
+    fn owes(&mut self, share: f64, used: Duration, now: Instant) -> Duration {
+        let cost = used.saturating_sub(self.used).div_f64(share.max(SHARE_LEAST));
+        let passed = now.saturating_duration_since(self.since);
+        let owed = cost.saturating_sub(passed);
+        if owed.is_zero() {
+            // Paid: it counts from here on, less what it may catch up on.
+            let credit = (passed - cost).min(CREDIT);
+            (self.since, self.used) = (now.checked_sub(credit).unwrap_or(now), used);
+        }
+        owed
+    }
+}
+
+impl ThrottledSeam {
+    /// A seam without threads yet.
+    pub fn new(throttle: Throttle) -> Arc<Self> {
+        let share = AtomicU64::new(throttle.share.unwrap_or(1.0).to_bits());
+        Arc::new(Self { threads: RealSeam::new(), throttle, share, read: Mutex::new(None) })
+    }
+
+    /// The share that holds now.
+    fn share(&self, now: Instant) -> f64 {
+        if let Some(file) = &self.throttle.share_file
+            // Whoever finds it locked leaves it to the one who reads.
+            && let Ok(mut read) = self.read.try_lock()
+            && read.is_none_or(|read| now.saturating_duration_since(read) >= READ_EVERY)
+        {
+            *read = Some(now);
+            // A file that is just being written is read the next time.
+            let found =
+                fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<f64>().ok());
+            if let Some(share) = found.filter(|share| share.is_finite() && *share > 0.0) {
+                self.share.store(share.to_bits(), Ordering::Relaxed);
+            }
+        }
+        f64::from_bits(self.share.load(Ordering::Relaxed))
+    }
+}
+
+impl Seam for ThrottledSeam {
+    fn start(
+        &self,
+        thread: usize,
+        name: String,
+        stack_bytes: usize,
+        body: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<()> {
+        let throttle = self.throttle.clone();
+        let body = Box::new(move || {
+            // The group was there when the node began. Without it a job goes on, if faster than it should.
+            if let Err(error) = throttle.join() {
+                tracing::error!("a compute thread is under no quota: {error}");
+            }
+            body();
+        });
+        self.threads.start(thread, name, stack_bytes, body)
+    }
+
+    fn park(&self, thread: usize, timeout: Option<Duration>) {
+        self.threads.park(thread, timeout);
+    }
+
+    fn unpark(&self, thread: usize) {
+        self.threads.unpark(thread);
+    }
+
+    fn pass(&self, thread: usize, time: Duration) {
+        let until = thread_cpu() + time;
+        while thread_cpu() < until {
+            for _ in 0..300 {
+                std::hint::spin_loop();
+            }
+            self.rest(thread, &|| false);
+        }
+    }
+
+    fn rests(&self) -> bool {
+        self.throttle.share.is_some() || self.throttle.share_file.is_some()
+    }
+
+    fn rest(&self, _thread: usize, stop: &dyn Fn() -> bool) {
+        if !self.rests() {
+            return;
+        }
+        let mut account = ACCOUNT.get().unwrap_or_else(Account::new);
+        let mut now = Instant::now();
+        if now.saturating_duration_since(account.looked) >= LOOK_EVERY {
+            account.looked = now;
+            let share = self.share(now);
+            if share < 1.0 {
+                loop {
+                    let owed = account.owes(share, thread_cpu(), now);
+                    if owed < NAP_LEAST || stop() {
+                        break;
+                    }
+                    std::thread::sleep(owed.min(NAP_MOST));
+                    now = Instant::now();
+                }
+            } else {
+                account = Account::new();
+            }
+        }
+        ACCOUNT.set(Some(account));
+    }
+
+    fn is_real(&self) -> bool {
+        true
+    }
+
+    fn join(&self) {
+        self.threads.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_follows_from_the_share_and_pauses_are_forgotten() {
+        let ms = Duration::from_millis;
+        let began = Instant::now();
+        let mut account = Account { since: began, used: ms(100), looked: began };
+        // 10 ms at a tenth are worth 100 ms, of which 30 have passed.
+        assert_eq!(account.owes(0.1, ms(110), began + ms(30)), ms(70));
+        assert_eq!(account.owes(0.1, ms(110), began + ms(100)), Duration::ZERO);
+        assert_eq!((account.since, account.used), (began + ms(100), ms(110)));
+        // A second without work gives 50 ms of credit, no more.
+        assert_eq!(account.owes(0.1, ms(110), began + ms(1100)), Duration::ZERO);
+        assert_eq!(account.owes(0.1, ms(120), began + ms(1100)), ms(50));
+        // A share of nothing is next to nothing, and no division by it.
+        assert!(account.owes(0.0, ms(120), began + ms(1100)) > ms(1000));
+    }
+
+    /// No time is asserted but the processor's own, of which this thread cannot have used more than it did.
+    #[test]
+    fn declared_time_is_computed_and_the_share_may_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("share");
+        let throttle = Throttle { share_file: Some(file.clone()), ..Throttle::default() };
+        assert!(throttle.is_any() && !Throttle::default().is_any());
+        let seam = ThrottledSeam::new(throttle);
+        assert!(seam.rests());
+        let before = thread_cpu();
+        seam.pass(0, Duration::from_millis(3));
+        assert!(thread_cpu() - before >= Duration::from_millis(3));
+        let now = Instant::now() + READ_EVERY;
+        fs::write(&file, "0.25\n").unwrap();
+        assert!((seam.share(now) - 0.25).abs() < 1e-9);
+        fs::write(&file, "nonsense").unwrap();
+        assert!((seam.share(now + READ_EVERY) - 0.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_thread_that_owes_much_stops_when_it_is_told_to() {
+        let seam = ThrottledSeam::new(Throttle { share: Some(1e-4), ..Throttle::default() });
+        let began = Instant::now();
+        let day = Duration::from_secs(86_400);
+        let looked = began.checked_sub(LOOK_EVERY).unwrap_or(began);
+        ACCOUNT.set(Some(Account { since: began, used: thread_cpu(), looked }));
+        let until = thread_cpu() + Duration::from_millis(1);
+        while thread_cpu() < until {
+            std::hint::spin_loop();
+        }
+        // It owes ten seconds.
+        let asked = Cell::new(0);
+        seam.rest(0, &|| {
+            asked.set(asked.get() + 1);
+            asked.get() > 2
+        });
+        assert_eq!(asked.get(), 3);
+        assert!(began.elapsed() < day);
+    }
+
+    #[test]
+    fn a_folder_that_is_no_control_group_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let throttle = Throttle { cgroup: Some(dir.path().to_owned()), ..Throttle::default() };
+        let error = throttle.check().unwrap_err();
+        assert!(error.to_string().contains("is no control group"), "{error}");
+    }
+}
