@@ -62,9 +62,7 @@ pub enum GridError {
     #[error(transparent)]
     Submit(#[from] SubmitError),
     /// It did not end in time.
-    #[error(
-        "the job had not ended after {0:?} of virtual time. Who waits for whom on its nodes:\n{2}\nIts last words:\n{1}"
-    )]
+    #[error("the job had not ended after {0:?}.{waits} Its last words:\n{1}", waits = told_waits(.2))]
     Endless(Duration, Told, String),
     /// It cannot end: no node is left that it could have.
     #[error(
@@ -87,6 +85,14 @@ pub enum GridError {
         /// What happened to the grid.
         last: Told,
     },
+}
+
+/// Who waits for whom, where that is known.
+fn told_waits(waits: &str) -> String {
+    match waits {
+        "" => String::new(),
+        waits => format!(" Who waits for whom on its nodes:\n{waits}\n"),
+    }
 }
 
 /// What happened, by the job's seconds. Shown are the last ten.

@@ -622,7 +622,7 @@ fn summary(network: Option<Network>, spaces: Option<&Fact>, quota: Option<&Fact>
             format!("`wan up` and `wan run` would use the router in user space, {how}; {shares}.")
         }
         Some(Network::Sockets) => format!(
-            "`wan up` has no network to give here; what is left are shaped sockets, for Springtide's own traffic alone; {shares}."
+            "`wan up` has no network to give here; `wan run` would use its nodes' own sockets, which carry no other program; {shares}."
         ),
         None => "Neither `wan up` nor `wan run` can do anything here.".to_owned(),
     }
@@ -704,7 +704,7 @@ mod tests {
         assert!(why(&told, of::SPACES).ends_with("; run it as root"), "{}", why(&told, of::SPACES));
         assert_eq!(why(&told, of::TRIP), "not tried, for something before it failed");
         assert_eq!(why(&told, "netem"), "not tried without `tc`");
-        assert!(told.summary.contains("shaped sockets"), "{}", told.summary);
+        assert!(told.summary.contains("own sockets"), "{}", told.summary);
         facts.push(Fact::yes(of::TC, "/sbin/tc"));
         assert_eq!(why(&found(&facts, &user()), "netem"), "not tried without a namespace");
         let reasons = [("router", Some("it took longer than 20 s".to_owned()))].into();
