@@ -433,7 +433,8 @@ fn node(cluster: &ClusterId, n: u32) -> NodeId {
     format!("{cluster}-{n}").into()
 }
 
-pub(crate) fn cluster_of(node: &NodeId) -> &str {
+/// The cluster of a node of a scenario, by its name.
+pub fn cluster_of(node: &NodeId) -> &str {
     node.as_str().rsplit_once('-').map_or("", |(cluster, _)| cluster)
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use springtide_runtime::config::{Sources, TopologyConfig, load};
 use springtide_runtime::topology::Topology;
 use springtide_wan::fabric::{Fabric, Port, Routing};
-use springtide_wan::quota::{Kind, Quotas};
+use springtide_wan::quota::{Kind, Quotas, processor_groups};
 use springtide_wan::router::{PortOf, Router};
 use springtide_wan::sys::{self, Space};
 
@@ -131,22 +131,6 @@ impl Machine {
             real_time: groups.into_iter().find_map(|group| Some((group.clone(), share(&group)?))),
         }
     }
-}
-
-/// Where the group of this process for processors may be, in version 1: seen from inside a container its own path need not exist.
-fn processor_groups(mounts: &str, own: &str) -> Vec<PathBuf> {
-    let at = mounts.lines().find_map(|line| {
-        let words: Vec<&str> = line.split(' ').collect();
-        let is = *words.get(2)? == "cgroup" && words.get(3)?.split(',').any(|word| word == "cpu");
-        is.then(|| PathBuf::from(words[1].replace("\\040", " ")))
-    });
-    let inside = own.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let is = parts.next()?.split(',').any(|word| word == "cpu");
-        is.then(|| parts.next())?
-    });
-    let inside = inside.unwrap_or("/").trim_start_matches('/');
-    at.map_or_else(Vec::new, |at| vec![at.join(inside), at])
 }
 
 /// Tries what there is, and tells it.

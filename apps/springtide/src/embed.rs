@@ -120,9 +120,7 @@ impl App {
             let config = grid::ad_hoc(shape, |sources| sources)?.value;
             let dir = TempDir::make()?;
             let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
-            let this = std::env::current_exe().map_err(|error| {
-                Failed::failure(format!("this program cannot find itself: {error}"))
-            })?;
+            let this = grid::this_program()?;
             let plan = Plan {
                 config: &config,
                 dir: &dir.0,

@@ -122,6 +122,15 @@ impl HeadFile {
     }
 }
 
+/// This program's file, to be started again as a node.
+///
+/// # Errors
+/// The system does not tell.
+pub fn this_program() -> Result<PathBuf, Failed> {
+    std::env::current_exe()
+        .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))
+}
+
 /// A failure about a file.
 pub fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failed {
     Failed::failure(format!("cannot {what} {}: {error}", path.display()))

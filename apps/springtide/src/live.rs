@@ -37,7 +37,7 @@ use springtide_simulator::apps::Model;
 use springtide_simulator::scenario::{
     EPOCH_US, Play, Played, model, params, perform, play, scaled,
 };
-use springtide_simulator::stage::{Stage, World};
+use springtide_simulator::stage::{Stage, World, cluster_of};
 use springtide_simulator::submitter::Submitter;
 use springtide_wan::quota::Quotas;
 use springtide_wan::router::Change;
@@ -108,7 +108,9 @@ fn positive(text: &str, most: f64) -> Result<f64, String> {
 }
 
 fn scale(text: &str) -> Result<f64, String> {
-    positive(text, 1e6)
+    // Times of a file that are a thousand times longer are still times.
+    let scale = positive(text, 1e6)?;
+    if scale < 1e-3 { Err("must be at least 0.001".to_owned()) } else { Ok(scale) }
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -333,19 +335,21 @@ fn used() -> Used {
     let first = text.lines().next().unwrap_or_default();
     let ticks: Vec<u64> = first.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal
-    let all = ticks.iter().take(8).sum();
+    let all: u64 = ticks.iter().take(8).sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();
-    Used { busy: all - idle, all }
+    Used { busy: all.saturating_sub(idle), all }
 }
 
 impl Used {
     fn since(&self, before: &Used) -> f64 {
-        (self.busy - before.busy) as f64 / (self.all - before.all).max(1) as f64
+        // Linux may count less idle time than before.
+        let busy = self.busy.saturating_sub(before.busy);
+        busy as f64 / self.all.saturating_sub(before.all).max(1) as f64
     }
 }
 
-/// The scenario's network as a topology, with a place for the head.
-fn topology_text(config: &ScenarioConfig, net: &str) -> Result<String, Failed> {
+/// The scenario's network as a topology with a place for the head, and its text.
+fn topology(config: &ScenarioConfig, net: &str) -> Result<(TopologyConfig, String), Failed> {
     let value = |section: Result<toml::Value, toml::ser::Error>| section.map_err(Failed::failure);
     let mut clusters = Vec::new();
     for place in &config.cluster {
@@ -370,15 +374,16 @@ fn topology_text(config: &ScenarioConfig, net: &str) -> Result<String, Failed> {
     }
     let text = toml::to_string(&table).map_err(Failed::failure)?;
     // What does not fit an emulated network is told before anything starts.
-    load::<TopologyConfig>(&Sources::of_text("the scenario's network", &text))?;
-    Ok(text)
+    let loaded = load::<TopologyConfig>(&Sources::of_text("the scenario's network", &text))?;
+    Ok((loaded.value, text))
 }
 
 /// The grid's config. Nodes expect of their links what the scenario says of them.
 fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> String {
     let mut text = format!("grid = \"wan\"\n[head]\nbind = \"{head}:0\"\n");
     if let Some(shape) = shape {
-        text += &format!("[net]\nshape = {:?}\n", shape.display().to_string());
+        let shape = toml::Value::from(shape.display().to_string());
+        text += &format!("[net]\nshape = {shape}\n");
     }
     for place in &config.cluster {
         let threads = place.threads.unwrap_or(config.job.threads).get();
@@ -437,8 +442,7 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
     let own = network.address(&format!("{HEAD_CLUSTER}-1"))?;
     let text = grid_text(config, own, network.shape());
     let grid_config = load::<GridConfig>(&Sources::of_text("the scenario's grid", &text))?.value;
-    let program = std::env::current_exe()
-        .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))?;
+    let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(grid_config.grid.as_str())?);
     // What each node is told beside its file: where it listens, and what slows it down.
     let mut told = BTreeMap::new();
@@ -697,23 +701,22 @@ impl Carrier {
         seed: u64,
         lasts: Duration,
     ) -> Result<Self, Failed> {
+        // What fits none is told at once.
+        let (_, text) = topology(config, "10.77.0.0/16")?;
         let router = || {
             let topology = scratch.join("topology.toml");
-            write(&topology, &topology_text(config, "10.77.0.0/16")?)?;
+            write(&topology, &text)?;
             let name = format!("run-{}", std::process::id());
             let network = Network::start(&topology, &name, "cluster", seed, lasts)?;
             let (spaces, status) = (network.spaces()?, network.status()?);
             Ok(Self::Router { network, spaces, nodes: status.nodes.into_iter().collect() })
         };
         let sockets = || {
-            let text = topology_text(config, "127.77.0.0/16")?;
-            let topology = load::<TopologyConfig>(&Sources::of_text("the network", &text))?.value;
+            let (topology, _) = topology(config, "127.77.0.0/16")?;
             let path = scratch.join("links");
             let table = Table::create(&path, &Topology::of(&topology), seed);
             Ok(Self::Sockets { table: Arc::new(table.map_err(Failed::failure)?), path })
         };
-        // What fits none is told at once.
-        topology_text(config, "10.77.0.0/16")?;
         match how {
             "router" => router(),
             "sockets" => sockets(),
@@ -754,9 +757,8 @@ impl Carrier {
     /// Lets a node's process begin where its cluster is.
     fn take_in(&self, node: &NodeId, command: &mut Command) {
         let Self::Router { spaces, .. } = self else { return };
-        let cluster = node.as_str().rsplit_once('-').map_or("", |(cluster, _)| cluster);
         // A node that is in no space cannot bind to its address: its site tells.
-        if let Some(space) = spaces.get(cluster).and_then(|space| space.try_clone().ok()) {
+        if let Some(space) = spaces.get(cluster_of(node)).and_then(|space| space.try_clone().ok()) {
             sys::run_in(command, vec![(space, Space::Net)]);
         }
     }

@@ -288,8 +288,7 @@ async fn own_grid(
     watch: &mut Watch<'_>,
 ) -> Result<(Ended, Exit), Failed> {
     let dir = GridDir::make(watch.out.path())?;
-    let program = std::env::current_exe()
-        .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))?;
+    let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
     let plan = Plan {
         config: &config.value,

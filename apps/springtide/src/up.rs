@@ -54,8 +54,7 @@ async fn stay(file: &Path, config: &Loaded<GridConfig>, global: &GlobalArgs) -> 
             head.address
         )));
     }
-    let program = std::env::current_exe()
-        .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))?;
+    let program = grid::this_program()?;
     let authority = grid::kept_authority(&config.value, &dir)?;
     let plan = Plan {
         config: &config.value,

@@ -51,8 +51,9 @@ struct Place {
     root: PathBuf,
 }
 
-/// What `/proc/self/mounts` and `/proc/self/cgroup` say of groups that have quotas; the best first.
-fn places(mounts: &str, own: &str) -> Vec<Place> {
+/// What `/proc/self/mounts` and `/proc/self/cgroup` say of groups that have quotas; the best first. Where this process's own may be: seen
+/// from inside a container its path need not exist below the mount, which then is the place.
+fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
     let mount = |line: &str| -> Option<(PathBuf, String, String)> {
         let mut words = line.split(' ').skip(1);
         let at = words.next()?.replace("\\040", " ");
@@ -66,20 +67,29 @@ fn places(mounts: &str, own: &str) -> Vec<Place> {
         });
         line.unwrap_or("/").trim_start_matches('/').to_owned()
     };
-    let mut places = Vec::new();
+    let mut found = Vec::new();
     for (at, kind, options) in mounts.lines().filter_map(mount) {
         if kind == "cgroup" && options.split(',').any(|option| option == "cpu") {
-            // Seen from inside a container, the path of the own group may not exist below the mount.
-            let inside = at.join(own("cpu"));
-            let root = if inside.is_dir() { inside } else { at };
-            places.insert(0, Place { kind: Kind::V1, root });
+            found.insert(0, (Kind::V1, [at.join(own("cpu")), at]));
         } else if kind == "cgroup2" {
-            let inside = at.join(own(""));
-            let root = if inside.is_dir() { inside } else { at };
-            places.push(Place { kind: Kind::V2, root });
+            found.push((Kind::V2, [at.join(own("")), at]));
         }
     }
-    places
+    found
+}
+
+fn places(mounts: &str, own: &str) -> Vec<Place> {
+    let place = |(kind, [inside, at]): (Kind, [PathBuf; 2])| Place {
+        kind,
+        root: if inside.is_dir() { inside } else { at },
+    };
+    mounted(mounts, own).into_iter().map(place).collect()
+}
+
+/// Where the group of this process for processors may be, in version 1, from the same two files.
+pub fn processor_groups(mounts: &str, own: &str) -> Vec<PathBuf> {
+    let first = mounted(mounts, own).into_iter().find(|(kind, _)| *kind == Kind::V1);
+    first.map_or_else(Vec::new, |(_, places)| places.into())
 }
 
 /// Why there is no quota by control groups.
@@ -124,8 +134,8 @@ fn quota(share: f64) -> (u64, u64) {
 }
 
 /// Lets a thread that slept through a period have what it did not use in the next. Threads that wait often lose up to half of their
-/// quota otherwise, which Linux leaves behind on the core they slept on. Never more than the
-/// quota, so that it is nothing before that becomes less. Kernels before 5.14 have no such file.
+/// quota otherwise, which Linux leaves behind on the core they slept on. It may never be more than the quota: nothing, then, before that
+/// becomes less. Kernels before 5.14 have no such file.
 fn carry_over(file: &Path, quota: u64) {
     let _ = fs::write(file, quota.to_string());
 }

@@ -168,6 +168,8 @@ fn what_cannot_be_played_is_told_before_anything_starts() {
     };
     assert!(told(&["--share", "2"]).contains("above 0 and at most 1"));
     assert!(told(&["--time-scale", "0"]).contains("above 0"));
+    // Times would not be times any more.
+    assert!(told(&["--time-scale", "1e-30"]).contains("at least 0.001"));
     let mut command = program(&["wan", "run", "no-such-scenario"]);
     command.env("XDG_RUNTIME_DIR", dir.path());
     assert!(finish(command).err.contains("no-such-scenario"));
