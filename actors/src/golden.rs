@@ -107,7 +107,7 @@ fn messages_of_the_prober() {
     message(&Ping {});
     message(&Weight { bytes: vec![0; 3] });
     message(&CheckPaths { contacts: vec![contact("ams-1")] });
-    let reached = Path { round_trip_us: Some(70), mtu: Some(1452), error: None };
+    let reached = Path { round_trip_us: Some(70), mtu: Some(1452), ..Path::default() };
     let lost = Path { error: Some("no answer".into()), ..Path::default() };
     let buffers = Some(Buffers { asked: 4_194_304, receive: 425_984, send: 425_984 });
     let paths = BTreeMap::from([("ams-2".into(), reached), ("del-1".into(), lost)]);

@@ -68,6 +68,9 @@ pub struct Path {
     pub round_trip_us: Option<u64>,
     /// Largest packet seen to get through, bytes of UDP payload.
     pub mtu: Option<u16>,
+    /// It was reached through another node alone, as a job's gates allow.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relayed: bool,
     /// Why it was not reached.
     pub error: Option<String>,
 }
@@ -179,7 +182,8 @@ pub async fn path(hub: &Arc<Hub>, contact: Contact) -> Path {
             Err(error) => return Path { error: Some(error.to_string()), ..Path::default() },
         }
     }
-    let mtu = net.links().into_iter().find(|link| link.peer.node == node).and_then(|l| l.mtu);
+    let link = net.links().into_iter().find(|link| link.peer.node == node);
+    let (mtu, relayed) = link.map_or((None, false), |link| (link.mtu, link.relayed));
     let round_trip_us = Some(u64::try_from(best.as_micros()).unwrap_or(u64::MAX));
-    Path { round_trip_us, mtu, error: None }
+    Path { round_trip_us, mtu, relayed, error: None }
 }

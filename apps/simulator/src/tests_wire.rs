@@ -106,3 +106,17 @@ fn one_seed_gives_one_history_over_real_endpoints() {
     assert_eq!((one.wall, one.digest), (other.wall, other.digest));
     assert_ne!(played(&text, 4, Wire::quic()).digest, one.digest);
 }
+
+#[test]
+fn clusters_that_cannot_reach_each_other_work_together_through_a_third() {
+    let third = "[[cluster]]\nname = \"c\"\nnodes = 3\nstart = 3\nuplink = \"2MB/s\"\n";
+    let whole = format!("{GRID}{third}");
+    let cut = "[[link]]\nbetween = [\"a\", \"b\"]\nloss = 1.0\n";
+    let [whole, cut] =
+        [whole.clone(), format!("{whole}{cut}")].map(|t| played(&t, 1, Wire::quic()));
+    // Nobody was taken for dead.
+    let fewest = |played: &Played| played.nodes.iter().map(|(_, nodes)| *nodes).min();
+    assert_eq!(fewest(&cut), fewest(&whole), "{:?}", cut.nodes);
+    // Before a gate is asked an attempt must fail, which takes five seconds.
+    assert!(cut.wall < whole.wall + std::time::Duration::from_secs(15), "{:?}", cut.wall);
+}

@@ -203,6 +203,7 @@ impl Found {
         let object = |to: &NodeId, path: &probe::Path| match &path.error {
             None => json!({
                 "node": to, "ok": true, "round_trip_us": path.round_trip_us, "mtu_bytes": path.mtu,
+                "relayed": path.relayed,
             }),
             Some(why) => json!({ "node": to, "ok": false, "error": why }),
         };
@@ -247,5 +248,6 @@ fn line(path: &probe::Path) -> String {
     }
     let round = path.round_trip_us.map_or("?".to_owned(), |us| seconds(us as f64 / 1e6));
     let packets = path.mtu.map_or(String::new(), |mtu| format!(", packets of {mtu} bytes"));
-    format!("{round}{packets}")
+    let relayed = if path.relayed { ", through another node" } else { "" };
+    format!("{round}{packets}{relayed}")
 }

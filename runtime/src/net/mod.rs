@@ -14,6 +14,7 @@ mod strikes;
 pub mod tls;
 mod transport;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +44,7 @@ use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::membership::{Member, Members};
 use crate::wire::{Frame, INLINE_MAX, Kind};
 
-/// Where a node is reached: its own address, or through another node. Relays come later without a new address form.
+/// Where a node is reached: its own address, or through another node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Address {
     /// A socket address to connect to.
@@ -264,6 +265,17 @@ impl Net {
         if !self.links().iter().any(up) {
             self.learn(contact);
         }
+    }
+
+    /// Which node speaks for each cluster: a node that cannot be reached directly is then reached through the one of its own cluster,
+    /// or of this node's. The link is the two nodes' own all the same; see [`LinkStats::relayed`].
+    pub fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
+        self.0.transport.gates(gates);
+    }
+
+    /// Datagrams of other nodes' links that went through this one.
+    pub fn passed_on(&self) -> u64 {
+        self.0.transport.passed_on()
     }
 
     /// Forgets a node and closes its link; what is queued to it is given back.

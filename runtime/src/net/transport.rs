@@ -84,6 +84,14 @@ pub(crate) trait Transport: Send + Sync {
         up.filter_map(|link| Some((link.peer.cluster, link.rtt?))).collect()
     }
 
+    /// Which node of each cluster others may be reached through, where the network needs that.
+    fn gates(&self, _gates: &BTreeMap<ClusterId, NodeId>) {}
+
+    /// Datagrams of other nodes' links that went through this one.
+    fn passed_on(&self) -> u64 {
+        0
+    }
+
     /// Links refused by this side, by reason.
     fn refused(&self) -> RefusedCounts;
 
@@ -217,6 +225,9 @@ pub struct LinkStats {
     /// larger ones are tried. None without a connection, and in memory.
     #[serde(default)]
     pub mtu: Option<u16>,
+    /// Whether the current connection goes through another node, because the two cannot reach each other.
+    #[serde(default)]
+    pub relayed: bool,
     /// Traffic by class.
     pub classes: BTreeMap<Class, ClassStats>,
     /// Times the link came up after the first.

@@ -110,6 +110,8 @@ kinds! {
     BULK_CANCEL = 67, "bulk-cancel", Compact, KIB;
     /// The chunks that follow belong to the transfer named.
     BULK_PART = 68, "bulk-part", Compact, KIB;
+    /// A datagram of the link between two nodes that cannot reach each other.
+    RELAY = 80, "relay", Compact, 72 * KIB;
 }
 
 impl Kind {

@@ -184,6 +184,7 @@ impl End {
             state: self.state,
             rtt: self.rtt,
             mtu: None,
+            relayed: false,
             classes,
             reconnects: self.ups.saturating_sub(1),
             unknown_kinds: 0,

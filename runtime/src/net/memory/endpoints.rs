@@ -261,6 +261,14 @@ impl Transport for Node {
         self.quic.links()
     }
 
+    fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
+        self.quic.gates(gates);
+    }
+
+    fn passed_on(&self) -> u64 {
+        self.quic.passed_on()
+    }
+
     fn refused(&self) -> RefusedCounts {
         self.quic.refused()
     }

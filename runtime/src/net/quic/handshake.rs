@@ -13,12 +13,15 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::machine::{Conn, Event};
-use super::{Code, Entry, Greeted, Shared, Slot};
+use super::{Code, Dial, DialState, Entry, Greeted, Shared, Slot, relay};
 use crate::id::NodeId;
 use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
 use crate::net::tls::{NodeName, SERVER_NAME};
 use crate::net::{Address, BAN, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
+
+/// Handshakes of callers in progress from which on each caller must show first that it is where it says.
+const CROWD: usize = 64;
 
 /// Time for the peer to take in a refusal before the connection goes.
 const REFUSAL_GRACE: Duration = Duration::from_secs(1);
@@ -84,8 +87,9 @@ impl Shared {
         while let Some(incoming) = self.endpoint.accept().await {
             if self.closing.load(Ordering::Acquire) {
                 incoming.refuse();
-            } else if !incoming.remote_address_validated() {
-                // Before any work for it, the caller shows that it is where it says: a spoofed packet costs one answer.
+            } else if self.is_crowded() && !incoming.remote_address_validated() {
+                // Before any work for it, the caller shows that it is where it says: a spoofed packet costs one answer. While few
+                // call that is a round trip and a packet each way for nothing.
                 let _ = incoming.retry(); // fails only for a validated one
             } else if self.endpoint.open_connections() > self.most_connections() {
                 incoming.refuse();
@@ -101,7 +105,18 @@ impl Shared {
         2 * peers + crate::net::config::MAX_INCOMING
     }
 
+    /// Whether more handshakes are in progress than come by themselves in a moment.
+    fn is_crowded(&self) -> bool {
+        self.greeting.load(Ordering::Relaxed) >= CROWD
+    }
+
     async fn accept(self: Arc<Self>, incoming: Incoming) {
+        self.greeting.fetch_add(1, Ordering::Relaxed);
+        self.clone().receive(incoming).await;
+        self.greeting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn receive(self: Arc<Self>, incoming: Incoming) {
         let remote = incoming.remote_address();
         let limit = self.config.connect_timeout();
         let config = self.configs.accept(self.cluster_at(remote).as_ref());
@@ -191,10 +206,12 @@ impl Shared {
             link.cluster = hello.cluster;
             // Of a later life nobody knows better than itself where it is.
             let later = link.machine.incarnation().is_some_and(|known| known < hello.incarnation);
-            if let Some(Address::Socket(address)) = hello.address
-                && (later || link.address.is_none())
-            {
-                link.address = Some(address);
+            if later || !link.has_address() {
+                match hello.address {
+                    Some(Address::Socket(is)) => (link.address, link.via) = (Some(is), None),
+                    Some(Address::Via(gate)) => (link.address, link.via) = (None, Some(gate)),
+                    Some(Address::Memory) | None => {}
+                }
             }
             link.conns.insert(id, Slot::Greeted(greeted));
         }
@@ -207,6 +224,9 @@ impl Shared {
         }
         let (incarnation, dial) = (hello.incarnation, hello.dial);
         self.feed(&entry, Event::Hello { conn: id, incarnation, dial });
+        if relay::is_stand_in(conn.remote_address()) {
+            self.give_way(&entry, id);
+        }
         // A parked one is not watched by a link: whether it is lost meanwhile must be known all the same.
         if matches!(entry.lock().conns.get(&id), Some(Slot::Greeted(_))) {
             let (shared, entry) = (self.clone(), entry.clone());
@@ -221,6 +241,27 @@ impl Shared {
                 }
             });
         }
+    }
+
+    /// The peer has come through a gate while this side calls it directly, and waits for what comes of that: nothing, most likely.
+    fn give_way(self: &Arc<Self>, entry: &Arc<Entry>, parked: Conn) {
+        let mut link = entry.lock();
+        let Some(dial) = link.machine.dial_before(parked) else { return };
+        let hopeless = match link.conns.get(&Conn::Ours(dial)) {
+            Some(Slot::Dialling(Dial { state, .. })) => {
+                let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+                !is(&state.connected) && !is(&state.relayed)
+            }
+            _ => false,
+        };
+        if !hopeless {
+            return;
+        }
+        // Its task sees that it is not wanted any more.
+        link.conns.remove(&Conn::Ours(dial));
+        drop(link);
+        let why = "the peer has come through a gate".into();
+        self.feed(entry, Event::Failed { dial, why, fatal: false });
     }
 
     /// Has the welcome written before all else on the control stream.
@@ -257,15 +298,12 @@ impl Shared {
         conn.close(code.into(), refuse.detail.as_bytes());
     }
 
-    /// Calls a peer. `connected` is set once there is a connection.
-    pub(super) async fn dial(
-        self: Arc<Self>,
-        entry: Arc<Entry>,
-        dial: u64,
-        connected: Arc<AtomicBool>,
-    ) {
+    /// Calls a peer.
+    pub(super) async fn dial(self: Arc<Self>, entry: Arc<Entry>, dial: u64, state: Arc<DialState>) {
         let limit = self.config.connect_timeout();
-        let answer = match timeout(limit, self.call(&entry, dial, &connected)).await {
+        let way = self.way_to(&entry);
+        state.relayed.store(way.is_some_and(relay::is_stand_in), Ordering::Release);
+        let answer = match timeout(limit, self.call(&entry, way, dial, &state.connected)).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::passing(format!("no answer within {} ms", limit.as_millis()))),
         };
@@ -274,6 +312,8 @@ impl Shared {
         if !link.conns.contains_key(&key) {
             return; // abandoned meanwhile
         }
+        // Who refuses was reached.
+        let reached = answer.as_ref().map_or_else(|no| no.why.refused.is_some(), |_| true);
         let event = match answer {
             Ok((welcome, greeted)) => {
                 link.cluster = welcome.cluster;
@@ -288,23 +328,53 @@ impl Shared {
             }
         };
         drop(link);
+        if let Some(address) = way {
+            self.tried(&entry, relay::is_stand_in(address), reached);
+        }
         self.feed(&entry, event);
+    }
+
+    /// Where to call a node: its own address, or a stand-in for it.
+    fn way_to(&self, entry: &Entry) -> Option<SocketAddr> {
+        let (address, cluster) = {
+            let link = entry.lock();
+            (link.address, link.cluster.clone())
+        };
+        let through = || {
+            self.gate_to(&entry.node, None)?;
+            self.relay.stand_in(&entry.node)
+        };
+        match address {
+            None => through(),
+            Some(address) => {
+                let wanted = self.ways().wants_gate(&entry.node, &cluster, self.start.elapsed());
+                wanted.then(through).flatten().or(Some(address))
+            }
+        }
+    }
+
+    /// What came of an attempt to reach a node.
+    fn tried(&self, entry: &Entry, through_gate: bool, reached: bool) {
+        let cluster = entry.lock().cluster.clone();
+        let now = self.start.elapsed();
+        self.ways().tried((&entry.node, &cluster), through_gate, reached, now);
+        if through_gate && reached {
+            tracing::info!(node = %entry.node, %cluster, "reached through another node: directly it does not answer");
+        }
     }
 
     async fn call(
         &self,
         entry: &Entry,
+        way: Option<SocketAddr>,
         dial: u64,
         connected: &AtomicBool,
     ) -> Result<(Welcome, Greeted), Failure> {
         if self.is_banned(entry) {
             return Err(Failure::refused(RefuseReason::Banned, banned(&entry.node)));
         }
-        let (address, cluster) = {
-            let link = entry.lock();
-            let address = link.address.ok_or_else(|| Failure::passing("no address is known"))?;
-            (address, link.cluster.clone())
-        };
+        let address = way.ok_or_else(|| Failure::passing("no address is known"))?;
+        let cluster = entry.lock().cluster.clone();
         let conn = self
             .endpoint
             .connect_with(self.configs.dial(&cluster), address, SERVER_NAME)

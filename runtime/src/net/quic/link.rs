@@ -5,16 +5,18 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::handshake::{cut, message};
 use super::machine::{Conn, Event};
 use super::parse::FrameReader;
 use super::queue::{BATCH_FRAMES, Taken};
+use super::relay;
 use super::settings::UNI_STREAMS;
 use super::{Code, Entry, Greeted, Shared};
 use crate::id::Peer;
@@ -34,6 +36,8 @@ pub(super) struct Live {
     pub conn: Connection,
     pub peer: Peer,
     pub role: Role,
+    /// Whether it goes through a gate.
+    pub relayed: bool,
     /// Whether frames may still be taken from the queues for it, and handed out from it.
     alive: AtomicBool,
     /// The peer's goodbye.
@@ -45,7 +49,8 @@ pub(super) struct Live {
 impl Live {
     pub fn new(conn: Connection, peer: Peer, role: Role) -> Self {
         let (alive, goodbye) = (AtomicBool::new(true), Mutex::default());
-        Self { conn, peer, role, alive, goodbye, seen: Default::default() }
+        let relayed = relay::is_stand_in(conn.remote_address());
+        Self { conn, peer, role, relayed, alive, goodbye, seen: Default::default() }
     }
 
     fn is_alive(&self) -> bool {
@@ -95,6 +100,15 @@ pub(super) async fn run(
         biased;
         _ = conn.closed() => {}
         () = closes => {
+            if !live.relayed {
+                // They go through this one, perhaps.
+                let gone = async {
+                    while shared.has_relayed_links() {
+                        sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                let _ = timeout(shared.config.close_grace(), gone).await;
+            }
             // Each writer ends when its queue is empty and the peer has acknowledged all.
             let flushed = async { while writers.join_next().await.is_some() {} };
             let _ = timeout(shared.config.close_grace(), flushed).await;
@@ -247,6 +261,12 @@ impl End {
                                     fault = Some(error.to_string());
                                     return false;
                                 }
+                            }
+                        }
+                        Kind::RELAY => {
+                            if let Err(error) = self.shared.parcel(&live.peer, &frame.body) {
+                                fault = Some(error);
+                                return false;
                             }
                         }
                         _ => events.frame(&live.peer, class, frame),

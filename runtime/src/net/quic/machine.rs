@@ -128,6 +128,16 @@ impl Machine {
         self.incarnation
     }
 
+    /// This side's dial that a hello over `conn` waits for.
+    pub fn dial_before(&self, conn: Conn) -> Option<u64> {
+        match self.phase {
+            Phase::Dialling(dial) if self.parked.is_some_and(|(parked, _)| parked == conn) => {
+                Some(dial)
+            }
+            _ => None,
+        }
+    }
+
     pub fn handle(&mut self, event: Event) -> Vec<Action> {
         let mut out = Vec::new();
         match event {

@@ -10,6 +10,7 @@ mod link;
 mod machine;
 mod parse;
 mod queue;
+mod relay;
 mod settings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +18,7 @@ use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use tokio::time::Instant;
 use self::link::Live;
 use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
+use self::relay::{Relay, Ways};
 use self::settings::Configs;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
@@ -37,7 +39,7 @@ use super::{
     RefuseReason, RefusedCounts, SendError, Strikes, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
-use crate::wire::Frame;
+use crate::wire::{Frame, Kind};
 
 /// Why the network cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -135,6 +137,8 @@ struct Shared {
     address: SocketAddr,
     buffers: Option<Buffers>,
     endpoint: Endpoint,
+    relay: Arc<Relay>,
+    ways: Mutex<Ways>,
     runtime: Handle,
     events: Arc<dyn Events>,
     peers: RwLock<BTreeMap<NodeId, Arc<Entry>>>,
@@ -144,6 +148,8 @@ struct Shared {
     close_reason: watch::Sender<Option<String>>,
     closed: watch::Sender<bool>,
     next_conn: AtomicU64,
+    /// Handshakes of callers in progress.
+    greeting: AtomicUsize,
 }
 
 /// A peer: its queues live as long as the endpoint, its connections come and go.
@@ -161,6 +167,8 @@ struct Entry {
 struct Link {
     machine: Machine,
     address: Option<SocketAddr>,
+    /// Through whom it is reached, where it says so itself.
+    via: Option<NodeId>,
     cluster: ClusterId,
     conns: BTreeMap<Conn, Slot>,
 }
@@ -177,8 +185,16 @@ enum Slot {
 /// A dial under way.
 struct Dial {
     task: AbortHandle,
+    state: Arc<DialState>,
+}
+
+/// What the task of a dial says of it.
+#[derive(Default)]
+struct DialState {
     /// Whether there is a connection: before that it must not be dropped.
-    connected: Arc<AtomicBool>,
+    connected: AtomicBool,
+    /// It goes through a gate.
+    relayed: AtomicBool,
 }
 
 impl Dial {
@@ -186,7 +202,7 @@ impl Dial {
     /// that it takes it, it would answer each of that side's requests to show its address (QUIC's Retry) with another
     /// close, and be asked again for each, as fast as packets go, for a second.
     fn abandon(&self) {
-        if self.connected.load(Ordering::Acquire) {
+        if self.state.connected.load(Ordering::Acquire) {
             self.task.abort();
         }
     }
@@ -249,16 +265,17 @@ impl Quic {
         let mut endpoint_config = quinn::EndpointConfig::default();
         endpoint_config.rng_seed(rng_seed);
         let quinn_runtime = Arc::new(quinn::TokioRuntime);
-        let endpoint = Endpoint::new_with_abstract_socket(
-            endpoint_config,
-            Some(server),
-            socket,
-            quinn_runtime,
-        )
-        .map_err(|source| NetError::Bind { what: address.to_string(), source })?;
+        let relay = Relay::new();
+        let endpoint = relay
+            .below(socket)
+            .and_then(|socket| {
+                let server = Some(server);
+                Endpoint::new_with_abstract_socket(endpoint_config, server, socket, quinn_runtime)
+            })
+            .map_err(|source| NetError::Bind { what: address.to_string(), source })?;
         let name = identity.name();
         let me = Peer { node: name.node.clone(), incarnation, cluster: name.cluster.clone() };
-        Ok(Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             me,
             grid: identity.grid().to_owned(),
             config,
@@ -267,6 +284,8 @@ impl Quic {
             address,
             buffers,
             endpoint,
+            relay,
+            ways: Mutex::default(),
             runtime,
             events,
             peers: RwLock::default(),
@@ -275,7 +294,10 @@ impl Quic {
             close_reason: watch::Sender::new(None),
             closed: watch::Sender::new(false),
             next_conn: AtomicU64::new(1),
-        })))
+            greeting: AtomicUsize::new(0),
+        });
+        shared.relay.belongs_to(&shared);
+        Ok(Self(shared))
     }
 }
 
@@ -309,12 +331,13 @@ impl Transport for Quic {
             return tracing::debug!(node = %contact.node, "old news of where it is");
         }
         link.cluster = contact.cluster;
-        let address = match contact.address {
-            Address::Socket(address) => Some(address),
-            Address::Memory | Address::Via(_) => {
+        let (address, via) = match contact.address {
+            Address::Socket(address) => (Some(address), None),
+            Address::Via(gate) => (None, Some(gate)),
+            Address::Memory => {
                 tracing::warn!(node = %contact.node, address = ?contact.address,
                     "an address that QUIC cannot reach; the node can still connect to this one");
-                None
+                (None, None)
             }
         };
         let up = match link.machine.phase() {
@@ -325,7 +348,7 @@ impl Transport for Quic {
         // A link to the very life that is told of stands, by whatever way it was made.
         let stands = up.is_some() && life.is_some() && life == known;
         let elsewhere = link.address.is_some() && address.is_some() && link.address != address;
-        link.address = address;
+        (link.address, link.via) = (address, via);
         if !newer && (stands || !elsewhere) {
             return;
         }
@@ -343,7 +366,11 @@ impl Transport for Quic {
 
     fn forget(&self, node: &NodeId) {
         let Some(entry) = self.0.find(node) else { return };
-        entry.lock().address = None;
+        {
+            let mut link = entry.lock();
+            (link.address, link.via) = (None, None);
+        }
+        self.0.ways().forget(node);
         let shared = self.0.clone();
         // On the endpoint's thread, where events are told.
         self.0.runtime.spawn(async move { shared.feed(&entry, Event::Forget) });
@@ -357,7 +384,7 @@ impl Transport for Quic {
         // The hot path takes the lock for reading, the queue's, and no more: nothing is cloned or waited for.
         let peers = shared.peers.read().unwrap_or_else(PoisonError::into_inner);
         let entry = peers.get(to).ok_or_else(|| SendError::Unknown(to.clone()))?;
-        if entry.idle.load(Ordering::SeqCst) && entry.lock().address.is_none() {
+        if entry.idle.load(Ordering::SeqCst) && !entry.lock().has_address() {
             return Err(SendError::Unknown(to.clone()));
         }
         entry.queue(class).push(frame).map_err(|_| SendError::Full(to.clone()))?;
@@ -400,6 +427,14 @@ impl Transport for Quic {
         peers.values().map(|entry| entry.stats()).collect()
     }
 
+    fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
+        self.0.ways().set_gates(gates);
+    }
+
+    fn passed_on(&self) -> u64 {
+        self.0.relay.passed_on()
+    }
+
     fn refused(&self) -> RefusedCounts {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -432,6 +467,13 @@ impl Transport for Quic {
     }
 }
 
+impl Link {
+    /// Whether anything can be sent there without a link.
+    fn has_address(&self) -> bool {
+        self.address.is_some() || self.via.is_some()
+    }
+}
+
 impl Entry {
     fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
@@ -451,6 +493,7 @@ impl Entry {
 
     fn stats(&self) -> LinkStats {
         let link = self.lock();
+        let relayed = link.conns.values().any(|slot| matches!(slot, Slot::Live(l) if l.relayed));
         let state = match link.machine.phase() {
             Phase::Idle => LinkState::Idle,
             Phase::Dialling(_) => LinkState::Connecting,
@@ -467,6 +510,7 @@ impl Entry {
             state,
             rtt,
             mtu: path.map(|path| path.current_mtu),
+            relayed,
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
@@ -515,6 +559,7 @@ impl Shared {
                 link: Mutex::new(Link {
                     machine: Machine::new(mine_stays, config.attempts, backoff, seed),
                     address: None,
+                    via: None,
                     cluster: cluster.clone(),
                     conns: BTreeMap::new(),
                 }),
@@ -533,6 +578,11 @@ impl Shared {
     fn cluster_at(&self, remote: SocketAddr) -> Option<ClusterId> {
         if self.config.links.is_empty() {
             return None;
+        }
+        if relay::is_stand_in(remote) {
+            let entry = self.find(&self.relay.name(remote)?)?;
+            let cluster = entry.lock().cluster.clone();
+            return Some(cluster);
         }
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
         let mut of_host = None;
@@ -587,10 +637,10 @@ impl Shared {
         entry.idle.store(idle, Ordering::SeqCst);
         for action in &actions {
             if let Action::Dial(dial) = *action {
-                let connected = Arc::new(AtomicBool::new(false));
-                let call = self.clone().dial(entry.clone(), dial, connected.clone());
+                let state = Arc::<DialState>::default();
+                let call = self.clone().dial(entry.clone(), dial, state.clone());
                 let task = self.runtime.spawn(call).abort_handle();
-                link.conns.insert(Conn::Ours(dial), Slot::Dialling(Dial { task, connected }));
+                link.conns.insert(Conn::Ours(dial), Slot::Dialling(Dial { task, state }));
             }
         }
         drop(link);
@@ -646,7 +696,8 @@ impl Shared {
                 let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live = Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role));
+                let live = Live::new(greeted.conn.clone(), peer, greeted.role);
+                let live = Arc::new(live);
                 link.conns.insert(conn, Slot::Live(live.clone()));
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
@@ -663,7 +714,8 @@ impl Shared {
     }
 
     fn give_back(&self, entry: &Entry, class: Class, frames: VecDeque<Frame>, drained: bool) {
-        for frame in frames {
+        // Nobody here sent the parcels of others.
+        for frame in frames.into_iter().filter(|frame| frame.kind != Kind::RELAY) {
             self.events.undelivered(&entry.node, class, frame);
         }
         if drained {

@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// What an endpoint was told, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+pub(super) enum Told {
     Up(String, u64),
     Frame(String, Class, Bytes),
     Down(String, u64, String),
@@ -24,7 +24,7 @@ enum Told {
 }
 
 #[derive(Default)]
-struct Log(Mutex<Vec<Told>>);
+pub(super) struct Log(Mutex<Vec<Told>>);
 
 impl Log {
     fn push(&self, told: Told) {
@@ -35,7 +35,7 @@ impl Log {
         self.0.lock().unwrap().clone()
     }
 
-    fn bodies(&self, class: Class) -> Vec<Bytes> {
+    pub fn bodies(&self, class: Class) -> Vec<Bytes> {
         let pick = |told| match told {
             Told::Frame(_, c, body) if c == class => Some(body),
             _ => None,
@@ -47,7 +47,7 @@ impl Log {
         self.0.lock().unwrap().iter().filter(|told| wanted(told)).count()
     }
 
-    fn downs(&self) -> usize {
+    pub fn downs(&self) -> usize {
         self.count(|told| matches!(told, Told::Down(..)))
     }
 
@@ -74,17 +74,27 @@ impl Events for Log {
     }
 }
 
-struct Node {
-    quic: Quic,
-    log: Arc<Log>,
+pub(super) struct Node {
+    pub quic: Quic,
+    pub log: Arc<Log>,
 }
 
 impl Node {
     fn open(ca: &Ca, name: &str, incarnation: u64, config: NetConfig) -> Self {
-        let identity = ca.issue(&name.into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
+        Self::over(ca, (name, "c"), incarnation, config, plain)
+    }
+
+    pub fn over(
+        ca: &Ca,
+        (name, cluster): (&str, &str),
+        incarnation: u64,
+        config: NetConfig,
+        wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
+    ) -> Self {
+        let identity = ca.issue(&name.into(), &cluster.into(), "node", EPHEMERAL_VALIDITY).unwrap();
         let log = Arc::new(Log::default());
         let quic =
-            Quic::open(config, &identity, Incarnation(incarnation), plain, log.clone()).unwrap();
+            Quic::open(config, &identity, Incarnation(incarnation), wrap, log.clone()).unwrap();
         quic.start();
         Self { quic, log }
     }
@@ -93,20 +103,20 @@ impl Node {
         Self::open(ca, name, 1, NetConfig::default())
     }
 
-    fn contact(&self) -> Contact {
+    pub fn contact(&self) -> Contact {
         let me = self.quic.me().clone();
         Contact { node: me.node, cluster: me.cluster, address: self.quic.address() }
     }
 
-    fn knows(&self, other: &Node) {
+    pub fn knows(&self, other: &Node) {
         self.quic.learn(other.contact(), None);
     }
 
-    fn id(&self) -> &NodeId {
+    pub fn id(&self) -> &NodeId {
         &self.quic.me().node
     }
 
-    fn send(&self, to: &Node, class: Class, body: impl Into<Bytes>) -> Result<(), SendError> {
+    pub fn send(&self, to: &Node, class: Class, body: impl Into<Bytes>) -> Result<(), SendError> {
         self.quic.send(to.id(), class, Frame::new(Kind::TELL, body))
     }
 
@@ -118,17 +128,17 @@ impl Node {
         self.quic.0.endpoint.open_connections()
     }
 
-    async fn close(&self) {
+    pub async fn close(&self) {
         self.quic.close("the test is over");
         self.quic.closed().await;
     }
 }
 
-fn grid() -> Ca {
+pub(super) fn grid() -> Ca {
     Ca::ephemeral("test").unwrap()
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, condition: impl Fn() -> bool) {
     let wait = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -137,7 +147,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
-fn numbered(range: std::ops::Range<u32>) -> Vec<Bytes> {
+pub(super) fn numbered(range: std::ops::Range<u32>) -> Vec<Bytes> {
     range.map(|n| Bytes::copy_from_slice(&n.to_le_bytes())).collect()
 }
 
@@ -766,4 +776,32 @@ async fn the_user_may_send_from_within_an_event() {
         quic.close("done");
         quic.closed().await;
     }
+}
+
+/// What a slow link carries before two nodes have said anything: with hundreds of pairs over an uplink of 100 kB/s it decides.
+#[tokio::test]
+async fn a_link_costs_a_few_packets() {
+    let ca = grid();
+    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    a.knows(&b);
+    a.send(&b, Class::Steal, "x").unwrap();
+    until("the frame", || b.log.bodies(Class::Steal).len() == 1).await;
+    let stats = |node: &Node| {
+        let entry = node.quic.0.peers.read().unwrap().values().next().unwrap().clone();
+        let live = entry.lock().conns.values().find_map(|slot| match slot {
+            Slot::Live(live) => Some(live.clone()),
+            _ => None,
+        });
+        live.map(|live| live.conn.stats()).unwrap_or_default()
+    };
+    // The last of it: larger packets were tried.
+    until("the packet size", || [&a, &b].iter().all(|n| stats(n).path.current_mtu > 1300)).await;
+    for node in [&a, &b] {
+        let stats = stats(node);
+        println!("{}: {:?}, {:?}", node.id(), stats.udp_tx, stats.path);
+        assert!(stats.udp_tx.bytes < 8000, "{:?}", stats.udp_tx);
+        assert_eq!(stats.path.current_mtu, 1452);
+    }
+    a.close().await;
+    b.close().await;
 }

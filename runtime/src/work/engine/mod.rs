@@ -278,6 +278,7 @@ impl Engine {
     /// life) are lost: what they held is queued again, what they left behind is offered for reuse.
     pub fn view(&self, view: &View) {
         self.0.net.follow(&view.members);
+        self.0.net.gates(&view.cluster_coordinators);
         let of = |id: &ClusterId| self.0.net.expected(id).map(|policy| policy.steal_timeout());
         let clusters = view.members.clusters().map(|(cluster, _)| cluster);
         let timeouts = clusters.filter_map(|cluster| Some((cluster.clone(), of(cluster)?)));
@@ -382,6 +383,8 @@ impl Engine {
             metering.leave(self.0.pool_ref(), Instant::now());
         }
         self.0.pool_ref().close();
+        // Who speaks for a cluster is the job's to say.
+        self.0.net.gates(&BTreeMap::new());
         self.0.poke.notify_one();
     }
 
