@@ -47,7 +47,7 @@ fn measure(
         let start = Instant::now();
         let bytes = forces::all(tree);
         compute = start.elapsed().as_secs_f64().min(compute);
-        let unit = setup.mass_unit / positions.side / positions.side;
+        let unit = setup.mass_unit / positions.side() / positions.side();
         let mut acceleration = vec![[0.0; 3]; bodies.len()];
         for (row, &body) in bytes.chunks_exact(forces::BYTES_A_BODY).zip(tree.order()) {
             acceleration[body as usize] = [0, 4, 8].map(|at| {

@@ -166,8 +166,9 @@ mod tests {
         let setup = Setup::new(bodies, accuracy);
         let positions = Positions::new(&bodies.position, accuracy.softening);
         let tree = positions.tree(&setup).unwrap();
-        let unit = setup.mass_unit / positions.side;
-        let units = [unit / positions.side, unit / positions.side, unit / positions.side, unit];
+        let unit = setup.mass_unit / positions.side();
+        let units =
+            [unit / positions.side(), unit / positions.side(), unit / positions.side(), unit];
         let mut out = vec![[0.0; 4]; bodies.len()];
         for (row, &body) in all(tree).chunks_exact(BYTES_A_BODY).zip(tree.order()) {
             out[body as usize] = [0, 1, 2, 3].map(|k| {

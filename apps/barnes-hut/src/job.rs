@@ -14,9 +14,9 @@ use springtide_runtime::work::{
 
 use crate::bodies::Bodies;
 use crate::history::History;
-use crate::options::{BarnesHut, Model, SnapshotFormat};
+use crate::options::{BarnesHut, Broadcast, Model, SnapshotFormat};
 use crate::picture::Camera;
-use crate::shared::{Positions, Setup};
+use crate::shared::{Change, Positions, Setup};
 use crate::simulate::{self, Report, Simulation};
 use crate::{forces, generate, read, write};
 
@@ -31,11 +31,10 @@ impl Versioned for Setup {
 
 impl Versioned for Positions {
     const NAME: &'static str = "barnes-hut.positions";
-    /// Every body moves in every step: there is no change smaller than the whole.
-    type Delta = ();
+    type Delta = Change;
 
-    fn apply(&self, (): ()) -> Self {
-        self.clone()
+    fn apply(&self, change: Change) -> Self {
+        self.changed(change)
     }
 }
 
@@ -169,6 +168,7 @@ impl Job for BarnesHut {
             dt: None,
             snapshot_format: self.snapshot_format,
             picture_size: self.picture_size,
+            broadcast: self.broadcast,
             seed,
             theta,
             order,
@@ -187,6 +187,48 @@ struct Course {
     simulation: Simulation,
     camera: Camera,
     history: History,
+}
+
+/// Positions on their way to the nodes.
+struct Publisher {
+    how: Broadcast,
+    /// What this root published last. It changes no other root's: after a checkpoint positions begin anew.
+    last: Option<Version>,
+    versions: u64,
+    bytes: u64,
+}
+
+impl Publisher {
+    fn new(how: Broadcast) -> Self {
+        Self { how, last: None, versions: 0, bytes: 0 }
+    }
+
+    /// Publishes the next positions: as a change of the last ones where these are still here and that is shorter, else
+    /// whole.
+    fn publish(&mut self, cx: &Context, next: Positions) -> Result<Version, Stop> {
+        let last = self.last.filter(|_| self.how == Broadcast::Changes);
+        let last = last.and_then(|version| cx.get::<Positions>(0, version).ok());
+        let (version, bytes) = match last.and_then(|last| last.change_to(&next)) {
+            Some(change) => {
+                let bytes = change.wire_len();
+                (cx.update::<Positions>(0, change)?, bytes)
+            }
+            None => {
+                let bytes = next.wire_len();
+                (cx.put(0, next)?, bytes)
+            }
+        };
+        self.last = Some(version);
+        self.versions += 1;
+        self.bytes += bytes as u64;
+        Ok(version)
+    }
+
+    fn line(&self, bodies: usize) -> String {
+        let all = self.versions * bodies as u64;
+        let each = self.bytes as f64 / all.max(1) as f64;
+        format!("broadcast: {each:.1} bytes a body in each of {} versions", self.versions)
+    }
 }
 
 /// What a checkpoint keeps of a [`Course`]; all else follows from these and the job. Shared objects are not among them:
@@ -209,8 +251,9 @@ impl BarnesHut {
             cx.progress(0, self.steps, "steps");
         }
         let setup = cx.put(0, setup)?;
+        let mut publisher = Publisher::new(self.broadcast);
         loop {
-            let positions = cx.put(0, simulation.positions())?;
+            let positions = publisher.publish(cx, simulation.positions())?;
             let report = self.forces(cx, &mut simulation, setup, positions)?;
             let step = report.step;
             history.push(report);
@@ -221,6 +264,9 @@ impl BarnesHut {
                 cx.progress(step, self.steps, "steps");
             }
             if step >= self.steps {
+                if step > 0 {
+                    cx.say(publisher.line(simulation.bodies().len()));
+                }
                 return Ok(outcome(simulation.bodies(), &history));
             }
             simulation.advance()?;
@@ -402,6 +448,7 @@ mod tests {
             "step 3",
             "iteration",
             "3 of 3 steps",
+            "broadcast",
         ];
         assert_eq!(notes, expected);
         let result = outcome.result;
@@ -413,12 +460,34 @@ mod tests {
         assert_eq!(result["per_step"]["kinetic"].as_array().unwrap().len(), 4);
     }
 
+    #[test]
+    fn positions_are_broadcast_as_changes() {
+        let job = BarnesHut { bodies: 2000, steps: 20, ..small() };
+        let (whole, _) = run(BarnesHut { broadcast: Broadcast::Whole, ..job.clone() }, 2);
+        let (outcome, notes) = run(job, 2);
+        assert_eq!(outcome.checksum, whole.checksum);
+        let broadcast = notes.iter().find_map(|note| match note {
+            Note::Say { text } => text.strip_prefix("broadcast: "),
+            _ => None,
+        });
+        let (bytes, rest) = broadcast.unwrap().split_once(' ').unwrap();
+        assert_eq!(rest, "bytes a body in each of 21 versions");
+        // The first of them has 12.
+        let bytes: f64 = bytes.parse().unwrap();
+        assert!(bytes < 7.8, "{bytes}");
+    }
+
     fn checkpoints(notes: &[Note]) -> Vec<(usize, SavedRoot)> {
         let saved = |(at, note): (usize, &Note)| match note {
             Note::Checkpoint(saved) => Some((at, saved.clone())),
             _ => None,
         };
         notes.iter().enumerate().filter_map(saved).collect()
+    }
+
+    /// Not what says how long the broadcasts were: a resumed run begins with a whole one.
+    fn is_of_the_run(note: &Note) -> bool {
+        !matches!(note, Note::Say { text } if text.starts_with("broadcast: "))
     }
 
     /// Runs the job without checkpoints, then with one every `every` steps, then on from each of them: outcome, reports
@@ -436,14 +505,16 @@ mod tests {
         // None after the last step: the run is over.
         assert_eq!(all.len() as u64, (job.steps - 1) / every);
         let others = notes.iter().filter(|note| !matches!(note, Note::Checkpoint(_)));
-        assert!(others.eq(&plain));
+        assert!(others.filter(|n| is_of_the_run(n)).eq(plain.iter().filter(|n| is_of_the_run(n))));
         for (number, (at, saved)) in (1..).zip(&all) {
             // One child a step and one before the first.
             assert_eq!((saved.seq, u64::from(saved.next_child)), (number, number * every + 1));
             for threads in [1, 2] {
                 let (again, rest) = run_from(body(every), threads, Some(saved.clone()));
                 assert_eq!(again.as_ref(), Ok(&outcome), "from step {}", number * every);
-                assert!(rest == notes[at + 1..], "from step {}, {threads} threads", number * every);
+                let rest = rest.iter().filter(|note| is_of_the_run(note));
+                let same = rest.eq(notes[at + 1..].iter().filter(|note| is_of_the_run(note)));
+                assert!(same, "from step {}, {threads} threads", number * every);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Barnes-Hut N-body simulation: the flagship divide-and-conquer job.
 //!
-//! Gravity of many bodies with an octree, whose far cells stand for the bodies in them (J. Barnes and P. Hut, Nature 324,
-//! 446, 1986). Positions are a shared object that each node receives once a step and builds the tree from; tasks are
-//! ranges of groups of bodies; the job's root integrates. The forces of a group depend on the shared objects alone, so the
-//! result has the same bits however the ranges were split, stolen or run again.
+//! Gravity of many bodies with an octree, whose far cells stand for the bodies in them (J. Barnes and P. Hut, Nature
+//! 324, 446, 1986). Positions are a shared object that each node receives once a step (as a lossless [`delta`] of those
+//! before, which is shorter) and builds the tree from; tasks are ranges of groups of bodies; the job's root integrates.
+//! The forces of a group depend on the shared objects alone, so the result has the same bits however the ranges were
+//! split, stolen or run again.
 //!
 //! Knows the runtime's task interface (in [`job`] alone) and nothing of nodes, networks or the command line.
 //!
@@ -12,6 +13,7 @@
 //! [`forces::all`] gives them on one thread.
 
 pub mod bodies;
+pub mod delta;
 pub mod forces;
 pub mod generate;
 pub mod history;

@@ -82,6 +82,10 @@ pub struct BarnesHut {
     #[arg(long, value_name = "PIXELS", default_value_t = 800)]
     pub picture_size: u32,
 
+    /// How positions go to the nodes in each step; the result is the same
+    #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
+    pub broadcast: Broadcast,
+
     /// The bodies of `input`, once read on the submitting side; they travel inside the job.
     #[arg(skip)]
     pub loaded: Option<Bodies>,
@@ -213,6 +217,15 @@ pub enum Order {
     Mono,
     /// With its quadrupole moment: dearer, more exact
     Quad,
+}
+
+/// How positions go to the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Broadcast {
+    /// As lossless changes: 4 to 8 bytes a body, for links between clusters that are slower than some 100 MB/s
+    Changes,
+    /// Whole: 12 bytes a body, and nothing to compute
+    Whole,
 }
 
 /// File format of snapshots.

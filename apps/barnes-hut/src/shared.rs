@@ -1,15 +1,18 @@
 //! What the nodes share: masses and settings once, positions once a step, and the tree that each node builds from them.
 //!
-//! Positions travel in single precision relative to a box; these rounded positions are the ones whose forces are computed,
-//! by the sequential run as well. Inside the box lengths are measured in sides of it and masses in the mass unit, both
-//! powers of two, so that scaling changes no bit and single precision is far from overflow whatever units the user has.
-//! Knows nothing of tasks.
+//! Positions travel in single precision relative to a box; these rounded positions are the ones whose forces are
+//! computed, by the sequential run as well. Inside the box lengths are measured in sides of it and masses in the mass
+//! unit, both powers of two, so that scaling changes no bit and single precision is far from overflow whatever units
+//! the user has. Positions can be told by how they changed in a step ([`Positions::change_to`]), which loses no bit and
+//! is shorter. Knows nothing of tasks.
 
 use std::sync::OnceLock;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::Bodies;
+use crate::delta::{self, BEFORE, Delta, Frame, Malformed};
 use crate::options::Order;
 use crate::tree::Tree;
 
@@ -78,30 +81,60 @@ impl Setup {
 /// Where the bodies are: a box and, within it, positions in single precision. A new version each step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Positions {
-    /// Middle of the box in the user's unit.
-    pub centre: [f64; 3],
-    /// Side of the box in the user's unit; a power of two.
-    pub side: f64,
-    /// Little-endian `f32` x, y, z of each body in sides from the middle, so within half a side either way.
-    #[serde(with = "serde_bytes")]
-    inside: Vec<u8>,
+    /// In the user's unit.
+    frame: Frame,
+    /// Where they were in up to [`BEFORE`] versions before, newest first: what the next change is told by. Versions
+    /// made of changes have them; so who joins late, and gets such a one whole, can go on with the changes. Positions
+    /// that begin anew have none.
+    before: Vec<Frame>,
+    /// What should have made these positions, which are none, was no change of those before.
+    #[serde(skip)]
+    broken: Option<Malformed>,
     /// Built by the first task that asks, once a node.
     #[serde(skip)]
     tree: OnceLock<Tree>,
 }
 
-/// Masses and positions do not belong together.
-#[derive(Debug, thiserror::Error)]
-#[error("positions of {positions} bodies cannot go with masses of {masses}")]
-pub struct Mismatch {
-    positions: usize,
-    masses: usize,
+/// A step of positions: what makes of one version the next.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Change {
+    delta: Delta,
+    /// Who tells of the change has what comes out and need not make it. It does not travel.
+    #[serde(skip)]
+    made: Option<Positions>,
 }
+
+impl Change {
+    /// About how many bytes it takes on the wire.
+    pub fn wire_len(&self) -> usize {
+        self.delta.wire_len()
+    }
+}
+
+/// Why there is no tree over positions.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTree {
+    /// Masses and positions do not belong together.
+    #[error("positions of {positions} bodies cannot go with masses of {masses}")]
+    Mismatch {
+        /// Number of bodies that have positions.
+        positions: usize,
+        /// Number of bodies that have masses.
+        masses: usize,
+    },
+    /// There are no positions, for what came was no change of those before.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+}
+
+/// Most bodies of a change: positions with those before must be short enough for a shared object, which is 1 GiB.
+const MOST_CHANGED: usize = 25_000_000;
 
 impl Positions {
     /// Rounds positions to single precision within the smallest box that suits.
     ///
-    /// The side is no less than a millionth of the softening length, below which positions make no difference to forces.
+    /// The side is no less than a millionth of the softening length, below which positions make no difference to
+    /// forces.
     pub fn new(position: &[[f64; 3]], softening: f64) -> Self {
         let mut low = [f64::INFINITY; 3];
         let mut high = [f64::NEG_INFINITY; 3];
@@ -127,12 +160,69 @@ impl Positions {
                 inside.extend_from_slice(&rounded.to_le_bytes());
             }
         }
-        Self { centre, side, inside, tree: OnceLock::new() }
+        Self::at(Frame { centre, side, inside: inside.into() }, Vec::new())
+    }
+
+    fn at(frame: Frame, before: Vec<Frame>) -> Self {
+        Self { frame, before, broken: None, tree: OnceLock::new() }
+    }
+
+    /// Middle of the box in the user's unit.
+    pub fn centre(&self) -> [f64; 3] {
+        self.frame.centre
+    }
+
+    /// Side of the box in the user's unit; a power of two.
+    pub fn side(&self) -> f64 {
+        self.frame.side
+    }
+
+    /// The change that makes `next` of these positions; `None` where it is not shorter than `next` itself.
+    pub fn change_to(&self, next: &Positions) -> Option<Change> {
+        if self.len() > MOST_CHANGED {
+            return None;
+        }
+        let delta = delta::encode(&self.frame, &self.before, &next.frame)?;
+        let made = Some(Self::at(next.frame.clone(), self.become_before()));
+        Some(Change { delta, made }).filter(|change| change.wire_len() < next.wire_len())
+    }
+
+    /// The positions that a change makes of these: bit for bit those that [`Positions::change_to`] was given. What is
+    /// no change of these makes positions of no bodies, for which there is [no tree](NoTree::Malformed).
+    pub fn changed(&self, change: Change) -> Self {
+        let Change { delta, made } = change;
+        if let Some(made) = made {
+            return made;
+        }
+        match delta::decode(&self.frame, &self.before, &delta) {
+            Ok(frame) => Self::at(frame, self.become_before()),
+            Err(why) => {
+                let nothing = Frame { inside: Bytes::new(), ..self.frame };
+                Self { broken: Some(why), ..Self::at(nothing, Vec::new()) }
+            }
+        }
+    }
+
+    /// The frames before the next one.
+    fn become_before(&self) -> Vec<Frame> {
+        std::iter::once(&self.frame).chain(&self.before).take(BEFORE).cloned().collect()
+    }
+
+    /// About how many bytes they take on the wire.
+    pub fn wire_len(&self) -> usize {
+        const REST: usize = 48;
+        let frames = std::iter::once(&self.frame).chain(&self.before);
+        frames.map(|frame| frame.inside.len() + REST).sum()
+    }
+
+    /// The box and the positions in it.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
     }
 
     /// Number of bodies.
     pub fn len(&self) -> usize {
-        self.inside.len() / 12
+        self.frame.len()
     }
 
     /// Whether there are none.
@@ -142,7 +232,7 @@ impl Positions {
 
     /// Each body's position in sides from the middle of the box.
     pub(crate) fn inside(&self) -> Vec<[f32; 3]> {
-        let mut values = floats(&self.inside);
+        let mut values = floats(&self.frame.inside);
         let mut all = Vec::with_capacity(self.len());
         while let (Some(x), Some(y), Some(z)) = (values.next(), values.next(), values.next()) {
             all.push([x, y, z]);
@@ -154,10 +244,13 @@ impl Positions {
     /// the same. There is one setup in a job, so the first answer holds for all.
     ///
     /// # Errors
-    /// [`Mismatch`] when the setup is for another number of bodies.
-    pub fn tree(&self, setup: &Setup) -> Result<&Tree, Mismatch> {
+    /// [`NoTree`] when the setup is for another number of bodies, or the positions were made by what was no change.
+    pub fn tree(&self, setup: &Setup) -> Result<&Tree, NoTree> {
+        if let Some(why) = self.broken {
+            return Err(why.into());
+        }
         if self.len() != setup.len() {
-            return Err(Mismatch { positions: self.len(), masses: setup.len() });
+            return Err(NoTree::Mismatch { positions: self.len(), masses: setup.len() });
         }
         Ok(self.tree.get_or_init(|| Tree::build(self, setup)))
     }
@@ -176,7 +269,11 @@ fn power_of_two_at_least(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use springtide_runtime::wire::{decode_payload, encode_payload};
+
     use super::*;
+    use crate::options::{BarnesHut, Model};
+    use crate::{generate, simulate};
 
     #[test]
     fn powers_of_two_bound_from_above() {
@@ -191,17 +288,97 @@ mod tests {
     fn positions_are_rounded_within_their_box() {
         let position = [[1e10, -3.0, 0.1], [1e10 + 5.0, 2.0, 0.2], [1e10 + 1.0, 0.0, 0.3]];
         let shared = Positions::new(&position, 0.0);
-        assert_eq!(shared.side, 8.0);
+        assert_eq!(shared.side(), 8.0);
         let inside = shared.inside();
         for (p, q) in position.iter().zip(&inside) {
             for axis in 0..3 {
                 assert!(q[axis].abs() <= 0.5);
-                let back = shared.centre[axis] + f64::from(q[axis]) * shared.side;
+                let back = shared.centre()[axis] + f64::from(q[axis]) * shared.side();
                 assert!((back - p[axis]).abs() < 2e-6, "{back} for {}", p[axis]);
             }
         }
         let bytes = serde_json::to_vec(&shared).unwrap();
         let copy: Positions = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(copy.inside(), inside);
+    }
+
+    fn copy<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
+        decode_payload(&encode_payload(value).unwrap()).unwrap()
+    }
+
+    /// The positions of the first steps of a run.
+    fn run(model: Model, count: usize, steps: u64) -> (Setup, Vec<Positions>) {
+        let job = BarnesHut { model, ..BarnesHut::default() };
+        let bodies = match model {
+            Model::Galaxies => generate::galaxies(count, 7),
+            Model::Plummer => generate::plummer(count, 7),
+        };
+        let setup = Setup::new(&bodies, job.accuracy());
+        let mut all = Vec::new();
+        simulate::alone(bodies, &setup, job.time_step(), steps, |simulation, _| {
+            all.push(simulation.positions());
+        })
+        .unwrap();
+        (setup, all)
+    }
+
+    #[test]
+    fn changes_give_every_node_the_bits_of_the_whole_and_are_shorter() {
+        for (model, bound) in [(Model::Galaxies, 7.4), (Model::Plummer, 3.9)] {
+            let (_, all) = run(model, 3000, 8);
+            // The root, a node that is there from the start, and one that gets a later version whole.
+            let mut root = all[0].clone();
+            let mut node = copy(&root);
+            let mut late = None;
+            for (step, next) in all.iter().enumerate().skip(1) {
+                let change = root.change_to(next).expect("it is shorter");
+                let bytes = change.wire_len() as f64 / 3000.0;
+                let wire = encode_payload(&change).unwrap();
+                assert!(wire.len() <= change.wire_len() && wire.len() + 64 > change.wire_len());
+                assert!(step < 3 || bytes < bound, "step {step} of {model:?}: {bytes}");
+                node = node.changed(copy(&change));
+                root = root.changed(change);
+                late = match late {
+                    _ if step == 3 => Some(copy(&node)),
+                    late => {
+                        late.map(|late: Positions| late.changed(decode_payload(&wire).unwrap()))
+                    }
+                };
+                for positions in [&root, &node].into_iter().chain(&late) {
+                    assert_eq!(positions.frame, next.frame, "step {step}");
+                    assert_eq!(positions.broken, None);
+                }
+            }
+            assert!(late.is_some());
+            assert_eq!(node.before.len(), BEFORE);
+            assert_eq!(encode_payload(&node).unwrap(), encode_payload(&root).unwrap());
+        }
+    }
+
+    #[test]
+    fn few_bodies_go_whole() {
+        let (_, all) = run(Model::Plummer, 5, 2);
+        assert!(all[0].change_to(&all[1]).is_none());
+        let (_, more) = run(Model::Plummer, 6, 2);
+        assert!(all[0].change_to(&more[1]).is_none());
+    }
+
+    #[test]
+    fn what_is_no_change_of_these_positions_makes_none() {
+        let (setup, all) = run(Model::Galaxies, 500, 2);
+        let change = all[0].change_to(&all[1]).unwrap();
+        let broken = all[1].changed(copy(&change));
+        let error = broken.tree(&setup).unwrap_err();
+        assert!(matches!(error, NoTree::Malformed(_)), "{error}");
+        // Nor does what is built on it.
+        let next = all[1].change_to(&all[2]).unwrap();
+        let error = broken.changed(copy(&next)).tree(&setup).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a change of the positions of 500 bodies cannot go with 0 bodies"
+        );
+        let error = copy(&broken).tree(&setup).unwrap_err();
+        assert_eq!(error.to_string(), "positions of 0 bodies cannot go with masses of 500");
+        assert!(all[0].changed(copy(&change)).tree(&setup).is_ok());
     }
 }

@@ -138,8 +138,8 @@ impl Simulation {
             return Err(Broken::WrongForces { expected, got });
         }
         // From units of the box to the user's: powers of two, so exact.
-        let potential_unit = self.mass_unit / at.side;
-        let acceleration_unit = potential_unit / at.side;
+        let potential_unit = self.mass_unit / at.side();
+        let acceleration_unit = potential_unit / at.side();
         let mut twice_potential = 0.0;
         let rows = forces.pieces.iter().flat_map(|piece| piece.chunks_exact(BYTES_A_BODY));
         for (row, &body) in rows.zip(forces.tree.order()) {

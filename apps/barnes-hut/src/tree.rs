@@ -63,7 +63,7 @@ impl Tree {
             points.push([x, y, z, masses[i as usize]]);
             order.push(i);
         }
-        let softening = setup.softening / positions.side;
+        let softening = setup.softening / positions.side();
         let mut builder = Builder {
             keys: &sorted,
             theta: setup.theta,

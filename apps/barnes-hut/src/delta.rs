@@ -1,0 +1,647 @@
+//! One step's positions as a change of the positions before: lossless, and a good deal shorter than they are.
+//!
+//! Who has the positions of the last steps can tell about where each body is next, for bodies move smoothly. Both sides
+//! extrapolate, through up to three frames and in the next one's box, and round to single precision; what travels is by
+//! how many representable numbers each coordinate lies beside that (P. Lindstrom and M. Isenburg, IEEE Trans. Vis.
+//! Comput. Graph. 12, 1245, 2006), in Golomb-Rice codes (R. F. Rice, JPL Publication 79-22, 1979). How many numbers it
+//! may be beside follows from what both know too: how fast the body's velocity changes, and how dense the numbers are
+//! around the expected one. Each ratio of these, in steps of half a power of two, has a code of its own.
+//!
+//! Both sides compute with + - * / alone, each rounded as IEEE 754 says and none contracted, so that all machines
+//! expect the same bits; a sum over what must come out is sent along all the same.
+//!
+//! Pure functions. Must not know tasks, versions, trees or how bytes travel.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Frames before the last that a forecast has use for. With them it is a parabola; a fourth frame would save another
+/// twelfth, and would have to travel with each whole.
+pub const BEFORE: usize = 2;
+
+/// Where all bodies are at one moment: a box and, within it, positions in single precision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Frame {
+    /// Middle of the box.
+    pub centre: [f64; 3],
+    /// Side of the box; a power of two.
+    pub side: f64,
+    /// Little-endian `f32` x, y, z of each body in sides from the middle.
+    pub inside: Bytes,
+}
+
+impl Frame {
+    /// Number of bodies.
+    pub fn len(&self) -> usize {
+        self.inside.len() / BODY
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn has_box(&self) -> bool {
+        self.centre.iter().all(|c| c.is_finite()) && self.side.is_normal() && self.side > 0.0
+    }
+}
+
+/// What turns a frame, and those before it, into the next one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// The next frame's box.
+    centre: [f64; 3],
+    side: f64,
+    bodies: u32,
+    /// [`sum`] of the next frame.
+    sum: u64,
+    /// Low bits of a code, for each context.
+    #[serde(with = "serde_bytes")]
+    widths: Vec<u8>,
+    /// Codes of all bodies, from the lowest bit on. Each axis has its own, for then three can be read at a time.
+    codes: [Bytes; 3],
+}
+
+impl Delta {
+    /// About how many bytes it takes on the wire.
+    pub fn wire_len(&self) -> usize {
+        const REST: usize = 64;
+        self.codes.iter().map(Bytes::len).sum::<usize>() + self.widths.len() + REST
+    }
+}
+
+/// A delta that is none, or none to these frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// Of another number of bodies.
+    #[error("a change of the positions of {delta} bodies cannot go with {base} bodies")]
+    Bodies {
+        /// In the delta.
+        delta: usize,
+        /// In the frame it is applied to.
+        base: usize,
+    },
+    /// No box.
+    #[error("the box of a change of positions is none")]
+    Box,
+    /// The table of widths has another length, or a width too large.
+    #[error("the widths of the codes in a change of positions are out of range")]
+    Widths,
+    /// Too few codes, too many, or one that nobody writes.
+    #[error("the codes in a change of positions are cut short or damaged")]
+    Codes,
+    /// Other positions come out than went in.
+    #[error("a change of positions does not belong to the positions before: the sums differ")]
+    Sum,
+}
+
+/// Bytes of a body.
+const BODY: usize = 12;
+/// Values that are forecast together, whole bodies: so many that loops are worth it and all stays in the innermost
+/// cache.
+const CHUNK: usize = 3 * 256;
+/// Scale over density of numbers, by halves of powers of two.
+const CONTEXTS: usize = 128;
+/// The context of a scale as large as the value. Below are those down to a small part of the number's last place.
+const EVEN: i32 = 72;
+/// Code words begin with fewer zeros than this; so many zeros stand before a value of 32 bits.
+const ESCAPE: u32 = 15;
+/// Low bits at most: with its zeros and the one behind them a code then fits what [`Reader::peek`] gives.
+const WIDTH_MAX: u8 = 31;
+const VALUE_BITS: u32 = 32;
+/// Bits of the longest code.
+const CODE_MAX: u32 = ESCAPE + 1 + VALUE_BITS;
+
+/// The change from `last` to `next`, for those who have `last` and the frames `before` it, newest first. `None` where
+/// the two are not of the same bodies, or the next has no proper box.
+pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
+    if next.len() != last.len() || !next.has_box() {
+        return None;
+    }
+    let bodies = u32::try_from(next.len()).ok()?;
+    let forecast = Forecast::new(last, before, next.centre, next.side);
+    let values = words(&next.inside);
+    let mut beside = vec![0u32; values.len()];
+    let mut contexts = vec![0u8; values.len()];
+    let mut lengths = vec![[0u32; VALUE_BITS as usize + 1]; CONTEXTS];
+    let mut chunk = Chunk::new();
+    let chunks = values.chunks(CHUNK).zip(beside.chunks_mut(CHUNK)).zip(contexts.chunks_mut(CHUNK));
+    for (number, ((values, beside), contexts)) in chunks.enumerate() {
+        forecast.fill(number * CHUNK, &mut chunk);
+        contexts.copy_from_slice(&chunk.context[..contexts.len()]);
+        for ((bytes, expected), beside) in values.iter().zip(&chunk.expected).zip(&mut *beside) {
+            *beside = zigzag(ordered(u32::from_le_bytes(*bytes)).wrapping_sub(*expected));
+        }
+        for (value, context) in beside.iter().zip(&*contexts) {
+            lengths[usize::from(*context)][(VALUE_BITS - value.leading_zeros()) as usize] += 1;
+        }
+    }
+    let widths: Vec<u8> = lengths.iter().map(best_width).collect();
+    let mut writers = [(); 3].map(|()| Writer::new(next.len()));
+    for (beside, contexts) in beside.chunks(CHUNK).zip(contexts.chunks(CHUNK)) {
+        let (beside, _) = beside.as_chunks::<3>();
+        let (contexts, _) = contexts.as_chunks::<3>();
+        for (beside, contexts) in beside.iter().zip(contexts) {
+            for axis in 0..3 {
+                let (value, width) = (beside[axis], u32::from(widths[usize::from(contexts[axis])]));
+                let high = value >> width;
+                let (value, low) = (u64::from(value), u64::from(value & ((1 << width) - 1)));
+                if high < ESCAPE {
+                    writers[axis].put((low << 1 | 1) << high, high + 1 + width);
+                } else {
+                    writers[axis].put((value << 1 | 1) << ESCAPE, CODE_MAX);
+                }
+            }
+        }
+        writers.iter_mut().for_each(Writer::flush);
+    }
+    let codes = writers.map(Writer::end);
+    let (centre, side) = (next.centre, next.side);
+    Some(Delta { centre, side, bodies, sum: sum(next), widths, codes })
+}
+
+/// The frame that a delta makes of `last` and the frames `before` it, newest first: the very bits that went into
+/// [`encode`]. Takes no more memory than `last` does, whatever the delta says.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Malformed> {
+    let Delta { centre, side, .. } = *delta;
+    let empty = Frame { centre, side, inside: Bytes::new() };
+    if delta.bodies as usize != last.len() {
+        return Err(Malformed::Bodies { delta: delta.bodies as usize, base: last.len() });
+    }
+    if !empty.has_box() {
+        return Err(Malformed::Box);
+    }
+    if delta.widths.len() != CONTEXTS || delta.widths.iter().any(|width| *width > WIDTH_MAX) {
+        return Err(Malformed::Widths);
+    }
+    let forecast = Forecast::new(last, before, centre, side);
+    let mut chunk = Chunk::new();
+    let mut readers = delta.codes.each_ref().map(|codes| Reader { bytes: codes, at: 0 });
+    let mut inside = vec![0; last.len() * BODY];
+    let (values, _) = inside.as_chunks_mut::<4>();
+    for (number, values) in values.chunks_mut(CHUNK).enumerate() {
+        forecast.fill(number * CHUNK, &mut chunk);
+        let (values, _) = values.as_chunks_mut::<3>();
+        let (expected, _) = chunk.expected.as_chunks::<3>();
+        let (contexts, _) = chunk.context.as_chunks::<3>();
+        for ((values, expected), contexts) in values.iter_mut().zip(expected).zip(contexts) {
+            for axis in 0..3 {
+                let width = u32::from(delta.widths[usize::from(contexts[axis])]);
+                let reader = &mut readers[axis];
+                let code = reader.peek();
+                let high = code.trailing_zeros();
+                let value = if high < ESCAPE {
+                    reader.at += (high + 1 + width) as usize;
+                    let low = (code >> (high + 1)) as u32 & ((1 << width) - 1);
+                    // High bits that are lost here nobody has written; the sum tells.
+                    (high << width) | low
+                } else if high == ESCAPE {
+                    reader.at += CODE_MAX as usize;
+                    (code >> (ESCAPE + 1)) as u32
+                } else {
+                    return Err(Malformed::Codes);
+                };
+                let number = expected[axis].wrapping_add(unzigzag(value));
+                values[axis] = bits(number).to_le_bytes();
+            }
+        }
+    }
+    if readers.iter().any(|reader| reader.at.div_ceil(8) != reader.bytes.len()) {
+        return Err(Malformed::Codes);
+    }
+    let frame = Frame { inside: inside.into(), ..empty };
+    if sum(&frame) == delta.sum { Ok(frame) } else { Err(Malformed::Sum) }
+}
+
+/// Where bodies are expected, in sides of the next frame's box from its middle, and how far beside it they may be.
+///
+/// In single precision, and yet to the last place of most numbers: the sum begins with what is small, which is exact or
+/// nearly so, and ends with the last position.
+struct Forecast<'a> {
+    /// Coordinates of each frame, newest first, and its box's side in sides of the next.
+    frames: Vec<(&'a [[u8; 4]], f32)>,
+    /// By how much a frame's distance from the one before it counts for the step and for the scale, newest first.
+    weights: &'static [(f32, f32)],
+    /// What the boxes' middles come to in step and scale, for each axis, over and over.
+    step: [f32; CHUNK],
+    scale: [f32; CHUNK],
+    /// The least scale.
+    least: f32,
+}
+
+/// What is expected of some consecutive values.
+struct Chunk {
+    /// As an [`ordered`] number.
+    expected: [i32; CHUNK],
+    context: [u8; CHUNK],
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Self { expected: [0; CHUNK], context: [0; CHUNK] }
+    }
+}
+
+impl<'a> Forecast<'a> {
+    fn new(last: &'a Frame, before: &'a [Frame], centre: [f64; 3], side: f64) -> Self {
+        let usable = before.iter().take(BEFORE).take_while(|frame| frame.len() == last.len());
+        let frames: Vec<&Frame> = std::iter::once(last).chain(usable).collect();
+        // By one frame: no step, by two: the last step again, by three: it changes as it did last. The scale is the
+        // highest difference that the frames give.
+        let (weights, least): (&[(f32, f32)], f32) = match frames.len() {
+            1 => (&[], 1.0),
+            2 => (&[(1.0, 1.0)], LEAST),
+            _ => (&[(2.0, 1.0), (-1.0, -1.0)], LEAST),
+        };
+        let middle = |frame: &Frame, axis: usize| (frame.centre[axis] - centre[axis]) / side;
+        let (mut step, mut scale) = ([0.0; CHUNK], [0.0; CHUNK]);
+        for i in 0..CHUNK {
+            let axis = i % 3;
+            let mut sums = (middle(last, axis), 0.0);
+            for (pair, weight) in frames.windows(2).zip(weights) {
+                let moved = middle(pair[0], axis) - middle(pair[1], axis);
+                sums.0 += f64::from(weight.0) * moved;
+                sums.1 += f64::from(weight.1) * moved;
+            }
+            (step[i], scale[i]) = (sums.0 as f32, sums.1 as f32);
+        }
+        let scaled = |frame: &&'a Frame| (words(&frame.inside), (frame.side / side) as f32);
+        Self { frames: frames.iter().map(scaled).collect(), weights, step, scale, least }
+    }
+
+    /// Fills a chunk from a value on, as far as there are values. Loops over one thing at a time: so they are
+    /// vectorised.
+    fn fill(&self, first: usize, chunk: &mut Chunk) {
+        let place = |bytes: &[u8; 4], ratio: f32| f32::from_le_bytes(*bytes) * ratio;
+        let from =
+            |frame: &(&'a [[u8; 4]], f32)| (frame.0.get(first..).unwrap_or_default(), frame.1);
+        let (mut step, mut scale) = (self.step, self.scale);
+        for (pair, weight) in self.frames.windows(2).zip(self.weights) {
+            let (new, new_ratio) = from(&pair[0]);
+            let (old, old_ratio) = from(&pair[1]);
+            for (((new, old), step), scale) in new.iter().zip(old).zip(&mut step).zip(&mut scale) {
+                let moved = place(new, new_ratio) - place(old, old_ratio);
+                *step += weight.0 * moved;
+                *scale += weight.1 * moved;
+            }
+        }
+        let mut halves = [0i32; CHUNK];
+        let (scales, _) = scale.as_chunks::<3>();
+        let (all, _) = halves.as_chunks_mut::<3>();
+        for (scale, halves) in scales.iter().zip(all) {
+            let [x, y, z] = scale.map(f32::abs);
+            let scale = x + y + z + self.least;
+            // What is no number has no certain bits. Middles and sides that are far out lead there.
+            let scale = if scale <= f32::MAX { scale } else { f32::MAX };
+            *halves = [(scale.to_bits() >> 22) as i32; 3];
+        }
+        let Some((last, ratio)) = self.frames.first().map(from) else { return };
+        let ratios = chunk.expected.iter_mut().zip(&mut chunk.context).zip(&halves);
+        for ((bytes, step), ((expected, context), halves)) in last.iter().zip(&step).zip(ratios) {
+            let near = place(bytes, ratio) + step;
+            let near = if near.abs() <= f32::MAX { near } else { 0.0 };
+            let exponent = (near.to_bits() >> 23 & 0xff) as i32;
+            *expected = ordered(near.to_bits());
+            *context = (halves - 2 * exponent + EVEN).clamp(0, CONTEXTS as i32 - 1) as u8;
+        }
+    }
+}
+
+/// Bodies that do not accelerate at all have a scale too.
+const LEAST: f32 = 1e-30;
+
+/// Codes' low bits, for values of so many of each length: those that make the codes shortest in sum.
+fn best_width(lengths: &[u32; VALUE_BITS as usize + 1]) -> u8 {
+    let bits = |width: u8| -> u64 {
+        let code = |(length, count): (usize, &u32)| {
+            // The mean value of that length is one and a half times the least.
+            let high =
+                if length == 0 { 0 } else { (3u64 << (length - 1)) >> (u32::from(width) + 1) };
+            let bits =
+                if high < ESCAPE.into() { high + 1 + u64::from(width) } else { CODE_MAX.into() };
+            u64::from(*count) * bits
+        };
+        lengths.iter().enumerate().map(code).sum()
+    };
+    (0..=WIDTH_MAX).min_by_key(|width| bits(*width)).unwrap_or(0)
+}
+
+/// The bits of a single-precision number as an integer that counts such numbers in order; zero is 0, negative zero -1.
+fn ordered(bits: u32) -> i32 {
+    let bits = bits as i32;
+    bits ^ (bits >> 31 & i32::MAX)
+}
+
+/// Undoes [`ordered`].
+fn bits(ordered: i32) -> u32 {
+    (ordered ^ (ordered >> 31 & i32::MAX)) as u32
+}
+
+/// Small where the number is near zero on either side.
+fn zigzag(number: i32) -> u32 {
+    (number << 1 ^ number >> 31) as u32
+}
+
+/// Undoes [`zigzag`].
+fn unzigzag(value: u32) -> i32 {
+    (value >> 1) as i32 ^ -((value & 1) as i32)
+}
+
+fn words(bytes: &[u8]) -> &[[u8; 4]] {
+    let whole = bytes.len() / BODY * BODY;
+    bytes[..whole].as_chunks().0
+}
+
+/// A sum over all bits of a frame, that of another frame is hardly ever the same. Not cryptographic. In four strands,
+/// for a multiplication takes a while.
+fn sum(frame: &Frame) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let step = |state: u64, word: u64| (state.rotate_left(29) ^ word).wrapping_mul(ODD);
+    let [x, y, z] = frame.centre.map(f64::to_bits);
+    let mut strands = [x, y, z, frame.side.to_bits()];
+    let (blocks, rest) = frame.inside.as_chunks::<32>();
+    for block in blocks {
+        let (eights, _) = block.as_chunks::<8>();
+        for (strand, word) in strands.iter_mut().zip(eights) {
+            *strand = step(*strand, u64::from_le_bytes(*word));
+        }
+    }
+    let rest = rest.iter().fold(frame.inside.len() as u64, |state, b| step(state, (*b).into()));
+    let all = strands.iter().fold(rest, |state, strand| step(state, *strand));
+    all ^ all >> 32
+}
+
+/// Puts codes one behind the other.
+struct Writer {
+    bytes: Vec<u8>,
+    /// What goes behind them next: room for the codes of a chunk.
+    block: [u8; CHUNK / 3 * CODE_MAX as usize / 8 + 16],
+    /// Full bytes in the block.
+    full: usize,
+    /// Bits that do not yet make a byte.
+    pending: u64,
+    bits: u32,
+}
+
+impl Writer {
+    fn new(codes: usize) -> Self {
+        let block = [0; CHUNK / 3 * CODE_MAX as usize / 8 + 16];
+        Self { bytes: Vec::with_capacity(3 * codes), block, full: 0, pending: 0, bits: 0 }
+    }
+
+    /// At most [`CODE_MAX`] bits, none set beyond them; the codes of a chunk at most from one `flush` to the next.
+    fn put(&mut self, code: u64, bits: u32) {
+        self.pending |= code << self.bits;
+        self.bits += bits;
+        // All eight bytes, for that takes one instruction; the next go over those that are not full.
+        self.block[self.full..self.full + 8].copy_from_slice(&self.pending.to_le_bytes());
+        let whole = self.bits / 8;
+        self.full += whole as usize;
+        self.pending >>= 8 * whole;
+        self.bits -= 8 * whole;
+    }
+
+    fn flush(&mut self) {
+        self.bytes.extend_from_slice(&self.block[..self.full]);
+        self.full = 0;
+    }
+
+    fn end(mut self) -> Bytes {
+        self.flush();
+        if self.bits > 0 {
+            self.bytes.push(self.pending as u8);
+        }
+        self.bytes.into()
+    }
+}
+
+/// Takes codes off.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    /// In bits.
+    at: usize,
+}
+
+impl Reader<'_> {
+    /// The next 57 bits or more, the next the lowest; zeros behind the end.
+    fn peek(&self) -> u64 {
+        let rest = self.bytes.get(self.at / 8..).unwrap_or_default();
+        let eight = match rest.first_chunk::<8>() {
+            Some(eight) => *eight,
+            None => {
+                let mut eight = [0; 8];
+                eight[..rest.len()].copy_from_slice(rest);
+                eight
+            }
+        };
+        u64::from_le_bytes(eight) >> (self.at % 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+
+    fn frame(centre: [f64; 3], side: f64, at: &[[f32; 3]]) -> Frame {
+        let inside: Vec<u8> = at.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
+        Frame { centre, side, inside: inside.into() }
+    }
+
+    /// A walk in four frames: what is newest last.
+    fn walk(
+        bodies: usize,
+        seed: u64,
+        pace: f32,
+        odd: u64,
+        boxes: &[([f64; 3], i32)],
+    ) -> Vec<Frame> {
+        const ODD: [f32; 12] = [
+            0.0,
+            -0.0,
+            1e-45,
+            -1e-45,
+            f32::MIN_POSITIVE,
+            -1.1e-38,
+            0.5,
+            -0.5,
+            f32::MAX,
+            f32::MIN,
+            1e-20,
+            0.499_999_97,
+        ];
+        let mut state = seed;
+        let mut draw = move || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 40) as u32
+        };
+        let mut place = || draw() as f32 / (1 << 24) as f32 - 0.5;
+        let mut at: Vec<[f32; 3]> = (0..bodies).map(|_| [place(), place(), place()]).collect();
+        let speed: Vec<[f32; 3]> = (0..bodies).map(|_| [place(), place(), place()]).collect();
+        let mut frames = Vec::new();
+        for (centre, exponent) in boxes {
+            frames.push(frame(*centre, 2f64.powi(*exponent), &at));
+            for (at, speed) in at.iter_mut().zip(&speed) {
+                for (at, speed) in at.iter_mut().zip(speed) {
+                    *at += pace * (*speed + 0.1 * place());
+                    let lot = (place() + 0.5) * 100.0;
+                    if lot < odd as f32 {
+                        *at = ODD[((place() + 0.5) * 11.9) as usize];
+                    }
+                }
+            }
+        }
+        frames
+    }
+
+    fn walks() -> impl Strategy<Value = Vec<Frame>> {
+        let middle = prop_oneof![
+            4 => prop::array::uniform3(-0.1..0.1f64),
+            1 => prop::array::uniform3(-1e300..1e300f64),
+        ];
+        let side = prop_oneof![8 => -3..3i32, 1 => Just(1023), 1 => Just(-1022)];
+        let pace = prop_oneof![Just(0.0f32), Just(1e-6), Just(1e-3), Just(0.1)];
+        let odd = prop_oneof![Just(0u64), Just(3), Just(100)];
+        let bodies = prop_oneof![8 => 0..40usize, 2 => 250..270usize, 1 => 500..1100usize];
+        (bodies, any::<u64>(), pace, odd, prop::collection::vec((middle, side), 4))
+            .prop_map(|(bodies, seed, pace, odd, boxes)| walk(bodies, seed, pace, odd, &boxes))
+    }
+
+    /// The last frame, those before it newest first, and the next.
+    fn split(frames: &[Frame], before: usize) -> (Frame, Vec<Frame>, Frame) {
+        let mut newest: Vec<Frame> = frames.iter().rev().take(before + 2).cloned().collect();
+        let next = newest.remove(0);
+        let last = newest.remove(0);
+        (last, newest, next)
+    }
+
+    #[test]
+    fn numbers_keep_their_order_and_come_back() {
+        let order = [f32::MIN, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, f32::MAX, f32::INFINITY];
+        let mapped = order.map(|number| ordered(number.to_bits()));
+        assert!(mapped.is_sorted_by(|a, b| a < b), "{mapped:?}");
+        assert_eq!((mapped[3], mapped[4], mapped[5]), (-1, 0, 1));
+        for number in [0, 1, -1, 77, -78, i32::MAX, i32::MIN] {
+            assert_eq!(unzigzag(zigzag(number)), number);
+            assert_eq!(ordered(bits(number)), number);
+        }
+        assert_eq!([0, -1, 1, -2].map(zigzag), [0, 1, 2, 3]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn the_very_bits_come_out(frames in walks()) {
+            for before in 0..=BEFORE {
+                let (last, before, next) = split(&frames, before);
+                let delta = encode(&last, &before, &next).unwrap();
+                let back = decode(&last, &before, &delta).unwrap();
+                prop_assert_eq!(back.centre.map(f64::to_bits), next.centre.map(f64::to_bits));
+                prop_assert_eq!(back.side.to_bits(), next.side.to_bits());
+                prop_assert!(back.inside == next.inside);
+            }
+        }
+
+        #[test]
+        fn any_bits_come_out(
+            words in prop::collection::vec(any::<[u32; 9]>(), 0..30),
+            centre in any::<[f64; 3]>(),
+        ) {
+            // Of numbers that are none neither side makes use, so even these go through.
+            let at = |from: usize| {
+                let bytes = words.iter().flat_map(|word| word[from..from + 3].to_vec());
+                Frame {
+                    centre: centre.map(|c| if c.is_finite() { c } else { 0.0 }),
+                    side: 1.0,
+                    inside: bytes.flat_map(u32::to_le_bytes).collect(),
+                }
+            };
+            let (last, before, next) = (at(3), [at(0)], at(6));
+            let delta = encode(&last, &before, &next).unwrap();
+            prop_assert_eq!(decode(&last, &before, &delta), Ok(next));
+        }
+
+        #[test]
+        fn a_damaged_delta_gives_the_right_bits_or_an_error(
+            frames in walks(),
+            hits in prop::collection::vec((0..8u8, any::<Index>(), any::<u8>()), 1..6),
+        ) {
+            let (last, before, next) = split(&frames, BEFORE);
+            let mut delta = encode(&last, &before, &next).unwrap();
+            for (what, at, byte) in hits {
+                let mut codes = delta.codes.clone().map(|codes| codes.to_vec());
+                let axis = usize::from(byte) % 3;
+                match what {
+                    0 => delta.widths[at.index(CONTEXTS)] = byte,
+                    1 => delta.widths.truncate(usize::from(byte)),
+                    2 => delta.bodies ^= 1 << (byte % 32),
+                    3 => delta.sum ^= 1 << (byte % 64),
+                    4 => delta.side = f64::from_bits(delta.side.to_bits() ^ 1 << (byte % 64)),
+                    5 => codes[axis].truncate(at.index(codes[axis].len() + 1)),
+                    6 => codes[axis].extend([byte; 3]),
+                    _ if codes[axis].is_empty() => {}
+                    _ => {
+                        let at = at.index(codes[axis].len());
+                        codes[axis][at] ^= byte;
+                    }
+                }
+                delta.codes = codes.map(Bytes::from);
+                delta.widths.resize(delta.widths.len().max(CONTEXTS - 1), 0);
+            }
+            if let Ok(frame) = decode(&last, &before, &delta) {
+                prop_assert_eq!(frame, next);
+            }
+            // Nor does it matter what it is applied to.
+            let ragged = Frame { inside: last.inside.slice(..last.inside.len() / 2), ..last.clone() };
+            prop_assert!(last.is_empty() || decode(&ragged, &before, &delta).is_err());
+            let nan: Bytes = vec![0xff; last.inside.len()].into();
+            let nan = Frame { inside: nan, centre: [f64::NAN; 3], side: 0.0 };
+            let _ = decode(&nan, std::slice::from_ref(&ragged), &delta);
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        let boxes = [([0.0; 3], 0), ([0.01; 3], 0), ([0.02; 3], 1), ([0.01; 3], 1)];
+        let (last, before, next) = split(&walk(300, 5, 1e-3, 0, &boxes), BEFORE);
+        let good = encode(&last, &before, &next).unwrap();
+        let error = |last: &Frame, delta: &Delta| decode(last, &before, delta).unwrap_err();
+        let other = walk(299, 5, 1e-3, 0, &boxes).remove(0);
+        assert_eq!(error(&other, &good), Malformed::Bodies { delta: 300, base: 299 });
+        assert_eq!(encode(&other, &before, &next), None);
+        assert_eq!(encode(&last, &before, &Frame { side: 0.0, ..next.clone() }), None);
+        for side in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(error(&last, &Delta { side, ..good.clone() }), Malformed::Box);
+        }
+        let widths = vec![32; CONTEXTS];
+        assert_eq!(error(&last, &Delta { widths, ..good.clone() }), Malformed::Widths);
+        assert_eq!(error(&last, &Delta { widths: vec![], ..good.clone() }), Malformed::Widths);
+        let codes = good.codes.each_ref().map(|codes| codes.slice(..codes.len() / 2));
+        assert_eq!(error(&last, &Delta { codes, ..good.clone() }), Malformed::Codes);
+        let mut longer = good.codes.each_ref().map(|codes| codes.to_vec());
+        longer[1].push(1);
+        let codes = longer.map(Bytes::from);
+        assert_eq!(error(&last, &Delta { codes, ..good.clone() }), Malformed::Codes);
+        // Positions of another step.
+        assert!(matches!(error(&next, &good), Malformed::Sum | Malformed::Codes));
+        assert_eq!(decode(&last, &before, &good), Ok(next));
+    }
+
+    #[test]
+    fn what_moves_evenly_or_not_at_all_takes_next_to_nothing() {
+        let boxes = [([0.25, 0.0, -0.5], 3); 4];
+        let frames = walk(4000, 9, 0.0, 0, &boxes);
+        for before in 0..=BEFORE {
+            let (last, before, next) = split(&frames, before);
+            let delta = encode(&last, &before, &next).unwrap();
+            // One bit a coordinate.
+            assert!(delta.wire_len() < 4000 * 3 / 8 + 256, "{}", delta.wire_len());
+        }
+    }
+}
