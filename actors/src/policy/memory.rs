@@ -255,6 +255,9 @@ pub struct Memory {
     pub cool_until: u64,
     /// Up to this tick the periods tell of a recovery, not of the nodes: nobody goes for what they show.
     pub unsettled_until: u64,
+    /// Since when some have been leaving, on the policy's own clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaving_since_s: Option<f64>,
     /// Growth beyond this did not help.
     pub ceiling: Option<Limit>,
     /// Shrinking to this did harm.
@@ -302,6 +305,7 @@ impl Memory {
             below: 0,
             cool_until: 0,
             unsettled_until: 0,
+            leaving_since_s: None,
             ceiling: None,
             floor: None,
             root_move: None,

@@ -11,6 +11,9 @@ use super::worker::SPAN_MAX;
 /// Efficiency by which conditions must differ for a size that did not help to be tried again early.
 const CHANGED: f64 = 0.1;
 
+/// Who leaves holds the others up for so many seconds at most: nodes that take longer end without having handed all back.
+const LEAVING_S: f64 = 60.0;
+
 /// The link of a cluster on parole is measured after such a share of the first term.
 const LOOKS: f64 = 0.2;
 
@@ -74,12 +77,17 @@ fn iterations(turn: &mut Turn<'_>) {
 }
 
 /// Whether what is measured tells of a recovery: something was lost shortly before, or the root's node was (`fell_over`), or
-/// members are silent, whose tasks the others wait for.
+/// members are silent or still leaving, whose tasks the others wait for. (A cluster behind 100 kB/s took 19 s to hand back what it
+/// had; four healthy nodes were let go meanwhile for having nothing to do.)
 pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
     let crashed = |crash: &Crash| !turn.snapshot.leaving.contains(&crash.node);
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
     let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
-    let periods = match (lost, silent) {
+    let memory = &mut turn.memory;
+    let (leaves, now) = (!turn.snapshot.leaving.is_empty(), memory.clock_s);
+    memory.leaving_since_s = leaves.then(|| memory.leaving_since_s.unwrap_or(now));
+    let leaving = memory.leaving_since_s.is_some_and(|since| now - since < LEAVING_S);
+    let periods = match (lost, silent || leaving) {
         (true, _) => turn.settling(turn.settings.cool_down),
         (false, true) => 0,
         (false, false) => return,

@@ -157,6 +157,11 @@ pub enum Reason {
         /// Periods still to wait.
         periods: u64,
     },
+    /// Nodes that were told to go are still there, and the others wait for what they hand back.
+    StillLeaving {
+        /// So many.
+        nodes: u32,
+    },
     /// Something was lost shortly before, or members are silent.
     Unsettled {
         /// Periods still to wait, if nothing more happens.

@@ -128,6 +128,11 @@ impl fmt::Display for Reason {
                  period{}",
                 if *periods == 1 { "" } else { "s" }
             ),
+            StillLeaving { nodes } => write!(
+                f,
+                "nobody was removed: {nodes} node{} still leaving, and the others wait for what is handed back",
+                if *nodes == 1 { " is" } else { "s are" }
+            ),
             NearEnd { remaining_s } => {
                 write!(f, "nothing was changed: the job ends in about {remaining_s:.0} s")
             }

@@ -73,7 +73,11 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
     turn.say(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
     if turn.is_unsettled() {
         let periods = turn.memory.unsettled_until - turn.memory.tick + 1;
-        return turn.say(Reason::Unsettled { periods });
+        let nodes = turn.snapshot.leaving.len() as u32;
+        return turn.say(match periods {
+            1 if nodes > 0 => Reason::StillLeaving { nodes },
+            _ => Reason::Unsettled { periods },
+        });
     }
     if !undoing {
         grow::withdraw(turn, false);

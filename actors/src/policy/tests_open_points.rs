@@ -236,6 +236,7 @@ fn open_point_7_joiners_and_leavers_do_not_count() {
     // Asked to leave, and its report does not say so yet: never chosen again (C26).
     let mut case = Case::of(&[Group("a", 6, 1.0, 0.7, 0.0), Group("b", 6, 0.1, 0.7, 0.0)]);
     case.snapshot.leaving.extend(["b0".into(), "b1".into()]);
+    case.memory.leaving_since_s = Some(-100.0); // long enough not to be waited for
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b2", "b3", "b4", "b5"], "{}", text(&decision));
 }

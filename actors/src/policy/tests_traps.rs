@@ -144,6 +144,32 @@ fn trap_28_a_planned_leave_is_no_crash() {
     }
 }
 
+/// While nodes that were told to go hand back what they hold the others have nothing to do: that is no surplus. But one that
+/// never gets away holds nobody up for ever.
+#[test]
+fn who_still_leaves_is_waited_for_and_not_followed() {
+    let mut case = Case::even(20, 0.15);
+    case.snapshot.leaving.extend(["b8".into(), "b9".into()]);
+    let patient = (60.0 / case.snapshot.period_s).ceil() as u32;
+    for _ in 0..patient {
+        let decision = case.decide();
+        assert!(
+            removed(&decision).is_empty() && says(&decision, "still leaving"),
+            "{}",
+            text(&decision)
+        );
+    }
+    let gone = (0..10).any(|_| !removed(&case.decide()).is_empty());
+    assert!(gone, "they do not hold it up for ever");
+    // Gone: the band holds again.
+    let mut case = Case::even(20, 0.15);
+    case.snapshot.leaving.insert("b9".into());
+    case.decide();
+    case.snapshot.leaving.clear();
+    let gone = (0..10).any(|_| !removed(&case.decide()).is_empty());
+    assert!(gone);
+}
+
 /// C30: durations of tasks are no input at all; C31 and C26 are the carrier's: a removal is a leave with notice.
 /// C34: one bad node is one bad node.
 #[test]
