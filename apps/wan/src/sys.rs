@@ -343,11 +343,20 @@ pub fn run_first(priority: i32) -> io::Result<()> {
 
 /// Lets a command run in these spaces, and die with the process that starts it.
 pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
+    let parent = std::process::id();
     let before = move || {
         for (file, space) in &spaces {
             enter(file.as_fd(), *space)?;
         }
-        die_with_parent()
+        die_with_parent()?;
+        // It may have ended before that was asked for. (Seen on a busy machine: the program outlived its command.)
+        // SAFETY: takes nothing.
+        let now = unsafe { libc::getppid() };
+        if u32::try_from(now) == Ok(parent) {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(libc::ESRCH))
+        }
     };
     // SAFETY: after a fork there is one thread; `before` makes system calls alone, and allocates nothing.
     unsafe { command.pre_exec(before) };

@@ -157,7 +157,7 @@ impl Ways {
 }
 
 /// The socket below an endpoint: the inner one, and parcels.
-pub(super) struct Below {
+pub(super) struct Socket {
     inner: Arc<dyn AsyncUdpSocket>,
     relay: Arc<Relay>,
     /// The endpoint writes IPv4 addresses as IPv6 ones.
@@ -212,7 +212,7 @@ impl Relay {
         inner: Arc<dyn AsyncUdpSocket>,
     ) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let mapped = inner.local_addr()?.is_ipv6();
-        Ok(Arc::new(Below { inner, relay: self.clone(), mapped }))
+        Ok(Arc::new(Socket { inner, relay: self.clone(), mapped }))
     }
 
     /// To be called once, when the endpoint is there.
@@ -286,13 +286,13 @@ fn address(number: usize, mapped: bool) -> SocketAddr {
     SocketAddr::new(ip, PORT)
 }
 
-impl fmt::Debug for Below {
+impl fmt::Debug for Socket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Below").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Socket").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl AsyncUdpSocket for Below {
+impl AsyncUdpSocket for Socket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         // Parcels are always taken; the rest waits for the inner socket.
         self.inner.clone().create_io_poller()

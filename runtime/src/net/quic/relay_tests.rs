@@ -195,11 +195,8 @@ async fn two_nodes_that_cannot_reach_each_other_talk_through_the_others_coordina
     assert!(is_relayed(&a, &b) && is_relayed(&b, &a));
     assert!(gate.quic.passed_on() > 50, "{}", gate.quic.passed_on());
     for class in CLASSES {
-        assert_eq!(
-            gate.log.bodies(class),
-            [Bytes::new(); 0],
-            "what is in them is not the gate's to know"
-        );
+        let read = gate.log.bodies(class);
+        assert!(read.is_empty(), "what is in them is not the gate's to know: {read:?}");
     }
     // What was learned holds for the cluster: nobody waits for an attempt that fails.
     a.send(&c, Class::Steal, "x").unwrap();
