@@ -198,7 +198,7 @@ pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String
             .margin(12)
             .x_label_area_size(36)
             .y_label_area_size(60)
-            .build_cartesian_2d(0.5..count as f64 + 0.5, 0.0..most * 1.15)
+            .build_cartesian_2d(0.5..count as f64 + 0.5, 0.0..most * 1.45)
             .map_err(wrong)?;
         chart
             .configure_mesh()
