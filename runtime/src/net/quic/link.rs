@@ -29,6 +29,9 @@ use crate::wire::{self, Frame, Kind};
 /// of a few hundred bytes costs less than one more segment to keep.
 const COPY_MAX: usize = 4096;
 
+/// Time for the last packet of a link through a gate to get into the queue to it: a few turns of this thread.
+const LAST_PACKET: Duration = Duration::from_millis(20);
+
 /// Chunks taken from a stream by one call.
 const READ_CHUNKS: usize = 32;
 
@@ -108,12 +111,17 @@ pub(super) async fn run(
                     }
                 };
                 let _ = timeout(shared.config.close_grace(), gone).await;
+                entry.queues.iter().for_each(|queue| queue.filled.notify_one());
             }
             // Each writer ends when its queue is empty and the peer has acknowledged all.
             let flushed = async { while writers.join_next().await.is_some() {} };
             let _ = timeout(shared.config.close_grace(), flushed).await;
             let reason = shared.close_reason.borrow().clone().unwrap_or_default();
             conn.close(Code::Goodbye.into(), cut(reason).as_bytes());
+            if live.relayed {
+                // The link to the gate stays until this one is gone, and that must not be before its last packet is in the gate's queue.
+                sleep(LAST_PACKET).await;
+            }
         }
     }
     let error = conn.closed().await;
@@ -177,7 +185,9 @@ impl End {
         }
         let queue = self.entry.queue(class);
         loop {
-            let closing = self.shared.closing.load(Ordering::Acquire);
+            // Until then links through this one's peer may have something to say over it.
+            let closing = self.shared.closing.load(Ordering::Acquire)
+                && (self.live.relayed || !self.shared.has_relayed_links());
             if !self.live.is_alive() {
                 return;
             }

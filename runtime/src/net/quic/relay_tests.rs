@@ -7,7 +7,7 @@ use super::super::tests::{Node, grid, numbered, until};
 use super::super::{CLASSES, plain};
 use super::*;
 use crate::net::tls::Ca;
-use crate::net::{Address, Contact, NetConfig, Transport};
+use crate::net::{Address, Contact, IDLE_TIMEOUT, NetConfig, Transport};
 use crate::wire::golden;
 
 fn secs(s: u64) -> Duration {
@@ -203,9 +203,11 @@ async fn two_nodes_that_cannot_reach_each_other_talk_through_the_others_coordina
     until("a frame", || c.log.bodies(Class::Steal).len() == 1).await;
     assert!(is_relayed(&a, &c) && !is_relayed(&a, &gate));
     assert_eq!((a.log.downs(), b.log.downs()), (0, 0));
-    // And goodbyes arrive.
+    // And goodbyes arrive: nobody waits until a link is silent for too long.
+    let closed = tokio::time::Instant::now();
     b.close().await;
     until("the goodbye", || a.log.downs() == 1).await;
+    assert!(closed.elapsed() < IDLE_TIMEOUT, "{:?}", closed.elapsed());
     for node in [&a, &gate, &c] {
         node.close().await;
     }
