@@ -3,7 +3,7 @@
     sudo python3 tests/shows/live.py target/release/springtide DIR [--times 3] [--time-scale 30] [--only 1a,3] [--limit 900]
     springtide wan report DIR --figures DIR
 
-Nothing else should run meanwhile: forty nodes want two cores. A round of all takes half an hour at --time-scale 30.
+Nothing else should run meanwhile: forty nodes want two cores. A round of all should take half an hour at --time-scale 30 (by what is predicted).
 """
 
 import argparse

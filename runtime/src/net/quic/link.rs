@@ -43,6 +43,8 @@ pub(super) struct Live {
     pub relayed: bool,
     /// Whether frames may still be taken from the queues for it, and handed out from it.
     alive: AtomicBool,
+    /// Whether it ends in order as soon as nothing waits.
+    ends: AtomicBool,
     /// The peer's goodbye.
     goodbye: Mutex<Option<String>>,
     /// Which one-way streams have come.
@@ -51,9 +53,10 @@ pub(super) struct Live {
 
 impl Live {
     pub fn new(conn: Connection, peer: Peer, role: Role) -> Self {
-        let (alive, goodbye) = (AtomicBool::new(true), Mutex::default());
+        let (alive, ends) = (AtomicBool::new(true), AtomicBool::new(false));
+        let goodbye = Mutex::default();
         let relayed = relay::is_stand_in(conn.remote_address());
-        Self { conn, peer, role, relayed, alive, goodbye, seen: Default::default() }
+        Self { conn, peer, role, relayed, alive, ends, goodbye, seen: Default::default() }
     }
 
     fn is_alive(&self) -> bool {
@@ -111,8 +114,9 @@ pub(super) async fn run(
                     }
                 };
                 let _ = timeout(shared.config.close_grace(), gone).await;
-                entry.queues.iter().for_each(|queue| queue.filled.notify_one());
             }
+            live.ends.store(true, Ordering::Release);
+            entry.queues.iter().for_each(|queue| queue.filled.notify_one());
             // Each writer ends when its queue is empty and the peer has acknowledged all.
             let flushed = async { while writers.join_next().await.is_some() {} };
             let _ = timeout(shared.config.close_grace(), flushed).await;
@@ -185,14 +189,12 @@ impl End {
         }
         let queue = self.entry.queue(class);
         loop {
-            // Until then links through this one's peer may have something to say over it.
-            let closing = self.shared.closing.load(Ordering::Acquire)
-                && (self.live.relayed || !self.shared.has_relayed_links());
+            let ends = self.live.ends.load(Ordering::Acquire);
             if !self.live.is_alive() {
                 return;
             }
             match queue.take(&mut writer.batch) {
-                Taken::None if closing => break,
+                Taken::None if ends => break,
                 Taken::None => queue.filled.notified().await,
                 Taken::Some { drained } => {
                     if drained {

@@ -407,10 +407,7 @@ impl Transport for Quic {
     fn role(&self, node: &NodeId) -> Option<Role> {
         let entry = self.0.find(node)?;
         let link = entry.lock();
-        link.conns.values().find_map(|slot| match slot {
-            Slot::Live(live) => Some(live.role),
-            _ => None,
-        })
+        link.live().next().map(|live| live.role)
     }
 
     fn expected(&self, node: &NodeId) -> Option<LinkPolicy> {
@@ -441,10 +438,7 @@ impl Transport for Quic {
 
     fn breach(&self, peer: &Peer, why: &str) {
         let Some(entry) = self.0.find(&peer.node) else { return };
-        let live = entry.lock().conns.values().find_map(|slot| match slot {
-            Slot::Live(live) if live.peer == *peer => Some(live.clone()),
-            _ => None,
-        });
+        let live = entry.lock().live().find(|live| live.peer == *peer).cloned();
         if let Some(live) = live {
             self.0.broken(&entry, &live, why);
         }
@@ -472,6 +466,14 @@ impl Link {
     fn has_address(&self) -> bool {
         self.address.is_some() || self.via.is_some()
     }
+
+    /// The connections in use: one, but for moments.
+    fn live(&self) -> impl Iterator<Item = &Arc<Live>> {
+        self.conns.values().filter_map(|slot| match slot {
+            Slot::Live(live) => Some(live),
+            _ => None,
+        })
+    }
 }
 
 impl Entry {
@@ -493,24 +495,21 @@ impl Entry {
 
     fn stats(&self) -> LinkStats {
         let link = self.lock();
-        let relayed = link.conns.values().any(|slot| matches!(slot, Slot::Live(l) if l.relayed));
         let state = match link.machine.phase() {
             Phase::Idle => LinkState::Idle,
             Phase::Dialling(_) => LinkState::Connecting,
             Phase::Backoff(_) => LinkState::Backoff,
             Phase::Up(_) => LinkState::Up,
         };
-        let path = link.conns.values().find_map(|slot| match slot {
-            Slot::Live(live) => Some(live.conn.stats().path),
-            _ => None,
-        });
+        let live = link.live().next();
+        let path = live.map(|live| live.conn.stats().path);
         let rtt = path.filter(|path| path.sent_packets >= RTT_PACKETS).map(|path| path.rtt);
         LinkStats {
             peer: self.peer(&link),
             state,
             rtt,
             mtu: path.map(|path| path.current_mtu),
-            relayed,
+            relayed: live.is_some_and(|live| live.relayed),
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
@@ -696,8 +695,7 @@ impl Shared {
                 let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live = Live::new(greeted.conn.clone(), peer, greeted.role);
-                let live = Arc::new(live);
+                let live = Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role));
                 link.conns.insert(conn, Slot::Live(live.clone()));
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
@@ -753,14 +751,8 @@ impl Shared {
                 Slot::Live(_) => true,
             });
         };
-        for entry in &entries {
-            for queue in &entry.queues {
-                queue.filled.notify_one(); // writers look whether the end has come
-            }
-            if entry.is_empty() {
-                give_up(entry); // nothing to say once it were open
-            }
-        }
+        // Nothing to say once it were open.
+        entries.iter().filter(|entry| entry.is_empty()).for_each(|entry| give_up(entry));
         // Links that are up end by themselves within the grace; what is being opened has as long to come up.
         let gone = async || {
             while entries.iter().any(|entry| !entry.lock().conns.is_empty()) {

@@ -5,7 +5,7 @@
 //! passes on, but neither read nor forge it. Below the endpoint stands a socket that gives each node without a way of its own a
 //! *stand-in* address, of a range that is never routed. Must not know what links are used for.
 //!
-//! Bounds: what waits at a gate for one peer ([`QUEUED_MAX`]), what waits for the endpoint ([`CAME_MAX`]), names that others
+//! Bounds: what waits at a gate for one peer ([`QUEUED_MAX`]), what waits for the endpoint ([`WAITING_MAX`]), names that others
 //! speak of ([`NAMES_MAX`]), and gates on one way ([`HOPS_MAX`]). What exceeds them is lost, as on any network.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use super::machine::Event;
-use super::{Entry, Shared, Slot};
+use super::{Entry, Shared};
 use crate::id::{ClusterId, NodeId, Peer};
 use crate::net::Class;
 use crate::wire::{self, Frame, Kind};
@@ -34,7 +34,7 @@ use crate::wire::{self, Frame, Kind};
 /// steals of the gate itself, and tells the ends' congestion control too late.
 const QUEUED_MAX: usize = 256 << 10;
 /// Datagrams that have come for this endpoint and were not read yet, or go from it and were not given to gates.
-const CAME_MAX: usize = 4096;
+const WAITING_MAX: usize = 4096;
 /// Stand-ins of nodes that this one was not told of.
 const NAMES_MAX: usize = 16_384;
 /// Gates that a parcel passes at most: that of the sender's cluster, that of the receiver's, and one more.
@@ -139,20 +139,13 @@ impl Ways {
         self.nodes.remove(node);
     }
 
-    /// Gates that may know a way to a node, the best first: of its cluster, of this one's, and of others, which help where the line
+    /// Gates that may know a way to a cluster's nodes, the best first: its own, that of `mine`, and others, which help where the line
     /// between two clusters is cut.
-    fn gates_to(&self, me: &Peer, node: &NodeId, cluster: &ClusterId) -> Vec<NodeId> {
-        let first = [cluster, &me.cluster];
+    fn gates_to(&self, cluster: &ClusterId, mine: &ClusterId) -> Vec<NodeId> {
+        let first = [cluster, mine];
         let others = self.gates.iter().filter(|(other, _)| !first.contains(other));
         let gates = first.iter().filter_map(|cluster| self.gates.get(*cluster));
-        let gates = gates.chain(others.map(|(_, gate)| gate));
-        let mut chosen: Vec<NodeId> = Vec::new();
-        for gate in gates.filter(|gate| **gate != me.node && *gate != node) {
-            if !chosen.contains(gate) {
-                chosen.push(gate.clone());
-            }
-        }
-        chosen
+        gates.chain(others.map(|(_, gate)| gate)).cloned().collect()
     }
 }
 
@@ -247,7 +240,7 @@ impl Relay {
         let Some((shared, runtime)) = self.endpoint.get() else { return };
         let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         let mut mail = self.lock();
-        let room = CAME_MAX.saturating_sub(mail.goes.len());
+        let room = WAITING_MAX.saturating_sub(mail.goes.len());
         let datagrams = transmit.contents.chunks(segment).take(room);
         mail.goes.extend(datagrams.map(|contents| (number, Bytes::copy_from_slice(contents))));
         if !std::mem::replace(&mut mail.carried, true) {
@@ -264,7 +257,7 @@ impl Relay {
     fn take_in(&self, from: &NodeId, gate: &NodeId, datagram: Bytes) {
         let mut mail = self.lock();
         let Some(number) = mail.number_of(from) else { return };
-        if mail.came.len() >= CAME_MAX {
+        if mail.came.len() >= WAITING_MAX {
             return;
         }
         if mail.brought.get(&number) != Some(gate) {
@@ -368,7 +361,7 @@ impl Shared {
             None => (None, None),
         };
         let cluster = cluster.as_ref().unwrap_or(&self.me.cluster);
-        let gates = self.ways().gates_to(&self.me, to, cluster);
+        let gates = self.ways().gates_to(cluster, &self.me.cluster);
         let usable = |gate: &NodeId| *gate != self.me.node && gate != to && Some(gate) != from;
         let entries: Vec<_> = via
             .into_iter()
@@ -456,18 +449,14 @@ impl Shared {
     /// Whether any link goes through a gate.
     pub(super) fn has_relayed_links(&self) -> bool {
         let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
-        peers.values().any(|entry| {
-            let link = entry.lock();
-            link.conns.values().any(|slot| matches!(slot, Slot::Live(live) if live.relayed))
-        })
+        peers.values().any(|entry| entry.lock().live().any(|live| live.relayed))
     }
 }
 
 impl Entry {
     /// Whether a link is up that needs no gate.
     fn is_up_directly(&self) -> bool {
-        let link = self.lock();
-        link.conns.values().any(|slot| matches!(slot, Slot::Live(live) if !live.relayed))
+        self.lock().live().any(|live| !live.relayed)
     }
 }
 

@@ -788,10 +788,7 @@ async fn a_link_costs_a_few_packets() {
     until("the frame", || b.log.bodies(Class::Steal).len() == 1).await;
     let stats = |node: &Node| {
         let entry = node.quic.0.peers.read().unwrap().values().next().unwrap().clone();
-        let live = entry.lock().conns.values().find_map(|slot| match slot {
-            Slot::Live(live) => Some(live.clone()),
-            _ => None,
-        });
+        let live = entry.lock().live().next().cloned();
         live.map(|live| live.conn.stats()).unwrap_or_default()
     };
     // The last of it: larger packets were tried.
