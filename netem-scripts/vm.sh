@@ -2,9 +2,10 @@
 # Runs kernel.sh on a real kernel with netem, in a virtual machine without acceleration (QEMU, TCG), and measures whether the
 # network is what was asked for. For machines whose own kernel has no netem, and to check a change of kernel.sh.
 #
-# vm.sh [--fetch] [--keep] [--kernel FILE.deb] [DIR]
+# vm.sh [--fetch] [--keep] [--kernel FILE.deb] [--program FILE] [DIR]
 #   --fetch            if QEMU or a fit busybox is missing: download them with apt-get and unpack them in DIR; nothing is installed
 #   --kernel FILE.deb  a linux-image package of Debian; without it the cloud kernel is downloaded with apt-get
+#   --program FILE     a `springtide`: its networks by the kernel (`wan up --network kernel`) are tried in the machine, too
 #   --keep             leave DIR behind, with the log of the machine's console
 #   DIR                where to work: an empty or new directory; without it a temporary one
 #
@@ -22,18 +23,20 @@ usage() { sed -n '/^# vm\.sh /,/^#$/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 BOOT_AND_MEASURE_S=300
 
 here=$(cd "$(dirname "$0")" && pwd)
-fetch=0 keep=0 deb='' work=''
+fetch=0 keep=0 deb='' work='' program=''
 while [ $# -gt 0 ]; do
     case $1 in
     --fetch) fetch=1 ;;
     --keep) keep=1 ;;
     --kernel) [ $# -ge 2 ] || usage; deb=$2; shift ;;
+    --program) [ $# -ge 2 ] || usage; program=$2; shift ;;
     -* | '') usage ;;
     *) [ -z "$work" ] || usage; work=$1 ;;
     esac
     shift
 done
 [ -z "$deb" ] || [ -f "$deb" ] || { say "there is no $deb"; exit 2; }
+[ -z "$program" ] || [ -x "$program" ] || { say "there is no program $program"; exit 2; }
 case $deb in '' | /*) ;; *) deb=$PWD/$deb ;; esac
 
 # --- what is needed --------------------------------------------------------------------------------------------------
@@ -148,6 +151,7 @@ done
 with_libraries "$(command -v dash)" sh
 with_libraries "$(command -v ip)" ip
 with_libraries "$(command -v tc)" tc
+[ -z "$program" ] || with_libraries "$program" springtide
 cp "$here/kernel.sh" "$here/tables/das2.table" "$root/"
 
 # Counts what comes after a first line. To read that, no program need be started, which takes a tenth of a second here.
@@ -269,6 +273,18 @@ kernel down vm || bad=1
 kernel up vm </das2.table || bad=1
 row "links with netem, five clusters" "20" "$(for c in 1 2 3 4 5; do kernel exec vm core /bin/tc qdisc show dev "c$c"; done | grep -c 'netem.*delay 2ms')" 20 20
 kernel down vm || bad=1
+if [ -x /bin/springtide ]; then
+    wan() { springtide wan "$@" || { echo "| note: springtide wan $1 failed"; bad=1; }; }
+    echo "| $(wan up pair --network kernel --for 5m | head -n 1)"
+    # Of the profile wan-50: 25 ms each way, varying by 1 ms, and half a packet in a thousand is lost.
+    row "springtide wan up --network kernel: least" "48 to 52 ms" "$(wan exec a ping -q -I 10.77.1.2 -c 20 -i 0.1 10.77.2.2 | awk '/round-trip/ { split($4, t, "/"); print t[1] }')" 47.9 58
+    wan set a,b rtt=10ms jitter=0ms loss=0 >/dev/null
+    row "after springtide wan set a,b rtt=10ms: least" "10 ms" "$(wan exec a ping -q -I 10.77.1.2 -c 20 -i 0.1 10.77.2.2 | awk '/round-trip/ { split($4, t, "/"); print t[1] }')" 9.9 16
+    wan set a,b down >/dev/null
+    row "packets lost after springtide wan set a,b down" "100 %" "$(springtide wan exec a timeout 30 ping -q -c 5 -i 0.1 -W 1 10.77.2.2 | awk '/ packets transmitted/ { for (i = 1; i <= NF; i++) if ($i ~ /%/) print $i + 0 }')" 100 100
+    wan status | sed 's/^/  /'
+    wan down | sed 's/^/  /'
+fi
 after=$(ip -o link show; ip netns list)
 same=0
 [ "$before" = "$after" ] && [ ! -e /run/springtide-wan ] && same=1

@@ -186,25 +186,37 @@ impl Topology {
             // Writing to text does not fail.
             let _ = writeln!(table, "cluster {name} {number} {nodes}");
         }
-        let rate = |link: &LinkProfile| link.rate.map_or("-".to_owned(), |rate| rate.to_string());
         for site in &self.sites {
             let plain = LinkProfile::default();
-            for (word, stub) in [("uplink", &site.up), ("downlink", &site.down)] {
-                let stub = stub.as_ref().unwrap_or(&plain);
-                let _ = writeln!(table, "{word} {} {} {}", site.name, rate(stub), stub.queue);
+            for (up, stub) in [(true, &site.up), (false, &site.down)] {
+                table += &stub_row(&site.name, up, stub.as_ref().unwrap_or(&plain));
             }
         }
         let inside = |site: &Site| (site.name.clone(), site.name.clone(), site.inside.clone());
         for (from, to, link) in self.sites.iter().map(inside).chain(self.lines.iter().cloned()) {
-            let LinkProfile { delay_us, jitter_us, loss, queue, reorder, .. } = &link;
-            let (rate, reorder) = (rate(&link), u8::from(*reorder));
-            let _ = writeln!(
-                table,
-                "link {from} {to} {delay_us} {jitter_us} {loss} {rate} {queue} {reorder}"
-            );
+            table += &line_row(&from, &to, &link);
         }
         table
     }
+}
+
+fn rate_word(link: &LinkProfile) -> String {
+    link.rate.map_or("-".to_owned(), |rate| rate.to_string())
+}
+
+/// The row of a [table](Topology::table) for all that leaves a cluster (`up`), or enters it.
+pub fn stub_row(cluster: &ClusterId, up: bool, link: &LinkProfile) -> String {
+    let word = if up { "uplink" } else { "downlink" };
+    let rate = if link.up { rate_word(link) } else { "0".to_owned() };
+    format!("{word} {cluster} {rate} {}\n", link.queue)
+}
+
+/// The row of a [table](Topology::table) for one direction of a line.
+pub fn line_row(from: &ClusterId, to: &ClusterId, link: &LinkProfile) -> String {
+    let LinkProfile { delay_us, jitter_us, loss, queue, reorder, up, .. } = link;
+    let (rate, reorder) = (rate_word(link), u8::from(*reorder));
+    let loss = if *up { *loss } else { 1.0 };
+    format!("link {from} {to} {delay_us} {jitter_us} {loss} {rate} {queue} {reorder}\n")
 }
 
 #[cfg(test)]

@@ -39,8 +39,9 @@ use springtide_simulator::scenario::{
 };
 use springtide_simulator::stage::{Stage, World, cluster_of};
 use springtide_simulator::submitter::Submitter;
+use springtide_wan::place::Carries;
 use springtide_wan::quota::Quotas;
-use springtide_wan::router::Change;
+use springtide_wan::router::{Change, PortOf};
 use springtide_wan::sys::{self, Space};
 use springtide_wan::table::Table;
 use tokio::sync::Notify;
@@ -54,7 +55,7 @@ use crate::run::{clear, print};
 use crate::signals::{Signals, word as signal_word};
 use crate::sim::word;
 use crate::talk::Talk;
-use crate::wan::Network;
+use crate::wan::{How, Network};
 
 /// A grid of forty nodes on two cores takes some seconds to come up, and to end.
 const AROUND: Duration = Duration::from_secs(120);
@@ -62,6 +63,8 @@ const AROUND: Duration = Duration::from_secs(120);
 const LOG_MAX: u64 = 1 << 30;
 /// Above this share of the machine's time results say more of the machine than of the program.
 const BUSY: f64 = 0.9;
+/// From this share on it is told that the machine's host took some of its time: packets and threads are late by as much.
+const TELLS: f64 = 0.01;
 
 /// Options of a live scenario.
 #[derive(Args, Clone, Debug)]
@@ -82,8 +85,9 @@ pub struct LiveArgs {
     /// How nodes get it: by control groups, by compute threads that rest (duty), or by the first that this machine has (auto)
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "groups", "duty"], hide_possible_values = true)]
     pub quota: String,
-    /// What carries it: a router between network namespaces, the nodes' own sockets, or the first that this machine allows (auto)
-    #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "router", "sockets"], hide_possible_values = true)]
+    /// What carries it: a router between network namespaces, the kernel's queues between them, the nodes' own sockets, or a router where this
+    /// machine allows it and sockets elsewhere (auto)
+    #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "router", "kernel", "sockets"], hide_possible_values = true)]
     pub network: String,
     /// How often the set of nodes is thought over, in the file's time [default: the paper's period, or the file's]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -136,7 +140,7 @@ pub struct Report {
     pub share: f64,
     /// What gave it to them.
     pub quota: String,
-    /// What carried it: `router` or `sockets`.
+    /// What carried it: `router`, `kernel` or `sockets`.
     pub network: String,
     /// The monitoring period, seconds.
     pub period_s: f64,
@@ -154,6 +158,9 @@ pub struct Report {
     pub checksum: String,
     /// What share of the machine's processor time was used meanwhile, by all.
     pub busy: f64,
+    /// What share of it the machine's own host took, where the machine is virtual and can tell.
+    #[serde(default)]
+    pub stolen: f64,
     /// By how many microseconds packets left the router late: half of them, 99 of 100, and the latest.
     pub late_us: Option<[f64; 3]>,
     /// By how much the run was shorter than a static one in the paper, as a share.
@@ -210,7 +217,7 @@ pub fn run(
         clear(dir);
     }
     let played = played?;
-    let busy = used().since(&before);
+    let (busy, stolen) = used().since(&before);
     let late_us = network.late_us();
     let predicted = match args.no_prediction {
         true => None,
@@ -236,6 +243,7 @@ pub fn run(
         decisions: played.actions().iter().map(told).collect(),
         checksum: outcome.map_or_else(|_| String::new(), |o| format!("{:016x}", o.checksum)),
         busy,
+        stolen,
         late_us,
         paper_reduction: config.paper.reduction,
         predicted_s: predicted,
@@ -301,10 +309,17 @@ fn story(report: &Report, played: &Played) -> String {
         Some([half, most, _]) => format!(
             "namespaces and a router; packets were late by {half:.0} us (half), {most:.0} us (99 of 100)"
         ),
+        None if report.network == Carries::Kernel.word() => {
+            "namespaces and the kernel's queues".to_owned()
+        }
         None => "the nodes' own sockets".to_owned(),
     };
+    let stolen = match report.stolen {
+        share if share >= TELLS => format!(", and its host took {:.0} %", 100.0 * share),
+        _ => String::new(),
+    };
     text += &format!(
-        "iterations  {} s\nnodes       {}\nprocessors  {:.1} % of a core by {}; the machine was {:.0} % busy\n\
+        "iterations  {} s\nnodes       {}\nprocessors  {:.1} % of a core by {}; the machine was {:.0} % busy{stolen}\n\
          network     {late}\n\
          runtime     {:.1} s ({}, seed {}, {} times shortened){predicted}\n",
         lengths.join(" "),
@@ -327,6 +342,7 @@ fn story(report: &Report, played: &Played) -> String {
 /// What the machine's processors have done since it was started, in ticks.
 struct Used {
     busy: u64,
+    stolen: u64,
     all: u64,
 }
 
@@ -337,14 +353,17 @@ fn used() -> Used {
     // user nice system idle iowait irq softirq steal
     let all: u64 = ticks.iter().take(8).sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();
-    Used { busy: all.saturating_sub(idle), all }
+    let stolen = ticks.get(7).copied().unwrap_or_default();
+    Used { busy: all.saturating_sub(idle), stolen, all }
 }
 
 impl Used {
-    fn since(&self, before: &Used) -> f64 {
+    /// Which shares were busy and stolen.
+    fn since(&self, before: &Used) -> (f64, f64) {
+        let all = self.all.saturating_sub(before.all).max(1) as f64;
         // Linux may count less idle time than before.
-        let busy = self.busy.saturating_sub(before.busy);
-        busy as f64 / self.all.saturating_sub(before.all).max(1) as f64
+        let share = |now: u64, then: u64| now.saturating_sub(then) as f64 / all;
+        (share(self.busy, before.busy), share(self.stolen, before.stolen))
     }
 }
 
@@ -682,9 +701,10 @@ impl World for Live {
 
 /// What carries a live grid's datagrams.
 enum Carrier {
-    /// Network namespaces and a router between them, held by another process.
-    Router {
+    /// Network namespaces with something between them, held by another process.
+    Spaces {
         network: Network,
+        by: Carries,
         /// By cluster.
         spaces: BTreeMap<String, OwnedFd>,
         nodes: BTreeMap<String, Ipv4Addr>,
@@ -703,13 +723,14 @@ impl Carrier {
     ) -> Result<Self, Failed> {
         // What fits none is told at once.
         let (_, text) = topology(config, "10.77.0.0/16")?;
-        let router = || {
+        let spaces = |by| {
             let topology = scratch.join("topology.toml");
             write(&topology, &text)?;
             let name = format!("run-{}", std::process::id());
-            let network = Network::start(&topology, &name, "cluster", seed, lasts)?;
+            let how = How { network: by, per: PortOf::Cluster, seed, lasts, partial: false };
+            let network = Network::start(&topology, &name, &how)?;
             let (spaces, status) = (network.spaces()?, network.status()?);
-            Ok(Self::Router { network, spaces, nodes: status.nodes.into_iter().collect() })
+            Ok(Self::Spaces { network, by, spaces, nodes: status.nodes.into_iter().collect() })
         };
         let sockets = || {
             let (topology, _) = topology(config, "127.77.0.0/16")?;
@@ -718,9 +739,10 @@ impl Carrier {
             Ok(Self::Sockets { table: Arc::new(table.map_err(Failed::failure)?), path })
         };
         match how {
-            "router" => router(),
+            "router" => spaces(Carries::Router),
+            "kernel" => spaces(Carries::Kernel),
             "sockets" => sockets(),
-            _ => router().or_else(|failed: Failed| {
+            _ => spaces(Carries::Router).or_else(|failed: Failed| {
                 tracing::warn!("the nodes' own sockets are the network: {}", failed.message);
                 sockets()
             }),
@@ -729,15 +751,15 @@ impl Carrier {
 
     fn word(&self) -> &'static str {
         match self {
-            Self::Router { .. } => "router",
-            Self::Sockets { .. } => "sockets",
+            Self::Spaces { by, .. } => by.word(),
+            Self::Sockets { .. } => Carries::Sockets.word(),
         }
     }
 
     /// Lets it end with this process, with all that this one leaves.
     fn tie(&self, groups: Vec<PathBuf>, scratch: &Path) -> Result<(), Failed> {
         match self {
-            Self::Router { network, .. } => network.tie(groups, scratch.to_owned()),
+            Self::Spaces { network, .. } => network.tie(groups, scratch.to_owned()),
             // Nobody else is there: the next run clears up after one that was killed.
             Self::Sockets { .. } => Ok(()),
         }
@@ -745,7 +767,7 @@ impl Carrier {
 
     /// Takes this process, which is the head and has no other thread yet, to where the head is.
     fn enter(&self) -> Result<(), Failed> {
-        let Self::Router { network, spaces, .. } = self else { return Ok(()) };
+        let Self::Spaces { network, spaces, .. } = self else { return Ok(()) };
         if let Some(users) = network.users()? {
             sys::enter(users.as_fd(), Space::User).map_err(Failed::failure)?;
         }
@@ -756,7 +778,7 @@ impl Carrier {
 
     /// Lets a node's process begin where its cluster is.
     fn take_in(&self, node: &NodeId, command: &mut Command) {
-        let Self::Router { spaces, .. } = self else { return };
+        let Self::Spaces { spaces, .. } = self else { return };
         // A node that is in no space cannot bind to its address: its site tells.
         if let Some(space) = spaces.get(cluster_of(node)).and_then(|space| space.try_clone().ok()) {
             sys::run_in(command, vec![(space, Space::Net)]);
@@ -765,7 +787,7 @@ impl Carrier {
 
     fn address(&self, node: &str) -> Result<Ipv4Addr, Failed> {
         let found = match self {
-            Self::Router { nodes, .. } => nodes.get(node).copied(),
+            Self::Spaces { nodes, .. } => nodes.get(node).copied(),
             Self::Sockets { table, .. } => table.address(node),
         };
         found.ok_or_else(|| Failed::failure(format!("the network has no place for {node}")))
@@ -774,14 +796,14 @@ impl Carrier {
     /// The table that nodes' sockets obey.
     fn shape(&self) -> Option<&Path> {
         match self {
-            Self::Router { .. } => None,
+            Self::Spaces { .. } => None,
             Self::Sockets { path, .. } => Some(path),
         }
     }
 
     fn change(&self, changes: &[Change]) -> Result<(), Failed> {
         match self {
-            Self::Router { network, .. } => network.change(changes),
+            Self::Spaces { network, .. } => network.change(changes),
             Self::Sockets { table, .. } => {
                 let now = sys::now_ns();
                 let mut changes = changes.iter();
@@ -792,7 +814,7 @@ impl Carrier {
 
     fn late_us(&self) -> Option<[f64; 3]> {
         match self {
-            Self::Router { network, .. } => Some(network.status().ok()?.late_us),
+            Self::Spaces { network, .. } => network.status().ok()?.late_us,
             Self::Sockets { .. } => None,
         }
     }

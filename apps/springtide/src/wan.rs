@@ -20,12 +20,12 @@ use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{Topology, directions, limited};
 use springtide_runtime::work::Registry;
 use springtide_wan::hold::{Order, hold};
-use springtide_wan::place::{self, Answer, PlaceError, Request, Status};
+use springtide_wan::place::{self, Answer, Carries, PlaceError, Request, Status};
 use springtide_wan::router::{Change, PortOf};
 use springtide_wan::shipped::{Shipped, TOPOLOGIES};
 use springtide_wan::sys::{self, Space};
 
-use crate::args::{GlobalArgs, time};
+use crate::args::{GlobalArgs, time, words};
 use crate::exit::Failed;
 use crate::live::{self, LiveArgs};
 use crate::run::print;
@@ -36,7 +36,7 @@ const UP_WITHIN: Duration = Duration::from_secs(20);
 /// `wan ...`
 #[derive(Subcommand, Clone, Debug)]
 pub enum WanCommand {
-    /// Start a network: namespaces of its own, joined by a router that delays, loses and limits as the topology says
+    /// Start a network that delays, loses and limits as the topology says
     Up {
         /// Its file, or the name of one that comes with this program (`wan list`)
         #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
@@ -44,12 +44,20 @@ pub enum WanCommand {
         /// Its name [default: the topology's]
         #[arg(long, value_name = "NAME")]
         name: Option<Name>,
-        /// Who has a namespace: each node, or each cluster, whose nodes then share one
-        #[arg(long, value_name = "WHAT", default_value = "node", value_parser = ["node", "cluster"], hide_possible_values = true)]
-        per: String,
-        /// Of losses and jitter
+        /// What carries it: a router between network namespaces, the kernel's own queues between them (needs tc, and for all but rates netem),
+        /// or the nodes' own sockets (needs no rights; for programs of Springtide's alone)
+        #[arg(long, value_name = "WHAT", default_value = "router", value_parser = words::<Carries>(&["router", "kernel", "sockets"]),
+              hide_possible_values = true)]
+        network: Carries,
+        /// Who has a namespace: each node, or each cluster, whose nodes then share one [default: node; by the kernel, cluster]
+        #[arg(long, value_name = "WHAT", value_parser = ["node", "cluster"], hide_possible_values = true)]
+        per: Option<String>,
+        /// Of losses and jitter, but for the kernel's
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
+        /// By the kernel: take a network that lacks what this one cannot do, rather than none
+        #[arg(long)]
+        partial: bool,
         /// It ends by itself after this time
         #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
         lasts: Duration,
@@ -141,6 +149,9 @@ pub enum WanCommand {
         topology: PathBuf,
         /// Its name
         name: String,
+        /// What carries it
+        #[arg(value_parser = words::<Carries>(&["router", "kernel", "sockets"]))]
+        network: Carries,
         /// Who has a namespace
         #[arg(value_parser = ["node", "cluster"])]
         per: String,
@@ -148,6 +159,9 @@ pub enum WanCommand {
         seed: u64,
         /// It ends after so many milliseconds
         lasts_ms: u64,
+        /// Rather than none
+        #[arg(long)]
+        partial: bool,
     },
 }
 
@@ -167,8 +181,18 @@ pub fn wan(
             crate::live_report::report(&runs, figures.as_deref(), json)
         }
         WanCommand::Run(args) => live::run(&args, registry, version, global),
-        WanCommand::Up { topology, name, per, seed, lasts } => {
-            up(&topology, name, &per, seed, lasts)
+        WanCommand::Up { topology, name, network, per, seed, partial, lasts } => {
+            let clusters = network == Carries::Kernel;
+            let per = match per.as_deref() {
+                Some("node") if clusters => {
+                    let reason = "the kernel's networks have a namespace for each cluster: leave out --per, or use `--network router`";
+                    return Err(Failed::usage(reason));
+                }
+                Some("cluster") => PortOf::Cluster,
+                None if clusters => PortOf::Cluster,
+                _ => PortOf::Node,
+            };
+            up(&topology, name, &How { network, per, seed, lasts, partial })
         }
         WanCommand::Down { name } => down(name.as_deref()),
         WanCommand::Status { name, json } => status(name.as_deref(), json),
@@ -190,10 +214,11 @@ pub fn wan(
             ))),
         },
         WanCommand::Table { topology } => print(&Topology::of(&read(&topology)?).table()),
-        WanCommand::Hold { topology, name, per, seed, lasts_ms } => {
-            let (topology, ports) = (Topology::of(&read(&topology)?), ports_of(&per));
+        WanCommand::Hold { topology, name, network, per, seed, lasts_ms, partial } => {
+            let topology = Topology::of(&read(&topology)?);
+            let ports = if per == "cluster" { PortOf::Cluster } else { PortOf::Node };
             let lasts = Duration::from_millis(lasts_ms);
-            let order = Order { name, topology, ports, seed, lasts };
+            let order = Order { name, topology, network, ports, seed, lasts, partial };
             // Whatever ends the terminal does not end it.
             sys::leave_session().map_err(Failed::failure)?;
             hold(order, &home()?, || {
@@ -203,10 +228,6 @@ pub fn wan(
             .map_err(Failed::failure)
         }
     }
-}
-
-fn ports_of(per: &str) -> PortOf {
-    if per == "cluster" { PortOf::Cluster } else { PortOf::Node }
 }
 
 fn find(name: &str) -> Option<&'static Shipped> {
@@ -239,16 +260,28 @@ fn home() -> Result<PathBuf, Failed> {
     place::home().map_err(failed)
 }
 
-fn up(
-    file: &Path,
-    name: Option<Name>,
-    per: &str,
-    seed: u64,
-    lasts: Duration,
-) -> Result<(), Failed> {
+/// What a network is to be made of.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// What carries it.
+    pub network: Carries,
+    /// Who has a namespace.
+    pub per: PortOf,
+    /// Of losses and jitter.
+    pub seed: u64,
+    /// It ends by itself after this time.
+    pub lasts: Duration,
+    /// Whether one that lacks what the kernel cannot do is taken.
+    pub partial: bool,
+}
+
+/// So many of a network's shortcomings are told when it comes up.
+const NOTES: usize = 3;
+
+fn up(file: &Path, name: Option<Name>, how: &How) -> Result<(), Failed> {
     let config = read(file)?;
     let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let network = Network::start(file, &name, per, seed, lasts)?;
+    let network = Network::start(file, &name, how)?;
     let status = network.status()?;
     let first: Vec<String> =
         status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
@@ -257,12 +290,20 @@ fn up(
         "network {name} is up: {} nodes ({}{more}), for {}\n",
         status.nodes.len(),
         first.join(", "),
-        Time::from(lasts)
+        Time::from(how.lasts)
     );
-    if let Some(why) = &status.ordinary {
+    if let Some(table) = &status.table {
         text += &format!(
-            "its router does not run before other programs ({why}): on a busy machine packets are late\n"
+            "programs of Springtide's take it with `wan exec NODE springtide ...`, or where a grid's file has\n    net.shape = {}\n",
+            toml::Value::from(table.display().to_string())
         );
+    }
+    for note in status.notes.iter().take(NOTES) {
+        text += &format!("{note}\n");
+    }
+    match status.notes.len().saturating_sub(NOTES) {
+        0 => {}
+        more => text += &format!("and {more} more: see `wan status {name}`\n"),
     }
     print(&text)
 }
@@ -280,15 +321,9 @@ impl Network {
     ///
     /// # Errors
     /// One of this name is up, or it cannot be had; nothing is left.
-    pub fn start(
-        file: &Path,
-        name: &str,
-        per: &str,
-        seed: u64,
-        lasts: Duration,
-    ) -> Result<Self, Failed> {
+    pub fn start(file: &Path, name: &str, how: &How) -> Result<Self, Failed> {
         let home = home()?;
-        hold_apart(&home, file, name, per, seed, lasts)?;
+        hold_apart(&home, file, name, how)?;
         Ok(Self { home, name: name.to_owned(), line: Default::default() })
     }
 
@@ -365,14 +400,7 @@ fn open_of(status: &Status, what: &str) -> Result<OwnedFd, Failed> {
 }
 
 /// Starts the process that holds a network, and waits until it does.
-fn hold_apart(
-    home: &Path,
-    file: &Path,
-    name: &str,
-    per: &str,
-    seed: u64,
-    lasts: Duration,
-) -> Result<(), Failed> {
+fn hold_apart(home: &Path, file: &Path, name: &str, how: &How) -> Result<(), Failed> {
     if place::all(home).map_err(failed)?.iter().any(|other| other == name) {
         return Err(Failed::usage(format!(
             "a network named {name} is up: end it with `wan down {name}`, or give this one another --name"
@@ -382,10 +410,13 @@ fn hold_apart(
     let said = File::create(&log)
         .map_err(|error| Failed::failure(format!("{}: {error}", log.display())))?;
     let this = std::env::current_exe().map_err(Failed::failure)?;
+    let per = if how.per == PortOf::Cluster { "cluster" } else { "node" };
     let mut holder = Command::new(this)
         .args(["wan", "hold"])
         .arg(file)
-        .args([name, per, &seed.to_string(), &lasts.as_millis().to_string()])
+        .args([name, how.network.word(), per, &how.seed.to_string()])
+        .arg(how.lasts.as_millis().to_string())
+        .args(how.partial.then_some("--partial"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(said)
@@ -406,7 +437,13 @@ fn hold_apart(
         let _ = std::fs::remove_file(&log);
         let why = why.trim().trim_start_matches("springtide: ").to_owned();
         let why = if why.is_empty() { "it did not say why".to_owned() } else { why };
-        return Err(Failed::failure(format!("network {name} is not up: {why}")));
+        let other = match how.network {
+            Carries::Router => {
+                "; `wan doctor` says what this machine can do, and programs of Springtide's need nothing of it with `--network sockets`"
+            }
+            Carries::Kernel | Carries::Sockets => "",
+        };
+        return Err(Failed::failure(format!("network {name} is not up: {why}{other}")));
     }
     Ok(())
 }
@@ -436,14 +473,26 @@ fn rate(rate: Option<u64>) -> String {
 
 fn told(status: &Status) -> String {
     let mut text = format!(
-        "network {}: {} nodes, ends in {:.0} s; late by {:.0} us (half), {:.0} us (99 of 100), {:.0} us (the latest)\n",
+        "network {}: {} nodes by {}, ends in {:.0} s",
         status.name,
         status.nodes.len(),
+        status.network.word(),
         status.left_s,
-        status.late_us[0],
-        status.late_us[1],
-        status.late_us[2]
     );
+    text += &match (status.late_us, &status.table) {
+        (Some([half, most, latest]), _) => {
+            format!(
+                "; late by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us (the latest)\n"
+            )
+        }
+        (None, Some(table)) => {
+            format!("; net.shape = {}\n", toml::Value::from(table.display().to_string()))
+        }
+        (None, None) => "\n".to_owned(),
+    };
+    for note in &status.notes {
+        text += &format!("{note}\n");
+    }
     if status.unroutable + status.refused > 0 {
         text += &format!(
             "{} packets for nobody, {} not taken by Linux\n",
@@ -486,25 +535,37 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
     let status = place::status(&home, &name).map_err(failed)?;
     let address = status.nodes.iter().find(|(other, _)| other == node).map(|(_, address)| *address);
     let cluster = node.rsplit_once('-').map_or(node, |(cluster, _)| cluster);
-    let space = match status.ports {
-        PortOf::Node => node,
-        PortOf::Cluster => address.map_or(node, |_| cluster),
-    };
-    let Some(space) = status.spaces.iter().find(|other| other.name == space) else {
-        let known: Vec<&str> = status.spaces.iter().map(|space| space.name.as_str()).collect();
+    let unknown = |known: Vec<&str>| {
         let reason = format!("network {name} has no {node}: it has {}", known.join(", "));
-        return Err(Failed::usage(reason));
+        Failed::usage(reason)
     };
     let mut spaces = Vec::new();
-    if status.own_users {
-        spaces.push((open_of(&status, "ns/user")?, Space::User));
+    if status.network == Carries::Sockets {
+        if address.is_none() {
+            return Err(unknown(status.nodes.iter().map(|(node, _)| node.as_str()).collect()));
+        }
+    } else {
+        let space = match status.ports {
+            PortOf::Node => node,
+            PortOf::Cluster => address.map_or(node, |_| cluster),
+        };
+        let Some(space) = status.spaces.iter().find(|other| other.name == space) else {
+            return Err(unknown(status.spaces.iter().map(|space| space.name.as_str()).collect()));
+        };
+        if status.own_users {
+            spaces.push((open_of(&status, "ns/user")?, Space::User));
+        }
+        spaces.push((open_of(&status, &format!("fd/{}", space.file))?, Space::Net));
     }
-    spaces.push((open_of(&status, &format!("fd/{}", space.file))?, Space::Net));
     let (program, arguments) = command.split_first().ok_or_else(|| Failed::usage("no command"))?;
     let mut child = Command::new(program);
     child.args(arguments);
     if let Some(address) = address {
         child.env("SPRINGTIDE_WAN_ADDRESS", address.to_string());
+        if let Some(table) = &status.table {
+            child.env("SPRINGTIDE_NET__SHAPE", table);
+            child.env("SPRINGTIDE_NET__BIND", format!("{address}:0"));
+        }
     }
     sys::run_in(&mut child, spaces);
     // What runs in a network ends with it, also when that was killed.

@@ -43,19 +43,20 @@ pub struct FabricError {
     pub source: io::Error,
 }
 
-/// A network space and its way out.
+/// A network space.
 pub struct Port {
     /// Its node's name, or its cluster's.
     pub name: String,
     /// To be entered with [`sys::enter`].
     pub net: OwnedFd,
-    tun: File,
 }
 
 /// The spaces of a topology.
 pub struct Fabric {
     /// In the order of the router's ports.
     pub ports: Vec<Port>,
+    /// Their ways out.
+    tuns: Vec<File>,
 }
 
 /// What a space's interfaces are called by others.
@@ -66,11 +67,38 @@ enum Addresses {
     Cluster { first: Ipv4Addr, gate: Ipv4Addr },
 }
 
-/// In a thread of its own, whose space it then is.
-fn make(name: &str, addresses: &Addresses) -> Result<Port, FabricError> {
+/// A space in which nothing is set up yet, not even `lo`.
+///
+/// # Errors
+/// [`FabricError`]; nothing is left.
+pub fn bare(name: &str) -> Result<Port, FabricError> {
+    apart(name, || space(name))
+}
+
+/// Does it in a thread of its own, which may then have another space than the caller.
+fn apart<T: Send>(
+    name: &str,
+    what: impl FnOnce() -> Result<T, FabricError> + Send,
+) -> Result<T, FabricError> {
+    let made = thread::scope(|scope| scope.spawn(what).join());
+    made.unwrap_or_else(|_| {
+        let source = io::Error::other("the thread that makes it panicked");
+        Err(FabricError { space: name.to_owned(), what: "a space", source })
+    })
+}
+
+/// The calling thread's, from now on.
+fn space(name: &str) -> Result<Port, FabricError> {
     let failed = |what| move |source| FabricError { space: name.to_owned(), what, source };
     sys::unshare(Space::Net).map_err(failed("a network space of its own"))?;
     let net = sys::own_net().map_err(failed("its file in /proc"))?;
+    Ok(Port { name: name.to_owned(), net })
+}
+
+/// In a thread of its own, whose space it then is.
+fn make(name: &str, addresses: &Addresses) -> Result<(Port, File), FabricError> {
+    let failed = |what| move |source| FabricError { space: name.to_owned(), what, source };
+    let port = space(name)?;
     let tun = sys::open_tun(DEVICE).map_err(failed("a TUN device"))?;
     let interfaces = Interfaces::here().map_err(failed("a socket"))?;
     interfaces.set_up("lo").map_err(failed("its loopback interface"))?;
@@ -86,7 +114,20 @@ fn make(name: &str, addresses: &Addresses) -> Result<Port, FabricError> {
     // Linux lets none but the machine's own root have a longer one; the usual 500 packets do for all but the largest windows.
     let _ = interfaces.set_queue(DEVICE, QUEUE);
     interfaces.set_up(DEVICE).map_err(failed("its TUN device"))?;
-    Ok(Port { name: name.to_owned(), net, tun })
+    Ok((port, tun))
+}
+
+/// Whether a topology's addresses can be those of spaces.
+///
+/// # Errors
+/// They are of loopback.
+pub fn check_addresses(topology: &Topology) -> Result<(), FabricError> {
+    if topology.prefix[0] != Ipv4Addr::LOCALHOST.octets()[0] {
+        return Ok(());
+    }
+    let reason = "nothing leaves a space for a loopback address: give the topology a private `net` such as \"10.77.0.0/16\"";
+    let source = io::Error::new(ErrorKind::InvalidInput, reason);
+    Err(FabricError { space: topology.name.clone(), what: "its addresses", source })
 }
 
 impl Fabric {
@@ -95,15 +136,7 @@ impl Fabric {
     /// # Errors
     /// [`FabricError`]; nothing is left of what was made.
     pub fn new(topology: &Topology, ports: PortOf) -> Result<Self, FabricError> {
-        if topology.prefix[0] == Ipv4Addr::LOCALHOST.octets()[0] {
-            let reason = "nothing leaves a space for a loopback address: give the topology a private `net` such as \"10.77.0.0/16\"";
-            let source = io::Error::new(ErrorKind::InvalidInput, reason);
-            return Err(FabricError {
-                space: topology.name.clone(),
-                what: "its addresses",
-                source,
-            });
-        }
+        check_addresses(topology)?;
         let orders: Vec<(String, Addresses)> = match ports {
             PortOf::Node => {
                 let node =
@@ -119,14 +152,9 @@ impl Fabric {
                 sites.collect()
             }
         };
-        let ports = orders.iter().map(|(name, addresses)| {
-            let made = thread::scope(|scope| scope.spawn(|| make(name, addresses)).join());
-            made.unwrap_or_else(|_| {
-                let source = io::Error::other("the thread that makes it panicked");
-                Err(FabricError { space: name.clone(), what: "a space", source })
-            })
-        });
-        Ok(Self { ports: ports.collect::<Result<_, _>>()? })
+        let made = orders.iter().map(|(name, addresses)| apart(name, || make(name, addresses)));
+        let (ports, tuns) = made.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        Ok(Self { ports, tuns })
     }
 }
 
@@ -158,7 +186,7 @@ impl Routing {
     pub fn start(router: Router, fabric: &Fabric) -> io::Result<Self> {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
         let core = Arc::new(Mutex::new(Core { router, late, refused: 0 }));
-        let tuns = fabric.ports.iter().map(|port| port.tun.try_clone());
+        let tuns = fabric.tuns.iter().map(File::try_clone);
         let tuns: Vec<File> = tuns.collect::<Result<_, _>>()?;
         let poll = Poll::new(tuns.len())?;
         for (number, tun) in tuns.iter().enumerate() {

@@ -1,25 +1,29 @@
-//! The process that holds a network: it makes the spaces, routes, answers, and ends all when it is told to or its time is over.
+//! The process that holds a network: it makes it, answers, and ends all when it is told to or its time is over.
 //!
 //! Must not know who started it, nor how results are shown.
 
 use std::fs;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use springtide_runtime::id::ClusterId;
 use springtide_runtime::topology::{Flap, Topology};
 
-use crate::fabric::{Fabric, FabricError, Routing};
-use crate::place::{self, Answer, LineStatus, Request, SpaceStatus, Status, StubStatus};
+use crate::fabric::{Fabric, FabricError, Port, Routing};
+use crate::kernel::{Kernel, KernelError};
+use crate::place::{self, Answer, Carries, LineStatus, Request, SpaceStatus, Status, StubStatus};
 use crate::quota;
-use crate::router::{Change, PortOf, Router};
+use crate::router::{Change, Counts, PortOf, Router, check};
 use crate::sys;
+use crate::table::{Table, TableError};
 
 /// Programs that still run in a network that ends have so long to end themselves.
 const END_WITHIN: Duration = Duration::from_secs(1);
@@ -31,10 +35,14 @@ pub struct Order {
     pub name: String,
     /// What.
     pub topology: Topology,
-    /// Who has a space of its own.
+    /// Made of what.
+    pub network: Carries,
+    /// Who has a space of its own. The kernel knows spaces of clusters alone, and sockets none.
     pub ports: PortOf,
-    /// Losses and jitter follow from it.
+    /// Losses and jitter follow from it, but for the kernel's.
     pub seed: u64,
+    /// Whether one that lacks what this machine's kernel cannot do is better than none.
+    pub partial: bool,
     /// It ends by itself after so long.
     pub lasts: Duration,
 }
@@ -50,6 +58,12 @@ pub enum HoldError {
     /// The network's spaces are not to be had.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The kernel cannot be it.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The table that sockets share is not to be had.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// Something else.
     #[error("{what}: {source}")]
     Io {
@@ -68,10 +82,137 @@ fn io(what: &'static str) -> impl FnOnce(io::Error) -> HoldError {
 struct Held {
     order: Order,
     own_users: bool,
-    fabric: Fabric,
-    routing: Routing,
+    carrier: Carrier,
     ends: Instant,
     tied: Mutex<Vec<Tied>>,
+}
+
+/// What carries it.
+enum Carrier {
+    Router(Fabric, Routing),
+    Kernel(Mutex<Kernel>),
+    Sockets(Table, PathBuf),
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each step leaves it whole.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        if let Self::Sockets(_, path) = self {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Carrier {
+    fn start(order: &mut Order, home: &Path) -> Result<Self, HoldError> {
+        let Order { name, network, partial, ports, seed, .. } = order.clone();
+        match network {
+            Carries::Router => {
+                let fabric = Fabric::new(&order.topology, ports)?;
+                let router = Router::new(order.topology.clone(), ports, seed);
+                let routing = Routing::start(router, &fabric).map_err(io("the router"))?;
+                Ok(Self::Router(fabric, routing))
+            }
+            Carries::Kernel => {
+                order.ports = PortOf::Cluster;
+                let state = place::state(home, &name);
+                let kernel = Kernel::start(&name, &order.topology, state, partial)?;
+                Ok(Self::Kernel(Mutex::new(kernel)))
+            }
+            Carries::Sockets => {
+                // Linux has all of 127.0.0.0/8 without set-up, and no other addresses.
+                order.topology.prefix[0] = Ipv4Addr::LOCALHOST.octets()[0];
+                let path = place::table(home, &name);
+                Ok(Self::Sockets(Table::create(&path, &order.topology, seed)?, path))
+            }
+        }
+    }
+
+    /// Its spaces' names and files.
+    fn spaces(&self) -> Vec<SpaceStatus> {
+        let of = |ports: &[Port]| {
+            let ports = ports.iter();
+            let of =
+                |port: &Port| SpaceStatus { name: port.name.clone(), file: port.net.as_raw_fd() };
+            ports.map(of).collect()
+        };
+        match self {
+            Self::Router(fabric, _) => of(&fabric.ports),
+            Self::Kernel(kernel) => of(lock(kernel).ports()),
+            Self::Sockets(..) => Vec::new(),
+        }
+    }
+
+    /// All or nothing.
+    fn change(&self, changes: &[Change]) -> Result<(), KernelError> {
+        match self {
+            Self::Router(_, routing) => {
+                let now = routing.now();
+                let mut core = routing.core();
+                check(changes, core.router.clusters())?;
+                let mut changes = changes.iter();
+                changes.try_for_each(|change| core.router.change(change, now))?;
+            }
+            Self::Kernel(kernel) => lock(kernel).change(changes)?,
+            Self::Sockets(table, _) => {
+                check(changes, table.clusters())?;
+                let now = sys::now_ns();
+                changes.iter().try_for_each(|change| table.change(change, now))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All lines, and uplinks and downlinks that are limited.
+    fn links(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), String> {
+        let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: Counts| LineStatus {
+            from: from.clone(),
+            to: to.clone(),
+            profile,
+            cut,
+            counts,
+        };
+        let stub =
+            |cluster: &ClusterId, up, profile| StubStatus { cluster: cluster.clone(), up, profile };
+        match self {
+            Self::Router(_, routing) => {
+                let core = routing.core();
+                let lines = core.router.lines();
+                let lines =
+                    lines.map(|(a, b, profile, cut, n)| line(a, b, profile.clone(), cut, n));
+                let stubs = core.router.stubs();
+                let stubs = stubs.map(|(cluster, up, profile)| stub(cluster, up, profile.clone()));
+                Ok((lines.collect(), stubs.collect()))
+            }
+            Self::Kernel(kernel) => lock(kernel).status().map_err(|error| error.to_string()),
+            Self::Sockets(table, _) => {
+                let lines =
+                    table.lines().map(|(a, b, profile, cut, n)| line(a, b, profile, cut, n));
+                let stubs =
+                    table.stubs().map(|(cluster, up, profile, _)| stub(cluster, up, profile));
+                Ok((lines.collect(), stubs.collect()))
+            }
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        match self {
+            Self::Router(_, routing) => {
+                let told = routing.ordinary.iter().map(|why| {
+                    format!(
+                        "its router does not run before other programs ({why}): on a busy machine packets are late"
+                    )
+                });
+                told.collect()
+            }
+            Self::Kernel(kernel) => lock(kernel).notes().to_vec(),
+            Self::Sockets(..) => Vec::new(),
+        }
+    }
 }
 
 /// Whom a network is tied to, and what that one leaves.
@@ -88,15 +229,16 @@ struct Tied {
 ///
 /// # Errors
 /// [`HoldError`]; nothing is left.
-pub fn hold(order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldError> {
-    let own_users = sys::be_root().map_err(HoldError::Users)?;
-    let fabric = Fabric::new(&order.topology, order.ports)?;
-    let router = Router::new(order.topology.clone(), order.ports, order.seed);
-    let routing = Routing::start(router, &fabric).map_err(io("the router"))?;
+pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldError> {
+    let own_users = match order.network {
+        Carries::Sockets => false,
+        Carries::Router | Carries::Kernel => sys::be_root().map_err(HoldError::Users)?,
+    };
+    let carrier = Carrier::start(&mut order, home)?;
     let path = place::socket(home, &order.name);
     let listener = UnixListener::bind(&path).map_err(io("its socket"))?;
     let ends = Instant::now() + order.lasts;
-    let held = Arc::new(Held { order, own_users, fabric, routing, ends, tied: Mutex::default() });
+    let held = Arc::new(Held { order, own_users, carrier, ends, tied: Mutex::default() });
     let (tell, told) = mpsc::channel();
     let answering = held.clone();
     thread::spawn(move || {
@@ -114,7 +256,7 @@ pub fn hold(order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldE
         let now = Instant::now();
         let due = flaps.iter_mut().filter(|swing| swing.at <= now).map(Swing::turn);
         for change in due.collect::<Vec<_>>() {
-            held.change(&[change]).unwrap_or_else(|error| tracing::error!("{error}"));
+            held.carrier.change(&[change]).unwrap_or_else(|error| tracing::error!("{error}"));
         }
         let next = flaps.iter().map(|swing| swing.at).chain([ends]).min().unwrap_or(ends);
         match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
@@ -126,7 +268,8 @@ pub fn hold(order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldE
     };
     held.end_programs();
     held.clear_up();
-    for file in [path, place::log(home, &held.order.name)] {
+    let name = &held.order.name;
+    for file in [path, place::log(home, name), place::table(home, name), place::state(home, name)] {
         let _ = fs::remove_file(file);
     }
     if let Some(mut asker) = asker {
@@ -163,25 +306,26 @@ impl Held {
     ) -> io::Result<()> {
         while let Some(request) = place::hear::<Request>(&stream)? {
             let answer = match request {
-                Request::Status => Answer::Status(Box::new(self.status())),
-                Request::Change(changes) => match self.change(&changes) {
-                    Ok(()) => Answer::Done,
+                Request::Status => match self.status() {
+                    Ok(status) => Answer::Status(Box::new(status)),
                     Err(error) => Answer::Failed(error),
+                },
+                Request::Change(changes) => match self.carrier.change(&changes) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => Answer::Failed(error.to_string()),
                 },
                 // Nothing is said until the end, which closes the line.
                 Request::Stay => continue,
                 Request::Tie { pid, groups, folder } => {
                     let new = Tied { pid, groups, folder, is_broken: false };
-                    let mut tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut tied = lock(&self.tied);
                     let at = tied.len();
                     tied.push(new);
                     drop(tied);
                     place::say(&mut stream, &Answer::Done)?;
                     // Whatever it is that comes, the line is at its end.
                     let _ = place::hear::<Request>(&stream);
-                    let mut tied = self.tied.lock().unwrap_or_else(PoisonError::into_inner);
-                    tied[at].is_broken = true;
-                    drop(tied);
+                    lock(&self.tied)[at].is_broken = true;
                     let _ = tell.send(None);
                     return Ok(());
                 }
@@ -195,62 +339,43 @@ impl Held {
         Ok(())
     }
 
-    fn change(&self, changes: &[Change]) -> Result<(), String> {
-        let now = self.routing.now();
-        let mut core = self.routing.core();
-        for change in changes {
-            core.router.change(change, now).map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    }
-
-    fn status(&self) -> Status {
-        let Self { order, own_users, fabric, routing, ends, .. } = self;
-        let core = routing.core();
-        let late = |share| core.late.value_at_quantile(share) as f64 * 1e-3;
-        let spaces = fabric.ports.iter();
+    fn status(&self) -> Result<Status, String> {
+        let Self { order, own_users, carrier, ends, .. } = self;
+        let (lines, stubs) = carrier.links()?;
         let nodes = order.topology.nodes().map(|(node, _, address)| (node.to_string(), address));
-        Status {
+        let (table, counts) = match carrier {
+            Carrier::Router(_, routing) => {
+                let core = routing.core();
+                let late = |share| core.late.value_at_quantile(share) as f64 * 1e-3;
+                let late = Some([late(0.5), late(0.99), late(1.0)]);
+                (None, (late, core.router.unroutable(), core.refused))
+            }
+            Carrier::Kernel(_) => (None, (None, 0, 0)),
+            Carrier::Sockets(_, path) => (Some(path.clone()), (None, 0, 0)),
+        };
+        let (late_us, unroutable, refused) = counts;
+        Ok(Status {
             name: order.name.clone(),
+            network: order.network,
             pid: std::process::id(),
             own_users: *own_users,
             ports: order.ports,
-            spaces: spaces
-                .map(|port| SpaceStatus { name: port.name.clone(), file: port.net.as_raw_fd() })
-                .collect(),
+            spaces: carrier.spaces(),
+            table,
             nodes: nodes.collect(),
-            lines: core
-                .router
-                .lines()
-                .map(|(from, to, profile, cut, counts)| {
-                    let (from, to, profile) = (from.clone(), to.clone(), profile.clone());
-                    LineStatus { from, to, profile, cut, counts }
-                })
-                .collect(),
-            stubs: core
-                .router
-                .stubs()
-                .map(|(cluster, up, profile)| StubStatus {
-                    cluster: cluster.clone(),
-                    up,
-                    profile: profile.clone(),
-                })
-                .collect(),
+            lines,
+            stubs,
             left_s: ends.saturating_duration_since(Instant::now()).as_secs_f64(),
-            ordinary: routing.ordinary.clone(),
-            late_us: [late(0.5), late(0.99), late(1.0)],
-            unroutable: core.router.unroutable(),
-            refused: core.refused,
-        }
-    }
-
-    fn tied(&self) -> Vec<Tied> {
-        self.tied.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            notes: carrier.notes(),
+            late_us,
+            unroutable,
+            refused,
+        })
     }
 
     /// Removes what those leave who are gone: groups as soon as Linux sees that nothing runs in them.
     fn clear_up(&self) {
-        let tied = self.tied();
+        let tied = lock(&self.tied).clone();
         for folder in tied.iter().filter(|tied| tied.is_broken).map(|tied| &tied.folder) {
             let _ = fs::remove_dir_all(folder);
         }
@@ -264,9 +389,16 @@ impl Held {
 
     /// Ends what still runs in the spaces: asks it to, and kills what does not.
     fn end_programs(&self) {
-        let spaces = self.fabric.ports.iter();
-        let spaces: Vec<u64> = spaces.filter_map(|port| sys::number_of(&port.net).ok()).collect();
-        let tied = self.tied();
+        let number = |ports: &[Port]| {
+            ports.iter().filter_map(|port| sys::number_of(&port.net).ok()).collect::<Vec<u64>>()
+        };
+        let spaces = match &self.carrier {
+            Carrier::Router(fabric, _) => number(&fabric.ports),
+            Carrier::Kernel(kernel) => number(lock(kernel).ports()),
+            // Whoever runs them holds a line to this process, and ends them with it.
+            Carrier::Sockets(..) => return,
+        };
+        let tied = lock(&self.tied).clone();
         let inside = || {
             let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
             let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

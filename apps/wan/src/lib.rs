@@ -1,5 +1,5 @@
 //! An emulated wide-area network on one machine, for real processes: a router in user space on TUN devices, in network namespaces of its
-//! own; or, for this program's own processes and without any privilege, sockets that delay, lose and limit what they send, by a table of
+//! own; or the kernel's own queues between them; or, for this program's own processes and without any privilege, sockets that delay, lose and limit what they send, by a table of
 //! links that the processes share. The links are those of `springtide_runtime::topology`, so that all, and the simulator, mean the same
 //! by a file.
 //!
@@ -10,6 +10,8 @@
 pub mod fabric;
 #[cfg(target_os = "linux")]
 pub mod hold;
+#[cfg(target_os = "linux")]
+pub mod kernel;
 #[cfg(target_os = "linux")]
 pub mod place;
 #[cfg(target_os = "linux")]

@@ -90,19 +90,59 @@ pub struct StubStatus {
     pub profile: LinkProfile,
 }
 
+/// What carries a network's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Carries {
+    /// A router in user space, between TUN devices.
+    #[default]
+    Router,
+    /// The kernel's own queues, between veth pairs.
+    Kernel,
+    /// The sockets of this program's own processes, which share a table.
+    Sockets,
+}
+
+impl std::str::FromStr for Carries {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let all = [Self::Router, Self::Kernel, Self::Sockets];
+        let found = all.into_iter().find(|network| network.word() == word);
+        found.ok_or_else(|| {
+            format!("a network is carried by a router, the kernel or sockets, not {word:?}")
+        })
+    }
+}
+
+impl Carries {
+    /// As said on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Router => "router",
+            Self::Kernel => "kernel",
+            Self::Sockets => "sockets",
+        }
+    }
+}
+
 /// A network that is up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
     pub name: String,
+    /// What it is made of.
+    pub network: Carries,
     /// The process that holds it.
     pub pid: u32,
     /// Whether it was started without root, in a space of users of its own.
     pub own_users: bool,
     /// What has a space.
     pub ports: PortOf,
-    /// All of them.
+    /// All of them; none where sockets carry it.
     pub spaces: Vec<SpaceStatus>,
+    /// The table of links that sockets share.
+    pub table: Option<PathBuf>,
     /// Nodes and their addresses.
     pub nodes: Vec<(String, std::net::Ipv4Addr)>,
     /// All lines.
@@ -111,10 +151,10 @@ pub struct Status {
     pub stubs: Vec<StubStatus>,
     /// Seconds until it ends by itself.
     pub left_s: f64,
-    /// Why the router does not run before others, if it does not.
-    pub ordinary: Option<String>,
-    /// By how many microseconds packets left late: half of them, 99 of 100, and the latest.
-    pub late_us: [f64; 3],
+    /// In what it falls short of what it should be, a sentence each.
+    pub notes: Vec<String>,
+    /// By how many microseconds packets left the router late: half of them, 99 of 100, and the latest.
+    pub late_us: Option<[f64; 3]>,
     /// Packets that were for nobody.
     pub unroutable: u64,
     /// Packets that Linux did not take.
@@ -196,6 +236,16 @@ pub fn socket(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.sock"))
 }
 
+/// The table of links that a network's sockets share.
+pub fn table(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{name}.links"))
+}
+
+/// What the kernel back end's script keeps.
+pub fn state(home: &Path, name: &str) -> PathBuf {
+    home.join(format!("{name}.kernel"))
+}
+
 /// What the process that holds a network says.
 pub fn log(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.log"))
@@ -218,8 +268,9 @@ pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
             Ok(_) => names.push(name.to_owned()),
             Err(_) => {
                 // Nobody listens: whoever did is gone.
-                let _ = fs::remove_file(&path);
-                let _ = fs::remove_file(log(home, name));
+                for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {
+                    let _ = fs::remove_file(file);
+                }
             }
         }
     }

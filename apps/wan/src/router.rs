@@ -114,12 +114,50 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// Whom it is about: two clusters, or twice the same.
+    fn clusters(&self) -> [&ClusterId; 2] {
+        match self {
+            Self::Line { from: a, to: b, .. } | Self::Cut { a, b, .. } => [a, b],
+            Self::Stub { cluster, .. } => [cluster, cluster],
+        }
+    }
+}
+
+/// Whether all clusters that these changes name are there.
+pub(crate) fn check<'a>(
+    changes: &[Change],
+    known: impl Iterator<Item = &'a ClusterId> + Clone,
+) -> Result<(), UnknownCluster> {
+    let mut names = changes.iter().flat_map(Change::clusters);
+    names.try_for_each(|name| place_of(name, known.clone()).map(drop))
+}
+
 /// What a change names is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no cluster named {name:?}: the topology has {known}")]
 pub struct UnknownCluster {
-    pub(crate) name: String,
-    pub(crate) known: String,
+    name: String,
+    known: String,
+}
+
+/// Where a cluster is among those that there are.
+pub(crate) fn place_of<'a>(
+    name: &ClusterId,
+    known: impl Iterator<Item = &'a ClusterId> + Clone,
+) -> Result<usize, UnknownCluster> {
+    known.clone().position(|other| other == name).ok_or_else(|| {
+        let known: Vec<&str> = known.map(ClusterId::as_str).collect();
+        UnknownCluster { name: name.to_string(), known: known.join(", ") }
+    })
+}
+
+/// Whether a cut between two clusters, or of one from all others where both are the same, lies on this way.
+pub(crate) fn is_between<T: PartialEq>((a, b): (&T, &T), (from, to): (&T, &T)) -> bool {
+    match a == b {
+        true => (from == a) != (to == a),
+        false => [(a, b), (b, a)].contains(&(from, to)),
+    }
 }
 
 /// The network as a state machine.
@@ -218,19 +256,17 @@ impl Router {
         Some(Due { to, packet, at })
     }
 
+    /// Its clusters, in the order of the topology.
+    pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> + Clone {
+        self.topology.sites.iter().map(|site| &site.name)
+    }
+
     /// Changes it from now on. What is on its way keeps its time.
     ///
     /// # Errors
     /// A cluster is not there; nothing has changed.
     pub fn change(&mut self, change: &Change, now: Duration) -> Result<(), UnknownCluster> {
-        let place = |name: &ClusterId| {
-            let found = self.topology.sites.iter().position(|site| site.name == *name);
-            found.ok_or_else(|| {
-                let known: Vec<&str> =
-                    self.topology.sites.iter().map(|s| s.name.as_str()).collect();
-                UnknownCluster { name: name.to_string(), known: known.join(", ") }
-            })
-        };
+        let place = |name: &ClusterId| place_of(name, self.clusters());
         match change {
             Change::Line { from, to, profile } => {
                 place(from)?;
@@ -249,11 +285,7 @@ impl Router {
             Change::Cut { a, b, cut } => {
                 let (a, b) = (place(a)?, place(b)?);
                 for ((from, to), way) in &mut self.ways {
-                    let between = match a == b {
-                        true => (*from == a) != (*to == a),
-                        false => [(a, b), (b, a)].contains(&(*from, *to)),
-                    };
-                    if between {
+                    if is_between((&a, &b), (from, to)) {
                         way.cut = *cut;
                     }
                 }

@@ -18,7 +18,7 @@ use springtide_runtime::net::LinkProfile;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::topology::{Site, Topology};
 
-use crate::router::{Change, Counts, UnknownCluster};
+use crate::router::{self, Change, Counts, UnknownCluster};
 use crate::sys::{self, Words};
 
 /// What a file begins with. As a number, so that a machine of another byte order does not take it for its own.
@@ -273,7 +273,7 @@ impl Table {
     }
 
     /// Its clusters, in the order of their numbers, which begin with 1.
-    pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> {
+    pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> + Clone {
         self.sites.iter().map(|(name, _)| name)
     }
 
@@ -464,10 +464,7 @@ impl Table {
     }
 
     fn place_of(&self, name: &ClusterId) -> Result<usize, UnknownCluster> {
-        self.sites.iter().position(|(known, _)| known == name).ok_or_else(|| {
-            let known: Vec<&str> = self.clusters().map(ClusterId::as_str).collect();
-            UnknownCluster { name: name.to_string(), known: known.join(", ") }
-        })
+        router::place_of(name, self.clusters())
     }
 
     fn line(&self, from: usize, to: usize) -> Entry<'_> {

@@ -224,7 +224,7 @@ fn a_network_comes_up_is_told_and_goes_down() {
         "{told}"
     );
     let told = place.done(&["status"]);
-    assert!(told.starts_with("network pair: 4 nodes, ends in "), "{told}");
+    assert!(told.starts_with("network pair: 4 nodes by router, ends in "), "{told}");
     assert!(told.lines().any(|line| line.starts_with("a>b ") && line.contains("25 ms")), "{told}");
     let status = place.status();
     assert_eq!((&status["schema"], &status["name"]), (&1.into(), &"pair".into()));
@@ -279,17 +279,13 @@ fn any_program_runs_on_a_node_and_its_exit_code_is_passed_on() {
     place.done(&["down"]);
 }
 
-#[test]
-fn datagrams_of_strangers_cross_it() {
-    let Some(place) = Place::new() else { return };
-    place.up(&[]);
+/// A program on a-2 asks one on b-1, and is answered.
+fn datagrams_cross(place: &Place) {
     let this = std::env::current_exe().unwrap();
     let peer = |node: &str, order: &str| {
         let mut command = place.command(&["exec", node, "--"]);
-        command
-            .arg(&this)
-            .args(["wan::peer", "--exact", "--ignored", "--nocapture"])
-            .env(PEER, order);
+        command.arg(&this).args(["wan::peer", "--exact", "--ignored", "--nocapture"]);
+        command.env(PEER, order);
         command
     };
     let echo = peer("b-1", "echo").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -298,6 +294,13 @@ fn datagrams_of_strangers_cross_it() {
     assert_eq!(code, Some(0), "{out}{err}");
     assert!(out.contains("answered by 10.77.2.1:4000 to 10.77.1.2"), "{out}");
     assert_eq!(echo.code(), Some(0));
+}
+
+#[test]
+fn datagrams_of_strangers_cross_it() {
+    let Some(place) = Place::new() else { return };
+    place.up(&[]);
+    datagrams_cross(&place);
     let status = place.status();
     for (from, to) in [("a", "b"), ("b", "a")] {
         let packets = line(&status, from, to)["counts"]["packets"].as_u64();
@@ -347,6 +350,83 @@ fn clusters_can_have_the_namespaces() {
     place.done(&["exec", "b", "true"]);
     place.wrong(&["exec", "c", "true"], "network pair has no c: it has a, b");
     place.done(&["down"]);
+}
+
+#[test]
+fn the_kernel_can_carry_it() {
+    let Some(place) = Place::new() else { return };
+    let file = place.dir.path().join("two.toml");
+    let text = "name = \"two\"\n[wide]\nrtt = \"0ms\"\nbandwidth = \"1MB/s\"\n\
+        [[cluster]]\nname = \"a\"\nnodes = 2\n[[cluster]]\nname = \"b\"\nnodes = 2\nuplink = \"500kB/s\"\n";
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().expect("text");
+    let up = ["up", file, "--network", "kernel", "--for", FOR];
+    place.wrong(&[&up[..], &["--per", "node"]].concat(), "a namespace for each cluster");
+    let (code, out, err) = place.wan(&up);
+    if code == Some(1) && err.contains("the kernel does not take it") {
+        return println!("skipped: {}", err.trim());
+    }
+    // Rates alone are what any kernel with tc can do.
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.starts_with("network two is up: 4 nodes"), "{out}");
+    let address = place.done(&["exec", "a-2", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
+    assert_eq!(address, "10.77.1.2\n");
+    datagrams_cross(&place);
+    place.done(&["set", "a,b", "bandwidth=2MB/s"]);
+    place.done(&["set", "b>a", "down"]);
+    let status = place.status();
+    assert_eq!((&status["network"], &status["late_us"]), (&"kernel".into(), &Value::Null));
+    assert_eq!(line(&status, "a", "b")["profile"]["rate"], 2_000_000);
+    assert_eq!(line(&status, "b", "a")["profile"]["up"], false);
+    let packets = line(&status, "a", "b")["counts"]["packets"].as_u64();
+    assert!(packets.is_some_and(|packets| packets > 0), "{status}");
+    place.wrong(&["set", "a,c", "down"], "there is no cluster named \"c\"");
+    place.done(&["down"]);
+    place.nothing_is_left();
+
+    // What it cannot do is told, and nothing comes up; or with all of that.
+    let (code, _, err) = place.wan(&["up", "pair", "--network", "kernel", "--for", FOR]);
+    if code == Some(0) {
+        place.done(&["down"]);
+    } else {
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.contains("links") && err.contains("--partial"), "{err}");
+        place.nothing_is_left();
+        let line = ["up", "pair", "--network", "kernel", "--partial", "--for", FOR];
+        let told = place.done(&line);
+        assert!(told.contains("no netem: delay 25000 us"), "{told}");
+        place.done(&["down"]);
+    }
+    place.nothing_is_left();
+}
+
+#[test]
+fn sockets_of_this_programs_nodes_can_carry_it_without_any_rights() {
+    let place = Place::any();
+    let told = place.up(&["--network", "sockets"]);
+    assert!(told.contains("127.77.1.1") && told.contains("net.shape = "), "{told}");
+    let env = place.done(&["exec", "b-2", "printenv"]);
+    let of = |key: &str| env.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
+    assert_eq!(of("SPRINGTIDE_NET__BIND"), Some("127.77.2.2:0"));
+    let table = PathBuf::from(of("SPRINGTIDE_NET__SHAPE").expect("its table"));
+    assert!(table.exists());
+    place.wrong(&["exec", "c-1", "true"], "network pair has no c-1: it has a-1, a-2, b-1, b-2");
+    place.done(&["set", "a>b", "rtt=8ms", "loss=0.25"]);
+    let status = place.status();
+    assert_eq!(line(&status, "a", "b")["profile"]["delay_us"], 4_000);
+    assert_eq!(line(&status, "b", "a")["profile"]["delay_us"], 25_000);
+    assert_eq!(status["table"].as_str().map(PathBuf::from), Some(table.clone()));
+    // Who opens it sees what was set.
+    let seen = springtide_wan::table::Table::open(&table).unwrap();
+    let set = seen.lines().find(|(from, to, ..)| from.as_str() == "a" && to.as_str() == "b");
+    assert_eq!(set.map(|(_, _, profile, ..)| profile.loss), Some(0.25));
+    let word = word(5);
+    let mut exec = place.start(&["exec", "a-1", "--", "sleep", &word]);
+    until("the program runs", || running(&word).len() == 2);
+    place.done(&["down"]);
+    assert_eq!(exec.code(), Some(137));
+    assert!(!table.exists());
+    place.nothing_is_left();
 }
 
 #[test]

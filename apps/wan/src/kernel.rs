@@ -1,0 +1,372 @@
+//! The kernel as the network between spaces: veth pairs and `tc`, by `netem-scripts/kernel.sh`, which is part of this program.
+//!
+//! The spaces are this process's, and so is the end of what is in them. Must not know who asked for the network, nor what `tc` is told.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::topology::{Site, Topology, line_row, stub_row};
+
+use crate::fabric::{self, FabricError, Port};
+use crate::place::{LineStatus, StubStatus};
+use crate::router::{Change, Counts, UnknownCluster, check, is_between};
+
+const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
+/// The space in which what goes from cluster to cluster is forwarded. No cluster of a table can have this name.
+const CORE: &str = "core";
+
+/// The kernel cannot be the network.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// The spaces are not to be had.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The script cannot be run.
+    #[error("the kernel back end needs `sh`: {0}")]
+    Shell(#[source] io::Error),
+    /// The script says no.
+    #[error(
+        "the kernel does not take it: {0}; a network by `--network router` needs neither tc nor netem"
+    )]
+    Refused(String),
+    /// Less than the topology says would be emulated.
+    #[error(
+        "of {all} links {less} would not be as the topology says ({first}): `--network router` emulates all of it, and with --partial \
+         you get what this kernel can do"
+    )]
+    Partial {
+        /// Links, each direction by itself, and insides of clusters.
+        all: usize,
+        /// How many of them are meant.
+        less: usize,
+        /// What is missing, of the first of them.
+        first: String,
+    },
+    /// A change names what is not there.
+    #[error(transparent)]
+    Unknown(#[from] UnknownCluster),
+}
+
+/// Both directions of a cluster's uplink, or one direction of a line.
+#[derive(Clone, Debug, PartialEq)]
+struct Way {
+    profile: LinkProfile,
+    cut: bool,
+}
+
+/// What the network is like now.
+#[derive(Clone, Debug, PartialEq)]
+struct Links {
+    clusters: Vec<ClusterId>,
+    lines: BTreeMap<(ClusterId, ClusterId), Way>,
+    stubs: BTreeMap<(ClusterId, bool), LinkProfile>,
+}
+
+impl Links {
+    fn of(topology: &Topology) -> Self {
+        let inside = |site: &Site| (site.name.clone(), site.name.clone(), site.inside.clone());
+        let lines = topology.sites.iter().map(inside).chain(topology.lines.iter().cloned());
+        let lines = lines.map(|(from, to, profile)| ((from, to), Way { profile, cut: false }));
+        let stubs = topology.sites.iter().flat_map(|site| {
+            let both = [(true, &site.up), (false, &site.down)].into_iter();
+            both.filter_map(|(up, stub)| Some(((site.name.clone(), up), stub.clone()?)))
+        });
+        let clusters = topology.sites.iter().map(|site| site.name.clone()).collect();
+        Self { clusters, lines: lines.collect(), stubs: stubs.collect() }
+    }
+
+    /// Changes it, and adds the rows of a table that say so.
+    fn change(&mut self, change: &Change, rows: &mut String) {
+        match change {
+            Change::Line { from, to, profile } => {
+                let way = Way { profile: profile.clone(), cut: false };
+                let there = self.lines.entry((from.clone(), to.clone())).or_insert(way);
+                there.profile = profile.clone();
+                *rows += &there.row(from, to);
+            }
+            Change::Stub { cluster, up, profile } => {
+                self.stubs.insert((cluster.clone(), *up), profile.clone());
+                *rows += &stub_row(cluster, *up, profile);
+            }
+            Change::Cut { a, b, cut } => {
+                for ((from, to), way) in &mut self.lines {
+                    if is_between((a, b), (from, to)) {
+                        way.cut = *cut;
+                        *rows += &way.row(from, to);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Way {
+    fn row(&self, from: &ClusterId, to: &ClusterId) -> String {
+        let now = self.profile.clone();
+        line_row(from, to, &if self.cut { now.up(false) } else { now })
+    }
+}
+
+/// A network that the kernel is.
+pub struct Kernel {
+    name: String,
+    /// The clusters' spaces, in the order of the topology, and the one between them.
+    ports: Vec<Port>,
+    core: Port,
+    /// Where the script keeps what it made.
+    state: PathBuf,
+    links: Links,
+    /// What is not as it should be, one sentence each.
+    notes: Vec<String>,
+}
+
+impl Kernel {
+    /// Makes the spaces of the clusters, and lets the kernel join them. `state`: a file that the script may write, and that ends with this
+    /// value. `partial`: a network that lacks what this kernel cannot do is taken, too, and [`notes`](Self::notes) say what.
+    ///
+    /// # Errors
+    /// [`KernelError`]; nothing is left.
+    pub fn start(
+        name: &str,
+        topology: &Topology,
+        state: PathBuf,
+        partial: bool,
+    ) -> Result<Self, KernelError> {
+        fabric::check_addresses(topology)?;
+        let ports = topology.sites.iter().map(|site| fabric::bare(site.name.as_str()));
+        let ports = ports.collect::<Result<Vec<_>, _>>()?;
+        let core = fabric::bare(CORE)?;
+        let (name, links) = (name.to_owned(), Links::of(topology));
+        let mut kernel = Self { name, ports, core, state, links, notes: Vec::new() };
+        let (_, told) = kernel.script("up", &topology.table())?;
+        kernel.notes = warnings(&told);
+        match kernel.notes.first() {
+            Some(first) if !partial => Err(KernelError::Partial {
+                all: kernel.links.lines.len(),
+                less: kernel.notes.len(),
+                first: first.clone(),
+            }),
+            _ => Ok(kernel),
+        }
+    }
+
+    /// The clusters' spaces.
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// What is not as the topology, or who changed it, says.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Changes it, all or nothing.
+    ///
+    /// # Errors
+    /// It has no such cluster, or the kernel says no.
+    pub fn change(&mut self, changes: &[Change]) -> Result<(), KernelError> {
+        check(changes, self.links.clusters.iter())?;
+        let (mut links, mut rows) = (self.links.clone(), String::new());
+        changes.iter().for_each(|change| links.change(change, &mut rows));
+        let (_, told) = self.script("set", &rows)?;
+        for note in warnings(&told) {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+        self.links = links;
+        Ok(())
+    }
+
+    /// All lines, with what they carried; and uplinks and downlinks that are limited.
+    ///
+    /// # Errors
+    /// The script cannot tell.
+    pub fn status(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), KernelError> {
+        let (told, _) = self.script("status", "")?;
+        let counts = carried(&told);
+        let lines = self.links.lines.iter().map(|((from, to), Way { profile, cut })| LineStatus {
+            from: from.clone(),
+            to: to.clone(),
+            profile: profile.clone(),
+            cut: *cut,
+            counts: counts.get(&(from.clone(), to.clone())).copied().unwrap_or_default(),
+        });
+        let stubs = self.links.stubs.iter().map(|((cluster, up), profile)| StubStatus {
+            cluster: cluster.clone(),
+            up: *up,
+            profile: profile.clone(),
+        });
+        Ok((lines.collect(), stubs.collect()))
+    }
+
+    /// Runs the script; what it says, and what it complains of where it succeeds.
+    fn script(&self, what: &str, rows: &str) -> Result<(String, String), KernelError> {
+        let mut command = Command::new("sh");
+        command.args(["-c", SCRIPT, "kernel.sh", what, &self.name]);
+        for port in self.ports.iter().chain([&self.core]) {
+            let file = format!("/proc/{}/fd/{}", std::process::id(), port.net.as_raw_fd());
+            command.env(format!("NS_{}", port.name.replace('-', "_")), file);
+        }
+        command.env("STATE", &self.state);
+        let all = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = all.spawn().map_err(KernelError::Shell)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // It reads all of it before it says anything; one that has ended says why.
+            let _ = stdin.write_all(rows.as_bytes());
+        }
+        let output = child.wait_with_output().map_err(KernelError::Shell)?;
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        if output.status.success() {
+            return Ok((out.into_owned(), err.into_owned()));
+        }
+        let said = err.lines().map(|line| line.trim_start_matches("kernel.sh: "));
+        let said = said.collect::<Vec<_>>().join("; ");
+        let said = if said.is_empty() { output.status.to_string() } else { said };
+        Err(KernelError::Refused(said))
+    }
+}
+
+impl Drop for Kernel {
+    /// Interfaces and their queues end with the spaces that they are in.
+    fn drop(&mut self) {
+        remove(&self.state);
+    }
+}
+
+/// Removes what the script keeps of a network whose spaces are gone.
+pub fn remove(state: &Path) {
+    let _ = std::fs::remove_file(state);
+}
+
+/// What the script warns of.
+fn warnings(told: &str) -> Vec<String> {
+    let lines = told.lines().filter_map(|line| line.strip_prefix("kernel.sh: warning: "));
+    lines.map(str::to_owned).collect()
+}
+
+/// What each line carried, by what the script says: `# link FROM TO: N bytes, N packets, N dropped, N waiting`.
+fn carried(told: &str) -> BTreeMap<(ClusterId, ClusterId), Counts> {
+    let of = |line: &str| {
+        let (ends, counts) = line.strip_prefix("# link ")?.split_once(": ")?;
+        let (from, to) = ends.split_once(' ')?;
+        let mut numbers =
+            counts.split(", ").filter_map(|part| part.split_once(' ')?.0.parse().ok());
+        let (bytes, sent, lost) = (numbers.next()?, numbers.next()?, numbers.next()?);
+        // What was dropped was not sent.
+        Some(((from.into(), to.into()), Counts { packets: sent + lost, bytes, lost }))
+    };
+    told.lines().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use springtide_runtime::config::{Sources, TopologyConfig, load};
+
+    use super::*;
+
+    fn topology() -> Topology {
+        let text = "name = \"two\"\n[wide]\nrtt = \"0ms\"\nbandwidth = \"1MB/s\"\n\
+            [[cluster]]\nname = \"a-side\"\nnodes = 2\nuplink = \"2MB/s\"\n[[cluster]]\nname = \"b\"\n";
+        let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
+        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+    }
+
+    #[test]
+    fn changes_become_the_rows_that_say_so() {
+        let mut links = Links::of(&topology());
+        let before = links.clone();
+        let mut rows = String::new();
+        let cut = |cut| Change::Cut { a: "b".into(), b: "b".into(), cut };
+        links.change(&cut(true), &mut rows);
+        assert_eq!(
+            rows,
+            "link a-side b 0 0 1 1000000 100000 0\nlink b a-side 0 0 1 1000000 100000 0\n"
+        );
+        // It is set anew while it is cut, and is so afterwards.
+        rows.clear();
+        let profile = LinkProfile::default().delay(Duration::from_millis(5)).loss(0.25);
+        let line = Change::Line { from: "b".into(), to: "a-side".into(), profile };
+        links.change(&line, &mut rows);
+        links.change(&cut(false), &mut rows);
+        let rows: Vec<&str> = rows.lines().collect();
+        assert_eq!(rows[0], "link b a-side 5000 0 1 - 100000 0");
+        assert_eq!(rows[2], "link b a-side 5000 0 0.25 - 100000 0");
+        let mut rows = String::new();
+        let closed = LinkProfile::default().up(false);
+        let stub = Change::Stub { cluster: "b".into(), up: false, profile: closed };
+        links.change(&stub, &mut rows);
+        assert_eq!(rows, "downlink b 0 100000\n");
+        assert_eq!(links.stubs.len(), before.stubs.len() + 1);
+        let nobody = [cut(true), Change::Cut { a: "b".into(), b: "c".into(), cut: true }];
+        let told = check(&nobody, links.clusters.iter()).unwrap_err().to_string();
+        assert_eq!(told, "there is no cluster named \"c\": the topology has a-side, b");
+    }
+
+    #[test]
+    fn what_the_script_says_is_read() {
+        let told = "# x: namespaces of the caller\nlink a b 0 0 0 - 100000 0\n# carried since it is up\n\
+            # uplink a: 1 bytes, 1 packets, 0 dropped, 0 waiting\n# link a b: 1500 bytes, 3 packets, 2 dropped, 0 waiting\n";
+        let counts = carried(told);
+        assert_eq!(counts.len(), 1);
+        let found = counts[&("a".into(), "b".into())];
+        assert_eq!(found, Counts { packets: 5, bytes: 1500, lost: 2 });
+        let told = "kernel.sh: warning: link a b: not modelled: delay 5 us\nsomething else\n";
+        assert_eq!(warnings(told), ["link a b: not modelled: delay 5 us"]);
+    }
+
+    #[test]
+    fn rates_hold_between_spaces_that_the_kernel_joins() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("two.kernel");
+        let mut kernel = match Kernel::start("two", &topology(), state.clone(), true) {
+            Ok(kernel) => kernel,
+            Err(error @ (KernelError::Fabric(_) | KernelError::Refused(_))) => {
+                return println!("skipped: {error}");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(state.exists());
+        let inside = |port: &Port, address: &str| {
+            let (net, address) = (port.net.try_clone().unwrap(), address.to_owned());
+            let bound = std::thread::spawn(move || {
+                use std::os::fd::AsFd;
+                crate::sys::enter(net.as_fd(), crate::sys::Space::Net).expect("it was made here");
+                std::net::UdpSocket::bind(address).expect("its own address")
+            });
+            bound.join().expect("no panic")
+        };
+        let near = inside(&kernel.ports()[0], "10.77.1.2:4000");
+        let far = inside(&kernel.ports()[1], "10.77.2.1:4000");
+        far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let cross = |bytes: &[u8]| {
+            near.send_to(bytes, "10.77.2.1:4000").unwrap();
+            let mut buffer = [0; 100];
+            far.recv_from(&mut buffer).map(|(len, from)| (len, from.to_string()))
+        };
+        assert_eq!(cross(b"there").unwrap(), (5, "10.77.1.2:4000".to_owned()));
+        let cut = |cut| [Change::Cut { a: "a-side".into(), b: "b".into(), cut }];
+        kernel.change(&cut(true)).unwrap();
+        far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        assert!(cross(b"lost").is_err());
+        kernel.change(&cut(false)).unwrap();
+        far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(cross(b"again").unwrap().0, 5);
+        let (lines, stubs) = kernel.status().unwrap();
+        let line = lines.iter().find(|line| line.to.as_str() == "b" && line.from.as_str() != "b");
+        let counts = line.expect("it is there").counts;
+        assert_eq!((counts.packets, counts.lost), (3, 1), "{lines:?}");
+        assert_eq!(stubs.len(), 2);
+        let unknown = [Change::Cut { a: "a-side".into(), b: "z".into(), cut: true }];
+        assert!(matches!(kernel.change(&unknown), Err(KernelError::Unknown(_))));
+        drop(kernel);
+        assert!(!state.exists());
+    }
+}
