@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::config::AdaptationSection;
+use springtide_runtime::config::{AdaptationSection, Steal};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
 use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, Histograms, Statistics};
@@ -27,6 +27,15 @@ pub enum StealMode {
     ClusterAware,
     /// Random stealing over all nodes, one steal at a time: the baseline.
     Random,
+}
+
+impl From<Steal> for StealMode {
+    fn from(steal: Steal) -> Self {
+        match steal {
+            Steal::ClusterAware => Self::ClusterAware,
+            Steal::Random => Self::Random,
+        }
+    }
 }
 
 /// How a job is run.
@@ -476,6 +485,9 @@ remote_message! {
 
 /// The worker's published name on every node.
 pub const WORKER: &str = "worker";
+/// The same actor's name for checkpoints: messages to one name keep their order, and an order to leave is not to wait until a
+/// checkpoint has come over a slow link.
+pub const CHECKPOINTS: &str = "worker-checkpoints";
 /// The scheduler's published name on the head.
 pub const SCHEDULER: &str = "scheduler";
 /// The submitting side's published name.

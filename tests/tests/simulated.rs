@@ -376,6 +376,45 @@ fn what_a_slow_link_takes_minutes_for_arrives_and_holds_nobody_else_up() {
     }
 }
 
+/// A checkpoint that takes five minutes over the link of a cluster does not keep its nodes from hearing that they are to leave.
+#[test]
+fn who_is_sent_a_long_checkpoint_leaves_at_once_when_told_to() {
+    let job = Model { rounds: 8, work_us: 800_000_000, checkpoint_bytes: 30_000_000, ..TREE };
+    let answer = job.answer();
+    let (ended, took) = simulate(|| async move {
+        let grid = Grid::start(&layout(&[4, 4], 1), registry()).await;
+        let mut params = params(1);
+        params.mode = Mode::Static;
+        let run = grid.submit(job, params, None).await.expect("it is taken");
+        let root = run.granted().coordinator.cluster.clone();
+        let far = if root == "c0".into() { "c1" } else { "c0" };
+        let slow = LinkProfile::default().rate(100_000);
+        grid.network().set_uplink(&far.into(), slow.clone());
+        grid.network().set_downlink(&far.into(), slow);
+        let head = &grid.head().endpoint;
+        let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
+        let nodes = (1..=4).map(|n| NodeId::from(format!("{far}-{n}"))).collect();
+        let drain = Drain { nodes, reason: "a test".to_owned(), deadline_ms: None, life: None };
+        let script = actix_rt::spawn(async move {
+            // The first checkpoint is under way by then.
+            sleep(Duration::from_secs(150)).await;
+            let told = tokio::time::Instant::now();
+            let within = Duration::from_secs(1200);
+            scheduler
+                .send(drain)
+                .deadline(within)
+                .await
+                .expect("an answer")
+                .expect("they are empty");
+            told.elapsed()
+        });
+        let ended = run.ended(Duration::from_secs(7200)).await.expect("it ends");
+        (ended, script.await.expect("no panic"))
+    });
+    assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
 /// Thousands of grids in one process: whoever is on a network and whoever hears it must not keep each other.
 #[test]
 fn nothing_of_a_grid_is_left_when_it_is_gone() {

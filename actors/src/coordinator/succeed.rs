@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::{Coordinator, Phase, Succession};
 use crate::cluster::{ClusterCoordinator, GetMemory};
-use crate::job::{NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
+use crate::job::{CHECKPOINTS, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
 use crate::poison::Dead;
 use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
@@ -111,7 +111,7 @@ impl Coordinator {
         }
         let Some(kept) = self.checkpoints.waiting.take() else { return };
         for node in keepers {
-            let remote = self.hub.remote::<Worker>(&node, WORKER);
+            let remote = self.hub.remote::<Worker>(&node, CHECKPOINTS);
             let keep = KeepRoot { job: self.spec.id, kept: kept.clone() };
             let call = remote.send(keep).deadline(GIVE_UP_AFTER).start();
             self.checkpoints.under_way.insert(node.clone(), now);

@@ -41,8 +41,8 @@ use crate::coordinator::{
     Abandoned, Coordinator, CoordinatorConfig, Replaced, Reported, Succession,
 };
 use crate::job::{
-    Assign, AssignError, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown, StealMode, WORKER,
-    cluster_coordinator_name, coordinator_name,
+    Assign, AssignError, CHECKPOINTS, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown,
+    StealMode, WORKER, cluster_coordinator_name, coordinator_name,
 };
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
@@ -107,7 +107,7 @@ impl WorkerConfig {
     }
 }
 
-/// The worker actor. Published as [`WORKER`].
+/// The worker actor. Published as [`WORKER`], and as [`CHECKPOINTS`].
 pub struct Worker {
     config: WorkerConfig,
     registry: Arc<Registry>,
@@ -186,7 +186,6 @@ impl Worker {
         hub.publish(WORKER, addr.clone())
             .accepts_from::<Assign>(admit::worker)
             .accepts_from::<Leave>(admit::worker)
-            .accepts_from::<KeepRoot>(admit::worker)
             .accepts_from::<FindRoot>(admit::worker)
             .accepts_from::<GetRoot>(admit::worker)
             .accepts_from::<Bequeath>(admit::worker)
@@ -197,6 +196,7 @@ impl Worker {
             .accepts_from::<Finish>(admit::worker)
             .accepts_from::<Release>(admit::worker)
             .accepts_from::<Shutdown>(admit::head);
+        hub.publish(CHECKPOINTS, addr.clone()).accepts_from::<KeepRoot>(admit::worker);
         addr
     }
 
@@ -691,6 +691,8 @@ impl Handler<Leave> for Worker {
             return Box::pin(actix::fut::ready(None));
         };
         let engine = running.engine.clone();
+        let me = self.me();
+        tracing::debug!(%me, "is told to leave the job");
         let leaving = async move {
             match message.deadline_ms.map(Duration::from_millis) {
                 // What it still has at the deadline is lost with it.
@@ -699,6 +701,7 @@ impl Handler<Leave> for Worker {
             }
         };
         let then = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
+            tracing::debug!(%me, "has handed back all it had");
             let here = worker.running.as_ref().is_some_and(|running| running.spec.id == job);
             if here && let Some(former) = worker.running.as_mut().and_then(|r| r.cluster.take()) {
                 // The view that gives its role to another did not arrive before all was done here.

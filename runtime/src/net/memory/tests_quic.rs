@@ -188,6 +188,21 @@ async fn share(congestion: Congestion, len: usize, line: &LinkProfile) -> f64 {
     len as f64 / line.rate.unwrap_or(1) as f64 / took
 }
 
+/// Nodes expect a millisecond, and others have filled a queue of a second: first packets that stand in it are not lost.
+#[tokio::test(start_paused = true)]
+async fn a_link_that_takes_longer_than_expected_is_not_filled_with_copies() {
+    let mut config = NetConfig::default();
+    config.link.rtt_ms = 1.0;
+    let net = net(1, Wire::Quic(Box::new(config)));
+    net.set_links(&"x".into(), &"y".into(), &LinkProfile::default().delay(500 * MS));
+    let ((a, _), (b, b_log)) = pair(&net);
+    tell(&a, &b, Class::Steal, 1, 1).unwrap();
+    until(&b_log, "tell").await;
+    let bytes: u64 = net.traffic().values().map(|traffic| traffic.bytes).sum();
+    println!("{bytes} bytes");
+    assert!(bytes < 25_000, "{bytes}");
+}
+
 /// Where nothing is lost, or a queue overflows, it is Cubic; where the line loses packets it keeps several times as much. (Figures
 /// of faster lines are in BENCHMARKS.)
 #[tokio::test(start_paused = true)]

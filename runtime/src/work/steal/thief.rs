@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::id::{ClusterId, NodeId, TaskPath};
 use crate::membership::{Members, View};
 use crate::meter::ThreadState;
+use crate::random::SplitMix;
 
 /// First rest after all victims of a scope had nothing; doubles up to the scope's longest.
 const REST_FIRST: Duration = Duration::from_millis(2);
@@ -29,9 +30,15 @@ const REST_AWAITING_SHARE: u32 = 5;
 const ROUND: usize = 16;
 /// And after a rest, until work was found: those asked before hint when they have some, so that this is for lost hints alone.
 const ROUND_AGAIN: usize = 2;
-/// Nodes of other clusters that one node asks of itself, at most: in a large grid each would have a link to every other in the end.
-/// Which they are differs from node to node, and any node that hints may be asked as well.
-const WIDE_VICTIMS: usize = 64;
+/// Nodes of other clusters that one node asks of itself, at most: each would have a link to every other in the end, and a new link costs 7 kB,
+/// which a slow uplink carries in the time of a task. The others of a cluster have others, and any node that hints may be asked as well.
+const WIDE_VICTIMS: usize = 2 * RINGS;
+/// Orders of all nodes by chance, in which each asks its neighbours: two make a graph of few hops (as random regular graphs are).
+const RINGS: usize = 2;
+/// Of more nodes than this they are not chosen by a look at each..
+const WIDE_CHOSEN_FROM: usize = 1024;
+/// ..and are as many.
+const WIDE_VICTIMS_OF_MANY: usize = 64;
 /// A request unanswered for so long is given up; its answer is still taken when it comes.
 const TIMEOUT_LOCAL: Duration = Duration::from_secs(5);
 /// The same between clusters, for links of which nothing is expected.
@@ -108,13 +115,35 @@ struct Victims {
     count: usize,
     /// Where they begin, if they are not all.
     start: usize,
+    /// Their places, where each was chosen.
+    chosen: Vec<usize>,
 }
 
 impl Victims {
     /// Those of a range, but for those of a hole inside it.
     fn but(range: Range<usize>, hole: Range<usize>) -> Self {
         let all = range.len() - hole.len();
-        Self { first: range.start, all, hole, count: all, start: 0 }
+        Self { first: range.start, all, hole, count: all, start: 0, chosen: Vec::new() }
+    }
+
+    /// A few of them: the next and the one before on each ring. Most choose who chooses them, and have one link; nobody changes when others
+    /// come and go elsewhere; and of each cluster somebody is asked, for the one before it on a ring does.
+    fn contacts(self, me: &NodeId, nodes: &[NodeId], start: u64) -> Self {
+        if self.all <= WIDE_VICTIMS || self.all > WIDE_CHOSEN_FROM {
+            return self.at_most(WIDE_VICTIMS_OF_MANY, start);
+        }
+        let mut chosen = Vec::new();
+        for ring in 0..RINGS as u64 {
+            let number = |node: &NodeId| SplitMix::of(ring, node.as_str()).next();
+            let mine = number(me);
+            let far = |place: usize| number(&nodes[place]).wrapping_sub(mine);
+            let places = || (0..self.all).map(|i| (far(self.place(i)), self.place(i)));
+            let both = [places().min(), places().max()];
+            chosen.extend(both.into_iter().flatten().map(|(_, place)| place));
+        }
+        chosen.sort_unstable();
+        chosen.dedup();
+        Self { count: chosen.len(), chosen, ..self }
     }
 
     /// At most so many of them, spread evenly.
@@ -127,6 +156,9 @@ impl Victims {
 
     /// The place of one of them.
     fn place(&self, i: usize) -> usize {
+        if let Some(place) = self.chosen.get(i) {
+            return *place;
+        }
         let i = (self.start + i * self.all / self.count) % self.all;
         let at = self.first + i;
         if at < self.hole.start { at } else { at + self.hole.len() }
@@ -222,7 +254,7 @@ impl Thief {
                 (Some(Scope::Local), Victims::but(mine.clone(), me)),
                 (
                     Some(Scope::Wide),
-                    Victims::but(everywhere, mine).at_most(WIDE_VICTIMS, self.seed),
+                    Victims::but(everywhere, mine).contacts(&self.me, all, self.seed),
                 ),
             ],
             StealPolicy::Random => [(None, Victims::but(everywhere, me)), (None, nobody)],
@@ -813,7 +845,7 @@ mod tests {
             thief.view(&view);
             let victims = &thief.lanes[1].victims;
             let places: BTreeSet<_> = (0..victims.count).map(|i| victims.place(i)).collect();
-            assert_eq!(places.len(), WIDE_VICTIMS);
+            assert!((2..=WIDE_VICTIMS).contains(&places.len()), "{places:?}");
             for victim in places.into_iter().map(|place| view.members.staying()[place].clone()) {
                 assert_eq!(thief.scope_of(&victim), Scope::Wide);
                 *asked.entry(victim).or_default() += 1;
