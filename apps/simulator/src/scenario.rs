@@ -195,6 +195,7 @@ pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
     params.adapt(&config.adaptation);
     params.set_period(play.period.unwrap_or(config.job.period.get()));
     params.mode = play.mode;
+    params.steal = config.job.steal.into();
     params
 }
 

@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use springtide_actors::endpoint::Endpoint;
-use springtide_actors::job::{JobParams, StealMode};
+use springtide_actors::job::JobParams;
 use springtide_actors::policy::Frame;
 use springtide_runtime::config::{
-    Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Steal, WorkSection,
+    Congestion, GridConfig, LinkSection, NetSection, NodeConfig, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
@@ -187,10 +187,7 @@ pub fn job_params(config: &GridConfig) -> JobParams {
 
 fn work_params(work: &WorkSection) -> JobParams {
     JobParams {
-        steal: match work.steal {
-            Steal::ClusterAware => StealMode::ClusterAware,
-            Steal::Random => StealMode::Random,
-        },
+        steal: work.steal.into(),
         stack_bytes: work.stack.bytes(),
         nesting_bound: work.nesting.get(),
         poison: work.poison.get(),

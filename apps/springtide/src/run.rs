@@ -11,10 +11,10 @@ use bytes::Bytes;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
-use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER, StealMode};
+use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::{Link, Links};
 use springtide_actors::scheduler::{CancelJob, Granted, Scheduler, Submit};
-use springtide_runtime::config::{GridConfig, Loaded, Sources, Steal, load};
+use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
@@ -167,10 +167,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
 fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
     let mut params = netconf::job_params(config);
     if let Some(steal) = args.steal {
-        params.steal = match steal {
-            Steal::ClusterAware => StealMode::ClusterAware,
-            Steal::Random => StealMode::Random,
-        };
+        params.steal = steal.into();
     }
     if let Some(seed) = args.seed {
         params.seed = seed;

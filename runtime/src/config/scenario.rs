@@ -14,7 +14,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{App, Happening, Name, Pair, Rate, Role, Time, Whole};
+use super::units::{App, Happening, Name, Pair, Rate, Role, Steal, Time, Whole};
 use super::{Checker, Config};
 
 /// No link on earth is longer: above it is a slip of units.
@@ -87,6 +87,8 @@ section! {
         limit: Time = Is("\"100h\"");
         /// Threads of its nodes.
         threads: Whole<1, 4096> = Is("1");
+        /// Whom idle nodes steal from: "cluster-aware", or "random" as the baseline.
+        steal: Steal = Is("\"cluster-aware\"");
     }
 
     /// A cluster.
