@@ -606,7 +606,7 @@ fn summary(network: Option<Network>, spaces: Option<&Fact>, quota: Option<&Fact>
             format!("`wan up` and `wan run` would use the router in user space, {how}; {shares}.")
         }
         Some(Network::Sockets) => format!(
-            "`wan up` has no network to give here; `wan run` would use its nodes' own sockets, which carry no other program; {shares}."
+            "`wan run` would use its nodes' own sockets, and `wan up --network sockets` gives those alone, which carry no other program; {shares}."
         ),
         None => "Neither `wan up` nor `wan run` can do anything here.".to_owned(),
     }
