@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use springtide_runtime::id::ClusterId;
@@ -235,13 +235,8 @@ impl Kernel {
 impl Drop for Kernel {
     /// Interfaces and their queues end with the spaces that they are in.
     fn drop(&mut self) {
-        remove(&self.state);
+        let _ = std::fs::remove_file(&self.state);
     }
-}
-
-/// Removes what the script keeps of a network whose spaces are gone.
-pub fn remove(state: &Path) {
-    let _ = std::fs::remove_file(state);
 }
 
 /// What the script warns of.
