@@ -31,7 +31,7 @@ impl Handler<MeasureSpeed> for Worker {
         // Nobody may be waiting any more.
         let started = if seam.is_real() {
             tokio::task::spawn_blocking(move || {
-                drop(tell.send(measure(&registry, &spec, threads, is_stopped)));
+                drop(tell.send(measure(&registry, &spec, threads, &seam, is_stopped)));
             });
             Ok(())
         } else {
@@ -86,14 +86,16 @@ fn told(
     run.measurement().ok_or_else(|| "nothing was repeated".to_owned())
 }
 
-/// Runs a benchmark for as long as it takes to see the quota's effect, on all threads; blocks.
+/// Runs a benchmark for as long as it takes to see the quota's effect, on as many threads of this seam as compute; blocks.
 fn measure(
     registry: &Arc<Registry>,
     spec: &BenchmarkSpec,
     threads: u32,
-    stop: impl Fn() -> bool + Sync,
+    seam: &Arc<dyn Seam>,
+    stop: impl Fn() -> bool + Clone + Send + Sync + 'static,
 ) -> Result<Measurement, String> {
     let quota = Probe::new().sample(Instant::now()).quota;
     let stretch = quota.map_or(USUAL_QUOTA_PERIOD, |quota| quota.period);
-    told(bench::run(registry, spec, threads, goal(stretch), &stop), &stop)
+    let run = bench::run(registry, spec, threads, goal(stretch), seam, stop.clone());
+    told(run, stop)
 }

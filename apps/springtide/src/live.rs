@@ -39,6 +39,7 @@ use springtide_simulator::scenario::{
 };
 use springtide_simulator::stage::{Stage, World, cluster_of};
 use springtide_simulator::submitter::Submitter;
+use springtide_wan::awake::{self, Awake};
 use springtide_wan::place::Carries;
 use springtide_wan::quota::Quotas;
 use springtide_wan::router::{Change, PortOf};
@@ -89,6 +90,10 @@ pub struct LiveArgs {
     /// machine allows it and sockets elsewhere (auto)
     #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "router", "kernel", "sockets"], hide_possible_values = true)]
     pub network: String,
+    /// Whether processors are kept from falling asleep meanwhile, which costs power, and without which a virtual machine's host takes them
+    /// away and lets packets and threads be late: always, never, or on a virtual machine (auto)
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always", "never"], hide_possible_values = true)]
+    pub awake: String,
     /// How often the set of nodes is thought over, in the file's time [default: the paper's period, or the file's]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
@@ -161,6 +166,9 @@ pub struct Report {
     /// What share of it the machine's own host took, where the machine is virtual and can tell.
     #[serde(default)]
     pub stolen: f64,
+    /// Whether processors were kept from falling asleep meanwhile.
+    #[serde(default)]
+    pub awake: bool,
     /// By how many microseconds packets left the router late: half of them, 99 of 100, and the latest.
     pub late_us: Option<[f64; 3]>,
     /// By how much the run was shorter than a static one in the paper, as a share.
@@ -193,6 +201,14 @@ pub fn run(
     quotas.take_in(std::process::id()).map_err(Failed::failure)?;
     network.enter()?;
     let network = Rc::new(network);
+    let awake = match args.awake.as_str() {
+        "always" => Some(Awake::start().map_err(|error| {
+            Failed::failure(format!("processors are not kept awake: {error}; `--awake never`"))
+        })?),
+        // It is the better for it, and goes without.
+        "auto" if awake::is_virtual() => Awake::start().ok(),
+        _ => None,
+    };
     let before = used();
     let setting = Setting {
         config: &config,
@@ -217,7 +233,9 @@ pub fn run(
         clear(dir);
     }
     let played = played?;
-    let (busy, stolen) = used().since(&before);
+    let after = used();
+    let awake = awake.and_then(|awake| awake.end().ok());
+    let (busy, stolen) = after.since(&before, awake.unwrap_or_default());
     let late_us = network.late_us();
     let predicted = match args.no_prediction {
         true => None,
@@ -244,6 +262,7 @@ pub fn run(
         checksum: outcome.map_or_else(|_| String::new(), |o| format!("{:016x}", o.checksum)),
         busy,
         stolen,
+        awake: awake.is_some(),
         late_us,
         paper_reduction: config.paper.reduction,
         predicted_s: predicted,
@@ -318,8 +337,9 @@ fn story(report: &Report, played: &Played) -> String {
         share if share >= TELLS => format!(", and its host took {:.0} %", 100.0 * share),
         _ => String::new(),
     };
+    let awake = if report.awake { " and kept awake" } else { "" };
     text += &format!(
-        "iterations  {} s\nnodes       {}\nprocessors  {:.1} % of a core by {}; the machine was {:.0} % busy{stolen}\n\
+        "iterations  {} s\nnodes       {}\nprocessors  {:.1} % of a core by {}; the machine was {:.0} % busy{awake}{stolen}\n\
          network     {late}\n\
          runtime     {:.1} s ({}, seed {}, {} times shortened){predicted}\n",
         lengths.join(" "),
@@ -338,6 +358,9 @@ fn story(report: &Report, played: &Played) -> String {
     }
     text
 }
+
+/// Of /proc/stat, in a second: what programs see is a hundred on every machine.
+const TICKS: f64 = 100.0;
 
 /// What the machine's processors have done since it was started, in ticks.
 struct Used {
@@ -358,12 +381,13 @@ fn used() -> Used {
 }
 
 impl Used {
-    /// Which shares were busy and stolen.
-    fn since(&self, before: &Used) -> (f64, f64) {
+    /// Which shares were busy and stolen, where threads that only kept processors awake had so much.
+    fn since(&self, before: &Used, awake: Duration) -> (f64, f64) {
         let all = self.all.saturating_sub(before.all).max(1) as f64;
         // Linux may count less idle time than before.
         let share = |now: u64, then: u64| now.saturating_sub(then) as f64 / all;
-        (share(self.busy, before.busy), share(self.stolen, before.stolen))
+        let awake = awake.as_secs_f64() * TICKS / all;
+        ((share(self.busy, before.busy) - awake).max(0.0), share(self.stolen, before.stolen))
     }
 }
 

@@ -206,6 +206,7 @@ mod tests {
             checksum: checksum.to_owned(),
             busy: 0.5,
             stolen: 0.0,
+            awake: false,
             late_us: None,
             paper_reduction: Some(0.6),
             predicted_s: Some(wall_s * 0.9),

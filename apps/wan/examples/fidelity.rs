@@ -1,8 +1,8 @@
 //! How well the router keeps to its links while nodes compute and talk: by how much packets are late, what rate a link carries, and how many
 //! it loses.
 //!
-//! `cargo run --release -p springtide-wan --example fidelity [NODES] [SECONDS]`. As root, or where users may have network namespaces. Prints a
-//! table for BENCHMARKS.md. Linux alone.
+//! `cargo run --release -p springtide-wan --example fidelity [NODES] [SECONDS] [asleep]`. As root, or where users may have network namespaces.
+//! A virtual machine's processors are kept awake, as `wan run` does, but for `asleep`. Prints a table for BENCHMARKS.md. Linux alone.
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,6 +26,7 @@ mod linux {
 
     use springtide_runtime::config::{Sources, TopologyConfig, load};
     use springtide_runtime::topology::Topology;
+    use springtide_wan::awake::{self, Awake};
     use springtide_wan::fabric::{Fabric, Port, Routing};
     use springtide_wan::router::{PortOf, Router};
     use springtide_wan::sys::{self, Space};
@@ -71,12 +72,13 @@ mod linux {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         match args[..] {
             ["busy", own, to] => busy(own, to).map_err(|error| error as Box<dyn Error>),
-            [] | [_] | [_, _] => {
+            [] | [_] | [_, _] | [_, _, "asleep"] => {
                 let nodes = args.first().map_or(Ok(36), |text| text.parse())?;
                 let seconds = args.get(1).map_or(Ok(10), |text| text.parse())?;
-                measure(nodes, seconds).map_err(|error| error as Box<dyn Error>)
+                let asleep = args.len() == 3;
+                measure(nodes, seconds, asleep).map_err(|error| error as Box<dyn Error>)
             }
-            _ => Err("usage: fidelity [NODES] [SECONDS]".into()),
+            _ => Err("usage: fidelity [NODES] [SECONDS] [asleep]".into()),
         }
     }
 
@@ -126,7 +128,7 @@ mod linux {
         Ok(socket)
     }
 
-    fn measure(nodes: usize, seconds: u64) -> Any<()> {
+    fn measure(nodes: usize, seconds: u64, asleep: bool) -> Any<()> {
         sys::be_root()?;
         let topology =
             Topology::of(&load::<TopologyConfig>(&Sources::of_text("fidelity", TEXT))?.value);
@@ -144,6 +146,7 @@ mod linux {
             sys::run_in(&mut command, vec![(fabric.ports[site].net.try_clone()?, Space::Net)]);
             children.0.push(command.spawn()?);
         }
+        let awake = (awake::is_virtual() && !asleep).then(Awake::start).transpose()?;
         thread::sleep(Duration::from_secs(2));
         routing.core().late.reset();
         let [a, b, c, d] = &fabric.ports[..] else { return Err("four clusters".into()) };
@@ -154,8 +157,9 @@ mod linux {
         let core = routing.core();
         let us = |share| core.late.value_at_quantile(share) as f64 * 1e-3;
         println!(
-            "{nodes} nodes, each busy for {} % of a core sending 40 datagrams a second; {seconds} s",
-            SHARE * 100.0
+            "{nodes} nodes, each busy for {} % of a core sending 40 datagrams a second; {seconds} s; processors {}kept awake",
+            SHARE * 100.0,
+            if awake.is_some() { "" } else { "not " }
         );
         println!("| what | asked | found |\n|---|---|---|");
         println!(

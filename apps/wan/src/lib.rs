@@ -7,6 +7,8 @@
 //! nor a real interface. What needs Linux is there on Linux alone.
 
 #[cfg(target_os = "linux")]
+pub mod awake;
+#[cfg(target_os = "linux")]
 pub mod fabric;
 #[cfg(target_os = "linux")]
 pub mod hold;

@@ -341,6 +341,50 @@ pub fn run_first(priority: i32) -> io::Result<()> {
     done(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) })
 }
 
+/// The processors that the calling thread may run on.
+///
+/// # Errors
+/// Linux does not tell.
+pub fn processors() -> io::Result<Vec<usize>> {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: 0 is the calling thread; the set is written to a value of this frame, of this size.
+    done(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) })?;
+    let most = 8 * size_of::<libc::cpu_set_t>();
+    // SAFETY: the set is a value of this frame, and has so many places.
+    Ok((0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+}
+
+/// The calling thread runs on this processor alone, and only while nothing else would (`SCHED_IDLE`).
+///
+/// # Errors
+/// There is no such processor.
+pub fn run_last(cpu: usize) -> io::Result<()> {
+    if cpu >= 8 * size_of::<libc::cpu_set_t>() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: the set is a value of this frame and has this place.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: 0 is the calling thread; the set is read during the call, and has this size.
+    done(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) })?;
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread; the parameter is read during the call.
+    done(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) })
+}
+
+/// What the calling thread has used of a processor; zero where the system does not tell.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the result is written to a value of this frame.
+    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
+        return Duration::ZERO;
+    }
+    let (seconds, nanos) = (time.tv_sec.try_into(), time.tv_nsec.try_into());
+    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
+}
+
 /// Lets a command run in these spaces, and die with the process that starts it.
 pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
     let parent = std::process::id();

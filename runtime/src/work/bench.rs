@@ -1,10 +1,10 @@
-//! Runs a benchmark in this process: on so many threads at once, each for itself.
+//! Runs a benchmark in this process: on so many compute threads at once, each for itself.
 //!
 //! For nodes that have no other work: joiners, idle nodes, and those that a site tries out for an application. Each repeat
-//! runs alone, on a pool of one thread with shared objects of its own: whatever a repeat publishes or learns is gone with it,
+//! runs alone, in a pool of its thread with shared objects of its own: whatever a repeat publishes or learns is gone with it,
 //! so that every repeat is the same work, and nobody outside sees any of it. Knows nothing of when benchmarks are due.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -14,7 +14,6 @@ use super::context::Context;
 use super::here;
 use super::pool::{PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
-use super::solo;
 use super::task::{Failure, Outcome, Stop};
 use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, BenchmarkWork, EncodedTask};
 use crate::wire;
@@ -41,8 +40,9 @@ pub enum BenchmarkError {
     Threads(std::io::Error),
 }
 
-/// Runs the benchmark as long as `goal` says, or until `stop` is true, and returns what was measured; blocks. `stop` is asked
-/// between repeats.
+/// Runs the benchmark as long as `goal` says, or until `stop` is true, on so many threads of this seam (so that a node under a quota
+/// is measured under it), and returns what was measured; blocks, and is called on no thread of the seam. `stop` is asked between
+/// repeats. The seam has no threads yet, and none when this returns.
 ///
 /// # Errors
 /// If its work fails or is not known here, or there is no thread.
@@ -51,48 +51,62 @@ pub fn run(
     spec: &BenchmarkSpec,
     threads: u32,
     goal: BenchmarkGoal,
-    stop: impl Fn() -> bool + Sync,
+    seam: &Arc<dyn Seam>,
+    stop: impl Fn() -> bool + Send + Sync + 'static,
 ) -> Result<BenchmarkRun, BenchmarkError> {
     let (entry, body) = prepare(registry, spec)?;
     let threads = threads.max(1);
     let measured = BenchmarkRun::new(goal, spec.units(), threads, Instant::now());
-    let state = Mutex::new((measured, None::<BenchmarkError>));
-    let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
-    let repeat = |thread: u32| {
+    let state = Mutex::new((measured, None));
+    let all = Arc::new(All { registry: registry.clone(), entry, body, state, stop });
+    let stack_bytes = PoolConfig::default().stack_bytes;
+    for thread in 0..threads as usize {
+        let (mine, place) = (all.clone(), (seam.clone(), thread, stack_bytes));
+        let name = format!("bench-{thread}");
+        let started = seam.start(thread, name, stack_bytes, Box::new(move || mine.share(place)));
+        if let Err(error) = started {
+            all.lock().1.get_or_insert(BenchmarkError::Threads(error));
+        }
+    }
+    seam.join();
+    let mut state = all.lock();
+    state.1.take().map_or_else(|| Ok(state.0.clone()), Err)
+}
+
+/// What the threads of a benchmark share.
+struct All<S> {
+    registry: Arc<Registry>,
+    entry: JobEntry,
+    body: Bytes,
+    /// What was measured, or why there is nothing.
+    state: Mutex<(BenchmarkRun, Option<BenchmarkError>)>,
+    stop: S,
+}
+
+impl<S: Fn() -> bool> All<S> {
+    fn lock(&self) -> MutexGuard<'_, (BenchmarkRun, Option<BenchmarkError>)> {
+        // Steps under the lock leave the state whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread's share: repeats until there are enough.
+    fn share(&self, place: (Arc<dyn Seam>, usize, usize)) {
         loop {
-            let config = PoolConfig { name: format!("bench-{thread}"), ..PoolConfig::default() };
-            let outcome =
-                solo::run_entry(registry.clone(), &entry, body.clone(), None, &config, |_| {})
-                    .map_err(BenchmarkError::Threads)
-                    .and_then(|report| Ok((report.wall, report.outcome.map(drop)?)));
-            let mut state = lock();
+            let outcome = here::run(&self.registry, &self.entry, &self.body, place.clone(), |_| {});
+            let mut state = self.lock();
             match outcome {
-                Ok((took, ())) => {
-                    let more = state.0.repeated(thread as usize, took, Instant::now());
-                    if !more || state.1.is_some() || stop() {
+                Ok((_, took)) => {
+                    let more = state.0.repeated(place.1, took, Instant::now());
+                    if !more || state.1.is_some() || (self.stop)() {
                         return;
                     }
                 }
-                Err(error) => {
-                    state.1.get_or_insert(error);
+                Err(failure) => {
+                    state.1.get_or_insert(failure.into());
                     return;
                 }
             }
         }
-    };
-    std::thread::scope(|scope| {
-        for thread in 1..threads {
-            let repeat = &repeat;
-            let started = std::thread::Builder::new().spawn_scoped(scope, move || repeat(thread));
-            if let Err(error) = started {
-                lock().1.get_or_insert(BenchmarkError::Threads(error));
-            }
-        }
-        repeat(0);
-    });
-    match state.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        (_, Some(error)) => Err(error),
-        (measured, None) => Ok(measured),
     }
 }
 
@@ -164,7 +178,7 @@ mod tests {
 
     use serde::{Deserialize, Serialize};
 
-    use super::super::{Job, Task, encode_job};
+    use super::super::{Job, RealSeam, Task, Throttle, ThrottledSeam, encode_job};
     use super::*;
     use crate::meter::SpecId;
     use crate::share::Merged;
@@ -245,6 +259,10 @@ mod tests {
         registry().find_job("spinning").unwrap().benchmark(&job).unwrap()
     }
 
+    fn real() -> Arc<dyn Seam> {
+        RealSeam::new()
+    }
+
     const GOAL: BenchmarkGoal = BenchmarkGoal {
         at_least: Duration::from_millis(20),
         at_most: Duration::from_secs(60),
@@ -266,7 +284,7 @@ mod tests {
         assert_ne!(job.id(), SpecId::DECLARED);
         for spec in [job, sample(false)] {
             for threads in [1, 3] {
-                let run = run(&registry(), &spec, threads, GOAL, || false).unwrap();
+                let run = run(&registry(), &spec, threads, GOAL, &real(), || false).unwrap();
                 assert!(run.repeats() >= 3 * threads, "{} repeats", run.repeats());
                 let measured = run.measurement().unwrap();
                 assert!(measured.speed > 0.0 && measured.speed.is_finite(), "{measured:?}");
@@ -275,19 +293,36 @@ mod tests {
         assert_eq!(of_job(Spin { turns: 0, fails: false }), None, "it has none");
     }
 
+    /// Whoever would take the free node for a full core's would move jobs to it for nothing. No time is asserted: what is measured is
+    /// at most the share of what it would be.
+    #[test]
+    fn a_node_under_a_quota_is_measured_under_it() {
+        let spec = of_job(Spin { turns: 1 << 30, fails: false }).unwrap();
+        let seam = |share| -> Arc<dyn Seam> {
+            ThrottledSeam::new(Throttle { share: Some(share), ..Throttle::default() })
+        };
+        let goal = BenchmarkGoal { at_least: Duration::from_millis(300), ..GOAL };
+        let speed = |share| {
+            let run = run(&registry(), &spec, 1, goal, &seam(share), || false).unwrap();
+            run.measurement().unwrap().speed
+        };
+        let (slow, fast) = (speed(0.02), speed(1.0));
+        assert!(slow < 0.2 * fast, "{slow} under a fiftieth of a core, {fast} under none");
+    }
+
     #[test]
     fn a_run_is_stopped_between_repeats() {
-        let asked = AtomicU32::new(0);
+        let asked = Arc::new(AtomicU32::new(0));
         let goal = BenchmarkGoal { at_least: Duration::from_secs(60), ..GOAL };
-        let stop = || asked.fetch_add(1, Ordering::Relaxed) >= 4;
-        let run = run(&registry(), &sample(false), 2, goal, stop).unwrap();
+        let stop = move || asked.fetch_add(1, Ordering::Relaxed) >= 4;
+        let run = run(&registry(), &sample(false), 2, goal, &real(), stop).unwrap();
         assert!(run.repeats() >= 5 && !run.is_whole(Instant::now()), "{} repeats", run.repeats());
     }
 
     #[test]
     fn work_that_fails_or_is_unknown_is_told() {
         let told = |spec: &BenchmarkSpec| {
-            run(&registry(), spec, 2, GOAL, || false).unwrap_err().to_string()
+            run(&registry(), spec, 2, GOAL, &real(), || false).unwrap_err().to_string()
         };
         let error = told(&of_job(Spin { turns: 9, fails: true }).unwrap());
         assert!(error.contains("no benchmark"), "{error}");

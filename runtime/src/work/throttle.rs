@@ -18,6 +18,8 @@ use tokio::time::Instant;
 use super::core::cpu_clock::thread_cpu;
 use super::pool::{RealSeam, Seam};
 
+/// Between two looks at the clocks of a busy loop no more than this is computed: what passes beyond it was an interruption.
+const GLANCE_MOST: Duration = Duration::from_micros(250);
 /// A thread looks at its clock no more often: that alone costs half a microsecond.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 /// Sleeps that are shorter end late by as much as they last: they are made up for together.
@@ -86,12 +88,19 @@ pub struct ThrottledSeam {
 }
 
 /// What a thread may use, and has used.
+///
+/// The system's clock of a thread's processor time is not to be trusted by the moment: on a machine whose host takes time away it
+/// stands still and leaps, by ten milliseconds in no time at all, and at a share of 4 % such a leap is a pause of a quarter of a
+/// second that nobody has worked for. So no more is charged than time has passed.
 #[derive(Clone, Copy)]
 struct Account {
     /// Since when it counts.
     since: Instant,
-    /// What the thread had used of a processor then.
+    /// What the thread has used of a processor since then.
     used: Duration,
+    /// Both clocks when it was charged last.
+    charged: Instant,
+    cpu: Duration,
     looked: Instant,
 }
 
@@ -102,18 +111,33 @@ thread_local! {
 impl Account {
     fn new() -> Self {
         let now = Instant::now();
-        Self { since: now, used: thread_cpu(), looked: now }
+        Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), looked: now }
     }
 
-    /// How long the thread must rest, having used so much by now. Longer pauses than it owed are forgotten but for a moment.
-    fn owes(&mut self, share: f64, used: Duration, now: Instant) -> Duration {
-        let cost = used.saturating_sub(self.used).div_f64(share.max(SHARE_LEAST));
+    /// Takes note of the clocks; returns what the thread has computed since the last time, at most `most`.
+    fn charge(&mut self, cpu: Duration, now: Instant, most: Duration) -> Duration {
+        let passed = now.saturating_duration_since(self.charged);
+        let computed = cpu.saturating_sub(self.cpu).min(passed).min(most);
+        (self.cpu, self.charged) = (cpu, now);
+        self.used += computed;
+        computed
+    }
+
+    /// Takes note of the clocks and charges nothing: falling asleep and waking up is no computing, and where the share is a
+    /// thousandth of a core a nap may cost as much as it pays off.
+    fn slept(&mut self, cpu: Duration, now: Instant) {
+        (self.cpu, self.charged) = (cpu, now);
+    }
+
+    /// How long the thread must rest by now. Longer pauses than it owed are forgotten but for a moment.
+    fn owes(&mut self, share: f64, now: Instant) -> Duration {
+        let cost = self.used.div_f64(share.max(SHARE_LEAST));
         let passed = now.saturating_duration_since(self.since);
         let owed = cost.saturating_sub(passed);
         if owed.is_zero() {
             // Paid: it counts from here on, less what it may catch up on.
             let credit = (passed - cost).min(CREDIT);
-            (self.since, self.used) = (now.checked_sub(credit).unwrap_or(now), used);
+            (self.since, self.used) = (now.checked_sub(credit).unwrap_or(now), Duration::ZERO);
         }
         owed
     }
@@ -173,12 +197,17 @@ impl Seam for ThrottledSeam {
     }
 
     fn pass(&self, thread: usize, time: Duration) {
-        let until = thread_cpu() + time;
-        while thread_cpu() < until {
+        let mut account = ACCOUNT.get().unwrap_or_else(Account::new);
+        account.charge(thread_cpu(), Instant::now(), Duration::MAX);
+        let mut computed = Duration::ZERO;
+        while computed < time {
             for _ in 0..300 {
                 std::hint::spin_loop();
             }
+            computed += account.charge(thread_cpu(), Instant::now(), GLANCE_MOST);
+            ACCOUNT.set(Some(account));
             self.rest(thread, &|| false);
+            account = ACCOUNT.get().unwrap_or(account);
         }
     }
 
@@ -196,13 +225,15 @@ impl Seam for ThrottledSeam {
             account.looked = now;
             let share = self.share(now);
             if share < 1.0 {
+                account.charge(thread_cpu(), now, Duration::MAX);
                 loop {
-                    let owed = account.owes(share, thread_cpu(), now);
+                    let owed = account.owes(share, now);
                     if owed < NAP_LEAST || stop() {
                         break;
                     }
                     std::thread::sleep(owed.min(NAP_MOST));
                     now = Instant::now();
+                    account.slept(thread_cpu(), now);
                 }
             } else {
                 account = Account::new();
@@ -224,20 +255,57 @@ impl Seam for ThrottledSeam {
 mod tests {
     use super::*;
 
+    fn account(began: Instant, cpu: Duration) -> Account {
+        Account { since: began, used: Duration::ZERO, charged: began, cpu, looked: began }
+    }
+
     #[test]
     fn what_is_owed_follows_from_the_share_and_pauses_are_forgotten() {
         let ms = Duration::from_millis;
         let began = Instant::now();
-        let mut account = Account { since: began, used: ms(100), looked: began };
+        let mut account = account(began, ms(100));
         // 10 ms at a tenth are worth 100 ms, of which 30 have passed.
-        assert_eq!(account.owes(0.1, ms(110), began + ms(30)), ms(70));
-        assert_eq!(account.owes(0.1, ms(110), began + ms(100)), Duration::ZERO);
-        assert_eq!((account.since, account.used), (began + ms(100), ms(110)));
+        assert_eq!(account.charge(ms(110), began + ms(30), Duration::MAX), ms(10));
+        assert_eq!(account.owes(0.1, began + ms(30)), ms(70));
+        assert_eq!(account.owes(0.1, began + ms(100)), Duration::ZERO);
+        assert_eq!((account.since, account.used), (began + ms(100), ms(0)));
         // A second without work gives 50 ms of credit, no more.
-        assert_eq!(account.owes(0.1, ms(110), began + ms(1100)), Duration::ZERO);
-        assert_eq!(account.owes(0.1, ms(120), began + ms(1100)), ms(50));
+        assert_eq!(account.owes(0.1, began + ms(1100)), Duration::ZERO);
+        account.charge(ms(120), began + ms(1100), Duration::MAX);
+        assert_eq!(account.owes(0.1, began + ms(1100)), ms(50));
         // A share of nothing is next to nothing, and no division by it.
-        assert!(account.owes(0.0, ms(120), began + ms(1100)) > ms(1000));
+        assert!(account.owes(0.0, began + ms(1100)) > ms(1000));
+    }
+
+    #[test]
+    fn a_leap_of_the_processors_clock_is_not_charged() {
+        let ms = Duration::from_millis;
+        let began = Instant::now();
+        let mut account = account(began, ms(100));
+        // 3 of 13 ms can have been computed where 3 have passed.
+        assert_eq!(account.charge(ms(113), began + ms(3), Duration::MAX), ms(3));
+        assert_eq!(account.owes(0.5, began + ms(3)), ms(3));
+        // In a loop of microseconds no milliseconds are computed, whatever both clocks say.
+        assert_eq!(account.charge(ms(153), began + ms(43), GLANCE_MOST), GLANCE_MOST);
+        // A clock that goes back is no debt, and what it then makes up for is charged as it passes.
+        assert_eq!(account.charge(ms(150), began + ms(44), Duration::MAX), ms(0));
+        assert_eq!(account.charge(ms(151), began + ms(45), Duration::MAX), ms(1));
+    }
+
+    /// A scenario's loaded nodes with 0.12 % of a core never ended a task: each nap was charged as much as it paid off.
+    #[test]
+    fn a_nap_pays_off_debts_whatever_it_costs() {
+        let ms = Duration::from_millis;
+        let began = Instant::now();
+        let mut account = account(began, ms(0));
+        account.charge(ms(1), began + ms(1), Duration::MAX);
+        let mut now = began + ms(1);
+        for nap in 1..=20u32 {
+            now += ms(50);
+            account.slept(ms(1) + nap * Duration::from_micros(100), now);
+        }
+        assert_eq!(account.owes(0.001, now), Duration::ZERO);
+        assert_eq!(account.charge(ms(3) + ms(1), now + ms(1), Duration::MAX), ms(1));
     }
 
     /// No time is asserted but the processor's own, of which this thread cannot have used more than it did.
@@ -265,7 +333,7 @@ mod tests {
         let began = Instant::now();
         let day = Duration::from_secs(86_400);
         let looked = began.checked_sub(LOOK_EVERY).unwrap_or(began);
-        ACCOUNT.set(Some(Account { since: began, used: thread_cpu(), looked }));
+        ACCOUNT.set(Some(Account { looked, ..account(began, thread_cpu()) }));
         let until = thread_cpu() + Duration::from_millis(1);
         while thread_cpu() < until {
             std::hint::spin_loop();

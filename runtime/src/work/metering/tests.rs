@@ -387,7 +387,9 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
             at_most: Duration::ZERO,
             stretch: Duration::ZERO,
         };
-        let run = super::super::bench::run(&grid.registry, &drawn, 1, goal, || false).unwrap();
+        let seam: Arc<dyn super::super::Seam> = super::super::RealSeam::new();
+        let run = super::super::bench::run(&grid.registry, &drawn, 1, goal, &seam, || false);
+        let run = run.unwrap();
         assert_eq!(run.repeats(), 1);
         grid.engines["b"].benchmark(drawn);
         assert_eq!(grid.engines["b"].candidate(), None);
