@@ -4,8 +4,8 @@
 //!   and tells work units (it was there from the start) waits until it is idle.
 //! - After that it runs again only if the kernel's load has changed since the last time, if the last run was cut short, or if the
 //!   benchmark is another one. Where the kernel tells nothing, it runs as often as the budget allows, as in the paper.
-//! - An idle node runs freely. A busy one pays from a budget that fills with time, and does not run at all while its work units
-//!   tell its speed. If the budget does not reach for a whole run, it waits for half a period, and then runs a shorter one, with
+//! - An idle node runs freely. A busy one pays from a budget that fills with time. Neither runs again while its work units tell its
+//!   speed: one that is idle for a moment waits for a result as a rule, and others for what it makes of it. If the budget does not reach for a whole run, it waits for half a period, and then runs a shorter one, with
 //!   the larger error that this has.
 //!
 //! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2 (maximal overhead set by the user; to watch the load
@@ -353,6 +353,11 @@ impl Planner {
     fn start(&mut self, now: Instant, out: &mut Vec<BenchmarkAction>) {
         let (Some(spec), Some(need)) = (self.spec, self.need) else { return };
         if self.leaving || self.failed == Some(spec) {
+            return;
+        }
+        // Of a benchmark that ran once its exchange rate is known; for the rest there are the units.
+        let is_first = matches!(need.why, BenchmarkReason::Joined | BenchmarkReason::OtherSpec);
+        if self.knows_units && !is_first {
             return;
         }
         let whole = self.whole();

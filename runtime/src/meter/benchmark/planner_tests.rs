@@ -175,16 +175,22 @@ fn a_load_that_goes_away_again_needs_no_run() {
 }
 
 #[test]
-fn work_units_make_a_busy_nodes_benchmark_needless_and_an_idle_one_runs_free() {
+fn work_units_make_a_benchmark_needless_and_an_idle_node_without_runs_free() {
     let mut bench = Bench::at_work();
     bench.hear(BenchmarkEvent::KnowsUnits(true));
     bench.now += 10 * SECOND;
     assert_eq!(bench.hear(BenchmarkEvent::Load(hogged())), []);
+    // Idle for a moment, it waits for a result that it would come to late.
+    assert_eq!(bench.reason(BenchmarkEvent::Idle), None);
     let budget = bench.planner.budget;
-    assert!(bench.reason(BenchmarkEvent::Idle).is_some());
+    // Idle for long, it has done no units of late.
+    assert!(bench.reason(BenchmarkEvent::KnowsUnits(false)).is_some());
     bench.now += SECOND / 2;
     bench.hear(BenchmarkEvent::Finished { whole: true });
     assert!(bench.planner.budget > budget, "idle time costs nothing");
+    // What each unit is worth in the benchmark is found out once, whatever the units tell.
+    bench.hear(BenchmarkEvent::KnowsUnits(true));
+    assert_eq!(bench.reason(BenchmarkEvent::Spec(SpecId(8))), Some(BenchmarkReason::OtherSpec));
 }
 
 #[test]

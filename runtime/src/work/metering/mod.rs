@@ -283,10 +283,12 @@ impl State {
         Load::between(&before, &sample)
     }
 
-    /// Whether some thread has work of the job, or would if it did not run a benchmark. One that waits for a result has
-    /// none.
+    /// Whether some thread has work of the job, or would if it did not run a benchmark. So has one that waits for a result: it would come
+    /// to it late, and whoever waits for what it makes of it with it. (One benchmark of a second and a half at an iteration's end was an
+    /// iteration half as long again, for all nodes.)
     fn is_busy(&self, pool: &Pool) -> bool {
-        pool.states().any(|state| state == ThreadState::Working)
+        use ThreadState::{WaitLocal, WaitWide, Working};
+        pool.states().any(|state| matches!(state, Working | WaitLocal | WaitWide))
             || pool.queued() > 0
             || self.run.as_ref().is_some_and(|run| run.is_amid_work())
     }
