@@ -33,7 +33,7 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
         trial.efficiency += now.efficiency;
         trial.useful += now.useful;
     }
-    if trial.seen >= turn.settings.settling(turn.settings.check_periods) {
+    if u64::from(trial.seen) >= turn.settling(turn.settings.check_periods) {
         let seen = f64::from(trial.seen);
         let observed = Measured {
             nodes: turn.all.counted,

@@ -47,10 +47,10 @@
 //!     badness takes its mean speed, not the sum, by which a small healthy cluster would always be bad; of clusters
 //!     about equally bad the smallest goes first.
 //! 12. A whole cluster goes, after one bad period, if its mean inter-cluster overhead is above the threshold and
-//!     stands out or its link is measured to be the bottleneck; one at a time, for it makes others wait too (C34). As
-//!     in the paper only below Emin.
-//! 13. The root's node is never simply removed (B6.9): the root moves to a node of another cluster first. If nothing is
-//!     wrong with it, another node goes. So too if somebody else asked it to leave.
+//!     stands out or its link is measured to be the bottleneck; one at a time, for it makes others wait too (C34): of one that
+//!     stands out and another that does no more behind a far narrower link, the other goes. As in the paper only below Emin.
+//! 13. The root's node is never simply removed (B6.9): the root moves to a node of another cluster first, by speed and by
+//!     what the cluster's uplink carries. If nothing is wrong with it, another node goes. So too if somebody else asked it to leave.
 //! 14. Every removal is a leave with notice (C31), none names joiners or leaving nodes, and no leaving node is a
 //!     target of anything (C25, C26). A planned leave is no crash (C28).
 //!

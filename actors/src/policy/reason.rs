@@ -29,6 +29,8 @@ pub enum Evidence {
     Saturated,
     /// Its link is below what the application was found to need.
     BelowNeed,
+    /// Another cluster waits, whose link is wider by far: for what is behind this one's.
+    Thin,
 }
 
 /// Why an entry left the parole list, or no longer counts.

@@ -171,16 +171,19 @@ impl fmt::Display for Reason {
                     "they are not needed any more"
                 }
             ),
-            LinkBad { cluster, inter, threshold, others, evidence } => write!(
-                f,
-                "cluster {cluster} goes: its inter-cluster overhead is {inter:.3} (limit {threshold}, \
-                 the others {others:.3}) and {}",
-                match evidence {
-                    Evidence::Exceptional => "stands out among the clusters",
-                    Evidence::Saturated => "its link is full",
-                    Evidence::BelowNeed => "its link is slower than the application needs",
-                }
-            ),
+            LinkBad { cluster, inter, threshold, others, evidence } => {
+                let (whose, what) = match evidence {
+                    Evidence::Exceptional => ("its", "stands out among the clusters"),
+                    Evidence::Saturated => ("its", "its link is full"),
+                    Evidence::BelowNeed => ("its", "its link is slower than the application needs"),
+                    Evidence::Thin => ("another's", "this one's link is the narrower by far"),
+                };
+                write!(
+                    f,
+                    "cluster {cluster} goes: {whose} inter-cluster overhead is {inter:.3} (limit {threshold}, the others \
+                     {others:.3}) and {what}"
+                )
+            }
             LinkNotBlamed { cluster, inter, others } => write!(
                 f,
                 "cluster {cluster} was not removed for its link: its inter-cluster overhead of {inter:.3} is like the \

@@ -11,7 +11,7 @@ use super::grow;
 use super::memory::{Aim, Capacity, Memory, Subject, Term, Trial};
 use super::observe::begin_refill;
 use super::reason::{Evidence, Kept, Reason, RootWhy};
-use super::turn::Turn;
+use super::turn::{AS_WIDE, Turn};
 
 /// By which a learned minimum exceeds what was found too little.
 const MARGIN: f64 = 1.1;
@@ -210,6 +210,19 @@ fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
             continue;
         }
         let evidence = if exceptional {
+            if let Some((thin, aggregate)) =
+                has.filter(|_| !full).and_then(|has| behind(turn, id, has))
+            {
+                suspects.push(Suspect {
+                    cluster: thin.clone(),
+                    useful: aggregate.useful.value(),
+                    inter,
+                    others,
+                    evidence: Evidence::Thin,
+                    has: turn.snapshot.uplink(thin),
+                });
+                continue;
+            }
             Some(Evidence::Exceptional)
         } else if full {
             Some(Evidence::Saturated)
@@ -228,6 +241,22 @@ fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
         }
     }
     (suspects, cleared)
+}
+
+/// The cluster that this one waits for, if it is another's link that is thin: one whose uplink is narrower by far and that does no more.
+/// Who waits for what a cluster behind a thin link has stolen stands out, for that cluster's own nodes have no steals to wait for.
+fn behind<'a>(
+    turn: &Turn<'a>,
+    id: &ClusterId,
+    has: f64,
+) -> Option<(&'a ClusterId, &'a ClusterAggregate)> {
+    let done = |c: &ClusterAggregate| c.useful.value() / f64::from(c.counted);
+    let waits = done(turn.clusters.get(id)?);
+    let thin = turn.clusters.iter().filter_map(|(other, c)| {
+        let uplink = turn.snapshot.uplink(other).filter(|_| c.counted > 0 && *other != id)?;
+        (AS_WIDE * uplink < has && done(c) <= waits).then_some((uplink, *other, *c))
+    });
+    thin.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other, c)| (other, c))
 }
 
 /// Of the suspects with about the highest overhead the one with the thinnest link, if that is known of all; else the one that

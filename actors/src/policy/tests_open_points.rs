@@ -336,6 +336,25 @@ fn open_point_9_what_is_never_removed() {
         |a| matches!(a, Action::MoveRoot { from, cluster, .. } if from.as_str() == "a0" && cluster.as_str() == "b"),
     );
     assert!(moved, "{:?}", decision.actions);
+    // To the cluster whose uplink carries what it hands out, whoever has just done the most: there was no work for all.
+    let narrow = |done: f64| {
+        let mut case = Case::of(&[
+            Group("a", 2, 0.1, 0.8, 0.0),
+            Group("a", 6, 1.0, 0.8, 0.0),
+            Group("b", 4, 1.0, 1.0, 0.0),
+            Group("c", 4, 1.0, 1.0 - done, 0.0),
+        ]);
+        case.uplink("b", 4e6).uplink("c", 1e5);
+        case.decide_patiently()
+    };
+    for done in [0.0, 0.01, 0.5] {
+        let decision = narrow(done);
+        let to = decision.actions.iter().find_map(|action| match action {
+            Action::MoveRoot { cluster, .. } => Some(cluster.as_str()),
+            _ => None,
+        });
+        assert_eq!(to, Some("b"), "{}", text(&decision));
+    }
     // Its cluster: the root first, and nothing else until it has arrived.
     let mut case = Case::of(&[Group("a", 4, 1.0, 0.9, 0.6), Group("b", 4, 1.0, 0.8, 0.05)]);
     let decision = case.decide();

@@ -222,6 +222,27 @@ fn migration_is_worth_it_or_not() {
     }
 }
 
+/// Two clusters are left, one of them behind 100 kB/s with tasks of the other, which waits for their results.
+#[test]
+fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
+    let case = |a: f64, b: f64| {
+        let mut case = Case::of(&[Group("a", 6, 1.0, 1.0, 0.4), Group("b", 6, 0.5, 1.0, 0.0)]);
+        case.uplink("a", a).uplink("b", b);
+        case
+    };
+    let decision = case(8e6, 1e5).decide();
+    assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
+    assert!(says(&decision, "another's inter-cluster overhead is 0.400"), "{}", text(&decision));
+    // Links alike tell nothing: who waits is to blame, and the root leaves it first.
+    let decision = case(8e6, 4e6).decide();
+    assert!(says(&decision, "cluster a goes: its inter-cluster overhead"), "{}", text(&decision));
+    // Nor do they where the other one does something all the same.
+    let mut busy = case(8e6, 1e5);
+    busy.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.overhead = 0.7);
+    let decision = busy.decide();
+    assert!(says(&decision, "cluster a goes: its inter-cluster overhead"), "{}", text(&decision));
+}
+
 /// Found by a processor hog on one node: the others waited for it, across clusters too, and their link was blamed.
 #[test]
 fn who_waits_for_a_straggler_is_not_blamed_for_its_link() {

@@ -15,6 +15,9 @@ use super::snapshot::{Snapshot, is_rate};
 /// Iterations, by their usual length, that are waited for at most until one was seen whole.
 const PATIENCE: u32 = 3;
 
+/// A cluster's uplink is as wide as another's if the other carries no more than this many times as much: what passing transfers show of it is no better known.
+pub(super) const AS_WIDE: f64 = 4.0;
+
 /// More reasons than this are not told: a decision is a page, not a book.
 const MOST_REASONS: usize = 200;
 
@@ -213,10 +216,20 @@ impl<'a> Turn<'a> {
             *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains(node)
         };
         // Another cluster first: what is wrong with a node is often wrong with its cluster. The most capable one has
-        // the most to do with the root.
+        // the most to do with the root: the fastest, not the one that did most just now, which in a phase without work for all
+        // is chance. But whatever the root hands out passes its cluster's uplink.
         let candidates = self.clusters.iter().filter(|(id, _)| Some(**id) != gone);
+        let candidates: Vec<_> =
+            candidates.filter_map(|(id, c)| Some((*id, c, c.best.iter().find(fit)?))).collect();
+        let uplinks = candidates.iter().filter_map(|(id, ..)| self.snapshot.uplink(id));
+        let widest = uplinks.fold(0.0, f64::max);
+        let carried = |id: &ClusterId| match self.snapshot.uplink(id) {
+            Some(uplink) => (AS_WIDE * uplink / widest).min(1.0),
+            None => 1.0,
+        };
         let best = candidates
-            .filter_map(|(id, c)| Some((*id, c.useful.value(), c.best.iter().find(fit)?)))
+            .into_iter()
+            .map(|(id, c, to)| (id, c.speed.value() * carried(id), to))
             .max_by(|a, b| {
                 let other = |id: &ClusterId| *id != root.cluster;
                 let rank = other(a.0).cmp(&other(b.0)).then(a.1.total_cmp(&b.1));
