@@ -78,6 +78,11 @@ pub(crate) trait Transport: Send + Sync {
         self.links().into_iter().map(|link| (link.peer.node.clone(), bytes(&link))).collect()
     }
 
+    /// Packets to this node that were lost and sent again, on the connection there is now; 0 where the network loses none.
+    fn lost(&self, _to: &NodeId) -> u64 {
+        0
+    }
+
     /// Smoothed round trips of the links that are up, as far as measured, by the cluster of the other end; in any order.
     fn round_trips(&self) -> Vec<(ClusterId, Duration)> {
         let up = self.links().into_iter().filter(|link| link.state == LinkState::Up);

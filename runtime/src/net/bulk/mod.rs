@@ -256,6 +256,9 @@ impl Layer {
         let now = self.now();
         let mut sides = self.lock();
         let Sides { sender, receiver } = &mut *sides;
+        if frame.kind == Kind::BULK_CREDIT {
+            sender.lost(&from.node, transport.lost(&from.node), now);
+        }
         let mut send = |class, frame| transport.send(&from.node, class, frame);
         let told = handle(sender, receiver, &self.config, now, from, frame, &mut send);
         Self::flush(receiver, transport, &from.node);

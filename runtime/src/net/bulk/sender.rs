@@ -63,6 +63,9 @@ struct Outgoing {
     blocked: bool,
     /// Cancels that the transport would not take.
     owed: VecDeque<Frame>,
+    /// Packets to the peer that were lost, as the transport counts them, and when that was last seen to grow.
+    lost: u64,
+    lost_at: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -114,6 +117,15 @@ impl Sender {
     ) {
         if !self.peers.contains_key(to) {
             self.peers.insert(to.clone(), Outgoing::new(config, first()));
+        }
+    }
+
+    /// So many packets to a peer were lost so far, as its transport counts them (from 0 again for a new connection).
+    pub(super) fn lost(&mut self, to: &NodeId, lost: u64, now: Duration) {
+        if let Some(peer) = self.peers.get_mut(to)
+            && std::mem::replace(&mut peer.lost, lost) < lost
+        {
+            peer.lost_at = Some(now);
         }
     }
 
@@ -218,6 +230,8 @@ impl Outgoing {
             under_way: 0,
             blocked: false,
             owed: VecDeque::new(),
+            lost: 0,
+            lost_at: None,
         }
     }
 
@@ -262,7 +276,8 @@ impl Outgoing {
         }
         let finished = transfer.credited == transfer.body.len();
         if let Some(sent) = sent {
-            self.window.credited(acked, sent, self.under_way, now);
+            let lossy = self.lost_at.is_some_and(|lost_at| sent.0 <= lost_at);
+            self.window.credited(acked, sent, self.under_way, lossy, now);
         }
         self.under_way -= acked;
         if finished {

@@ -5,8 +5,10 @@
 //! over the smallest one seen, is taken for queueing delay and held near a small target. Differences: the target scales
 //! with the base round trip; the base is measured anew now and then by draining (as BBR's ProbeRTT does), so that a
 //! transfer of minutes does not take its own queue for the base, and a path that became longer is noticed; chunks shrink
-//! with the window, for on a slow link one full chunk is a long queue by itself; and what delays differ by while next to nothing is
-//! under way (jitter) is not taken for a queue, where RFC 6817 would leave the window at its least.
+//! with the window, for on a slow link one full chunk is a long queue by itself; what delays differ by while next to nothing is
+//! under way (jitter) is not taken for a queue, where RFC 6817 would leave the window at its least; and neither is what a lost packet
+//! holds up, for chunks arrive in order and wait for it. (RFC 6817 halves its window for each loss. What losses mean is for the
+//! transport's congestion controller to say, which tells those of the line from those of a full queue.)
 //!
 //! Pure: no clock, no I/O. Times are since any fixed start.
 
@@ -32,6 +34,12 @@ const CHUNKS: f64 = 4.0;
 const TARGET_SHARE: f64 = 0.4;
 const TARGET_MIN: Duration = Duration::from_millis(2);
 const TARGET_MAX: Duration = Duration::from_millis(20);
+
+/// From this part of the target on a queue shows.
+const ENDS_START: f64 = 0.75;
+
+/// What a lost packet holds up, in base round trips: until it is missed, and until it has come once more.
+const STALL: f64 = 1.25;
 
 /// The base is measured anew after so long without a sample near it.
 const BASE_AGE: Duration = Duration::from_secs(10);
@@ -136,12 +144,13 @@ impl Window {
     }
 
     /// A credit came: `acked` bytes that were sent at `sent_at`, when `ahead` bytes were out with them; `under_way` bytes were out
-    /// before it, these included.
+    /// before it, these included. `lossy`: some packet to that peer was lost meanwhile.
     pub(crate) fn credited(
         &mut self,
         acked: usize,
         (sent_at, ahead): (Duration, usize),
         under_way: usize,
+        lossy: bool,
         now: Duration,
     ) {
         let sample = now.saturating_sub(sent_at);
@@ -150,12 +159,22 @@ impl Window {
         if self.probe != Probe::Off {
             return;
         }
-        self.note_noise(sample, base, ahead);
+        if !lossy {
+            self.note_noise(sample, base, ahead);
+        }
         let aim = target(base) + self.noise;
-        let queueing = sample.saturating_sub(base).as_secs_f64() / aim.as_secs_f64();
+        let part = |waited: Duration| waited.as_secs_f64() / aim.as_secs_f64();
+        let mut queueing = part(sample.saturating_sub(base));
+        if lossy && queueing > ENDS_START {
+            queueing = part(sample.saturating_sub(base + base.mul_f64(STALL)));
+            if queueing <= 1.0 {
+                // It says nothing of a queue.
+                return;
+            }
+        }
         let limited = under_way as f64 >= self.bytes - self.chunk() as f64;
         let acked = acked as f64;
-        if self.starting.is_some_and(|until| queueing > 0.75 || self.bytes >= until) {
+        if self.starting.is_some_and(|until| queueing > ENDS_START || self.bytes >= until) {
             self.starting = None;
         }
         if self.starting.is_some() {

@@ -424,6 +424,12 @@ impl Transport for Quic {
         peers.values().map(|entry| entry.stats()).collect()
     }
 
+    fn lost(&self, to: &NodeId) -> u64 {
+        let Some(entry) = self.0.find(to) else { return 0 };
+        let link = entry.lock();
+        link.live().next().map_or(0, |live| live.conn.stats().path.lost_packets)
+    }
+
     fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
         self.0.ways().set_gates(gates);
     }
