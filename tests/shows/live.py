@@ -1,6 +1,7 @@
 """The paper's scenarios with live node processes, one after another, each mode so many times; runs that are there already are kept.
 
-    sudo python3 tests/shows/live.py target/release/springtide DIR [--times 3] [--time-scale 30] [--period 90s] [--only 1a,3] [--limit 900]
+    sudo python3 tests/shows/live.py target/release/springtide DIR [--times 3] [--time-scale 30] [--period 90s] [--only 1a,3]
+        [--modes static,adaptive] [--limit 900]
     springtide wan report DIR --figures DIR
 
 Nothing else should run meanwhile: forty nodes want two cores. A round of all should take half an hour at --time-scale 30 (by what is predicted).
@@ -27,13 +28,14 @@ parser.add_argument("--share", default="0.04")
 parser.add_argument("--quota", default="duty")
 parser.add_argument("--network", default="router")
 parser.add_argument("--only", default=",".join(sorted(MODES)))
+parser.add_argument("--modes", default="static,monitor,adaptive")
 parser.add_argument("--limit", type=float, default=900, help="seconds for one run")
 args = parser.parse_args()
 
 failed = 0
 for turn in range(1, args.times + 1):
     for name in args.only.split(","):
-        for mode in MODES[name]:
+        for mode in [mode for mode in MODES[name] if mode in args.modes.split(",")]:
             out = args.folder / f"{name}-{mode}-{turn}"
             if (out / "wan.json").exists():
                 continue
