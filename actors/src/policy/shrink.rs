@@ -209,42 +209,35 @@ fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
             cleared.push(Reason::LinkInDoubt { cluster, inter, node: node.clone(), share });
             continue;
         }
-        let evidence = if exceptional {
-            if let Some((thin, aggregate)) =
-                has.filter(|_| !full).and_then(|has| behind(turn, id, has))
-            {
-                suspects.push(Suspect {
-                    cluster: thin.clone(),
-                    useful: aggregate.useful.value(),
-                    inter,
-                    others,
-                    evidence: Evidence::Thin,
-                    has: turn.snapshot.uplink(thin),
-                });
-                continue;
-            }
-            Some(Evidence::Exceptional)
+        let blamed = if exceptional {
+            let thin = has.filter(|_| !full).and_then(|has| behind(turn, id, has));
+            thin.map_or(Some((*id, *cluster, Evidence::Exceptional)), |(thin, aggregate)| {
+                Some((thin, aggregate, Evidence::Thin))
+            })
         } else if full {
-            Some(Evidence::Saturated)
+            Some((*id, *cluster, Evidence::Saturated))
         } else if needs.zip(has).is_some_and(|(needs, has)| has < needs) {
-            Some(Evidence::BelowNeed)
+            Some((*id, *cluster, Evidence::BelowNeed))
         } else {
             None
         };
-        match evidence {
-            Some(evidence) => {
-                let useful = cluster.useful.value();
-                let cluster = (*id).clone();
-                suspects.push(Suspect { cluster, useful, inter, others, evidence, has });
-            }
+        match blamed {
+            Some((id, cluster, evidence)) => suspects.push(Suspect {
+                cluster: id.clone(),
+                useful: cluster.useful.value(),
+                inter,
+                others,
+                evidence,
+                has: turn.snapshot.uplink(id),
+            }),
             None => cleared.push(Reason::LinkNotBlamed { cluster: (*id).clone(), inter, others }),
         }
     }
     (suspects, cleared)
 }
 
-/// The cluster that this one waits for, if it is another's link that is thin: one whose uplink is narrower by far and that does no more.
-/// Who waits for what a cluster behind a thin link has stolen stands out, for that cluster's own nodes have no steals to wait for.
+/// The cluster that this one waits for, if it is another's link that is thin: one whose uplink is narrower by far and that
+/// does no more. Who waits for what a cluster behind a thin link has stolen stands out, for that cluster's own nodes have no steals to wait for.
 fn behind<'a>(
     turn: &Turn<'a>,
     id: &ClusterId,

@@ -15,7 +15,8 @@ use super::snapshot::{Snapshot, is_rate};
 /// Iterations, by their usual length, that are waited for at most until one was seen whole.
 const PATIENCE: u32 = 3;
 
-/// A cluster's uplink is as wide as another's if the other carries no more than this many times as much: what passing transfers show of it is no better known.
+/// A cluster's uplink is as wide as another's if the other carries no more than this many times as much: what passing
+/// transfers show of it is no better known.
 pub(super) const AS_WIDE: f64 = 4.0;
 
 /// More reasons than this are not told: a decision is a page, not a book.

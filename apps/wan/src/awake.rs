@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use springtide_runtime::work::thread_cpu;
+
 use crate::sys;
 
 /// Threads that keep all processors of this process awake until it is dropped.
@@ -43,7 +45,7 @@ impl Awake {
                 while !stop.load(Ordering::Relaxed) {
                     (0..1000).for_each(|_| std::hint::spin_loop());
                 }
-                Ok(sys::thread_time())
+                Ok(thread_cpu())
             };
             awake.threads.push(Builder::new().name(format!("awake-{cpu}")).spawn(run)?);
         }

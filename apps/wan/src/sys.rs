@@ -374,17 +374,6 @@ pub fn run_last(cpu: usize) -> io::Result<()> {
     done(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) })
 }
 
-/// What the calling thread has used of a processor; zero where the system does not tell.
-pub fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the result is written to a value of this frame.
-    if unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0 {
-        return Duration::ZERO;
-    }
-    let (seconds, nanos) = (time.tv_sec.try_into(), time.tv_nsec.try_into());
-    Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
-}
-
 /// Lets a command run in these spaces, and die with the process that starts it.
 pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
     let parent = std::process::id();

@@ -68,6 +68,7 @@ mod virtual_time;
 
 pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
+pub use core::cpu_clock::thread_cpu;
 pub use core::{LeaseBook, LeaseId};
 pub use engine::{
     Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss, Notes,

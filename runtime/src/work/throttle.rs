@@ -123,12 +123,6 @@ impl Account {
         computed
     }
 
-    /// Takes note of the clocks and charges nothing: falling asleep and waking up is no computing, and where the share is a
-    /// thousandth of a core a nap may cost as much as it pays off.
-    fn slept(&mut self, cpu: Duration, now: Instant) {
-        (self.cpu, self.charged) = (cpu, now);
-    }
-
     /// How long the thread must rest by now. Longer pauses than it owed are forgotten but for a moment.
     fn owes(&mut self, share: f64, now: Instant) -> Duration {
         let cost = self.used.div_f64(share.max(SHARE_LEAST));
@@ -233,7 +227,9 @@ impl Seam for ThrottledSeam {
                     }
                     std::thread::sleep(owed.min(NAP_MOST));
                     now = Instant::now();
-                    account.slept(thread_cpu(), now);
+                    // Falling asleep and waking up is no computing, and where the share is a thousandth of a core a nap may cost as
+                    // much as it pays off.
+                    account.charge(thread_cpu(), now, Duration::ZERO);
                 }
             } else {
                 account = Account::new();
@@ -302,7 +298,7 @@ mod tests {
         let mut now = began + ms(1);
         for nap in 1..=20u32 {
             now += ms(50);
-            account.slept(ms(1) + nap * Duration::from_micros(100), now);
+            account.charge(ms(1) + nap * Duration::from_micros(100), now, Duration::ZERO);
         }
         assert_eq!(account.owes(0.001, now), Duration::ZERO);
         assert_eq!(account.charge(ms(3) + ms(1), now + ms(1), Duration::MAX), ms(1));

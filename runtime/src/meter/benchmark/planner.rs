@@ -5,8 +5,8 @@
 //! - After that it runs again only if the kernel's load has changed since the last time, if the last run was cut short, or if the
 //!   benchmark is another one. Where the kernel tells nothing, it runs as often as the budget allows, as in the paper.
 //! - An idle node runs freely. A busy one pays from a budget that fills with time. Neither runs again while its work units tell its
-//!   speed: one that is idle for a moment waits for a result as a rule, and others for what it makes of it. If the budget does not reach for a whole run, it waits for half a period, and then runs a shorter one, with
-//!   the larger error that this has.
+//!   speed: one that is idle for a moment waits for a result as a rule, and others for what it makes of it. If the budget does
+//!   not reach for a whole run, it waits for half a period, and then runs a shorter one, with the larger error that this has.
 //!
 //! Source: Self-adaptive applications on the grid (PPoPP 2007), section 3.2 (maximal overhead set by the user; to watch the load
 //! instead is its future work). Must not know what is run.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Since its start; zero where the system does not tell.
-pub(crate) fn thread_cpu() -> Duration {
+/// What the calling thread has used of a processor since its start; zero where the system does not tell.
+pub fn thread_cpu() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the result is written to a value of this frame.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
