@@ -376,6 +376,54 @@ fn what_a_slow_link_takes_minutes_for_arrives_and_holds_nobody_else_up() {
     }
 }
 
+/// Nodes of one cluster ask each other for work before all of them take part in the job: who does not answers too. They waited five
+/// seconds for each such answer.
+#[test]
+fn the_first_iteration_in_one_cluster_is_hardly_longer_than_the_others() {
+    for seed in 1..=3 {
+        let (ended, _) = run(&[16], seed);
+        let times = &ended.iterations;
+        println!("seed {seed}: {times:?}");
+        let others = times[1..].iter().sum::<f64>() / (times.len() - 1) as f64;
+        assert!(times[0] < 1.3 * others, "seed {seed}: {times:?}");
+    }
+}
+
+/// The task that a slow node is at when its time to leave is over lasts longer than a member may be silent: it leaves all the same,
+/// and is not taken for dead.
+#[test]
+fn a_slow_node_that_leaves_is_not_taken_for_dead() {
+    let ended = simulate(|| async move {
+        let grid = Grid::start(&layout(&[3, 3], 1), registry()).await;
+        let mut params = params(1);
+        params.mode = Mode::Static;
+        let run = grid.submit(TREE, params, None).await.expect("it is taken");
+        let root = run.granted().coordinator.node.clone();
+        let mut nodes = ["c0-3", "c1-3"].map(NodeId::from).into_iter();
+        let slow = nodes.find(|node| *node != root).expect("one is not the root's");
+        let head = &grid.head().endpoint;
+        let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
+        let drain = Drain {
+            nodes: vec![slow.clone()],
+            reason: "a test".to_owned(),
+            deadline_ms: Some(500),
+            life: None,
+        };
+        grid.machines().set_speed(&slow, 0.005);
+        let script = actix_rt::spawn(async move {
+            sleep(Duration::from_secs(4)).await;
+            let call = scheduler.send(drain).deadline(Duration::from_secs(300));
+            call.await.expect("an answer").expect("it is empty").empty
+        });
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        assert_eq!(script.await.expect("no panic"), [slow]);
+        ended
+    });
+    assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, TREE.answer());
+    let lost: Vec<_> = ended.said.iter().filter(|(_, text)| text.contains("was lost")).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
 /// A checkpoint that takes five minutes over the link of a cluster does not keep its nodes from hearing that they are to leave.
 #[test]
 fn who_is_sent_a_long_checkpoint_leaves_at_once_when_told_to() {

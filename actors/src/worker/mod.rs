@@ -27,7 +27,7 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Hub, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
-use springtide_runtime::work::steal::StealPolicy;
+use springtide_runtime::work::steal::{Absent, StealPolicy};
 use springtide_runtime::work::{
     Engine, EngineConfig, EngineWatch, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig,
     RealSeam, Registry, Seam, Throttle, ThrottledSeam, bench,
@@ -115,6 +115,8 @@ pub struct Worker {
     hub: Arc<Hub>,
     router: Arc<Router>,
     pulse: Arc<Pulse>,
+    /// Answers thieves while the node takes part in no job.
+    absent: Arc<dyn Inbox>,
     recorder: Recorder,
     running: Option<Running>,
     /// Jobs that are over, the latest of them.
@@ -165,6 +167,8 @@ impl Worker {
     ) -> Self {
         let pulse = Pulse::new(net.clone());
         router.on(Pulse::KINDS, pulse.clone());
+        let absent: Arc<dyn Inbox> = Arc::new(Absent::new(net.clone()));
+        router.on(Absent::KIND..=Absent::KIND, absent.clone());
         Self {
             config,
             registry,
@@ -172,6 +176,7 @@ impl Worker {
             hub,
             router,
             pulse,
+            absent,
             recorder,
             running: None,
             over: BTreeSet::new(),
@@ -263,6 +268,7 @@ impl Worker {
             let _ = tell.send(engine.watch());
         }
         let inbox = engine.inbox();
+        self.router.off(&self.absent);
         self.router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
         engine.view(&view);
@@ -556,6 +562,7 @@ impl Worker {
             self.pulse.stop();
             running.engine.close();
             self.router.off(&running.inbox);
+            self.router.on(Absent::KIND..=Absent::KIND, self.absent.clone());
             let job = running.spec.id;
             if running.cluster.is_some() {
                 self.hub.unpublish(&cluster_coordinator_name(job));
@@ -699,6 +706,10 @@ impl Handler<Leave> for Worker {
                 Some(within) => drop(tokio::time::timeout(within, engine.leave()).await),
                 None => engine.leave().await,
             }
+            // It is a member that lives until its threads have ended: on a slow processor what cannot be interrupted takes longer
+            // than a member may be silent.
+            engine.close();
+            engine.closed().await;
         };
         let then = move |(), worker: &mut Self, ctx: &mut Context<Self>| {
             tracing::debug!(%me, "has handed back all it had");

@@ -9,8 +9,10 @@ impl Inner {
         match kind {
             Kind::STEAL_REQUEST => {
                 let request: StealRequest = wire::decode(kind, &body)?;
-                if request.job == self.job {
+                if request.job == self.job && !self.closing.load(Ordering::Acquire) {
                     self.on_request(from, request);
+                } else {
+                    refuse(&self.net, from, &request);
                 }
             }
             Kind::STEAL_REPLY => {
@@ -76,7 +78,7 @@ impl Inner {
 
 impl Inbox for Inner {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
-        if self.closing.load(Ordering::Acquire) {
+        if self.closing.load(Ordering::Acquire) && kind != Kind::STEAL_REQUEST {
             return;
         }
         {

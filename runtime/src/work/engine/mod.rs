@@ -40,7 +40,7 @@ use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
     Abandon, Scope, StealPolicy, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult,
-    TaskReturn, Thief, ThiefAction, Victim, WorkHint,
+    TaskReturn, Thief, ThiefAction, Victim, WorkHint, refuse,
 };
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};

@@ -244,6 +244,12 @@ impl Thief {
     /// Who can be asked from now on.
     pub fn view(&mut self, view: &View) {
         self.members = view.members.clone();
+        let asked = self.pending.values().map(|pending| &pending.victim);
+        let gone: BTreeSet<NodeId> =
+            asked.filter(|victim| !self.members.contains_key(victim)).cloned().collect();
+        for victim in &gone {
+            self.unreachable(victim);
+        }
         self.suspected.retain(|node| view.members.contains_key(node));
         let (all, mine) = (self.members.staying(), self.members.staying_in(&self.cluster));
         let me = all[mine.clone()].binary_search(&self.me).map(|at| mine.start + at);
@@ -616,6 +622,20 @@ mod tests {
         assert_eq!(second.len(), 1);
         assert_eq!(second[0].2, Scope::Local);
         assert_ne!(second[0].0, first[0].0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_an_answer_of_who_is_no_member() {
+        let mut thief = thief(StealPolicy::ClusterAware);
+        let now = Instant::now();
+        let (victim, id, _) = requests(&thief.pump(&[], now)).remove(0);
+        let all = [("a0", "a"), ("a1", "a"), ("a2", "a"), ("b0", "b"), ("b1", "b")];
+        let left: Vec<_> = all.into_iter().filter(|(node, _)| victim != (*node).into()).collect();
+        thief.view(&view(&left));
+        let next = requests(&thief.pump(&[], now));
+        assert_eq!(next.len(), 1);
+        assert!(next[0].2 == Scope::Local && next[0].0 != victim);
+        assert_eq!(thief.answered(id, false, now), None);
     }
 
     #[tokio::test(start_paused = true)]
