@@ -290,6 +290,8 @@ impl State {
         use ThreadState::{WaitLocal, WaitWide, Working};
         pool.states().any(|state| matches!(state, Working | WaitLocal | WaitWide))
             || pool.queued() > 0
+            // Whether or not anybody is asked for work meanwhile.
+            || !pool.awaited().is_empty()
             || self.run.as_ref().is_some_and(|run| run.is_amid_work())
     }
 

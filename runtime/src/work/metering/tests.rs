@@ -401,6 +401,33 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
     });
 }
 
+/// Its node had asked everybody and rested, which is to be idle; the benchmark then kept an iteration waiting for its end.
+#[test]
+fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
+    on_tokio(true, || async {
+        let grid = Grid::new(&[("a", "x", 1), ("b", "x", 4)], 1, SECOND);
+        let leaves = Leaves { count: 50, model_ms: 7, cost: Some(1.0), ..Leaves::default() };
+        let benchmark = Rounds { rounds: 1, leaves: leaves.some(8), ..Rounds::default() };
+        let benchmark = BenchmarkSpec::of_job(Rounds::NAME, encode_job(benchmark).unwrap());
+        let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
+        assert_eq!(told.await.unwrap().unwrap().checksum, 100 * 50);
+        // Its work units tell its speed: the benchmark can wait.
+        grid.end_period();
+        let leaves = Leaves { count: 2, model_ms: 10_000, cost: Some(1.0), ..Leaves::default() };
+        let mut told = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
+        tokio::time::sleep(SECOND * 15).await;
+        grid.engines["a"].benchmark(benchmark);
+        tokio::time::sleep(SECOND * 10).await;
+        assert_eq!(grid.end_period()["a"].times.bench_ns, 0);
+        told.try_recv().unwrap_err();
+        // When there is nothing to be waited for it runs.
+        assert_eq!(told.await.unwrap().unwrap().checksum, 2);
+        tokio::time::sleep(SECOND * 2).await;
+        assert!(grid.end_period()["a"].times.bench_ns > 0);
+        grid.close().await;
+    });
+}
+
 #[test]
 fn a_node_whose_tasks_take_twice_as_long_is_told_half_as_fast() {
     on_tokio(false, || async {
