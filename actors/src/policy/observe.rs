@@ -53,7 +53,13 @@ fn iterations(turn: &mut Turn<'_>) {
     let now = memory.clock_s;
     memory.iterations = Some(match memory.iterations {
         Some(known) if done > known.done => {
-            let length = (now - known.at_s) / (done - known.done) as f64;
+            let last = (now - known.at_s) / (done - known.done) as f64;
+            // Ends are seen at the ends of periods: what is off by one says little, but often enough it does.
+            let seen_late = |known: f64| (last - known).abs() < 1.01 * turn.snapshot.period_s;
+            let smooth = |known: f64| {
+                if seen_late(known) { known + (last - known) / 3.0 } else { last }
+            };
+            let length = known.length_s.map_or(last, smooth);
             // The first one seen may have begun long before.
             let whole = known.done > 0 || known.at_s <= turn.snapshot.period_s;
             Iterations { done, at_s: now, length_s: whole.then_some(length).or(known.length_s) }
@@ -64,10 +70,15 @@ fn iterations(turn: &mut Turn<'_>) {
         None => Iterations { done, at_s: now, length_s: None },
     });
     let length = memory.iterations.and_then(|known| known.length_s);
-    let span = length.map_or(1.0, |length| (length / turn.snapshot.period_s).ceil());
+    let periods = length.map_or(1.0, |length| length / turn.snapshot.period_s);
     // What is no number was refused: the length is of clocks of the policy's own.
-    let span = (span as u32).clamp(1, SPAN_MAX);
-    if span.abs_diff(memory.span) > 1 || span == 1 && memory.span != 1 {
+    let span = (periods.ceil() as u32).clamp(1, SPAN_MAX);
+    // Between one and two it is decided whether a period tells of the whole; one more or less of many is no matter.
+    let other = match memory.span {
+        1 => periods > 1.1,
+        known => periods <= 0.9 || span.abs_diff(known) > 1,
+    };
+    if other {
         memory.span = span;
         // Clusters hear of it now: what they tell next is of the old one still.
         let until = memory.tick + 1;
