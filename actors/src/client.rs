@@ -171,9 +171,8 @@ impl Watched {
             }
             let Some((seq, what)) = self.early.pop_first() else { break };
             self.next = seq + 1;
-            if let NoteKind::Outcome { outcome } = what {
-                self.outcome = Some(outcome);
-                continue;
+            if let NoteKind::Outcome { outcome } = &what {
+                self.outcome = Some(outcome.clone());
             }
             if let NoteKind::Iteration { index, seconds } = &what {
                 let known = usize::try_from(*index).unwrap_or(usize::MAX);
@@ -281,7 +280,7 @@ mod tests {
         let mut watched = Watched::default();
         let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
         watched.note(Epoch(1), 0, NoteKind::Outcome { outcome: Box::new(outcome.clone()) });
-        assert!(watched.take().is_empty());
+        assert!(matches!(watched.take()[..], [News::Note(_)]));
         watched.ended(JobEnded { epoch: None, ..ended(false) });
         let told = watched.take();
         let [News::Ended(end)] = &told[..] else { panic!("{told:?}") };

@@ -30,7 +30,8 @@ const SUBMIT_WITHIN: Duration = Duration::from_secs(120);
 pub struct Ended {
     /// As its client hears it.
     pub ended: Box<JobEnded>,
-    /// From its submission to its end.
+    /// From its submission to its result; without one, to its end. The records of what happened may come later: over a slow link
+    /// they take seconds.
     pub wall: Duration,
     /// Length of each iteration, seconds.
     pub iterations: Vec<f64>,
@@ -71,6 +72,8 @@ pub struct Submitted<'a> {
     said: Vec<(Duration, String)>,
     records: Vec<Record>,
     hear: Option<Box<Hear<'a>>>,
+    /// When its result was here.
+    done: Option<Duration>,
 }
 
 impl Submitter {
@@ -123,6 +126,7 @@ impl Submitter {
             said: Vec::new(),
             records: Vec::new(),
             hear: None,
+            done: None,
         })
     }
 
@@ -163,6 +167,10 @@ impl<'a> Submitted<'a> {
                 match news {
                     News::Ended(ended) => return Some(ended),
                     News::Note(note) => {
+                        if matches!(*note, NoteKind::Outcome { .. }) {
+                            // A job that goes on elsewhere may tell it again.
+                            self.done.get_or_insert(self.began.elapsed());
+                        }
                         let before = self.records.len();
                         note_down(
                             *note,
@@ -183,7 +191,7 @@ impl<'a> Submitted<'a> {
         match timeout(limit, hear).await {
             Ok(Some(ended)) => Ok(Ended {
                 ended,
-                wall: self.began.elapsed(),
+                wall: self.done.unwrap_or_else(|| self.began.elapsed()),
                 iterations: self.iterations,
                 said: self.said,
                 records: self.records,
