@@ -53,15 +53,19 @@ fn iterations(turn: &mut Turn<'_>) {
     let now = memory.clock_s;
     memory.iterations = Some(match memory.iterations {
         Some(known) if done > known.done => {
-            let last = (now - known.at_s) / (done - known.done) as f64;
+            let period_s = turn.snapshot.period_s;
+            // The job's first began with it, and ended half a period ago, more or less.
+            let first = known.done == 0 && known.at_s <= period_s;
+            let took = if first { now - period_s / 2.0 } else { now - known.at_s };
+            let last = took / (done - known.done) as f64;
             // Ends are seen at the ends of periods: what is off by one says little, but often enough it does.
-            let seen_late = |known: f64| (last - known).abs() < 1.01 * turn.snapshot.period_s;
+            let seen_late = |known: f64| (last - known).abs() < 1.01 * period_s;
             let smooth = |known: f64| {
                 if seen_late(known) { known + (last - known) / 3.0 } else { last }
             };
             let length = known.length_s.map_or(last, smooth);
             // The first one seen may have begun long before.
-            let whole = known.done > 0 || known.at_s <= turn.snapshot.period_s;
+            let whole = known.done > 0 || first;
             Iterations { done, at_s: now, length_s: whole.then_some(length).or(known.length_s) }
         }
         // A new root goes on from a checkpoint.
