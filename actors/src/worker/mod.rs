@@ -27,10 +27,10 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Hub, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
-use springtide_runtime::work::steal::{Absent, StealPolicy};
+use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, EngineWatch, LOSSES_MAX, Loss, MeteringSettings, Notes, PoolConfig,
-    RealSeam, Registry, Seam, Throttle, ThrottledSeam, bench,
+    Absent, Engine, EngineConfig, EngineWatch, LOSSES_MAX, Loss, MeteringSettings, Notes,
+    PoolConfig, RealSeam, Registry, Seam, Throttle, ThrottledSeam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;

@@ -71,8 +71,8 @@ pub use context::{Context, Spawned};
 pub use core::cpu_clock::thread_cpu;
 pub use core::{LeaseBook, LeaseId};
 pub use engine::{
-    Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss, Notes,
-    RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
+    Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
+    Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
 };
 pub use metering::MeteringSettings;
 pub use pool::{

@@ -115,10 +115,15 @@ impl Account {
         Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), looked: now }
     }
 
-    /// Takes note of the clocks; returns what the thread has computed since the last time, at most `most`.
-    fn charge(&mut self, cpu: Duration, now: Instant, most: Duration) -> Duration {
+    /// Takes note of the clocks, but of nothing computed since the last time: to fall asleep and to wake up is no computing.
+    fn forgive(&mut self, cpu: Duration, now: Instant) {
+        (self.cpu, self.charged) = (cpu, now);
+    }
+
+    /// Takes note of the clocks; returns what the thread has computed since the last time.
+    fn charge(&mut self, cpu: Duration, now: Instant) -> Duration {
         let passed = now.saturating_duration_since(self.charged);
-        let computed = cpu.saturating_sub(self.cpu).min(passed).min(most);
+        let computed = cpu.saturating_sub(self.cpu).min(passed);
         (self.cpu, self.charged) = (cpu, now);
         self.used += computed;
         computed
@@ -151,8 +156,7 @@ impl Account {
         let owed = self.owes(share, began);
         let waited = now.saturating_duration_since(began);
         self.since += waited.saturating_sub(owed);
-        // To fall asleep and to wake up is no computing.
-        self.charge(cpu, now, Duration::ZERO);
+        self.forgive(cpu, now);
     }
 }
 
@@ -206,7 +210,7 @@ impl Seam for ThrottledSeam {
             return self.threads.park(thread, timeout);
         };
         let began = Instant::now();
-        account.charge(thread_cpu(), began, Duration::MAX);
+        account.charge(thread_cpu(), began);
         self.threads.park(thread, timeout);
         let now = Instant::now();
         account.waited(self.share(now), began, now, thread_cpu());
@@ -219,7 +223,7 @@ impl Seam for ThrottledSeam {
 
     fn pass(&self, thread: usize, time: Duration) {
         let mut account = ACCOUNT.get().unwrap_or_else(Account::new);
-        account.charge(thread_cpu(), Instant::now(), Duration::MAX);
+        account.charge(thread_cpu(), Instant::now());
         let mut computed = Duration::ZERO;
         while computed < time {
             for _ in 0..300 {
@@ -246,7 +250,7 @@ impl Seam for ThrottledSeam {
             account.looked = now;
             let share = self.share(now);
             if share < 1.0 {
-                account.charge(thread_cpu(), now, Duration::MAX);
+                account.charge(thread_cpu(), now);
                 loop {
                     let owed = account.owes(share, now);
                     if owed < NAP_LEAST || stop() {
@@ -254,9 +258,8 @@ impl Seam for ThrottledSeam {
                     }
                     std::thread::sleep(owed.min(NAP_MOST));
                     now = Instant::now();
-                    // Falling asleep and waking up is no computing, and where the share is a thousandth of a core a nap may cost as
-                    // much as it pays off.
-                    account.charge(thread_cpu(), now, Duration::ZERO);
+                    // Where the share is a thousandth of a core a nap may cost as much as it pays off.
+                    account.forgive(thread_cpu(), now);
                 }
             } else {
                 account = Account::new();
@@ -288,13 +291,13 @@ mod tests {
         let began = Instant::now();
         let mut account = account(began, ms(100));
         // 10 ms at a tenth are worth 100 ms, of which 30 have passed.
-        assert_eq!(account.charge(ms(110), began + ms(30), Duration::MAX), ms(10));
+        assert_eq!(account.charge(ms(110), began + ms(30)), ms(10));
         assert_eq!(account.owes(0.1, began + ms(30)), ms(70));
         assert_eq!(account.owes(0.1, began + ms(100)), Duration::ZERO);
         assert_eq!((account.since, account.used), (began + ms(100), ms(0)));
         // A second without work gives 50 ms of credit, no more.
         assert_eq!(account.owes(0.1, began + ms(1100)), Duration::ZERO);
-        account.charge(ms(120), began + ms(1100), Duration::MAX);
+        account.charge(ms(120), began + ms(1100));
         assert_eq!(account.owes(0.1, began + ms(1100)), ms(50));
         // A share of nothing is next to nothing, and no division by it.
         assert!(account.owes(0.0, began + ms(1100)) > ms(1000));
@@ -306,11 +309,11 @@ mod tests {
         let began = Instant::now();
         let mut account = account(began, ms(100));
         // 3 of 13 ms can have been computed where 3 have passed.
-        assert_eq!(account.charge(ms(113), began + ms(3), Duration::MAX), ms(3));
+        assert_eq!(account.charge(ms(113), began + ms(3)), ms(3));
         assert_eq!(account.owes(0.5, began + ms(3)), ms(3));
         // A clock that goes back is no debt, and what it then makes up for is charged as it passes.
-        assert_eq!(account.charge(ms(110), began + ms(44), Duration::MAX), ms(0));
-        assert_eq!(account.charge(ms(111), began + ms(45), Duration::MAX), ms(1));
+        assert_eq!(account.charge(ms(110), began + ms(44)), ms(0));
+        assert_eq!(account.charge(ms(111), began + ms(45)), ms(1));
     }
 
     #[test]
@@ -323,7 +326,7 @@ mod tests {
         assert_eq!(account.glance(began + us(5000)), GLANCE_MOST);
         assert_eq!(account.used, us(60) + GLANCE_MOST);
         // What the thread's own clock says of that time is not charged once more.
-        assert_eq!(account.charge(us(3000), began + us(5001), Duration::MAX), us(1));
+        assert_eq!(account.charge(us(3000), began + us(5001)), us(1));
     }
 
     /// A node that waited 20 ms for a stolen task then computed two of them at the speed of the whole core: no wait for a distant
@@ -333,18 +336,18 @@ mod tests {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(0));
-        account.charge(ms(2), began + ms(2), Duration::MAX);
+        account.charge(ms(2), began + ms(2));
         // Of 20 ms it owes 18, and waits for 40: those 18 are paid.
         account.waited(0.1, began + ms(2), began + ms(42), ms(2));
         assert_eq!(account.owes(0.1, began + ms(42)), ms(0));
-        account.charge(ms(3), began + ms(43), Duration::MAX);
+        account.charge(ms(3), began + ms(43));
         assert_eq!(account.owes(0.1, began + ms(43)), ms(9));
         // What it owed for longer than it waited it still owes, and what it was late before stands to its credit.
         account.waited(0.1, began + ms(43), began + ms(46), ms(3));
         assert_eq!(account.owes(0.1, began + ms(46)), ms(6));
         assert_eq!(account.owes(0.1, began + ms(62)), ms(0));
         account.waited(0.1, began + ms(62), began + ms(90), ms(3));
-        account.charge(ms(5), began + ms(92), Duration::MAX);
+        account.charge(ms(5), began + ms(92));
         assert_eq!(account.owes(0.1, began + ms(92)), ms(8));
     }
 
@@ -354,14 +357,14 @@ mod tests {
         let ms = Duration::from_millis;
         let began = Instant::now();
         let mut account = account(began, ms(0));
-        account.charge(ms(1), began + ms(1), Duration::MAX);
+        account.charge(ms(1), began + ms(1));
         let mut now = began + ms(1);
         for nap in 1..=20u32 {
             now += ms(50);
-            account.charge(ms(1) + nap * Duration::from_micros(100), now, Duration::ZERO);
+            account.forgive(ms(1) + nap * Duration::from_micros(100), now);
         }
         assert_eq!(account.owes(0.001, now), Duration::ZERO);
-        assert_eq!(account.charge(ms(3) + ms(1), now + ms(1), Duration::MAX), ms(1));
+        assert_eq!(account.charge(ms(3) + ms(1), now + ms(1)), ms(1));
     }
 
     /// No more can have been computed than time has passed.

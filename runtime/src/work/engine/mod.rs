@@ -3,6 +3,7 @@
 //! Knows no role and no actor: it is told views and reports statistics. Frames are handled on the endpoint's thread, results
 //! leave from compute threads; nobody waits for anybody.
 
+mod absent;
 mod books;
 mod host;
 mod inbox;
@@ -14,8 +15,10 @@ mod state;
 mod thief;
 mod victim;
 
+use absent::{answer, refuse};
 use state::{Adopter, State, Stolen, is_below};
 
+pub use absent::Absent;
 pub use books::{Books, EngineWatch, Tables, Waits};
 pub use root::{FinishedTask, RootEnd, RootLeft, StopRoot};
 
@@ -40,7 +43,7 @@ use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
 use super::steal::{
     Abandon, Scope, StealPolicy, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult,
-    TaskReturn, Thief, ThiefAction, Victim, WorkHint, refuse,
+    TaskReturn, Thief, ThiefAction, Victim, WorkHint,
 };
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
 use crate::event::{self, Event, Recorder};

@@ -41,11 +41,7 @@ impl Inner {
         }
         let lease = task.as_ref().map(|task| task.lease);
         let reply = StealReply { job: self.job, id, task };
-        let sent = wire::encode(Kind::STEAL_REPLY, &reply).map_err(|error| error.to_string());
-        let sent = sent.and_then(|body| {
-            let sent = self.net.send(&from.node, Class::Steal, Kind::STEAL_REPLY, body);
-            sent.map_err(|error| error.to_string())
-        });
+        let sent = answer(&self.net, from, &reply);
         match (lease, sent) {
             (Some(lease), Err(why)) => self.reclaim(lease, from, &why),
             (Some(_), Ok(())) => self.state().victim.served(&from.node),

@@ -3,13 +3,10 @@
 //! Cluster-aware random stealing (van Nieuwpoort et al., PPoPP 2001) with lifelines (Saraswat et al., PPoPP 2011) in place of
 //! spinning: a victim without work remembers who asked, and sends one hint when it has some.
 
-mod absent;
 mod messages;
 mod thief;
 mod victim;
 
-pub use absent::Absent;
-pub(crate) use absent::refuse;
 pub use messages::{
     Abandon, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult, TaskReturn, WorkHint,
 };

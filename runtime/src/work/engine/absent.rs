@@ -5,10 +5,10 @@
 
 use bytes::Bytes;
 
-use super::{StealReply, StealRequest};
 use crate::id::Peer;
 use crate::net::{Class, Inbox, Net};
-use crate::wire::{self, Kind, WireError};
+use crate::wire::{self, Kind};
+use crate::work::steal::{StealReply, StealRequest};
 
 /// Answers thieves for a node that takes part in no job.
 pub struct Absent(Net);
@@ -33,15 +33,16 @@ impl Inbox for Absent {
 }
 
 /// Answers that there is no work here.
-pub(crate) fn refuse(net: &Net, thief: &Peer, request: &StealRequest) {
+pub(super) fn refuse(net: &Net, thief: &Peer, request: &StealRequest) {
     let reply = StealReply { job: request.job, id: request.id, task: None };
-    let sent =
-        wire::encode(Kind::STEAL_REPLY, &reply).map_err(|error: WireError| error.to_string());
-    let sent = sent.and_then(|body| {
-        let sent = net.send(&thief.node, Class::Steal, Kind::STEAL_REPLY, body);
-        sent.map_err(|error| error.to_string())
-    });
-    if let Err(why) = sent {
+    if let Err(why) = answer(net, thief, &reply) {
         tracing::debug!(peer = %thief, %why, "a thief hears nothing");
     }
+}
+
+/// Sends a thief its answer; else why not.
+pub(super) fn answer(net: &Net, thief: &Peer, reply: &StealReply) -> Result<(), String> {
+    let body = wire::encode(Kind::STEAL_REPLY, reply).map_err(|error| error.to_string())?;
+    let sent = net.send(&thief.node, Class::Steal, Kind::STEAL_REPLY, body);
+    sent.map_err(|error| error.to_string())
 }
