@@ -45,7 +45,8 @@ pub struct Parole {
     pub tick: u64,
     /// End of the term, on the policy's own clock, in seconds.
     pub until_s: f64,
-    /// Speed (of a node) or bandwidth (of a cluster, bytes per second) at the removal, where known.
+    /// Speed (of a node) or bandwidth (of a cluster, bytes per second) at the removal, where known; of a cluster else what was
+    /// measured first after it.
     pub measured: Option<f64>,
     /// When it was put here or the link was measured last, on the policy's own clock.
     #[serde(default)]

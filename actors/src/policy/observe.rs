@@ -196,20 +196,28 @@ fn releases(turn: &mut Turn<'_>) {
 }
 
 /// The link of a cluster on parole is measured from time to time, so that it is neither kept out for longer than the link is
-/// bad nor tried in vain: a term is renewed that ends with the link measured to be as bad.
+/// bad nor tried in vain: a term is renewed that ends with the link measured to be as bad. One that went before its link was
+/// measured had, as far as can be known, what is measured first, if that is less than the others have.
 fn look(turn: &mut Turn<'_>, entry: &mut Parole) {
     let Subject::Cluster(cluster) = &entry.who else { return };
     let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
         return;
     };
-    if entry.measured.is_none() || entry.cause != Cause::Link {
+    if entry.cause != Cause::Link {
         return;
     }
     let (clock, period) = (turn.memory.clock_s, turn.snapshot.period_s);
     let passed = (turn.memory.tick - entry.tick.min(turn.memory.tick)) as f64 * period;
     let ends = clock >= entry.until_s && clock - period < entry.until_s;
     let known = offer.measured_s.filter(|age| *age <= passed).and(offer.bandwidth);
-    if let Some(bandwidth) = known.filter(|_| ends && !turn.is_better(entry)) {
+    if entry.measured.is_none() {
+        entry.measured = known.filter(|&now| {
+            let others = turn.clusters.keys().filter_map(|other| turn.snapshot.uplink(other));
+            others.reduce(f64::min).is_some_and(|least| now * turn.settings.better_factor <= least)
+        });
+    }
+    let as_bad = entry.measured.is_some() && !turn.is_better(entry);
+    if let Some(bandwidth) = known.filter(|_| ends && as_bad) {
         entry.times = entry.times.saturating_add(1);
         let for_s = term(entry.times, turn.settings);
         entry.until_s = clock + for_s;

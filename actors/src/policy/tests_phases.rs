@@ -228,6 +228,44 @@ fn the_link_of_a_cluster_on_parole_is_measured() {
     assert!(request(&decision).waive.contains(&b));
 }
 
+/// Found in the paper's scenario 3 with live nodes: a cluster that was removed in its first period, before anything had measured its
+/// link, came back when its term was over, and the job waited for it as before.
+#[test]
+fn a_link_that_nobody_had_measured_is_measured_after_its_removal() {
+    let groups = [Group("a", 10, 1.0, 0.55, 0.01), Group("b", 4, 1.0, 0.95, 0.9)];
+    let tried = |carries: f64| {
+        let mut case = Case::of(&groups);
+        case.uplink("a", 1e6);
+        case.each(|w| w.overhead = w.overhead.max(0.8));
+        let decision = case.decide();
+        assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
+        case.obey(&decision, 1.0);
+        case.each(|w| (w.overhead, w.overhead_inter) = (0.1, 0.01));
+        let b = ClusterId::from("b");
+        case.snapshot.offers.insert(b.clone(), Offer { free: 4, ..Offer::default() });
+        let (mut told, mut tried) = (String::new(), false);
+        for _ in 1..=30u32 {
+            let decision = case.decide();
+            if decision.actions.contains(&Action::Measure { cluster: b.clone() }) {
+                let (bandwidth, measured_s) = (Some(carries), Some(5.0));
+                let offer = Offer { free: 4, bandwidth, measured_s, ..Offer::default() };
+                case.snapshot.offers.insert(b.clone(), offer);
+            }
+            told += &text(&decision);
+            tried |= decision.actions.iter().any(
+                |a| matches!(a, Action::Request(request) if !request.avoid_clusters.contains(&b)),
+            );
+        }
+        (tried, told)
+    };
+    // The term of 300 s ends after 30 periods of ten seconds.
+    let (again, told) = tried(1e5);
+    assert!(!again && told.contains("cluster b stays on the parole list for 600 s"), "{told}");
+    // What carries as much as the others' was not removed for what it carries now: its term ends.
+    let (again, told) = tried(9e5);
+    assert!(again && !told.contains("stays on the parole list"), "{told}");
+}
+
 /// A load comes just after growth did: that is neither held against the growth nor, if it was, kept when its undoing did harm.
 #[test]
 fn growth_is_not_to_blame_for_a_node_that_became_slow() {

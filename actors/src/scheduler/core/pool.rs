@@ -217,7 +217,7 @@ fn offer_speed(
 ) {
     if let Some(own) = speeds.own(unit, id, now) {
         offer.nodes.insert(id.clone(), own);
-    } else if let Some(kind) = speeds.of_kind(unit, life) {
+    } else if let Some(kind) = speeds.best(unit, life, now) {
         offer.speed = Some(offer.speed.map_or(kind, |slowest| slowest.min(kind)));
     }
 }

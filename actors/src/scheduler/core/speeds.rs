@@ -19,7 +19,7 @@ use crate::scheduler::Registered;
 
 /// A node's own speed counts for so long.
 pub(super) const FRESH: Duration = Duration::from_secs(60);
-/// After a benchmark failed it is not tried again on that kind for so long.
+/// After a benchmark failed on a node it is not tried again there for so long, nor on its kind unless that is known.
 const RETRY: Duration = Duration::from_secs(60);
 /// So many speeds at work are remembered of a kind.
 const MOST_AT_WORK: usize = 32;
@@ -90,7 +90,17 @@ struct InUnit {
     used: u64,
     kinds: BTreeMap<Kind, Of>,
     nodes: BTreeMap<NodeId, (f64, Instant)>,
-    failed: BTreeMap<Kind, Instant>,
+    /// Benchmarks that failed, with the kind of their node.
+    failed: BTreeMap<NodeId, (Kind, Instant)>,
+}
+
+impl InUnit {
+    /// Nodes on which the benchmark failed so lately that it is not tried again.
+    fn failed_lately(&self, now: Instant) -> BTreeMap<&NodeId, &Kind> {
+        let lately = |at: Instant| now.saturating_duration_since(at) < RETRY;
+        let failed = self.failed.iter().filter(|(_, (_, at))| lately(*at));
+        failed.map(|(node, (kind, _))| (node, kind)).collect()
+    }
 }
 
 /// All that is known.
@@ -140,7 +150,7 @@ impl Speeds {
             kind.speed = speed;
             kind.benchmarked = true;
         }
-        known.failed.remove(&Kind::of(life));
+        known.failed.remove(&life.node);
         self.compare(unit, life, speed);
         Ok(())
     }
@@ -155,9 +165,14 @@ impl Speeds {
         }
     }
 
-    /// The benchmark could not be run on a node.
+    /// The benchmark could not be run on a node. If it is too slow to finish in time, then it is no faster than when it was
+    /// measured last: that holds on.
     pub(super) fn failed(&mut self, unit: Unit, life: &Registered, now: Instant) {
-        self.of(unit).failed.insert(Kind::of(life), now);
+        let known = self.of(unit);
+        if let Some((_, at)) = known.nodes.get_mut(&life.node) {
+            *at = now;
+        }
+        known.failed.insert(life.node.clone(), (Kind::of(life), now));
     }
 
     /// A node had this speed at work. What is no speed is told back.
@@ -191,9 +206,11 @@ impl Speeds {
         Some(self.units.get(&unit?)?.kinds.get(&Kind::of(life))?.speed)
     }
 
-    /// The node's own, else that of its kind.
+    /// The node's own, else that of its kind; but nobody knows the speed of one on which the benchmark has just failed.
     pub(super) fn best(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Option<f64> {
-        self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life))
+        let known = self.units.get(&unit?)?;
+        let failed = || known.failed_lately(now).contains_key(&life.node);
+        self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life).filter(|_| !failed()))
     }
 
     /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was
@@ -207,11 +224,13 @@ impl Speeds {
     ) -> Vec<NodeId> {
         let none = InUnit::default();
         let known = self.units.get(&unit).unwrap_or(&none);
+        let failed = known.failed_lately(now);
         let mut chosen = Vec::new();
         for life in free {
             let kind = Kind::of(life);
-            let tried = known.failed.get(&kind);
-            if tried.is_some_and(|&at| now.saturating_duration_since(at) < RETRY) {
+            let is_known = known.kinds.contains_key(&kind);
+            let of_kind = || failed.values().any(|failed| **failed == kind);
+            if failed.contains_key(&life.node) || (!is_known && of_kind()) {
                 continue;
             }
             let doubtful = || {
@@ -224,7 +243,7 @@ impl Speeds {
                     None => self.slow.contains(&life.node),
                 }
             };
-            if doubtful() || (!known.kinds.contains_key(&kind) && kinds.insert(kind.clone())) {
+            if doubtful() || (!is_known && kinds.insert(kind.clone())) {
                 chosen.push(life.node.clone());
             }
         }

@@ -271,6 +271,40 @@ fn a_node_that_was_slow_at_work_is_doubted_and_measured_again() {
     assert_eq!(grid.measured("ams-2", Ok(1.9)), ["grant 2 of job-1 at ams-1: ams-2 and 0"]);
 }
 
+/// Found in the paper's scenario 2 with live nodes: those left with a thousandth of their processor could not finish the benchmark in
+/// time, and came back as if they were as fast as their kind.
+#[test]
+fn who_cannot_be_measured_is_not_as_fast_as_its_kind() {
+    let mut grid = Grid::with_job(2, 1, None);
+    for node in ["ams-2", "del-1", "del-2"] {
+        grid.machine(node, "cpu", 2);
+    }
+    let [unit, other] = [3, 7].map(|spec| Unit::of(SpecId(spec), JobId(1)));
+    let life = |node: &str| grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
+    let lives = [life("ams-2"), life("del-1"), life("del-2")];
+    let (now, speeds) = (grid.now, &mut grid.core.speeds);
+    speeds.benchmarked(unit, &lives[0], 50.0, now).unwrap();
+    speeds.at_work(unit, &lives[1], 1.0, now).unwrap();
+    speeds.at_work(other, &lives[2], 9.0, now).unwrap();
+    speeds.at_work(other, &lives[2], 1.0, now).unwrap();
+    let later = now + 61 * SECOND;
+    let measure =
+        |speeds: &Speeds, now| speeds.to_measure(unit, lives.iter(), BTreeSet::new(), now);
+    assert_eq!(measure(speeds, later), ["del-1".into(), "del-2".into()]);
+    for life in &lives[1..] {
+        speeds.failed(unit, life, later);
+    }
+    let best =
+        |speeds: &Speeds, now| lives.each_ref().map(|life| speeds.best(Some(unit), life, now));
+    assert_eq!(best(speeds, later), [Some(50.0), Some(1.0), None], "what it had, or nothing");
+    assert_eq!(measure(speeds, later), []);
+    assert_eq!(measure(speeds, later + 61 * SECOND), ["del-1".into(), "del-2".into()]);
+    // Of a kind of which nothing is known, one is enough to try.
+    let fresh = Unit::of(SpecId(8), JobId(1));
+    speeds.failed(fresh, &lives[0], later);
+    assert_eq!(speeds.to_measure(fresh, lives.iter(), BTreeSet::new(), later), []);
+}
+
 /// Found in the paper's scenario 2 with periods of 180 s: loaded nodes that had gone for their declared work, before the job had a
 /// benchmark, came back when it had one, for what their kind does in that.
 #[test]
