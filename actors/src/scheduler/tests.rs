@@ -177,7 +177,7 @@ fn nodes_go_to_a_running_job_and_come_back() {
         let ask = |epoch, count| RequestNodes {
             job,
             epoch,
-            request: Request { count, ..Request::default() },
+            request: Request { count, min_speed: Some(1e-9), ..Request::default() },
             benchmark: Some(spec()),
             rtt_s: BTreeMap::new(),
             bandwidth: BTreeMap::new(),

@@ -291,7 +291,8 @@ impl Core {
     }
 
     /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to
-    /// be waited for: not when the request has waited for that before. Nodes that are being measured go to nobody.
+    /// be waited for: not when the request has waited for that before. Nodes that are being measured go to nobody. Nothing
+    /// is measured where that makes no difference: all that fit are of one kind, or all of them go, and none is in doubt.
     fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
@@ -302,7 +303,13 @@ impl Core {
         };
         let fit = choose(&Case { count: u32::MAX, ..case.clone() }).nodes;
         let lives = fit.iter().filter_map(|node| self.nodes.get(node)?.life.as_ref());
-        for node in self.speeds.to_measure(unit, lives, under_way(&self.nodes), now) {
+        let mut settled = under_way(&self.nodes);
+        let kinds: BTreeSet<Kind> = lives.clone().map(Kind::of).collect();
+        let any_will_do = case.request.min_speed.is_none() && !self.speeds.doubts_any(&fit);
+        if any_will_do && (kinds.len() == 1 || fit.len() <= case.count as usize) {
+            settled.extend(kinds);
+        }
+        for node in self.speeds.to_measure(unit, lives, settled, now) {
             let Some(known) = self.nodes.get_mut(&node) else { continue };
             let Some(incarnation) = known.life.as_ref().map(|life| life.incarnation) else {
                 continue;

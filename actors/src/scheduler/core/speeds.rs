@@ -213,13 +213,18 @@ impl Speeds {
         self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life).filter(|_| !failed()))
     }
 
+    /// Whether one of these nodes was slower than its kind when it was measured last.
+    pub(super) fn doubts_any(&self, nodes: &[NodeId]) -> bool {
+        nodes.iter().any(|node| self.slow.contains(node))
+    }
+
     /// Of these free nodes those that are to be measured: one of each kind of which nothing is known, and each that was
-    /// once slower than its kind, for that may be over. `kinds` are being measured already.
+    /// once slower than its kind, for that may be over. `settled` are kinds that need not be measured.
     pub(super) fn to_measure<'a>(
         &self,
         unit: Unit,
         free: impl Iterator<Item = &'a Registered>,
-        mut kinds: BTreeSet<Kind>,
+        mut settled: BTreeSet<Kind>,
         now: Instant,
     ) -> Vec<NodeId> {
         let none = InUnit::default();
@@ -243,7 +248,7 @@ impl Speeds {
                     None => self.slow.contains(&life.node),
                 }
             };
-            if doubtful() || (!is_known && kinds.insert(kind.clone())) {
+            if doubtful() || (!is_known && settled.insert(kind.clone())) {
                 chosen.push(life.node.clone());
             }
         }

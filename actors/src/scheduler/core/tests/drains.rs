@@ -148,7 +148,7 @@ fn jobs_that_cannot_be_placed_any_more_say_so_and_let_others_pass() {
 #[test]
 fn a_node_that_is_measured_is_drained_when_it_has_answered() {
     let mut grid = Grid::with_job(1, 1, None);
-    let one = crate::policy::Request { count: 1, ..Default::default() };
+    let one = crate::policy::Request { count: 1, min_speed: Some(0.1), ..Default::default() };
     assert_eq!(grid.request(1, one, true), ["measure del-1"]);
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Draining);
