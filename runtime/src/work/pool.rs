@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::core::precedence::give_way;
 use super::core::round::Share;
 use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWork, Shared};
 pub use super::core::slot::Encoded;
@@ -633,6 +634,10 @@ impl Seam for RealSeam {
         stack_bytes: usize,
         body: Box<dyn FnOnce() + Send>,
     ) -> std::io::Result<()> {
+        let body = move || {
+            give_way();
+            body();
+        };
         let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
         self.threads().push(thread);
         Ok(())
