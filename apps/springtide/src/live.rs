@@ -4,9 +4,10 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -30,7 +31,6 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::remote::Remote;
-use springtide_runtime::topology::Topology;
 use springtide_runtime::work::{Job, Registry};
 use springtide_simulator::Now;
 use springtide_simulator::apps::Model;
@@ -44,7 +44,6 @@ use springtide_wan::place::Carries;
 use springtide_wan::quota::Quotas;
 use springtide_wan::router::{Change, PortOf};
 use springtide_wan::sys::{self, Space};
-use springtide_wan::table::Table;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -195,18 +194,23 @@ pub fn run(
     crate::sim::check(&config, &how)?;
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + AROUND;
+    // What this machine may not have comes first: then there is nothing yet to be taken down.
+    let quotas = Rc::new(quotas(&args.quota, &scratch.0)?);
     let network = Carrier::start(&args.network, &config, &scratch.0, args.seed, lasts)?;
-    let quotas = quotas(&args.quota, &scratch.0)?;
-    network.tie(quotas.groups(), &scratch.0)?;
+    network.network.tie(quotas.groups(), scratch.0.clone())?;
     quotas.take_in(std::process::id()).map_err(Failed::failure)?;
     network.enter()?;
     let network = Rc::new(network);
+    let keep_awake = || {
+        let aside = quotas.aside();
+        Awake::start(move || aside.step())
+    };
     let awake = match args.awake.as_str() {
-        "always" => Some(Awake::start().map_err(|error| {
+        "always" => Some(keep_awake().map_err(|error| {
             Failed::failure(format!("processors are not kept awake: {error}; `--awake never`"))
         })?),
         // It is the better for it, and goes without.
-        "auto" if awake::is_virtual() => Awake::start().ok(),
+        "auto" if awake::is_virtual() => keep_awake().ok(),
         _ => None,
     };
     let before = used();
@@ -214,7 +218,7 @@ pub fn run(
         config: &config,
         how,
         share: args.share,
-        quotas: Rc::new(quotas),
+        quotas,
         network: network.clone(),
         dir: args.out.clone().unwrap_or_else(|| scratch.0.clone()),
         global,
@@ -421,6 +425,11 @@ fn topology(config: &ScenarioConfig, net: &str) -> Result<(TopologyConfig, Strin
     Ok((loaded.value, text))
 }
 
+/// The compute threads of each of a cluster's nodes.
+fn threads(config: &ScenarioConfig, place: &config::PlaceSection) -> u32 {
+    place.threads.unwrap_or(config.job.threads).get()
+}
+
 /// The grid's config. Nodes expect of their links what the scenario says of them.
 fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> String {
     let mut text = format!("grid = \"wan\"\n[head]\nbind = \"{head}:0\"\n");
@@ -429,7 +438,7 @@ fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> S
         text += &format!("[net]\nshape = {shape}\n");
     }
     for place in &config.cluster {
-        let threads = place.threads.unwrap_or(config.job.threads).get();
+        let threads = threads(config, place);
         text += &format!(
             "[[cluster]]\nname = \"{}\"\nnodes = {}\nthreads = {threads}\n",
             place.name,
@@ -483,7 +492,7 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
     let mut talk = Talk::new(setting.global.quiet);
     let network = setting.network.clone();
     let own = network.address(&format!("{HEAD_CLUSTER}-1"))?;
-    let text = grid_text(config, own, network.shape());
+    let text = grid_text(config, own, network.table.as_deref());
     let grid_config = load::<GridConfig>(&Sources::of_text("the scenario's grid", &text))?.value;
     let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(grid_config.grid.as_str())?);
@@ -492,8 +501,10 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
     for place in &config.cluster {
         for number in 1..=place.nodes.get() {
             let node = NodeId::from(format!("{}-{number}", place.name));
-            let (key, path) =
-                setting.quotas.set(node.as_str(), share * place.speed).map_err(Failed::failure)?;
+            let (key, path) = setting
+                .quotas
+                .set(node.as_str(), share * place.speed, threads(config, place))
+                .map_err(Failed::failure)?;
             let bind = SocketAddr::from((network.address(node.as_str())?, 0)).to_string();
             let quota = format!("SPRINGTIDE_WORK__{}", key.to_uppercase());
             told.insert(node, (bind, quota, path));
@@ -528,6 +539,11 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
         processes,
         quotas: setting.quotas.clone(),
         share,
+        threads: config
+            .cluster
+            .iter()
+            .map(|place| (place.name.to_string(), threads(config, place)))
+            .collect(),
         network: network.clone(),
         job: RefCell::default(),
     });
@@ -542,10 +558,8 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
         let start = system.duration_since(UNIX_EPOCH).unwrap_or_default();
         let start = start.saturating_sub(Duration::from_micros(EPOCH_US));
         let clock = |at: Instant| (start + at.saturating_duration_since(now)).as_secs_f64();
-        // A router lets its lines come and go by itself.
-        let flaps = if network.shape().is_some() { stage.flap() } else { Vec::new() };
+        // The process that holds the network lets its lines come and go by itself.
         let played = perform(&stage, &submitter, job, params(config, &how), clock).await;
-        flaps.iter().for_each(actix_rt::task::JoinHandle::abort);
         played.map_err(|error| Failed::new(Exit::Timeout, error))
     };
     let played = tokio::select! {
@@ -628,6 +642,8 @@ struct Live {
     processes: Rc<Processes>,
     quotas: Rc<Quotas>,
     share: f64,
+    /// By cluster: of each of its nodes.
+    threads: BTreeMap<String, u32>,
     network: Rc<Carrier>,
     job: RefCell<Known>,
 }
@@ -643,7 +659,7 @@ struct Known {
 
 impl Live {
     fn change(&self, changes: &[Change]) {
-        if let Err(error) = self.network.change(changes) {
+        if let Err(error) = self.network.network.change(changes) {
             tracing::error!("a link does not change: {}", error.message);
         }
     }
@@ -666,7 +682,8 @@ impl World for Live {
     }
 
     fn set_speed(&self, node: &NodeId, speed: f64) {
-        if let Err(error) = self.quotas.set(node.as_str(), self.share * speed) {
+        let threads = self.threads.get(cluster_of(node)).copied().unwrap_or(1);
+        if let Err(error) = self.quotas.set(node.as_str(), self.share * speed, threads) {
             tracing::error!("the share of {node} does not change: {error}");
         }
     }
@@ -723,19 +740,19 @@ impl World for Live {
     }
 }
 
-/// What carries a live grid's datagrams.
-enum Carrier {
-    /// Network namespaces with something between them, held by another process.
-    Spaces {
-        network: Network,
-        by: Carries,
-        /// By cluster.
-        spaces: BTreeMap<String, OwnedFd>,
-        nodes: BTreeMap<String, Ipv4Addr>,
-    },
-    /// The nodes' own sockets, which share a table of links.
-    Sockets { table: Arc<Table>, path: PathBuf },
+/// What carries a live grid's datagrams: a network that another process holds, and ends with this one.
+struct Carrier {
+    network: Network,
+    by: Carries,
+    /// By cluster, or by node; none where the nodes' own sockets carry them.
+    spaces: BTreeMap<String, OwnedFd>,
+    nodes: BTreeMap<String, Ipv4Addr>,
+    /// The table that nodes' sockets obey.
+    table: Option<PathBuf>,
 }
+
+/// What loopback takes by itself: clusters with a longer way between two of their nodes need a space for each node.
+const INSIDE: Duration = Duration::from_micros(200);
 
 impl Carrier {
     fn start(
@@ -747,100 +764,68 @@ impl Carrier {
     ) -> Result<Self, Failed> {
         // What fits none is told at once.
         let (_, text) = topology(config, "10.77.0.0/16")?;
-        let spaces = |by| {
-            let topology = scratch.join("topology.toml");
-            write(&topology, &text)?;
+        let file = scratch.join("topology.toml");
+        write(&file, &text)?;
+        let near = config.cluster.iter().all(|place| place.delay.get() <= INSIDE);
+        let per = if near { PortOf::Cluster } else { PortOf::Node };
+        let start = |by| {
             let name = format!("run-{}", std::process::id());
-            let how = How { network: by, per: PortOf::Cluster, seed, lasts, partial: false };
-            let network = Network::start(&topology, &name, &how)?;
+            let how = How { network: by, per, seed, lasts, partial: false };
+            let network = Network::start_tied(&file, &name, &how)?;
             let (spaces, status) = (network.spaces()?, network.status()?);
-            Ok(Self::Spaces { network, by, spaces, nodes: status.nodes.into_iter().collect() })
-        };
-        let sockets = || {
-            let (topology, _) = topology(config, "127.77.0.0/16")?;
-            let path = scratch.join("links");
-            let table = Table::create(&path, &Topology::of(&topology), seed);
-            Ok(Self::Sockets { table: Arc::new(table.map_err(Failed::failure)?), path })
+            for note in &status.notes {
+                tracing::warn!("{note}");
+            }
+            let nodes = status.nodes.into_iter().collect();
+            Ok(Self { network, by, spaces, nodes, table: status.table })
         };
         match how {
-            "router" => spaces(Carries::Router),
-            "kernel" => spaces(Carries::Kernel),
-            "sockets" => sockets(),
-            _ => spaces(Carries::Router).or_else(|failed: Failed| {
+            "router" => start(Carries::Router),
+            "kernel" => start(Carries::Kernel),
+            "sockets" => start(Carries::Sockets),
+            _ => start(Carries::Router).or_else(|failed: Failed| {
                 tracing::warn!("the nodes' own sockets are the network: {}", failed.message);
-                sockets()
+                start(Carries::Sockets)
             }),
         }
     }
 
     fn word(&self) -> &'static str {
-        match self {
-            Self::Spaces { by, .. } => by.word(),
-            Self::Sockets { .. } => Carries::Sockets.word(),
-        }
+        self.by.word()
     }
 
-    /// Lets it end with this process, with all that this one leaves.
-    fn tie(&self, groups: Vec<PathBuf>, scratch: &Path) -> Result<(), Failed> {
-        match self {
-            Self::Spaces { network, .. } => network.tie(groups, scratch.to_owned()),
-            // Nobody else is there: the next run clears up after one that was killed.
-            Self::Sockets { .. } => Ok(()),
-        }
+    /// The space that a node is in.
+    fn space(&self, node: &str) -> Option<&OwnedFd> {
+        self.spaces.get(node).or_else(|| self.spaces.get(cluster_of(&NodeId::from(node))))
     }
 
     /// Takes this process, which is the head and has no other thread yet, to where the head is.
     fn enter(&self) -> Result<(), Failed> {
-        let Self::Spaces { network, spaces, .. } = self else { return Ok(()) };
-        if let Some(users) = network.users()? {
+        if self.table.is_some() {
+            return Ok(());
+        }
+        if let Some(users) = self.network.users()? {
             sys::enter(users.as_fd(), Space::User).map_err(Failed::failure)?;
         }
-        let own = spaces.get(HEAD_CLUSTER);
+        let own = self.space(&format!("{HEAD_CLUSTER}-1"));
         let own = own.ok_or_else(|| Failed::failure("the network has no place for the head"))?;
         sys::enter(own.as_fd(), Space::Net).map_err(Failed::failure)
     }
 
-    /// Lets a node's process begin where its cluster is.
+    /// Lets a node's process begin where its cluster is, and end with this one: it may stand still, and see nothing.
     fn take_in(&self, node: &NodeId, command: &mut Command) {
-        let Self::Spaces { spaces, .. } = self else { return };
         // A node that is in no space cannot bind to its address: its site tells.
-        if let Some(space) = spaces.get(cluster_of(node)).and_then(|space| space.try_clone().ok()) {
-            sys::run_in(command, vec![(space, Space::Net)]);
-        }
+        let space = self.space(node.as_str()).and_then(|space| space.try_clone().ok());
+        sys::run_in(command, space.into_iter().map(|space| (space, Space::Net)).collect());
     }
 
     fn address(&self, node: &str) -> Result<Ipv4Addr, Failed> {
-        let found = match self {
-            Self::Spaces { nodes, .. } => nodes.get(node).copied(),
-            Self::Sockets { table, .. } => table.address(node),
-        };
+        let found = self.nodes.get(node).copied();
         found.ok_or_else(|| Failed::failure(format!("the network has no place for {node}")))
     }
 
-    /// The table that nodes' sockets obey.
-    fn shape(&self) -> Option<&Path> {
-        match self {
-            Self::Spaces { .. } => None,
-            Self::Sockets { path, .. } => Some(path),
-        }
-    }
-
-    fn change(&self, changes: &[Change]) -> Result<(), Failed> {
-        match self {
-            Self::Spaces { network, .. } => network.change(changes),
-            Self::Sockets { table, .. } => {
-                let now = sys::now_ns();
-                let mut changes = changes.iter();
-                changes.try_for_each(|change| table.change(change, now)).map_err(Failed::failure)
-            }
-        }
-    }
-
     fn late_us(&self) -> Option<[f64; 3]> {
-        match self {
-            Self::Spaces { network, .. } => network.status().ok()?.late_us,
-            Self::Sockets { .. } => None,
-        }
+        self.network.status().ok()?.late_us
     }
 }
 
@@ -860,9 +845,22 @@ impl Scratch {
             }
         }
         let path = all.join(format!("{OURS}{}", std::process::id()));
-        grid::make_private_dir(&path)?;
+        own_dir(&path)?;
         Ok(Self(path))
     }
+}
+
+/// Makes a folder that nobody else can read, in one that all can write: what somebody put there before is not taken.
+fn own_dir(path: &Path) -> Result<(), Failed> {
+    let make = || DirBuilder::new().mode(0o700).create(path);
+    let made = make().or_else(|error| match fs::symlink_metadata(path) {
+        // Of a run that was killed and had the number of this one.
+        Ok(there) if there.is_dir() && there.uid() == sys::ids().0 => {
+            fs::remove_dir_all(path).and_then(|()| make())
+        }
+        _ => Err(error),
+    });
+    made.map_err(|error| cannot("make", path, &error))
 }
 
 impl Drop for Scratch {

@@ -9,8 +9,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
@@ -19,7 +20,7 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{Topology, directions, limited};
 use springtide_runtime::work::Registry;
-use springtide_wan::hold::{Order, hold};
+use springtide_wan::hold::{Order, SHAPE, Within, hold};
 use springtide_wan::place::{self, Answer, Carries, PlaceError, Request, Status};
 use springtide_wan::router::{Change, PortOf};
 use springtide_wan::shipped::{Shipped, TOPOLOGIES};
@@ -162,6 +163,9 @@ pub enum WanCommand {
         /// Rather than none
         #[arg(long)]
         partial: bool,
+        /// It ends with its standard input
+        #[arg(long)]
+        tied: bool,
     },
 }
 
@@ -214,11 +218,11 @@ pub fn wan(
             ))),
         },
         WanCommand::Table { topology } => print(&Topology::of(&read(&topology)?).table()),
-        WanCommand::Hold { topology, name, network, per, seed, lasts_ms, partial } => {
+        WanCommand::Hold { topology, name, network, per, seed, lasts_ms, partial, tied } => {
             let topology = Topology::of(&read(&topology)?);
             let ports = if per == "cluster" { PortOf::Cluster } else { PortOf::Node };
             let lasts = Duration::from_millis(lasts_ms);
-            let order = Order { name, topology, network, ports, seed, lasts, partial };
+            let order = Order { name, topology, network, ports, seed, lasts, partial, tied };
             // Whatever ends the terminal does not end it.
             sys::leave_session().map_err(Failed::failure)?;
             hold(order, &home()?, || {
@@ -312,8 +316,10 @@ fn up(file: &Path, name: Option<Name>, how: &How) -> Result<(), Failed> {
 pub struct Network {
     home: PathBuf,
     name: String,
-    /// What keeps it, if it is tied to this process.
-    line: std::cell::RefCell<Option<UnixStream>>,
+    /// What keeps it, if it ends with this process: its holder reads from it.
+    keeps: Option<ChildStdin>,
+    /// It is to end.
+    over: Arc<AtomicBool>,
 }
 
 impl Network {
@@ -323,8 +329,18 @@ impl Network {
     /// One of this name is up, or it cannot be had; nothing is left.
     pub fn start(file: &Path, name: &str, how: &How) -> Result<Self, Failed> {
         let home = home()?;
-        hold_apart(&home, file, name, how)?;
-        Ok(Self { home, name: name.to_owned(), line: Default::default() })
+        hold_apart(&home, file, name, how, false)?;
+        Ok(Self { home, name: name.to_owned(), keeps: None, over: Arc::default() })
+    }
+
+    /// Starts one that ends with this process, however that ends.
+    ///
+    /// # Errors
+    /// As [`Network::start`].
+    pub fn start_tied(file: &Path, name: &str, how: &How) -> Result<Self, Failed> {
+        let home = home()?;
+        let keeps = hold_apart(&home, file, name, how, true)?;
+        Ok(Self { home, name: name.to_owned(), keeps, over: Arc::default() })
     }
 
     /// What it is, and how it does.
@@ -335,7 +351,8 @@ impl Network {
         place::status(&self.home, &self.name).map_err(failed)
     }
 
-    /// Lets it end with this process, however that ends, and remove these groups and this folder then.
+    /// Lets it remove these groups and this folder when this process has ended without doing so. Should the network end before, then
+    /// this process is asked to end, too: its nodes cannot reach each other any more.
     ///
     /// # Errors
     /// It is gone.
@@ -343,10 +360,18 @@ impl Network {
         let gone =
             |error: std::io::Error| Failed::failure(format!("network {}: {error}", self.name));
         let mut line = UnixStream::connect(place::socket(&self.home, &self.name)).map_err(gone)?;
-        place::say(&mut line, &Request::Tie { pid: std::process::id(), groups, folder })
-            .map_err(gone)?;
+        let pid = std::process::id();
+        place::say(&mut line, &Request::Tie { pid, groups, folder }).map_err(gone)?;
         place::hear::<Answer>(&line).map_err(gone)?;
-        *self.line.borrow_mut() = Some(line);
+        let (name, over) = (self.name.clone(), self.over.clone());
+        std::thread::spawn(move || {
+            let _ = place::hear::<Answer>(&line);
+            if over.load(Ordering::Acquire) {
+                return;
+            }
+            tracing::error!("network {name} has ended: so does the run");
+            sys::end(i32::try_from(pid).unwrap_or(i32::MAX), false);
+        });
         Ok(())
     }
 
@@ -385,7 +410,8 @@ impl Network {
 impl Drop for Network {
     /// One that is tied ends in order.
     fn drop(&mut self) {
-        if self.line.borrow().is_some() {
+        self.over.store(true, Ordering::Release);
+        if self.keeps.is_some() {
             let _ = place::ask(&self.home, &self.name, &Request::Down);
         }
     }
@@ -400,7 +426,13 @@ fn open_of(status: &Status, what: &str) -> Result<OwnedFd, Failed> {
 }
 
 /// Starts the process that holds a network, and waits until it does.
-fn hold_apart(home: &Path, file: &Path, name: &str, how: &How) -> Result<(), Failed> {
+fn hold_apart(
+    home: &Path,
+    file: &Path,
+    name: &str,
+    how: &How,
+    tied: bool,
+) -> Result<Option<ChildStdin>, Failed> {
     if place::all(home).map_err(failed)?.iter().any(|other| other == name) {
         return Err(Failed::usage(format!(
             "a network named {name} is up: end it with `wan down {name}`, or give this one another --name"
@@ -417,11 +449,13 @@ fn hold_apart(home: &Path, file: &Path, name: &str, how: &How) -> Result<(), Fai
         .args([name, how.network.word(), per, &how.seed.to_string()])
         .arg(how.lasts.as_millis().to_string())
         .args(how.partial.then_some("--partial"))
-        .stdin(Stdio::null())
+        .args(tied.then_some("--tied"))
+        .stdin(if tied { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(said)
         .spawn()
         .map_err(Failed::failure)?;
+    let keeps = holder.stdin.take();
     let stdout = holder.stdout.take();
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -441,11 +475,14 @@ fn hold_apart(home: &Path, file: &Path, name: &str, how: &How) -> Result<(), Fai
             Carries::Router => {
                 "; `wan doctor` says what this machine can do, and programs of Springtide's need nothing of it with `--network sockets`"
             }
-            Carries::Kernel | Carries::Sockets => "",
+            Carries::Kernel => {
+                "; `wan doctor` says what this machine can do; `--network router` needs nothing of its kernel's queues"
+            }
+            Carries::Sockets => "",
         };
         return Err(Failed::failure(format!("network {name} is not up: {why}{other}")));
     }
-    Ok(())
+    Ok(keeps)
 }
 
 fn down(name: Option<&str>) -> Result<(), Failed> {
@@ -540,6 +577,7 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
         Failed::usage(reason)
     };
     let mut spaces = Vec::new();
+    let mut within = None;
     if status.network == Carries::Sockets {
         if address.is_none() {
             return Err(unknown(status.nodes.iter().map(|(node, _)| node.as_str()).collect()));
@@ -555,7 +593,9 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
         if status.own_users {
             spaces.push((open_of(&status, "ns/user")?, Space::User));
         }
-        spaces.push((open_of(&status, &format!("fd/{}", space.file))?, Space::Net));
+        let space = open_of(&status, &format!("fd/{}", space.file))?;
+        within = sys::number_of(&space).ok().map(|number| Within::Spaces(vec![number]));
+        spaces.push((space, Space::Net));
     }
     let (program, arguments) = command.split_first().ok_or_else(|| Failed::usage("no command"))?;
     let mut child = Command::new(program);
@@ -563,7 +603,9 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
     if let Some(address) = address {
         child.env("SPRINGTIDE_WAN_ADDRESS", address.to_string());
         if let Some(table) = &status.table {
-            child.env("SPRINGTIDE_NET__SHAPE", table);
+            // What knows nothing of it runs as without a network.
+            child.env(SHAPE, table);
+            within = Some(Within::Table(table.clone()));
             child.env("SPRINGTIDE_NET__BIND", format!("{address}:0"));
         }
     }
@@ -577,7 +619,10 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
     std::thread::spawn(move || {
         let _ = place::hear::<Answer>(&line);
         sys::end(pid, true);
+        // What it has started, and left behind, too: it could reach nobody any more.
+        within.iter().flat_map(Within::programs).for_each(|pid| sys::end(pid, true));
     });
+    std::thread::spawn(move || pass_on(pid));
     let ended = child.wait().map_err(Failed::failure)?;
     let _ = std::io::stdout().flush();
     match (ended.code(), ended.signal()) {
@@ -585,6 +630,27 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
         (Some(code), _) => std::process::exit(code),
         (None, signal) => std::process::exit(128 + signal.unwrap_or(0)),
     }
+}
+
+/// Leaves it to a program of `wan exec` what to do when both are told to end: it may have something to say. The terminal tells both.
+fn pass_on(pid: i32) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let Ok(runtime) = runtime else { return };
+    runtime.block_on(async {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+            return;
+        };
+        loop {
+            tokio::select! {
+                biased;
+                _ = terminate.recv() => sys::end(pid, false),
+                _ = hangup.recv() => sys::end(pid, false),
+                _ = interrupt.recv() => {}
+            }
+        }
+    });
 }
 
 /// Which ways a link's name means: from a cluster to another, or (where one is missing) out of it or into it.

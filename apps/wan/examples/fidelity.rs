@@ -146,7 +146,8 @@ mod linux {
             sys::run_in(&mut command, vec![(fabric.ports[site].net.try_clone()?, Space::Net)]);
             children.0.push(command.spawn()?);
         }
-        let awake = (awake::is_virtual() && !asleep).then(Awake::start).transpose()?;
+        let awake =
+            (awake::is_virtual() && !asleep).then(|| Awake::start(|| Ok(()))).transpose()?;
         thread::sleep(Duration::from_secs(2));
         routing.core().late.reset();
         let [a, b, c, d] = &fabric.ports[..] else { return Err("four clusters".into()) };

@@ -31,16 +31,17 @@ pub fn is_virtual() -> bool {
 }
 
 impl Awake {
-    /// Starts a thread for each processor.
+    /// Starts a thread for each processor. Each calls `aside` first: to be last among the threads of a control group is not to be last.
     ///
     /// # Errors
     /// The system gives no thread, or does not tell which processors there are.
-    pub fn start() -> io::Result<Self> {
+    pub fn start(aside: impl Fn() -> io::Result<()> + Clone + Send + 'static) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut awake = Self { stop, threads: Vec::new() };
         for cpu in sys::processors()? {
-            let stop = awake.stop.clone();
+            let (stop, aside) = (awake.stop.clone(), aside.clone());
             let run = move || {
+                aside()?;
                 sys::run_last(cpu)?;
                 while !stop.load(Ordering::Relaxed) {
                     (0..1000).for_each(|_| std::hint::spin_loop());
@@ -76,11 +77,11 @@ mod tests {
 
     #[test]
     fn threads_that_keep_processors_awake_end_and_tell_what_they_had() {
-        let awake = Awake::start().unwrap();
+        let awake = Awake::start(|| Ok(())).unwrap();
         assert_eq!(awake.threads.len(), sys::processors().unwrap().len());
         // However busy the machine is, a thread that ends has run.
         assert!(awake.end().unwrap() > Duration::ZERO);
-        drop(Awake::start().unwrap());
+        drop(Awake::start(|| Ok(())).unwrap());
         assert!(sys::run_last(1 << 20).is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ pub struct Order {
     pub partial: bool,
     /// It ends by itself after so long.
     pub lasts: Duration,
+    /// It ends when its standard input does: with whoever started it.
+    pub tied: bool,
 }
 
 /// A network cannot be held.
@@ -64,6 +67,11 @@ pub enum HoldError {
     /// The table that sockets share is not to be had.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// Somebody else was first.
+    #[error(
+        "a network named {0} is up already: end it with `wan down {0}`, or give this one another --name"
+    )]
+    Taken(String),
     /// Something else.
     #[error("{what}: {source}")]
     Io {
@@ -234,22 +242,30 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
         Carries::Sockets => false,
         Carries::Router | Carries::Kernel => sys::be_root().map_err(HoldError::Users)?,
     };
-    let carrier = Carrier::start(&mut order, home)?;
-    let path = place::socket(home, &order.name);
-    let listener = UnixListener::bind(&path).map_err(io("its socket"))?;
+    // Its name first: whoever has it has all files of that name.
+    let (listener, path) = listen(home, &order.name)?;
+    let carrier = Carrier::start(&mut order, home).inspect_err(|_| drop(fs::remove_file(&path)))?;
     let ends = Instant::now() + order.lasts;
     let held = Arc::new(Held { order, own_users, carrier, ends, tied: Mutex::default() });
     let (tell, told) = mpsc::channel();
-    let answering = held.clone();
+    let (answering, telling) = (held.clone(), tell.clone());
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let (held, tell) = (answering.clone(), tell.clone());
+            let (held, tell) = (answering.clone(), telling.clone());
             thread::spawn(move || {
                 // Whoever asked may be gone; then nobody wants the answer.
                 let _ = held.answer(stream, &tell);
             });
         }
     });
+    if held.order.tied {
+        let tell = tell.clone();
+        thread::spawn(move || {
+            // Nothing is ever said there.
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            let _ = tell.send(None);
+        });
+    }
     ready();
     let mut flaps: Vec<_> = held.order.topology.flaps.iter().map(Swing::new).collect();
     let asker = loop {
@@ -276,6 +292,23 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
         let _ = place::say(&mut asker, &Answer::Done);
     }
     Ok(())
+}
+
+/// The socket of this name. It is made under another one, and then is there at once or, if somebody has the name, not at all.
+fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HoldError> {
+    let path = place::socket(home, name);
+    let first = home.join(format!(".{}", std::process::id()));
+    let _ = fs::remove_file(&first);
+    let listener = UnixListener::bind(&first).map_err(io("its socket"))?;
+    let named = fs::hard_link(&first, &path);
+    let _ = fs::remove_file(&first);
+    match named {
+        Ok(()) => Ok((listener, path)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(HoldError::Taken(name.to_owned()))
+        }
+        Err(error) => Err(io("its socket")(error)),
+    }
 }
 
 /// A flap and when it turns next.
@@ -387,28 +420,21 @@ impl Held {
         }
     }
 
-    /// Ends what still runs in the spaces: asks it to, and kills what does not.
+    /// Ends what still runs in it: asks it to, and kills what does not.
     fn end_programs(&self) {
         let number = |ports: &[Port]| {
-            ports.iter().filter_map(|port| sys::number_of(&port.net).ok()).collect::<Vec<u64>>()
+            ports.iter().filter_map(|port| sys::number_of(&port.net).ok()).collect()
         };
-        let spaces = match &self.carrier {
-            Carrier::Router(fabric, _) => number(&fabric.ports),
-            Carrier::Kernel(kernel) => number(lock(kernel).ports()),
-            // Whoever runs them holds a line to this process, and ends them with it.
-            Carrier::Sockets(..) => return,
+        let within = match &self.carrier {
+            Carrier::Router(fabric, _) => Within::Spaces(number(&fabric.ports)),
+            Carrier::Kernel(kernel) => Within::Spaces(number(lock(kernel).ports())),
+            Carrier::Sockets(_, path) => Within::Table(path.clone()),
         };
         let tied = lock(&self.tied).clone();
         let inside = || {
-            let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-            let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-            let here = |pid: &i32| {
-                let space = fs::metadata(format!("/proc/{pid}/ns/net"));
-                space.is_ok_and(|space| spaces.contains(&space.ino()))
-            };
             let ends_itself =
                 |pid: &i32| tied.iter().any(|tied| i32::try_from(tied.pid) == Ok(*pid));
-            pids.filter(here).filter(|pid| !ends_itself(pid)).collect::<Vec<i32>>()
+            within.programs().filter(|pid| !ends_itself(pid)).collect::<Vec<i32>>()
         };
         let asked = inside();
         asked.iter().for_each(|pid| sys::end(*pid, false));
@@ -417,5 +443,41 @@ impl Held {
             thread::sleep(Duration::from_millis(20));
         }
         inside().into_iter().for_each(|pid| sys::end(pid, true));
+    }
+}
+
+/// How a network's programs are told from others, whoever started them.
+#[derive(Clone, Debug)]
+pub enum Within {
+    /// They run in one of the network namespaces with these numbers.
+    Spaces(Vec<u64>),
+    /// `wan exec` gave them this table of links, which what they start inherits.
+    Table(PathBuf),
+}
+
+/// What says so, in a program's environment.
+pub const SHAPE: &str = "SPRINGTIDE_NET__SHAPE";
+
+impl Within {
+    /// Those that run now, but for the calling process.
+    pub fn programs(&self) -> impl Iterator<Item = i32> + '_ {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let own = i32::try_from(std::process::id());
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        pids.filter(move |pid| Ok(*pid) != own && self.has(*pid))
+    }
+
+    fn has(&self, pid: i32) -> bool {
+        match self {
+            Self::Spaces(numbers) => {
+                let space = fs::metadata(format!("/proc/{pid}/ns/net"));
+                space.is_ok_and(|space| numbers.contains(&space.ino()))
+            }
+            Self::Table(path) => {
+                let word = [SHAPE.as_bytes(), b"=", path.as_os_str().as_bytes()].concat();
+                let told = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                told.split(|byte| *byte == 0).any(|entry| entry == word)
+            }
+        }
     }
 }

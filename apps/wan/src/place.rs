@@ -266,6 +266,10 @@ pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
         };
         match UnixStream::connect(&path) {
             Ok(_) => names.push(name.to_owned()),
+            // It is there, and does not answer now.
+            Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
+                names.push(name.to_owned());
+            }
             Err(_) => {
                 // Nobody listens: whoever did is gone.
                 for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {

@@ -200,11 +200,13 @@ impl Quotas {
                 // A process has its threads in several groups only below one domain.
                 let hand_on = |group: &Path| write(&group.join("cgroup.subtree_control"), "+cpu");
                 hand_on(above)?;
-                for group in [&net, &nodes] {
+                let last = self.root.join("last");
+                for group in [&net, &nodes, &last] {
                     make(group)?;
                     write(&group.join("cgroup.type"), "threaded")?;
                 }
                 hand_on(&self.root)?;
+                write(&last.join("cpu.weight"), "1")?;
                 write(&net.join("cpu.weight"), "10000")?;
                 write(&nodes.join("cpu.weight"), "1000")?;
                 hand_on(&nodes)?;
@@ -249,13 +251,28 @@ impl Quotas {
         }
     }
 
-    /// Gives a node's compute threads a share of a core, from now on. What they are to be told to use it: the name of a
+    /// Where threads go that only fill time that nobody wants.
+    pub fn aside(&self) -> Aside {
+        Aside(match self.kind {
+            Kind::V1 => Some(self.root.parent().unwrap_or(&self.root).join("tasks")),
+            Kind::V2 => Some(self.root.join("last/cgroup.threads")),
+            Kind::Duty => None,
+        })
+    }
+
+    /// Gives each of a node's compute threads, of which there are so many, a share of a core, from now on. What they are to be told to use it: the name of a
     /// key of their config's `[work]`, and its value.
     ///
     /// # Errors
     /// Not allowed.
-    pub fn set(&self, node: &str, share: f64) -> Result<(&'static str, PathBuf), QuotaError> {
-        let (quota, period) = quota(share);
+    pub fn set(
+        &self,
+        node: &str,
+        share: f64,
+        threads: u32,
+    ) -> Result<(&'static str, PathBuf), QuotaError> {
+        // A group's quota is of all its threads; a thread that rests knows its own.
+        let (quota, period) = quota(share * f64::from(threads));
         match self.kind {
             Kind::V1 => {
                 let group = self.root.join("nodes").join(node);
@@ -292,6 +309,21 @@ impl Quotas {
     /// The folders of groups that are left when this process is killed.
     pub fn groups(&self) -> Vec<PathBuf> {
         if self.kind == Kind::Duty { Vec::new() } else { vec![self.root.clone()] }
+    }
+}
+
+/// A place outside the group that all others go after: to be last in that one is to be before the rest of the machine.
+#[derive(Clone, Debug)]
+pub struct Aside(Option<PathBuf>);
+
+impl Aside {
+    /// Takes the calling thread there.
+    ///
+    /// # Errors
+    /// Not allowed.
+    pub fn step(&self) -> io::Result<()> {
+        // 0 is whoever writes it.
+        self.0.as_ref().map_or(Ok(()), |file| fs::write(file, "0"))
     }
 }
 
@@ -370,10 +402,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let quotas = Quotas::by_duty(dir.path()).unwrap();
         assert_eq!(quotas.kind(), Kind::Duty);
-        let (key, file) = quotas.set("ams-1", 0.04).unwrap();
+        let (key, file) = quotas.set("ams-1", 0.04, 1).unwrap();
         assert_eq!(key, "share_file");
         assert_eq!(fs::read_to_string(&file).unwrap(), "0.04\n");
-        quotas.set("ams-1", 0.01).unwrap();
+        quotas.set("ams-1", 0.01, 1).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "0.01\n");
         assert!(quotas.groups().is_empty());
         drop(quotas);
@@ -387,7 +419,7 @@ mod tests {
             Ok(quotas) => quotas,
             Err(error) => return eprintln!("skipped: no quota by control groups: {error}"),
         };
-        let (key, group) = quotas.set("n-1", 0.5).unwrap();
+        let (key, group) = quotas.set("n-1", 0.25, 2).unwrap();
         assert_eq!(key, "cgroup");
         let joined = std::thread::spawn({
             let group = group.clone();
@@ -399,7 +431,7 @@ mod tests {
             }
         });
         assert_eq!(joined.join().unwrap(), 1);
-        quotas.set("n-1", 0.25).unwrap();
+        quotas.set("n-1", 0.25, 1).unwrap();
         let left = quotas.groups();
         assert_eq!(left.len(), 1);
         drop(quotas);
