@@ -2,7 +2,7 @@
 # The kernel back end of an emulated WAN: namespaces, veth pairs and tc. Plain sh, iproute2, awk, nsenter; root.
 #
 # kernel.sh up NAME < table            makes it
-# kernel.sh set NAME < lines           changes uplink, downlink and link lines while it runs
+# kernel.sh set NAME < lines           changes uplink, downlink and link lines while it runs: all of them, or none
 # kernel.sh exec NAME CLUSTER CMD...   runs a command in a cluster (or in `core`)
 # kernel.sh status NAME                the table in force, and what each link carried
 # kernel.sh down NAME                  removes it
@@ -14,6 +14,8 @@
 #   uplink NAME RATE QUEUE             all that leaves the cluster: bytes a second (- for no limit), bytes that may wait
 #   downlink NAME RATE QUEUE           all that enters it
 #   link FROM TO DELAY_US JITTER_US LOSS RATE QUEUE REORDER    one direction; RATE 0 or LOSS 1 carries nothing
+# Each two clusters need a link line for each direction: nothing stands for one that is not there. A cluster without a line for
+# its inside (FROM and TO are one) has 50 us there; without uplink or downlink, no limit.
 #
 # Environment:
 #   NS_<name>, PID_<name>   for each cluster and for `core` (- becomes _): a file that is its namespace, such as
@@ -95,21 +97,26 @@ with_nft() {
     [ -n "$nft" ] || { echo "nft is not here"; return 1; }
     echo "table inet t { chain f { type filter hook forward priority 0; numgen random mod 100 < 1 drop; }; }" | "$nft" -f -
 }
+with_veth() {
+    "$ip" link add name t1 type veth peer name t2
+}
 tc=$1
 nft=$2
+ip=$3
 try netem "$tc" qdisc replace dev lo root handle 1: netem delay 1ms
 try tbf "$tc" qdisc replace dev lo root handle 2: tbf rate 1mbit burst 3200 limit 10000
 try htb with_class
 try u32 with_filter
+try veth with_veth
 try nft with_nft
 '
 
 can() {
-    if said=$("$UNSHARE" -n sh -c "$PROBE" sh "$TC" "$NFT" 2>&1 </dev/null); then
+    if said=$("$UNSHARE" -n sh -c "$PROBE" sh "$TC" "$NFT" "$IP" 2>&1 </dev/null); then
         printf '%s\n' "$said"
     else
         said=$(printf '%s' "$said" | tr '\n' ' ')
-        for what in netem tbf htb u32 nft; do
+        for what in netem tbf htb u32 veth nft; do
             printf '%s no: cannot make a namespace to try it in: %s\n' "$what" "$said"
         done
     fi
@@ -196,6 +203,14 @@ END {
     }
     if (!("net" in seen)) { mistakes++; whole_table = whole_table "table: there is no net line\n" }
     if (!clusters) { mistakes++; whole_table = whole_table "table: there is no cluster line\n" }
+    # After any other mistake this might only follow from it.
+    if (!mistakes) for (i = 1; i <= clusters; i++) for (j = 1; j <= clusters; j++)
+        if (i != j && !(("link", name[i], name[j]) in at)) {
+            missing++
+            whole_table = whole_table "table: nothing says what goes from " name[i] " to " name[j] \
+                ": add `link " name[i] " " name[j] " DELAY_US JITTER_US LOSS RATE QUEUE REORDER`\n"
+        }
+    mistakes += missing
     if (mistakes) {
         for (i = 1; i <= NR; i++) printf "%s", told[i]
         printf "%s", whole_table
@@ -207,6 +222,8 @@ END {
         print "uplink " name[i] " " (("uplink", name[i]) in at ? at["uplink", name[i]] : "- 100000")
         print "downlink " name[i] " " (("downlink", name[i]) in at ? at["downlink", name[i]] : "- 100000")
     }
+    for (i = 1; i <= clusters; i++)
+        if (!(("link", name[i], name[i]) in at)) print "link " name[i] " " name[i] " 50 0 0 - 100000 0"
     for (i = 1; i <= links; i++) {
         split(link[i], of, SUBSEP)
         print "link " of[1] " " of[2] " " at["link", of[1], of[2]]
@@ -223,7 +240,6 @@ $1 == "cluster" { name[++clusters] = $2; index_of[$2] = $3 + 0 }
 $1 == "uplink" || $1 == "downlink" { rate[$1, $2] = $3; queue[$1, $2] = $4 }
 $1 == "link" {
     links[++count] = $2 SUBSEP $3
-    given[$2, $3] = 1
     delay[$2, $3] = $4 + 0
     jitter[$2, $3] = ($5 + 0 > $4 + 0 ? $4 : $5) + 0
     loss[$2, $3] = $6 + 0
@@ -423,6 +439,7 @@ begin() {
     fi
     places=
     changes=
+    force=
 }
 
 # All are given, or none; what is given is there.
@@ -447,10 +464,10 @@ in_ns() { # FILE CMD...
     "$NSENTER" --net="$ns" "$@"
 }
 
-# Lines for one tool in one namespace, all in one call. Says the line that failed.
+# Lines for one tool in one namespace, all in one call. Says the line that failed; with $force set, the others are done all the same.
 batch() { # CLUSTER TOOL LINES
     [ -n "$3" ] || return 0
-    said=$(printf '%s\n' "$3" | in_ns "$(file_of "$1")" "$2" -batch - 2>&1) && return 0
+    said=$(printf '%s\n' "$3" | in_ns "$(file_of "$1")" "$2" ${force:+"$force"} -batch - 2>&1) && return 0
     line=$(printf '%s\n' "$said" | sed -n 's/^Command failed .*:\([0-9][0-9]*\)$/\1/p' | head -n 1)
     said=$(printf '%s\n' "$said" | sed '/^Command failed /d' | tr '\n' ' ')
     [ -z "$line" ] || line=$(printf '%s\n' "$3" | sed -n "${line}p")
@@ -548,9 +565,9 @@ up() {
     names=$(clusters_of "$table")
     check_given "$names"
     abilities=$(can)
-    for what in htb tbf u32; do
+    for what in htb tbf u32 veth; do
         case $abilities in *"$what yes"*) ;; *)
-            fail "this kernel cannot shape traffic: $(printf '%s\n' "$abilities" | sed -n "/^$what /p")" ;;
+            fail "this kernel cannot be a network: $(printf '%s\n' "$abilities" | sed -n "/^$what /p")" ;;
         esac
     done
     has_nft=0
@@ -600,6 +617,25 @@ warn() {
     plan warn | while read -r line; do say "$line"; done
 }
 
+# The lines of NEW that OLD has not, as `plan` takes them.
+news() { # OLD NEW
+    { printf '%s\n' "$1"; echo; printf '%s\n' "$2"; } |
+        awk '$0 == "" { new = 1; next } !new { had[$0] = 1; next } !($0 in had) { print "now " $0 }'
+}
+
+# Puts in force what $changes names, as $table has it, up to the first that fails; with $force set, all that can be.
+apply() {
+    broken=0
+    batch core "$TC" "$(plan 'core tc')" || broken=1
+    for one in $(clusters_of "$table"); do
+        [ "$broken" = 0 ] || [ -n "$force" ] || return 1
+        batch "$one" "$TC" "$(plan 'cluster tc' "$one")" || broken=1
+    done
+    [ "$broken" = 0 ] || [ -n "$force" ] || return 1
+    if [ "$has_nft" = 1 ]; then set_losses || broken=1; fi
+    return "$broken"
+}
+
 change() {
     begin "$1"
     read_state
@@ -607,17 +643,22 @@ change() {
     before=$table
     read_table "$table"
     table=$checked
-    # The lines that are new in the table.
-    changes=$({ printf '%s\n' "$before"; echo; printf '%s\n' "$table"; } |
-        awk '$0 == "" { new = 1; next } !new { had[$0] = 1; next } !($0 in had) { print "now " $0 }')
+    changes=$(news "$before" "$table")
     [ -n "$changes" ] || return 0
-    batch core "$TC" "$(plan 'core tc')" || exit 1
-    for one in $(clusters_of "$table"); do
-        batch "$one" "$TC" "$(plan 'cluster tc' "$one")" || exit 1
-    done
-    if [ "$has_nft" = 1 ]; then set_losses || exit 1; fi
-    write_state || fail "it is changed, but $state could not be written"
-    warn
+    # Half of it must not stay.
+    trap '' INT TERM HUP
+    if apply; then
+        if write_state; then
+            warn
+            return 0
+        fi
+        say "cannot write $state"
+    fi
+    changes=$(news "$table" "$before")
+    table=$before
+    force=-force
+    apply || fail "$net_name: what was changed could not all be taken back: take it down, and up again"
+    fail "$net_name: nothing is changed"
 }
 
 enter() {

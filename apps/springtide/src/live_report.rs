@@ -1,13 +1,17 @@
-//! `wan report`: live runs side by side, with what the paper shows and what simulated time predicts.
+//! `wan report`: live runs side by side, with what the paper shows and what simulated time predicts. Only runs of one setting are
+//! put beside each other, and only those with the file's own monitoring period beside the paper.
 //!
 //! Must not know how they were run.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use springtide_runtime::event::write_atomic;
+use springtide_runtime::config::{ScenarioConfig, Sources, load};
+use springtide_runtime::event::{RunDir, write_atomic};
 use springtide_simulator::figure::{self, Hue, Series};
+use springtide_simulator::paper;
 
 use crate::exit::Failed;
 use crate::grid::cannot;
@@ -31,34 +35,125 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
         let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         return Err(Failed::usage(format!("{} holds no run of `wan run --out`", dirs.join(", "))));
     }
-    let mut scenarios = BTreeMap::<String, Vec<Report>>::new();
-    for run in runs {
-        scenarios.entry(run.scenario.clone()).or_default().push(run);
-    }
+    let groups = grouped(runs);
     if let Some(dir) = figures {
         fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
-        for (name, runs) in &scenarios {
-            let file = dir.join(format!("live-{name}.svg"));
-            let text = drawn(runs)?;
+        let mut drawn_of = BTreeMap::new();
+        for (setting, name, runs) in all(&groups) {
+            let number = drawn_of.entry(name).or_insert(0);
+            *number += 1;
+            let file = dir.join(match *number {
+                1 => format!("live-{name}.svg"),
+                number => format!("live-{name}-{number}.svg"),
+            });
+            let text = drawn(runs, (groups.len() > 1).then_some(setting))?;
             write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
         }
     }
-    let rows: Vec<Row> = scenarios.values().map(|runs| Row::of(runs)).collect();
+    let rows: Vec<Row> = all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
     if json {
         let object = serde_json::json!({ "schema": crate::report::SCHEMA, "scenarios": rows });
         return print(&format!("{object}\n"));
     }
-    print(&table(&rows))
+    print(&tables(&rows))
+}
+
+/// Runs of one setting, by scenario.
+type Group = (Setting, BTreeMap<String, Vec<Report>>);
+
+/// Those that stand beside the paper come first.
+fn grouped(runs: Vec<(Setting, Report)>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (setting, run) in runs {
+        let at = groups.iter().position(|(other, _)| *other == setting).unwrap_or(groups.len());
+        if at == groups.len() {
+            groups.push((setting, BTreeMap::new()));
+        }
+        groups[at].1.entry(run.scenario.clone()).or_default().push(run);
+    }
+    groups.sort_by_key(|(setting, _)| setting.period != Period::Files);
+    groups
+}
+
+fn all(groups: &[Group]) -> impl Iterator<Item = (&Setting, &str, &[Report])> {
+    groups.iter().flat_map(|(setting, scenarios)| {
+        scenarios.iter().map(move |(name, runs)| (setting, name.as_str(), runs.as_slice()))
+    })
+}
+
+/// Whose monitoring period a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Period {
+    /// The scenario's file says so: that is the experiment it describes, and the paper's where it is of the paper.
+    Files,
+    /// Another.
+    Ours,
+    /// The run's directory has no file that loads.
+    Unknown,
+}
+
+/// What runs must have in common to be put beside each other.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+struct Setting {
+    time_scale: f64,
+    period_s: f64,
+    period: Period,
+    share: f64,
+    quota: String,
+    network: String,
+    /// Of the scenario's file, as `sim paper` prints it.
+    calibration: Option<String>,
+}
+
+impl Setting {
+    fn of(run: &Report, file: Option<&ScenarioConfig>) -> Self {
+        let period = file.map_or(Period::Unknown, |file| {
+            let own = file.paper.period.unwrap_or(file.job.period).get().as_secs_f64();
+            // What was run was divided by the scale, and rounded.
+            let is_own = (run.period_s * run.time_scale - own).abs() <= 1e-4 * own;
+            if is_own { Period::Files } else { Period::Ours }
+        });
+        Self {
+            time_scale: run.time_scale,
+            period_s: run.period_s,
+            period,
+            share: run.share,
+            quota: run.quota.clone(),
+            network: run.network.clone(),
+            calibration: file.map(|file| format!("{:016x}", paper::calibration(file))),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { time_scale, period_s, period, share, quota, network, calibration } = self;
+        let whose = match period {
+            Period::Files => "the file's own",
+            Period::Ours => "ours, not the file's: not beside the paper",
+            Period::Unknown => {
+                "not known whether it is the file's, for the run's config.toml is not there or does not load: not beside the paper"
+            }
+        };
+        write!(
+            f,
+            "{time_scale} times shortened, period {period_s} s ({whose}), {:.1} % of a core by {quota}, network by {network}, \
+             calibration {}",
+            100.0 * share,
+            calibration.as_deref().unwrap_or("unknown"),
+        )
+    }
 }
 
 /// The runs in a directory, and in those below it.
-fn find(dir: &Path, depth: u32, runs: &mut Vec<Report>) -> Result<(), Failed> {
+fn find(dir: &Path, depth: u32, runs: &mut Vec<(Setting, Report)>) -> Result<(), Failed> {
     let file = dir.join(REPORT);
     if file.exists() {
         let bytes = fs::read(&file).map_err(|error| cannot("read", &file, &error))?;
-        let run = serde_json::from_slice(&bytes)
+        let run: Report = serde_json::from_slice(&bytes)
             .map_err(|error| Failed::usage(format!("{}: {error}", file.display())))?;
-        runs.push(run);
+        runs.push((Setting::of(&run, played(dir).as_ref()), run));
         return Ok(());
     }
     if depth > 3 {
@@ -70,16 +165,25 @@ fn find(dir: &Path, depth: u32, runs: &mut Vec<Report>) -> Result<(), Failed> {
     below.iter().filter(|path| path.is_dir()).try_for_each(|path| find(path, depth + 1, runs))
 }
 
+/// The scenario's file that a run played, where its directory has it in a form that loads.
+fn played(dir: &Path) -> Option<ScenarioConfig> {
+    let text = fs::read_to_string(RunDir::open(dir).ok()?.config()).ok()?;
+    // Not with this process's environment: it is as it was.
+    Some(load::<ScenarioConfig>(&Sources::of_text("config.toml", &text)).ok()?.value)
+}
+
 /// A scenario in the table. Times are medians over its runs in that mode, in seconds.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Row {
     scenario: String,
+    setting: Setting,
     runs: BTreeMap<String, usize>,
     wall_s: BTreeMap<String, f64>,
     predicted_s: BTreeMap<String, f64>,
     /// 1 - adaptive / static.
     reduction: Option<f64>,
     predicted_reduction: Option<f64>,
+    /// Where the period is the file's.
     paper_reduction: Option<f64>,
     /// monitor / static - 1.
     monitored: Option<f64>,
@@ -94,7 +198,7 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
 }
 
 impl Row {
-    fn of(runs: &[Report]) -> Self {
+    fn of(setting: &Setting, runs: &[Report]) -> Self {
         let of_mode = |mode: &str, what: fn(&Report) -> Option<f64>| {
             median(runs.iter().filter(|run| run.mode == mode).filter_map(what).collect())
         };
@@ -112,10 +216,13 @@ impl Row {
         let first = runs.first();
         Self {
             scenario: first.map(|run| run.scenario.clone()).unwrap_or_default(),
+            setting: setting.clone(),
             runs: counts,
             reduction: share(&wall_s, "adaptive").map(|share| 1.0 - share),
             predicted_reduction: share(&predicted_s, "adaptive").map(|share| 1.0 - share),
-            paper_reduction: first.and_then(|run| run.paper_reduction),
+            paper_reduction: first
+                .and_then(|run| run.paper_reduction)
+                .filter(|_| setting.period == Period::Files),
             monitored: share(&wall_s, "monitor").map(|share| share - 1.0),
             same_answer: runs.iter().all(|run| Some(&run.checksum) == first.map(|f| &f.checksum)),
             busy: runs.iter().map(|run| run.busy).fold(0.0, f64::max),
@@ -125,9 +232,20 @@ impl Row {
     }
 }
 
-fn table(rows: &[Row]) -> String {
+/// A table for each setting.
+fn tables(rows: &[Row]) -> String {
+    let of_one = rows.chunk_by(|a, b| a.setting == b.setting);
+    let tables = of_one.filter_map(|rows| Some(table(&rows.first()?.setting, rows)));
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+fn table(setting: &Setting, rows: &[Row]) -> String {
+    let paper = |cell: &str| match setting.period {
+        Period::Files => format!(" {cell:>6}"),
+        Period::Ours | Period::Unknown => String::new(),
+    };
     let mut text = format!(
-        "{:14} {:>4}  {:>16} {:>16} {:>16}  {:>9} {:>9} {:>6}  {:>8} {:>5}  {}\n",
+        "{setting}\n{:14} {:>4}  {:>16} {:>16} {:>16}  {:>9} {:>9}{}  {:>8} {:>5}  {}\n",
         "scenario",
         "runs",
         "static (sim.)",
@@ -135,7 +253,7 @@ fn table(rows: &[Row]) -> String {
         "adaptive (sim.)",
         "reduction",
         "(sim.)",
-        "paper",
+        paper("paper"),
         "monitor",
         "busy",
         "answer"
@@ -150,7 +268,7 @@ fn table(rows: &[Row]) -> String {
             _ => "-".to_owned(),
         };
         text += &format!(
-            "{:14} {:>4}  {:>16} {:>16} {:>16}  {:>9} {:>9} {:>6}  {:>8} {:>5}  {}\n",
+            "{:14} {:>4}  {:>16} {:>16} {:>16}  {:>9} {:>9}{}  {:>8} {:>5}  {}\n",
             row.scenario,
             row.runs.values().max().unwrap_or(&0),
             time("static"),
@@ -158,7 +276,10 @@ fn table(rows: &[Row]) -> String {
             time("adaptive"),
             percent(row.reduction),
             percent(row.predicted_reduction),
-            row.paper_reduction.map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
+            paper(
+                &row.paper_reduction
+                    .map_or("-".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+            ),
             row.monitored.map_or("-".to_owned(), |share| format!("{:+.1} %", 100.0 * share)),
             format!("{:.0} %", 100.0 * row.busy),
             if row.same_answer { "one" } else { "THEY DIFFER" },
@@ -167,8 +288,8 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The first run of each mode.
-fn drawn(runs: &[Report]) -> Result<String, Failed> {
+/// The first run of each mode. `setting`: where there are others.
+fn drawn(runs: &[Report], setting: Option<&Setting>) -> Result<String, Failed> {
     let of_mode = |(mode, hue): &(&'static str, Hue)| {
         let run = runs.iter().find(|run| run.mode == *mode)?;
         let nodes: &[(f64, u32)] = if *hue == Hue::Adaptive { &run.nodes_over_time } else { &[] };
@@ -178,7 +299,10 @@ fn drawn(runs: &[Report]) -> Result<String, Failed> {
     let (named, series): (Vec<&Report>, Vec<Series<'_>>) = MODES.iter().filter_map(of_mode).unzip();
     let Some(last) = named.last() else { return Err(Failed::failure("no run to draw")) };
     let events: Vec<f64> = last.events.iter().map(|(at, _)| *at).collect();
-    let title = format!("Scenario {}, live: {}", last.scenario, last.about);
+    let setting = setting.map_or(String::new(), |setting| {
+        format!(" ({} times shortened, period {} s)", setting.time_scale, setting.period_s)
+    });
+    let title = format!("Scenario {}, live{setting}: {}", last.scenario, last.about);
     figure::runs(&title, &series, &events).map_err(Failed::failure)
 }
 
@@ -213,21 +337,71 @@ mod tests {
         }
     }
 
+    /// As of the paper's file, whose period is 180 s.
+    fn of_paper(run: &Report) -> Setting {
+        let shipped = springtide_simulator::shipped::find("3").unwrap();
+        let file = load::<ScenarioConfig>(&Sources::of_text("3", shipped.text)).unwrap().value;
+        Setting::of(run, Some(&file))
+    }
+
     #[test]
     fn medians_are_compared_and_a_wrong_answer_is_seen() {
         let mut runs: Vec<Report> =
             [100.0, 110.0, 90.0].iter().map(|s| run("static", *s, "a")).collect();
         runs.push(run("adaptive", 40.0, "a"));
-        let row = Row::of(&runs);
+        let setting = of_paper(&runs[0]);
+        let row = Row::of(&setting, &runs);
         assert_eq!(row.wall_s["static"], 100.0);
         assert!((row.reduction.unwrap() - 0.6).abs() < 1e-9);
         assert!(row.same_answer && row.monitored.is_none());
-        let told = table(&[row]);
+        let told = tables(&[row]);
         assert!(told.contains("100.0 (90.0) s") && told.contains("60.0 %"), "{told}");
         runs.push(run("monitor", 102.0, "b"));
-        let told = table(&[Row::of(&runs)]);
+        let told = tables(&[Row::of(&setting, &runs)]);
         assert!(told.contains("THEY DIFFER") && told.contains("+2.0 %"), "{told}");
-        assert!(drawn(&runs).unwrap().contains("Scenario 3, live: an uplink"));
+        assert!(drawn(&runs, None).unwrap().contains("Scenario 3, live: an uplink"));
+        let title = "Scenario 3, live (60 times shortened, period 3 s): an uplink";
+        assert!(drawn(&runs, Some(&setting)).unwrap().contains(title));
+    }
+
+    #[test]
+    fn runs_of_different_settings_are_no_medians_and_ours_are_not_beside_the_paper() {
+        let paper = run("static", 100.0, "a");
+        let ours = Report { period_s: 1.5, ..run("static", 70.0, "a") };
+        // Its own period, but another time.
+        let scaled = Report { time_scale: 30.0, period_s: 6.0, ..run("static", 200.0, "b") };
+        let shared = Report { share: 0.02, ..run("static", 400.0, "a") };
+        let quota = Report { quota: "groups".to_owned(), ..run("static", 300.0, "a") };
+        let carried = Report { network: "router".to_owned(), ..run("static", 500.0, "a") };
+        let unknown = run("static", 600.0, "a");
+        let adaptive = run("adaptive", 40.0, "a");
+        let all_of = [&ours, &paper, &scaled, &shared, &quota, &carried, &adaptive];
+        let mut runs: Vec<(Setting, Report)> =
+            all_of.iter().map(|run| (of_paper(run), (*run).clone())).collect();
+        runs.push((Setting::of(&unknown, None), unknown));
+        let groups = grouped(runs);
+        let rows: Vec<Row> =
+            all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
+        let walls: Vec<f64> = rows.iter().map(|row| row.wall_s["static"]).collect();
+        assert_eq!(walls, [100.0, 200.0, 400.0, 300.0, 500.0, 70.0, 600.0]);
+        assert!((rows[0].reduction.unwrap() - 0.6).abs() < 1e-9);
+        let beside: Vec<bool> = rows.iter().map(|row| row.paper_reduction.is_some()).collect();
+        assert_eq!(beside, [true, true, true, true, true, false, false]);
+        // An answer of another time scale is another's.
+        assert!(rows.iter().all(|row| row.same_answer));
+        let told = tables(&rows);
+        let told: Vec<&str> = told.split("\n\n").collect();
+        assert_eq!(told.len(), 7);
+        let digest = rows[0].setting.calibration.clone().unwrap();
+        assert!(told[0].starts_with("60 times shortened, period 3 s (the file's own), 4.0 %"));
+        assert!(told[0].contains(&format!("calibration {digest}\n")), "{}", told[0]);
+        assert!(told[0].contains(" paper ") && told[0].contains(" 60 % "), "{}", told[0]);
+        assert!(told[5].contains("period 1.5 s (ours, not the file's"), "{}", told[5]);
+        assert!(!told[5].contains(" paper ") && !told[5].contains(" 60 % "), "{}", told[5]);
+        assert!(told[6].contains("calibration unknown"), "{}", told[6]);
+        let object = serde_json::to_value(&rows[5]).unwrap();
+        assert_eq!(object["setting"]["period"], "ours");
+        assert_eq!(object["paper_reduction"], serde_json::Value::Null);
     }
 
     #[test]
@@ -240,11 +414,32 @@ mod tests {
         fs::create_dir_all(&below).unwrap();
         let text = serde_json::to_string(&run("static", 10.0, "a")).unwrap();
         fs::write(below.join(REPORT), text).unwrap();
-        let mut found = Vec::new();
-        find(dir.path(), 0, &mut found).unwrap();
-        assert_eq!(found.len(), 1);
+        let found = || {
+            let mut found = Vec::new();
+            find(dir.path(), 0, &mut found).unwrap();
+            assert_eq!(found.len(), 1);
+            found.remove(0).0
+        };
+        assert_eq!(found().period, Period::Unknown);
+        // What `wan run --out` puts beside it.
+        let scenario = springtide_simulator::shipped::find("3").unwrap();
+        fs::write(below.join("config.toml"), scenario.text).unwrap();
+        fs::write(below.join("events.jsonl"), "").unwrap();
+        let setting = found();
+        assert_eq!(setting, of_paper(&run("static", 10.0, "a")));
+        assert_eq!(
+            (setting.period, setting.calibration.map(|c| c.len())),
+            (Period::Files, Some(16))
+        );
         report(&dirs, Some(&dir.path().join("figures")), true).unwrap();
         assert!(dir.path().join("figures/live-3.svg").exists());
+        // Of another setting: a figure of its own.
+        let other = Report { time_scale: 30.0, ..run("static", 20.0, "b") };
+        let beside = dir.path().join("c");
+        fs::create_dir_all(&beside).unwrap();
+        fs::write(beside.join(REPORT), serde_json::to_string(&other).unwrap()).unwrap();
+        report(&dirs, Some(&dir.path().join("figures")), false).unwrap();
+        assert!(dir.path().join("figures/live-3-2.svg").exists());
         fs::write(below.join(REPORT), "{").unwrap();
         assert!(report(&dirs, None, false).unwrap_err().message.contains("wan.json"));
     }

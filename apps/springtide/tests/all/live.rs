@@ -95,9 +95,13 @@ fn whole(quota: &str, network: &str) {
     let mut command = live(dir.path(), &how);
     command.arg("--out").arg(&out);
     let ended = finish(command);
-    let is_refused = network == "router" && is_refused(&ended);
-    if is_refused || ended.err.contains("no quota by control groups") {
+    if network == "router" && is_refused(&ended) {
         return;
+    }
+    // One line, maybe after others.
+    let mut said = ended.err.lines();
+    if let Some(none) = said.find(|line| line.contains("no quota by control groups")) {
+        return eprintln!("skipped: {}", none.trim());
     }
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let report: Value = serde_json::from_str(&ended.out).unwrap();

@@ -8,6 +8,8 @@ mod grids;
 #[cfg(target_os = "linux")]
 mod live;
 mod malleable;
+#[cfg(target_os = "linux")]
+mod netem_scripts;
 mod poison;
 mod support;
 #[cfg(target_os = "linux")]

@@ -561,12 +561,28 @@ fn the_doctor_says_what_is_so() {
     let expected = if none.is_none() { "router" } else { "shaped_sockets" };
     assert_eq!(found["network"], expected, "{none:?}: {found}");
     let checks = found["checks"].as_object().unwrap();
+    for (name, works) in [("shaped_sockets", true), ("kernel_network", found["kernel"] == "whole")]
+    {
+        let [asked, took] = ["asked_ms", "measured_ms"].map(|key| checks[name][key].as_f64());
+        assert!(!works || took.zip(asked).is_some_and(|(took, asked)| took >= asked), "{found}");
+    }
     let told = place.done(&["doctor"]);
     assert!(told.starts_with("yes  shaped sockets"), "{told}");
     for check in checks.values() {
         let what = check["what"].as_str().expect("text");
         assert!(told.contains(what), "{what}: {told}");
         assert!(check["ok"] == true || check["why"] != "", "{check}");
+    }
+    place.nothing_is_left();
+    // What it says of the kernel is what becomes of a network with delay.
+    let (code, _, err) = place.wan(&["up", "pair", "--network", "kernel", "--for", FOR]);
+    match found["kernel"].as_str() {
+        Some("whole") => {
+            assert_eq!(code, Some(0), "{err}");
+            place.done(&["down"]);
+        }
+        Some("rates") => assert!(code == Some(1) && err.contains("--partial"), "{code:?}: {err}"),
+        _ => assert_eq!(code, Some(1), "{err}"),
     }
     place.nothing_is_left();
 }
