@@ -2,9 +2,12 @@
 //!
 //! Pure: no I/O, no clock.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Line, Rate, SiteSection, TopologyConfig, profile};
 use crate::id::{ClusterId, NodeId};
@@ -17,14 +20,20 @@ const QUEUE_LEAST: u64 = 100_000;
 
 /// A link with a rate and a queue in front of it, which holds what passes in 100 ms where nothing else is said.
 pub fn limited(profile: LinkProfile, rate: Option<Rate>, queue: Option<u32>) -> LinkProfile {
-    match rate.map(|rate| rate.bytes_per_second() as u64) {
-        None => profile,
-        Some(rate) => {
-            let usual = (rate as f64 * QUEUE_TIME.as_secs_f64()) as u64;
-            let queue = queue.map_or(usual.max(QUEUE_LEAST), u64::from);
-            profile.rate(rate).queue(usize::try_from(queue).unwrap_or(usize::MAX))
-        }
+    let queue = queue.map(|queue| usize::try_from(queue).unwrap_or(usize::MAX));
+    match (rate.map(|rate| rate.bytes_per_second() as u64), queue) {
+        (None, None) => profile,
+        // It counts once there is a rate.
+        (None, Some(queue)) => profile.queue(queue),
+        (Some(rate), Some(queue)) => profile.rate(rate).queue(queue),
+        (Some(rate), None) => profile.rate(rate).queue(usual_queue(Some(rate))),
     }
+}
+
+/// The bytes that may wait for a rate, bytes a second, where no queue is given.
+pub fn usual_queue(rate: Option<u64>) -> usize {
+    let usual = rate.map_or(0, |rate| (rate as f64 * QUEUE_TIME.as_secs_f64()) as u64);
+    usize::try_from(usual.max(QUEUE_LEAST)).unwrap_or(usize::MAX)
 }
 
 /// Both directions of a line: from the cluster that is named first to the other, and back.
@@ -32,6 +41,25 @@ pub fn directions(line: &Line) -> [LinkProfile; 2] {
     let way = LinkProfile::default().delay(line.rtt / 2).jitter(line.jitter).loss(line.loss);
     let way = way.reorder(line.reorder);
     [line.bandwidth, line.bandwidth_back].map(|rate| limited(way.clone(), rate, line.queue))
+}
+
+/// Both directions of a cluster's uplink of such a profile, out of it and into it: its rates and its queue, and nothing else of it. `None`
+/// where there is no limit.
+pub fn uplink(line: &Line) -> [Option<LinkProfile>; 2] {
+    let stub = |rate: Option<Rate>| {
+        rate.map(|rate| limited(LinkProfile::default(), Some(rate), line.queue))
+    };
+    [line.bandwidth, line.bandwidth_back].map(stub)
+}
+
+/// One direction of a link.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkId {
+    /// The line from a cluster to another, or inside one where they are the same.
+    Line(ClusterId, ClusterId),
+    /// What all traffic out of a cluster (`true`) goes through first, or into it last.
+    Stub(ClusterId, bool),
 }
 
 /// A cluster of a [`Topology`].
@@ -77,41 +105,51 @@ pub struct Topology {
     pub lines: Vec<(ClusterId, ClusterId, LinkProfile)>,
     /// What comes and goes.
     pub flaps: Vec<Flap>,
+    /// Links whose queue was given: that of others follows from their rate.
+    pub queues: BTreeSet<LinkId>,
 }
 
-fn inside(site: &SiteSection) -> LinkProfile {
+/// What a cluster is like inside, and whether its queue was given.
+fn inside(site: &SiteSection) -> (LinkProfile, bool) {
     let named = site.profile.as_deref().and_then(profile).map(Line::from);
+    let is_given = named.as_ref().is_some_and(|line| line.queue.is_some());
     let plain = named.map_or_else(LinkProfile::lan, |line| directions(&line)[0].clone());
     match site.delay {
-        Some(delay) => plain.delay(delay.get()),
-        None => plain,
+        Some(delay) => (plain.delay(delay.get()), is_given),
+        None => (plain, is_given),
     }
 }
 
 impl Topology {
     /// What a file describes.
     pub fn of(config: &TopologyConfig) -> Self {
-        let mut flaps = Vec::new();
+        let (mut flaps, mut queues) = (Vec::new(), BTreeSet::new());
         let site = |(at, site): (usize, &SiteSection)| {
             let name = ClusterId::from(site.name.as_str());
-            let uplink = site.uplink_profile.as_deref().and_then(profile).map(Line::from);
-            let (out, into, queue) = match &uplink {
-                Some(line) => (line.bandwidth, line.bandwidth_back, line.queue),
-                None => (site.uplink, site.uplink, None),
+            let named = site.uplink_profile.as_deref().and_then(profile).map(Line::from);
+            let [up, down] = match &named {
+                Some(line) => uplink(line),
+                None => [site.uplink; 2]
+                    .map(|rate| rate.map(|rate| limited(LinkProfile::default(), Some(rate), None))),
             };
-            if let Some((up, down)) = uplink.and_then(|line| line.flap) {
+            if named.as_ref().is_some_and(|line| line.queue.is_some()) {
+                queues.extend([true, false].map(|up| LinkId::Stub(name.clone(), up)));
+            }
+            if let Some((up, down)) = named.and_then(|line| line.flap) {
                 flaps.push(Flap { from: name.clone(), to: name.clone(), up, down });
             }
-            let stub =
-                |rate: Option<Rate>| rate.map(|_| limited(LinkProfile::default(), rate, queue));
+            let (inside, is_given) = inside(site);
+            if is_given {
+                queues.insert(LinkId::Line(name.clone(), name.clone()));
+            }
             Site {
                 name,
                 // A topology has at most 250 of each.
                 number: u8::try_from(at + 1).unwrap_or(u8::MAX),
                 nodes: u8::try_from(site.nodes.get()).unwrap_or(u8::MAX),
-                inside: inside(site),
-                up: stub(out),
-                down: stub(into),
+                inside,
+                up,
+                down,
             }
         };
         let sites: Vec<Site> = config.cluster.iter().enumerate().map(site).collect();
@@ -121,13 +159,16 @@ impl Topology {
                 let line = config.line(a.name.as_str(), b.name.as_str());
                 let [there, _] = directions(&line);
                 lines.push((a.name.clone(), b.name.clone(), there));
+                if line.queue.is_some() {
+                    queues.insert(LinkId::Line(a.name.clone(), b.name.clone()));
+                }
                 if let Some((up, down)) = line.flap.filter(|_| a.number < b.number) {
                     flaps.push(Flap { from: a.name.clone(), to: b.name.clone(), up, down });
                 }
             }
         }
         let (name, prefix) = (config.name.to_string(), config.net.prefix());
-        Self { name, prefix, sites, lines, flaps }
+        Self { name, prefix, sites, lines, flaps, queues }
     }
 
     /// A cluster.
@@ -246,6 +287,7 @@ mod tests {
         [[link]]
         between = ["c", "a"]
         profile = "flapping"
+        queue = 300000
     "#;
 
     fn topology() -> Topology {
@@ -265,6 +307,13 @@ mod tests {
         assert_eq!(topology.site("c").unwrap().inside.delay_us, 100);
         assert_eq!(topology.flaps.len(), 1);
         assert_eq!((topology.flaps[0].from.as_str(), topology.flaps[0].to.as_str()), ("a", "c"));
+        let given = [
+            LinkId::Line("a".into(), "c".into()),
+            LinkId::Line("c".into(), "a".into()),
+            LinkId::Stub("b".into(), false),
+            LinkId::Stub("b".into(), true),
+        ];
+        assert_eq!(Vec::from_iter(topology.queues.clone()), given);
         let table = topology.table();
         for line in [
             "net 10.77",
@@ -273,6 +322,7 @@ mod tests {
             "downlink c - 100000",
             "link a b 20000 0 0 2000000 200000 0",
             "link c c 100 0 0 - 100000 0",
+            "link a c 15000 1000 0 12500000 300000 0",
         ] {
             assert!(table.lines().any(|other| other == line), "{line} is not in\n{table}");
         }

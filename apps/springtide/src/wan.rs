@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_runtime::config::{Line, Name, Rate, Sources, Time, TopologyConfig, load, profiles};
-use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
-use springtide_runtime::topology::{Topology, directions, limited};
+use springtide_runtime::topology::Topology;
 use springtide_runtime::work::Registry;
 use springtide_wan::hold::{Order, SHAPE, Within, hold};
 use springtide_wan::place::{self, Answer, Carries, PlaceError, Request, Status};
 use springtide_wan::router::{Change, PortOf};
+use springtide_wan::set::{Link, Wish};
 use springtide_wan::shipped::{Shipped, TOPOLOGIES};
 use springtide_wan::sys::{self, Space};
 
@@ -123,7 +123,8 @@ pub enum WanCommand {
         /// `A,B`: the line between two clusters, both ways; `A>B`: one way; `A`: a cluster's uplink, both ways; `A>`: out of it; `>A`: into it
         #[arg(value_name = "LINK")]
         link: String,
-        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), reorder=true; or down, or up
+        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), queue=250000 (bytes), reorder=true; or down, or up.
+        /// As in a topology's file: a profile is all of a line but for what else is given, and of an uplink its rates and its queue
         #[arg(value_name = "WHAT", required = true)]
         what: Vec<String>,
     },
@@ -653,91 +654,27 @@ fn pass_on(pid: i32) {
     });
 }
 
-/// Which ways a link's name means: from a cluster to another, or (where one is missing) out of it or into it.
-fn ways(link: &str) -> Vec<(Option<ClusterId>, Option<ClusterId>)> {
-    let id = |name: &str| (!name.is_empty()).then(|| ClusterId::from(name));
-    if let Some((a, b)) = link.split_once('>') {
-        return vec![(id(a), id(b))];
-    }
-    match link.split_once(',') {
-        Some((a, b)) => vec![(id(a), id(b)), (id(b), id(a))],
-        None => vec![(id(link), None), (None, id(link))],
-    }
-}
-
-/// What a link is like once this is changed. `back`: it is the way back of what a profile describes.
-fn changed(was: &LinkProfile, what: &[String], back: bool) -> Result<LinkProfile, String> {
-    let mut now = was.clone();
-    for word in what {
-        let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        let time = || value.parse::<Time>().map(Time::get);
-        now = match key {
-            "up" => now.up(true),
-            "down" => now.up(false),
-            "profile" => {
-                let profile = springtide_runtime::config::profile(value).ok_or_else(|| {
-                    format!("there is no profile named {value:?}: see `wan profiles`")
-                })?;
-                let [there, its_back] = directions(&Line::from(profile));
-                if back { its_back } else { there }
-            }
-            "rtt" => now.delay(time()? / 2),
-            "jitter" => now.jitter(time()?),
-            "loss" => {
-                let loss = value.parse::<f64>().ok().filter(|loss| (0.0..=1.0).contains(loss));
-                now.loss(
-                    loss.ok_or_else(|| format!("loss must lie within 0 and 1, found {value:?}"))?,
-                )
-            }
-            "bandwidth" if value == "none" => LinkProfile { rate: None, ..now },
-            "bandwidth" => {
-                let rate = value.parse::<Rate>()?;
-                if rate.bytes_per_second() < 1.0 {
-                    return Err("nothing passes at this rate: say `down`".to_owned());
-                }
-                limited(now, Some(rate), None)
-            }
-            "reorder" => {
-                let is = value
-                    .parse()
-                    .map_err(|_| format!("reorder is true or false, found {value:?}"))?;
-                now.reorder(is)
-            }
-            _ => {
-                return Err(format!(
-                    "{word:?}: it must be profile=, rtt=, jitter=, loss=, bandwidth=, reorder=, up or down"
-                ));
-            }
-        };
-    }
-    Ok(now)
-}
-
 fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
     let home = home()?;
     let name = place::choose(&home, name).map_err(failed)?;
-    let status = place::status(&home, &name).map_err(failed)?;
-    let mut changes = Vec::new();
-    for (number, way) in ways(link).into_iter().enumerate() {
-        let new = |was: &LinkProfile| changed(was, what, number == 1).map_err(Failed::usage);
-        let up = way.0.is_some();
-        match way {
-            (Some(from), Some(to)) => {
-                let line = status.lines.iter().find(|line| line.from == from && line.to == to);
-                let was = line.map(|line| line.profile.clone()).unwrap_or_default();
-                changes.push(Change::Line { from, to, profile: new(&was)? });
+    let wish = Wish::of(what).map_err(Failed::usage)?;
+    let asked = link.parse::<Link>().map_err(Failed::usage)?;
+    // What changes is said, not what it becomes: somebody else may be setting the same link.
+    let request = Request::Set { link: asked, wish: wish.clone() };
+    match place::ask(&home, &name, &request) {
+        Ok(Answer::Set(outcome)) => {
+            let mut text = format!("{link}: {}\n", what.join(" "));
+            let is_down = outcome.links.iter().any(|(_, profile)| !profile.up);
+            if is_down && wish.up.is_none() {
+                text += &format!("{link} is down: `up` lets it carry again\n");
             }
-            (Some(cluster), None) | (None, Some(cluster)) => {
-                let stub =
-                    status.stubs.iter().find(|stub| stub.cluster == cluster && stub.up == up);
-                let was = stub.map(|stub| stub.profile.clone()).unwrap_or_default();
-                changes.push(Change::Stub { cluster, up, profile: new(&was)? });
+            if outcome.flaps && wish.profile.is_none() {
+                text +=
+                    &format!("{link} comes and goes: `up`, `down` or another profile ends that\n");
             }
-            (None, None) => return Err(Failed::usage("say which link: `A,B`, `A>B` or `A`")),
+            print(&text)
         }
-    }
-    match place::ask(&home, &name, &Request::Change(changes)) {
-        Ok(_) => print(&format!("{link}: {}\n", what.join(" "))),
+        Ok(_) => Err(Failed::failure(format!("network {name} is another version's"))),
         Err(PlaceError::Refused(reason)) => Err(Failed::usage(reason)),
         Err(error) => Err(failed(error)),
     }
@@ -781,34 +718,5 @@ mod tests {
             told.lines().any(|line| line.starts_with("wan-50 ") && line.contains("50ms")),
             "{told}"
         );
-    }
-
-    #[test]
-    fn a_links_changes_are_read_and_mistakes_told() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let was = LinkProfile::default().delay(Duration::from_millis(5));
-        let now = changed(&was, &words("rtt=30ms loss=0.5 bandwidth=2MB/s down"), false).unwrap();
-        assert_eq!(
-            (now.delay_us, now.loss, now.rate, now.up),
-            (15_000, 0.5, Some(2_000_000), false)
-        );
-        assert_eq!(changed(&now, &words("bandwidth=none up"), false).unwrap().rate, None);
-        let back = changed(&was, &words("profile=asymmetric"), true).unwrap();
-        assert_eq!(back.rate, Some(12_500_000));
-        for (text, part) in [
-            ("loss=2", "within 0 and 1"),
-            ("bandwidth=0B/s", "say `down`"),
-            ("rtt=5", "must be a duration"),
-            ("profile=x", "`wan profiles`"),
-            ("speed=3", "must be profile="),
-        ] {
-            let told = changed(&was, &words(text), false).unwrap_err();
-            assert!(told.contains(part), "{told}");
-        }
-        let id = |name: &str| Some(ClusterId::from(name));
-        assert_eq!(ways("a,b"), [(id("a"), id("b")), (id("b"), id("a"))]);
-        assert_eq!(ways("a>b"), [(id("a"), id("b"))]);
-        assert_eq!(ways("a"), [(id("a"), None), (None, id("a"))]);
-        assert_eq!(ways(">a"), [(None, id("a"))]);
     }
 }

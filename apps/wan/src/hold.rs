@@ -11,18 +11,20 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::topology::{Flap, Topology};
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::topology::{LinkId, Topology};
 
 use crate::fabric::{Fabric, FabricError, Port, Routing};
 use crate::kernel::{Kernel, KernelError};
 use crate::place::{self, Answer, Carries, LineStatus, Request, SpaceStatus, Status, StubStatus};
 use crate::quota;
-use crate::router::{Change, Counts, PortOf, Router, check};
+use crate::router::{Change, Counts, PortOf, Router, UnknownCluster, check};
+use crate::set::{Link, Outcome, Steering, Wish, takes};
 use crate::sys;
 use crate::table::{Table, TableError};
 
@@ -91,6 +93,10 @@ struct Held {
     order: Order,
     own_users: bool,
     carrier: Carrier,
+    /// Who changes a link has it: one changes after the other.
+    steering: Mutex<Steering>,
+    /// Something comes or goes at another time than before.
+    steered: Condvar,
     ends: Instant,
     tied: Mutex<Vec<Tied>>,
 }
@@ -175,6 +181,25 @@ impl Carrier {
         Ok(())
     }
 
+    /// What a link is like.
+    fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
+        match self {
+            Self::Router(_, routing) => routing.core().router.profile(link),
+            Self::Kernel(kernel) => lock(kernel).profile(link),
+            Self::Sockets(table, _) => table.profile(link),
+        }
+    }
+
+    /// Sets a link in one step: what others ask meanwhile comes before it or after it.
+    fn set(&self, steering: &Mutex<Steering>, link: &Link, wish: &Wish) -> Result<Outcome, String> {
+        let mut steering = lock(steering);
+        let plan = steering.plan(link, wish, |link| self.profile(link), Instant::now());
+        let plan = plan.map_err(|error| error.to_string())?;
+        self.change(&plan.changes).map_err(|error| error.to_string())?;
+        *steering = plan.then;
+        Ok(plan.outcome)
+    }
+
     /// All lines, and uplinks and downlinks that are limited.
     fn links(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), String> {
         let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: Counts| LineStatus {
@@ -246,7 +271,9 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
     let (listener, path) = listen(home, &order.name)?;
     let carrier = Carrier::start(&mut order, home).inspect_err(|_| drop(fs::remove_file(&path)))?;
     let ends = Instant::now() + order.lasts;
-    let held = Arc::new(Held { order, own_users, carrier, ends, tied: Mutex::default() });
+    let steering = Mutex::new(Steering::new(&order.topology, Instant::now()));
+    let (steered, tied) = (Condvar::new(), Mutex::default());
+    let held = Arc::new(Held { order, own_users, carrier, steering, steered, ends, tied });
     let (tell, told) = mpsc::channel();
     let (answering, telling) = (held.clone(), tell.clone());
     thread::spawn(move || {
@@ -259,29 +286,26 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
         }
     });
     if held.order.tied {
-        let tell = tell.clone();
+        let (tell, held) = (tell.clone(), held.clone());
         thread::spawn(move || {
             // Nothing is ever said there.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            lock(&held.tied).iter_mut().for_each(|tied| tied.is_broken = true);
             let _ = tell.send(None);
         });
     }
     ready();
-    let mut flaps: Vec<_> = held.order.topology.flaps.iter().map(Swing::new).collect();
+    let flapping = held.clone();
+    thread::spawn(move || flapping.flap());
     let asker = loop {
-        let now = Instant::now();
-        let due = flaps.iter_mut().filter(|swing| swing.at <= now).map(Swing::turn);
-        for change in due.collect::<Vec<_>>() {
-            held.carrier.change(&[change]).unwrap_or_else(|error| tracing::error!("{error}"));
-        }
-        let next = flaps.iter().map(|swing| swing.at).chain([ends]).min().unwrap_or(ends);
-        match told.recv_timeout(next.saturating_duration_since(Instant::now())) {
+        match told.recv_timeout(ends.saturating_duration_since(Instant::now())) {
             Ok(asker) => break asker,
             Err(RecvTimeoutError::Disconnected) => break None,
             Err(RecvTimeoutError::Timeout) if Instant::now() >= ends => break None,
             Err(RecvTimeoutError::Timeout) => {}
         }
     };
+    lock(&held.steering).end();
     held.end_programs();
     held.clear_up();
     let name = &held.order.name;
@@ -311,27 +335,41 @@ fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HoldError>
     }
 }
 
-/// A flap and when it turns next.
-struct Swing {
-    flap: Flap,
-    cut: bool,
-    at: Instant,
-}
-
-impl Swing {
-    fn new(flap: &Flap) -> Self {
-        Self { flap: flap.clone(), cut: false, at: Instant::now() + flap.up }
-    }
-
-    fn turn(&mut self) -> Change {
-        self.cut = !self.cut;
-        self.at += if self.cut { self.flap.down } else { self.flap.up };
-        let Flap { from, to, .. } = &self.flap;
-        Change::Cut { a: from.clone(), b: to.clone(), cut: self.cut }
-    }
-}
-
 impl Held {
+    /// Lets links come and go as long as this process lives.
+    fn flap(&self) {
+        let mut steering = lock(&self.steering);
+        loop {
+            let due = steering.turn(Instant::now());
+            if !due.is_empty() {
+                self.carrier.change(&due).unwrap_or_else(|error| tracing::error!("{error}"));
+            }
+            steering = match steering.next_at() {
+                None => self.steered.wait(steering).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let wait = at.saturating_duration_since(Instant::now());
+                    let woken = self.steered.wait_timeout(steering, wait);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    fn change(&self, changes: &[Change]) -> Result<(), KernelError> {
+        let mut steering = lock(&self.steering);
+        self.carrier.change(changes)?;
+        steering.heed(changes);
+        Ok(())
+    }
+
+    fn set(&self, link: &Link, wish: &Wish) -> Result<Outcome, String> {
+        let Order { network, ports, .. } = &self.order;
+        takes(*network, *ports, link, wish).map_err(|error| error.to_string())?;
+        let outcome = self.carrier.set(&self.steering, link, wish)?;
+        self.steered.notify_all();
+        Ok(outcome)
+    }
+
     fn answer(
         &self,
         mut stream: UnixStream,
@@ -343,9 +381,13 @@ impl Held {
                     Ok(status) => Answer::Status(Box::new(status)),
                     Err(error) => Answer::Failed(error),
                 },
-                Request::Change(changes) => match self.carrier.change(&changes) {
+                Request::Change(changes) => match self.change(&changes) {
                     Ok(()) => Answer::Done,
                     Err(error) => Answer::Failed(error.to_string()),
+                },
+                Request::Set { link, wish } => match self.set(&link, &wish) {
+                    Ok(outcome) => Answer::Set(outcome),
+                    Err(error) => Answer::Failed(error),
                 },
                 // Nothing is said until the end, which closes the line.
                 Request::Stay => continue,
@@ -479,5 +521,45 @@ impl Within {
                 told.split(|byte| *byte == 0).any(|entry| entry == word)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::config::{Sources, TopologyConfig, load};
+
+    use super::*;
+
+    #[test]
+    fn two_who_set_one_link_at_once_both_have_what_they_asked_for() {
+        let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[wide]\nrtt = \"10ms\"\n\
+            [[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n";
+        let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap();
+        let topology = Topology::of(&config.value);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.links");
+        let carrier = Carrier::Sockets(Table::create(&path, &topology, 1).unwrap(), path);
+        let steering = Mutex::new(Steering::new(&topology, Instant::now()));
+        let link: Link = "a,b".parse().unwrap();
+        for round in 1..200 {
+            let words = [format!("rtt={}ms", 2 * round), format!("queue={}", 1500 + round)];
+            thread::scope(|scope| {
+                for word in words {
+                    let wish = Wish::of(&[word]).unwrap();
+                    let (carrier, steering, link) = (&carrier, &steering, &link);
+                    scope.spawn(move || carrier.set(steering, link, &wish).unwrap());
+                }
+            });
+            for link in [LinkId::Line("a".into(), "b".into()), LinkId::Line("b".into(), "a".into())]
+            {
+                let now = carrier.profile(&link).unwrap();
+                assert_eq!((now.delay_us, now.queue), (1000 * round, 1500 + round as usize));
+            }
+        }
+        // All or nothing, and the links that are there are named.
+        let wish = Wish::of(&["down"]).unwrap();
+        let told = carrier.set(&steering, &"a,z".parse::<Link>().unwrap(), &wish).unwrap_err();
+        assert_eq!(told, "there is no cluster named \"z\": the topology has a, b");
+        assert!(carrier.profile(&LinkId::Line("a".into(), "b".into())).unwrap().up);
     }
 }

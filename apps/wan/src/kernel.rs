@@ -2,7 +2,7 @@
 //!
 //! The spaces are this process's, and so is the end of what is in them. Must not know who asked for the network, nor what `tc` is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
-use springtide_runtime::topology::{Site, Topology, line_row, stub_row};
+use springtide_runtime::topology::{LinkId, Site, Topology, line_row, stub_row};
 
 use crate::fabric::{self, FabricError, Port};
 use crate::place::{LineStatus, StubStatus};
-use crate::router::{Change, Counts, UnknownCluster, check, is_between};
+use crate::router::{Change, Counts, UnknownCluster, check, is_between, place_of};
 
 const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
 /// The space in which what goes from cluster to cluster is forwarded. No cluster of a table can have this name.
@@ -80,28 +80,42 @@ impl Links {
         Self { clusters, lines: lines.collect(), stubs: stubs.collect() }
     }
 
-    /// Changes it, and adds the rows of a table that say so.
-    fn change(&mut self, change: &Change, rows: &mut String) {
+    /// Changes it, and adds the links that this is about.
+    fn change(&mut self, change: &Change, touched: &mut BTreeSet<LinkId>) {
         match change {
             Change::Line { from, to, profile } => {
                 let way = Way { profile: profile.clone(), cut: false };
                 let there = self.lines.entry((from.clone(), to.clone())).or_insert(way);
                 there.profile = profile.clone();
-                *rows += &there.row(from, to);
+                touched.insert(LinkId::Line(from.clone(), to.clone()));
             }
             Change::Stub { cluster, up, profile } => {
                 self.stubs.insert((cluster.clone(), *up), profile.clone());
-                *rows += &stub_row(cluster, *up, profile);
+                touched.insert(LinkId::Stub(cluster.clone(), *up));
             }
             Change::Cut { a, b, cut } => {
                 for ((from, to), way) in &mut self.lines {
                     if is_between((a, b), (from, to)) {
                         way.cut = *cut;
-                        *rows += &way.row(from, to);
+                        touched.insert(LinkId::Line(from.clone(), to.clone()));
                     }
                 }
             }
         }
+    }
+
+    /// The rows of a table that say what these are like: one each, for the script refuses a link that is given twice.
+    fn rows(&self, touched: &BTreeSet<LinkId>) -> String {
+        let row = |link: &LinkId| match link {
+            LinkId::Line(from, to) => {
+                self.lines.get(&(from.clone(), to.clone())).map(|way| way.row(from, to))
+            }
+            LinkId::Stub(cluster, up) => {
+                let stub = self.stubs.get(&(cluster.clone(), *up));
+                stub.map(|profile| stub_row(cluster, *up, profile))
+            }
+        };
+        touched.iter().filter_map(row).collect()
     }
 }
 
@@ -165,15 +179,35 @@ impl Kernel {
         &self.notes
     }
 
+    /// What a link is like, by what was said of it. An uplink of which nothing was is one without limits.
+    ///
+    /// # Errors
+    /// It has no such cluster.
+    pub fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
+        let place = |name: &ClusterId| place_of(name, self.links.clusters.iter());
+        let found = match link {
+            LinkId::Line(from, to) => {
+                place(from)?;
+                place(to)?;
+                self.links.lines.get(&(from.clone(), to.clone())).map(|way| &way.profile)
+            }
+            LinkId::Stub(cluster, up) => {
+                place(cluster)?;
+                self.links.stubs.get(&(cluster.clone(), *up))
+            }
+        };
+        Ok(found.cloned().unwrap_or_default())
+    }
+
     /// Changes it, all or nothing.
     ///
     /// # Errors
     /// It has no such cluster, or the kernel says no.
     pub fn change(&mut self, changes: &[Change]) -> Result<(), KernelError> {
         check(changes, self.links.clusters.iter())?;
-        let (mut links, mut rows) = (self.links.clone(), String::new());
-        changes.iter().for_each(|change| links.change(change, &mut rows));
-        let (_, told) = self.script("set", &rows)?;
+        let (mut links, mut touched) = (self.links.clone(), BTreeSet::new());
+        changes.iter().for_each(|change| links.change(change, &mut touched));
+        let (_, told) = self.script("set", &links.rows(&touched))?;
         for note in warnings(&told) {
             if !self.notes.contains(&note) {
                 self.notes.push(note);
@@ -278,27 +312,28 @@ mod tests {
     fn changes_become_the_rows_that_say_so() {
         let mut links = Links::of(&topology());
         let before = links.clone();
-        let mut rows = String::new();
         let cut = |cut| Change::Cut { a: "b".into(), b: "b".into(), cut };
-        links.change(&cut(true), &mut rows);
+        let rows = |links: &mut Links, changes: &[&Change]| {
+            let mut touched = BTreeSet::new();
+            changes.iter().for_each(|change| links.change(change, &mut touched));
+            links.rows(&touched)
+        };
         assert_eq!(
-            rows,
+            rows(&mut links, &[&cut(true)]),
             "link a-side b 0 0 1 1000000 100000 0\nlink b a-side 0 0 1 1000000 100000 0\n"
         );
         // It is set anew while it is cut, and is so afterwards.
-        rows.clear();
         let profile = LinkProfile::default().delay(Duration::from_millis(5)).loss(0.25);
         let line = Change::Line { from: "b".into(), to: "a-side".into(), profile };
-        links.change(&line, &mut rows);
-        links.change(&cut(false), &mut rows);
-        let rows: Vec<&str> = rows.lines().collect();
-        assert_eq!(rows[0], "link b a-side 5000 0 1 - 100000 0");
-        assert_eq!(rows[2], "link b a-side 5000 0 0.25 - 100000 0");
-        let mut rows = String::new();
+        assert_eq!(rows(&mut links, &[&line]), "link b a-side 5000 0 1 - 100000 0\n");
+        // The script takes each link once, however many changes are about it.
+        assert_eq!(
+            rows(&mut links, &[&line, &cut(true), &cut(false)]),
+            "link a-side b 0 0 0 1000000 100000 0\nlink b a-side 5000 0 0.25 - 100000 0\n"
+        );
         let closed = LinkProfile::default().up(false);
         let stub = Change::Stub { cluster: "b".into(), up: false, profile: closed };
-        links.change(&stub, &mut rows);
-        assert_eq!(rows, "downlink b 0 100000\n");
+        assert_eq!(rows(&mut links, &[&stub]), "downlink b 0 100000\n");
         assert_eq!(links.stubs.len(), before.stubs.len() + 1);
         let nobody = [cut(true), Change::Cut { a: "b".into(), b: "c".into(), cut: true }];
         let told = check(&nobody, links.clusters.iter()).unwrap_err().to_string();
@@ -359,6 +394,12 @@ mod tests {
         let counts = line.expect("it is there").counts;
         assert_eq!((counts.packets, counts.lost), (3, 1), "{lines:?}");
         assert_eq!(stubs.len(), 2);
+        // The script takes several changes of one line.
+        let (from, to) = (ClusterId::from("a-side"), ClusterId::from("b"));
+        let profile = kernel.profile(&LinkId::Line(from.clone(), to.clone())).unwrap();
+        assert_eq!(profile.rate, Some(1_000_000));
+        let line = Change::Line { from, to, profile: profile.rate(2_000_000) };
+        kernel.change(&[&[line][..], &cut(false)].concat()).unwrap();
         let unknown = [Change::Cut { a: "a-side".into(), b: "z".into(), cut: true }];
         assert!(matches!(kernel.change(&unknown), Err(KernelError::Unknown(_))));
         drop(kernel);

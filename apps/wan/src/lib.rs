@@ -20,6 +20,8 @@ pub mod place;
 pub mod quota;
 pub mod router;
 #[cfg(target_os = "linux")]
+pub mod set;
+#[cfg(target_os = "linux")]
 pub mod shaped;
 pub mod shipped;
 #[cfg(target_os = "linux")]

@@ -15,6 +15,7 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 
 use crate::router::{Change, Counts, PortOf};
+use crate::set::{Link, Outcome, Wish};
 use crate::sys;
 
 /// Whoever does not answer for so long is stuck.
@@ -28,6 +29,13 @@ pub enum Request {
     Status,
     /// Something is to change, all of it or nothing.
     Change(Vec<Change>),
+    /// So much of a link is to change, whatever it is like by then.
+    Set {
+        /// Which.
+        link: Link,
+        /// What.
+        wish: Wish,
+    },
     /// It is to end. Answered when it has.
     Down,
     /// Tell nothing, but hold the line: it breaks when the network ends.
@@ -49,6 +57,8 @@ pub enum Request {
 pub enum Answer {
     /// To [`Request::Status`].
     Status(Box<Status>),
+    /// To [`Request::Set`].
+    Set(Outcome),
     /// It is done.
     Done,
     /// It cannot be done.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{LinkProfile, Path, Paths};
-use springtide_runtime::topology::{Site, Topology};
+use springtide_runtime::topology::{LinkId, Site, Topology};
 
 /// Packets that may be on the way at most: beyond it they are dropped, and counted, however long a queue a file asks for.
 const MOST: usize = 1 << 20;
@@ -261,6 +261,27 @@ impl Router {
         self.topology.sites.iter().map(|site| &site.name)
     }
 
+    /// What a link is like. An uplink that was never limited is one without limits.
+    ///
+    /// # Errors
+    /// A cluster is not there.
+    pub fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
+        let place = |name: &ClusterId| place_of(name, self.clusters());
+        let found = match link {
+            LinkId::Line(from, to) => {
+                place(from)?;
+                place(to)?;
+                self.paths.line_profile(&(from.clone(), to.clone()))
+            }
+            LinkId::Stub(cluster, up) => {
+                place(cluster)?;
+                let mut stubs = self.stubs();
+                stubs.find(|(of, way, _)| (*of, way) == (cluster, up)).map(|(.., profile)| profile)
+            }
+        };
+        Ok(found.cloned().unwrap_or_default())
+    }
+
     /// Changes it from now on. What is on its way keeps its time.
     ///
     /// # Errors
@@ -420,6 +441,11 @@ mod tests {
         assert_eq!(router.next_at(), Some(21 * MS));
         assert!(router.take(1, packet([10, 77, 1, 1], 1000), Duration::ZERO));
         assert_eq!(router.next_at(), Some(11 * MS));
+        let rate = |link| router.profile(&link).map(|profile| profile.rate);
+        assert_eq!(rate(LinkId::Stub("a".into(), true)), Ok(Some(100_000)));
+        assert_eq!(rate(LinkId::Stub("a".into(), false)), Ok(None));
+        assert_eq!(rate(LinkId::Line("b".into(), "a".into())), Ok(Some(1_000_000)));
+        assert!(rate(LinkId::Stub("c".into(), true)).is_err());
     }
 
     proptest! {

@@ -10,13 +10,17 @@ use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    fence,
+};
 
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::topology::{Site, Topology};
+use springtide_runtime::topology::{LinkId, Site, Topology};
 
 use crate::router::{self, Change, Counts, UnknownCluster};
 use crate::sys::{self, Words};
@@ -24,12 +28,12 @@ use crate::sys::{self, Words};
 /// What a file begins with. As a number, so that a machine of another byte order does not take it for its own.
 const MAGIC: u64 = u64::from_le_bytes(*b"sprtlink");
 /// Of what follows.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Words of each part: the header, a cluster, a link.
 const HEADER: usize = 8;
 const SITE: usize = 8;
-const LINK: usize = 16;
+const LINK: usize = 24;
 
 /// Places in the header.
 const AT_VERSION: usize = 1;
@@ -42,7 +46,12 @@ const AT_MADE: usize = 5;
 const NAME_WORDS: usize = 4;
 const AT_NODES: usize = NAME_WORDS;
 
-/// Places in a link's words. What is set comes first, what is counted after, each a cache line.
+/// A link's words: its settings twice, and what is counted, each a cache line. The settings in force are those of the generation that
+/// [`AT_FREE`] bears; a change fills the others and brings them into force with that one word, so that what waits and the rate at which it
+/// goes out change at one moment, and one who is killed on the way has changed nothing.
+const SETTINGS: usize = 8;
+
+/// Places in settings.
 const AT_DELAY_US: usize = 0;
 const AT_JITTER_US: usize = 1;
 /// The bits of an `f64`.
@@ -50,20 +59,40 @@ const AT_LOSS: usize = 2;
 const AT_RATE: usize = 3;
 const AT_QUEUE: usize = 4;
 const AT_FLAGS: usize = 5;
-const AT_FREE: usize = 8;
-/// The latest time at which something was offered to it: what had left the queue by then does not come back.
-const AT_SEEN: usize = 9;
-const AT_LAST: usize = 10;
-const AT_PACKETS: usize = 11;
-const AT_BYTES: usize = 12;
-const AT_LOST: usize = 13;
 
+/// Places in a link's words, after both settings.
+const AT_STATE: usize = 2 * SETTINGS;
+/// When it is free, with the generation of its settings.
+const AT_FREE: usize = 2 * SETTINGS + 1;
+/// The latest time at which something was offered to it: what had left the queue by then does not come back.
+const AT_SEEN: usize = 2 * SETTINGS + 2;
+/// The latest arrival, with the generation of the settings by which it may hold up what follows.
+const AT_LAST: usize = 2 * SETTINGS + 3;
+const AT_PACKETS: usize = 2 * SETTINGS + 4;
+const AT_BYTES: usize = 2 * SETTINGS + 5;
+const AT_LOST: usize = 2 * SETTINGS + 6;
+
+/// Flags of settings.
 const UP: u64 = 1;
 const REORDER: u64 = 2;
-/// Two clusters do not reach each other, whatever their line is like.
+/// Of a link's state: two clusters do not reach each other, whatever their line is like.
 const CUT: u64 = 4;
 /// Such a link lies on the way at all: a cluster may have no limited uplink.
 const THERE: u64 = 8;
+
+/// A time that bears a generation has so many bits, in nanoseconds 36 years; the generation, modulo 16, has the others.
+const TIME_BITS: u32 = 60;
+const TIME: u64 = (1 << TIME_BITS) - 1;
+const GENERATIONS: u64 = 1 << (u64::BITS - TIME_BITS);
+
+fn stamped(generation: u64, time: u64) -> u64 {
+    (generation << TIME_BITS) | time.min(TIME)
+}
+
+/// A generation, and a time.
+fn split(word: u64) -> (u64, u64) {
+    (word >> TIME_BITS, word & TIME)
+}
 
 /// No limit. (A link that carries 0 bytes a second is another thing.)
 const NO_RATE: u64 = u64::MAX;
@@ -374,7 +403,8 @@ impl Table {
     }
 
     /// Sets the line from a cluster to another, or inside one, for all. What waits for it goes on at the new rate; what has an arrival
-    /// keeps it. An offer of this very moment may see some of the old numbers.
+    /// keeps it. An offer of this very moment goes by what it was like before, or by what it is like after. One at a time sets links: who
+    /// holds the network.
     ///
     /// # Errors
     /// A cluster is not there.
@@ -418,8 +448,8 @@ impl Table {
         for other in others {
             for line in [self.line(a, other), self.line(other, a)] {
                 match cut {
-                    true => line.word(AT_FLAGS).fetch_or(CUT, Relaxed),
-                    false => line.word(AT_FLAGS).fetch_and(!CUT, Relaxed),
+                    true => line.word(AT_STATE).fetch_or(CUT, Relaxed),
+                    false => line.word(AT_STATE).fetch_and(!CUT, Relaxed),
                 };
             }
         }
@@ -436,6 +466,18 @@ impl Table {
             Change::Stub { cluster, up, profile } => self.set_stub(cluster, *up, profile, now_ns),
             Change::Cut { a, b, cut } => self.cut(a, b, *cut),
         }
+    }
+
+    /// What a link is like. An uplink that was never limited is one without limits.
+    ///
+    /// # Errors
+    /// A cluster is not there.
+    pub fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
+        let entry = match link {
+            LinkId::Line(from, to) => self.line(self.place_of(from)?, self.place_of(to)?),
+            LinkId::Stub(cluster, up) => self.stub(*up, self.place_of(cluster)?),
+        };
+        Ok(if entry.has(THERE) { entry.profile() } else { LinkProfile::default() })
     }
 
     /// All lines: from which cluster to which, what they are like, whether they are cut, and what was sent that way.
@@ -480,7 +522,83 @@ impl Table {
     }
 }
 
-/// One link's words. Each is read and written by itself: no two need to be of one moment.
+/// What a link is like, as its words say it.
+#[derive(Clone, Copy)]
+struct Settings {
+    delay_us: u64,
+    jitter_us: u64,
+    loss: f64,
+    rate: u64,
+    queue: u64,
+    flags: u64,
+}
+
+impl Settings {
+    fn of(profile: &LinkProfile) -> Self {
+        let flag = |on, flag| if on { flag } else { 0 };
+        Self {
+            delay_us: profile.delay_us,
+            jitter_us: profile.jitter_us,
+            loss: profile.loss,
+            rate: profile.rate.unwrap_or(NO_RATE),
+            queue: profile.queue as u64,
+            flags: flag(profile.up, UP) | flag(profile.reorder, REORDER),
+        }
+    }
+
+    fn profile(&self) -> LinkProfile {
+        LinkProfile {
+            delay_us: self.delay_us,
+            jitter_us: self.jitter_us,
+            loss: self.loss,
+            rate: Some(self.rate).filter(|rate| *rate != NO_RATE),
+            queue: usize::try_from(self.queue).unwrap_or(usize::MAX),
+            reorder: self.has(REORDER),
+            up: self.has(UP),
+        }
+    }
+
+    fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// As much of it as counts.
+    fn jitter_us(&self) -> u64 {
+        self.jitter_us.min(self.delay_us)
+    }
+
+    /// The longest time from the queue's end to the arrival, in nanoseconds.
+    fn longest_ns(&self) -> u64 {
+        self.delay_us.saturating_add(self.jitter_us()).saturating_mul(1000)
+    }
+
+    /// Whether all takes the same time by both.
+    fn is_as_fast_as(&self, other: &Self) -> bool {
+        let pace = |of: &Self| (of.delay_us, of.jitter_us, of.rate);
+        pace(self) == pace(other)
+    }
+
+    /// When the last byte of a datagram has left the queue of a link that is free at a time; `None` where it does not carry, or there is no
+    /// room. `seen` is asked where there is a rate.
+    fn sent(&self, len: usize, now: u64, free: u64, seen: impl FnOnce() -> u64) -> Option<u64> {
+        if !self.has(UP) || self.rate == 0 {
+            return None;
+        }
+        if self.rate == NO_RATE {
+            return Some(now);
+        }
+        let busy = busy_ns(len as u128, self.rate);
+        // The model counts what is being sent whole. With datagrams of one length this is the same, else it is less than one off.
+        let before = match busy {
+            0 => 0,
+            busy => u128::from(free.saturating_sub(seen()).div_ceil(busy)) * len as u128,
+        };
+        let room = u128::from(self.queue);
+        (before + len as u128 <= room).then(|| free.max(now).saturating_add(busy))
+    }
+}
+
+/// One link's words. Of one moment are settings and the time at which it is free; each of the others is read and written by itself.
 #[derive(Clone, Copy)]
 struct Entry<'a>(&'a [AtomicU64]);
 
@@ -494,7 +612,8 @@ impl Entry<'_> {
     }
 
     fn has(&self, flag: u64) -> bool {
-        self.get(AT_FLAGS) & flag != 0
+        // Where a link is there, so are its settings.
+        self.word(AT_STATE).load(Acquire) & flag != 0
     }
 
     fn add(&self, at: usize, more: u64) {
@@ -512,80 +631,119 @@ impl Entry<'_> {
     }
 
     fn profile(&self) -> LinkProfile {
-        LinkProfile {
-            delay_us: self.get(AT_DELAY_US),
-            jitter_us: self.get(AT_JITTER_US),
-            loss: f64::from_bits(self.get(AT_LOSS)),
-            rate: Some(self.get(AT_RATE)).filter(|rate| *rate != NO_RATE),
-            queue: usize::try_from(self.get(AT_QUEUE)).unwrap_or(usize::MAX),
-            reorder: self.has(REORDER),
-            up: self.has(UP),
+        loop {
+            let (generation, _) = split(self.word(AT_FREE).load(Acquire));
+            let settings = self.settings(generation);
+            if split(self.get(AT_FREE)).0 == generation {
+                return settings.profile();
+            }
         }
+    }
+
+    /// Those of a generation. They hold if [`AT_FREE`] still bears it afterwards.
+    fn settings(&self, generation: u64) -> Settings {
+        let words = self.slot(generation);
+        let get = |at: usize| words[at].load(Relaxed);
+        let settings = Settings {
+            delay_us: get(AT_DELAY_US),
+            jitter_us: get(AT_JITTER_US),
+            loss: f64::from_bits(get(AT_LOSS)),
+            rate: get(AT_RATE),
+            queue: get(AT_QUEUE),
+            flags: get(AT_FLAGS),
+        };
+        // Who has read a word of a later change sees that one's generation from here on.
+        fence(Acquire);
+        settings
+    }
+
+    fn slot(&self, generation: u64) -> &[AtomicU64] {
+        let slot = if generation.is_multiple_of(2) { 0 } else { SETTINGS };
+        &self.0[slot..][..SETTINGS]
     }
 
     fn set(&self, profile: &LinkProfile, now: u64) {
-        let (old, new) = (self.get(AT_RATE), profile.rate.unwrap_or(NO_RATE));
-        self.word(AT_DELAY_US).store(profile.delay_us, Relaxed);
-        self.word(AT_JITTER_US).store(profile.jitter_us, Relaxed);
-        self.word(AT_LOSS).store(profile.loss.to_bits(), Relaxed);
-        self.word(AT_QUEUE).store(profile.queue as u64, Relaxed);
-        self.word(AT_RATE).store(new, Relaxed);
-        let flag = |on, flag| if on { flag } else { 0 };
-        let flags = THERE | flag(profile.up, UP) | flag(profile.reorder, REORDER);
-        // Whether it is cut is not the profile's to say.
-        let set = |old: u64| Some(old & CUT | flags);
-        let _ = self.word(AT_FLAGS).fetch_update(Relaxed, Relaxed, set);
-        // What waits goes out at the new rate.
-        let free = |free: u64| {
-            let waits = free.saturating_sub(now);
-            let bytes = match old {
+        let new = Settings::of(profile);
+        loop {
+            let word = self.word(AT_FREE).load(Acquire);
+            let (generation, free) = split(word);
+            let (old, next) = (self.settings(generation), (generation + 1) % GENERATIONS);
+            // The change before this one is seen by whoever sees a word of this one.
+            fence(Release);
+            let words = self.slot(next);
+            let store = |at: usize, word: u64| words[at].store(word, Relaxed);
+            store(AT_DELAY_US, new.delay_us);
+            store(AT_JITTER_US, new.jitter_us);
+            store(AT_LOSS, new.loss.to_bits());
+            store(AT_RATE, new.rate);
+            store(AT_QUEUE, new.queue);
+            store(AT_FLAGS, new.flags);
+            // What waits goes out at the new rate, and no more waits than a queue holds: who sets it may be late by its clock.
+            let waits = u128::from(free.saturating_sub(now));
+            let waits = match old.rate {
                 NO_RATE => 0,
-                old => u128::from(waits) * u128::from(old.max(1)) / 1_000_000_000,
+                rate => waits * u128::from(rate.max(1)) / 1_000_000_000,
             };
-            Some(now.saturating_add(busy_ns(bytes, new)))
-        };
-        let _ = self.word(AT_FREE).fetch_update(Relaxed, Relaxed, free);
+            let waits = waits.min(u128::from(old.queue.max(new.queue)));
+            let free = now.saturating_add(busy_ns(waits, new.rate));
+            // Else what was sent while it was slow would hold up all that follows, for as long as it was slow.
+            let latest = match new.is_as_fast_as(&old) {
+                true => TIME,
+                false => free.saturating_add(new.longest_ns()),
+            };
+            let clamp = |word: u64| Some(stamped(next, split(word).1.min(latest)));
+            let _ = self.word(AT_LAST).fetch_update(AcqRel, Acquire, clamp);
+            let there = stamped(next, free);
+            if self.word(AT_FREE).compare_exchange(word, there, AcqRel, Acquire).is_ok() {
+                break;
+            }
+        }
+        // Whether it is cut is not the profile's to say.
+        self.word(AT_STATE).fetch_or(THERE, Release);
     }
 
-    /// When the last byte of a datagram has left the queue; `None` where there is no room.
-    fn queue(&self, len: usize, now: u64) -> Option<u64> {
-        let rate = match self.get(AT_RATE) {
-            NO_RATE => return Some(now),
-            0 => return None,
-            rate => rate,
-        };
-        let busy = busy_ns(len as u128, rate);
-        let seen = self.word(AT_SEEN).fetch_max(now, Relaxed).max(now);
-        let room = u128::from(self.get(AT_QUEUE));
-        let taken = self.word(AT_FREE).fetch_update(Relaxed, Relaxed, |free| {
-            // The model counts what is being sent whole. With datagrams of one length this is the same, else it is less than one off.
-            let before = match busy {
-                0 => 0,
-                busy => u128::from(free.saturating_sub(seen).div_ceil(busy)) * len as u128,
+    /// What it is like, with the generation of that, and when the last byte of a datagram has left the queue; `None` where it does not
+    /// carry, or there is no room.
+    fn queue(&self, len: usize, now: u64) -> Option<(Settings, u64, u64)> {
+        let mut word = self.word(AT_FREE).load(Acquire);
+        loop {
+            let (generation, free) = split(word);
+            let settings = self.settings(generation);
+            let seen = || self.word(AT_SEEN).fetch_max(now, Relaxed).max(now);
+            let sent = settings.sent(len, now, free, seen);
+            // Without a rate nothing waits. The word is written all the same: if it is another by now, so are the settings.
+            let next = match sent {
+                Some(sent) if settings.rate != NO_RATE => stamped(generation, sent),
+                _ => word,
             };
-            (before + len as u128 <= room).then(|| free.max(now).saturating_add(busy))
-        });
-        taken.ok().map(|free| free.max(now).saturating_add(busy))
+            match self.word(AT_FREE).compare_exchange_weak(word, next, AcqRel, Acquire) {
+                Ok(_) => return sent.map(|sent| (settings, generation, sent)),
+                Err(other) => word = other,
+            }
+        }
     }
 
     fn offer(&self, len: usize, now: u64, rng: &mut SplitMix) -> Option<u64> {
-        if !self.has(UP) {
-            return None;
-        }
-        let sent = self.queue(len, now)?;
+        let (settings, generation, sent) = self.queue(len, now)?;
         // Drawn whether needed or not, as in the model.
         let (lost, swing) = (rng.unit(), rng.unit());
-        if lost < f64::from_bits(self.get(AT_LOSS)) {
+        if lost < settings.loss {
             return None; // after the queue: it took its share of the rate
         }
-        let delay_us = self.get(AT_DELAY_US);
-        let jitter = self.get(AT_JITTER_US).min(delay_us) as f64;
-        let delay_us = delay_us as f64 + jitter * (2.0 * swing - 1.0);
+        let delay_us = settings.delay_us as f64 + settings.jitter_us() as f64 * (2.0 * swing - 1.0);
         let at = sent.saturating_add((delay_us * 1000.0) as u64);
         // One for all processes, as the link is: a process of its own would keep the order of what it sends itself alone, and what jitter
         // does would depend on how many share the link.
-        let last = self.word(AT_LAST).fetch_max(at, Relaxed);
-        Some(if self.has(REORDER) { at } else { at.max(last) })
+        let later = |word: u64| {
+            let (of, last) = split(word);
+            // What a change overtook has no place in the order after it.
+            (of == generation).then(|| stamped(of, last.max(at)))
+        };
+        let last = self.word(AT_LAST).fetch_update(AcqRel, Acquire, later);
+        Some(match last {
+            Ok(word) if !settings.has(REORDER) => at.max(split(word).1),
+            _ => at,
+        })
     }
 }
 
@@ -602,6 +760,7 @@ fn busy_ns(bytes: u128, rate: u64) -> u64 {
 mod tests {
     use std::fs;
     use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
     use std::thread;
     use std::time::Duration;
 
@@ -703,7 +862,7 @@ mod tests {
         for reorder in [true, false] {
             let b = "b".into();
             table.set_line(&b, &b, &wild.clone().reorder(reorder), 0).unwrap();
-            table.line(1, 1).word(AT_LAST).store(0, Relaxed);
+            table.line(1, 1).word(AT_LAST).fetch_and(!TIME, Relaxed);
             let mut rng = SplitMix(5);
             let mut told = Vec::new();
             for i in 0..n {
@@ -796,6 +955,72 @@ mod tests {
         assert!(other.offer(2, 1, 1000, 400 * MS, &mut rng).is_some_and(|at| at >= 500 * MS));
         let nobody = table.cut(&a, &"d".into(), true).unwrap_err().to_string();
         assert_eq!(nobody, "there is no cluster named \"d\": the topology has a, b, c");
+    }
+
+    #[test]
+    fn what_was_slow_holds_nothing_up_once_the_link_is_fast_again() {
+        let (_dir, table) = made(&three());
+        let (b, mut rng) = (ClusterId::from("b"), SplitMix(1));
+        let of = |delay_ms| profile().delay(Duration::from_millis(delay_ms));
+        let set = |profile: LinkProfile, now| table.set_line(&b, &b, &profile, now).unwrap();
+        set(of(5000), 0);
+        assert_eq!(table.offer(2, 2, 100, 0, &mut rng), Some(5000 * MS));
+        // As long as it is as slow, the order stands.
+        set(of(5000).loss(0.0).queue(5000), 50 * MS);
+        set(of(10), 100 * MS);
+        assert_eq!(table.offer(2, 2, 100, 200 * MS, &mut rng), Some(210 * MS));
+        set(of(10).rate(1000), 300 * MS);
+        assert_eq!(table.offer(2, 2, 2000, 300 * MS, &mut rng), Some(2310 * MS));
+        set(of(10).rate(1_000_000), 300 * MS);
+        assert_eq!(table.offer(2, 2, 1000, 300 * MS, &mut rng), Some(313 * MS));
+    }
+
+    #[test]
+    fn a_change_comes_whole_to_those_who_offer_meanwhile() {
+        let (_dir, table) = made(&three());
+        let (clock, is_over) = (AtomicU64::new(1), AtomicBool::new(false));
+        let (fast, slow) = (profile().rate(10_000_000), profile().rate(20_000));
+        let both = [fast.queue(10_000).loss(0.0), slow.queue(9_000).reorder(true)];
+        let b = ClusterId::from("b");
+        table.set_line(&b, &b, &both[0], 0).unwrap();
+        let longest = thread::scope(|scope| {
+            let user = |seed| {
+                let (table, clock, is_over, both) = (&table, &clock, &is_over, &both);
+                let line = LinkId::Line(b.clone(), b.clone());
+                move || {
+                    let (mut rng, mut longest) = (SplitMix(seed), 0);
+                    while !is_over.load(Relaxed) {
+                        let now = clock.fetch_add(MS / 10, Relaxed);
+                        let at = table.offer(2, 2, 1000, now, &mut rng).unwrap_or_default();
+                        // Others may have taken the clock further, never back.
+                        longest = longest.max(at.saturating_sub(clock.load(Relaxed)));
+                        assert!(both.contains(&table.profile(&line).unwrap()));
+                    }
+                    longest
+                }
+            };
+            let users: Vec<_> = [1, 2].into_iter().map(|seed| scope.spawn(user(seed))).collect();
+            for round in 1..20_000 {
+                table.set_line(&b, &b, &both[round % 2], clock.load(Relaxed)).unwrap();
+            }
+            is_over.store(true, Relaxed);
+            users.into_iter().map(|user| user.join().unwrap()).max()
+        });
+        // A full queue at the lower rate. What waits at one rate and is taken for waiting at the other is five hundred times that.
+        assert!(longest.is_some_and(|longest| longest <= 500 * MS), "{longest:?}");
+    }
+
+    #[test]
+    fn no_more_waits_after_a_change_than_a_queue_holds() {
+        let (_dir, table) = made(&three());
+        let (b, mut rng) = (ClusterId::from("b"), SplitMix(1));
+        let of = |rate| profile().rate(rate).queue(10_000);
+        table.set_line(&b, &b, &of(10_000_000), 0).unwrap();
+        // As if it were free in a second, which no queue of 10 kB makes of this rate.
+        let line = table.line(1, 1);
+        line.word(AT_FREE).fetch_or(1000 * MS, Relaxed);
+        table.set_line(&b, &b, &of(20_000), 0).unwrap();
+        assert_eq!(table.offer(2, 2, 1000, 50 * MS, &mut rng), Some(550 * MS));
     }
 
     #[test]

@@ -395,6 +395,11 @@ pub(super) fn check_links(links: &[LinkSection], checker: &mut Checker<'_>) {
             let reason = format!("`link.rtt` must be at most \"10s\", found \"{}\"", link.rtt);
             checker.tell(&format!("link[{i}].rtt"), reason);
         }
+        if !link.bandwidth.carries() {
+            let reason =
+                format!("`link.bandwidth` must be at least \"1B/s\", found \"{}\"", link.bandwidth);
+            checker.tell(&format!("link[{i}].bandwidth"), reason);
+        }
     }
 }
 

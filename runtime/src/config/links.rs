@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::grid::CONFIG_VERSION;
-use super::scenario::{LineSection, WideSection, check_delay, check_line, check_lines};
+use super::scenario::{LineSection, WideSection, check_delay, check_line, check_lines, check_rate};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
@@ -69,6 +69,7 @@ impl Config for LinksConfig {
                 checker.tell(&path("speed"), format!("must be above 0, found {speed}"));
             }
             check_delay(Some(cluster.delay), &path("delay"), checker);
+            check_rate(cluster.uplink, &path("uplink"), checker);
         }
     }
 }
@@ -83,7 +84,7 @@ mod tests {
         let load = |text: &str| load::<LinksConfig>(&Sources::of_text("links.toml", text));
         load(&LinksConfig::template()).expect("it is right");
         let text = "[wide]\nloss = 2.0\n[[link]]\nbetween = [\"a\", \"a\"]\nrtt = \"11s\"\n\
-            [[cluster]]\nname = \"a\"\nspeed = 0.0\n[[cluster]]\nname = \"a\"\nspede = 1.0\n";
+            [[cluster]]\nname = \"a\"\nspeed = 0.0\n[[cluster]]\nname = \"a\"\nspede = 1.0\nuplink = \"7bit/s\"\n";
         let told = load(text).expect_err("it is wrong").to_string();
         for part in [
             "links.toml:2:1: must lie within 0 and 1, found 2",
@@ -93,6 +94,7 @@ mod tests {
             "links.toml:10:1: there are two clusters named \"a\"; the other is on line 7",
             "links.toml:11:1",
             "did you mean `speed`?",
+            "links.toml:12:1: nothing passes at this rate: give at least \"1B/s\"",
         ] {
             assert!(told.contains(part), "{part} is not in\n{told}");
         }

@@ -36,7 +36,7 @@ pub use problem::{ConfigError, Origin, Problem, nearest};
 pub use profile::{Line, ProfileConfig, profile, profiles};
 pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
-    ScenarioJobSection, WideSection,
+    ScenarioJobSection, WideSection, allowed_delay, allowed_share,
 };
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{

@@ -404,6 +404,7 @@ impl ScenarioConfig {
         check_share(event.share, &at("share"), checker);
         check_share(event.loss, &at("loss"), checker);
         check_delay(event.rtt, &at("rtt"), checker);
+        check_rate(event.bandwidth, &at("bandwidth"), checker);
     }
 }
 
@@ -448,9 +449,8 @@ pub(super) fn check_line(own: &Own<'_>, path: impl Fn(&str) -> String, checker: 
 }
 
 pub(super) fn check_rate(rate: Option<Rate>, path: &str, checker: &mut Checker<'_>) {
-    if rate.is_some_and(|rate| rate.bytes_per_second() <= 0.0) {
-        let reason =
-            "nothing passes at this rate: give one, or leave it out where there is no limit";
+    if rate.is_some_and(|rate| !rate.carries()) {
+        let reason = "nothing passes at this rate: give at least \"1B/s\", or leave it out where there is no limit";
         checker.tell(path, reason);
     }
 }
@@ -464,14 +464,36 @@ pub(super) fn check_profile(name: Option<&str>, path: &str, checker: &mut Checke
 }
 
 pub(super) fn check_share(share: Option<f64>, path: &str, checker: &mut Checker<'_>) {
-    if let Some(share) = share.filter(|share| !(0.0..=1.0).contains(share)) {
-        checker.tell(path, format!("must lie within 0 and 1, found {share}"));
+    if let Some(Err(reason)) = share.map(allowed_share) {
+        checker.tell(path, reason);
     }
 }
 
 pub(super) fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'_>) {
-    if let Some(rtt) = rtt.filter(|rtt| rtt.get() > DELAY_MAX) {
-        checker.tell(path, format!("must be at most \"10s\", found \"{rtt}\""));
+    if let Some(Err(reason)) = rtt.map(allowed_delay) {
+        checker.tell(path, reason);
+    }
+}
+
+/// A share, if it is one.
+///
+/// # Errors
+/// What it must be.
+pub fn allowed_share(share: f64) -> Result<f64, String> {
+    match (0.0..=1.0).contains(&share) {
+        true => Ok(share),
+        false => Err(format!("must lie within 0 and 1, found {share}")),
+    }
+}
+
+/// A delay of a link, if a link may have it.
+///
+/// # Errors
+/// What it must be.
+pub fn allowed_delay(delay: Time) -> Result<Time, String> {
+    match delay.get() <= DELAY_MAX {
+        true => Ok(delay),
+        false => Err(format!("must be at most \"10s\", found \"{delay}\"")),
     }
 }
 
@@ -506,6 +528,7 @@ impl Config for ScenarioConfig {
                 let reason = format!("must be above 0, found {}", place.speed);
                 checker.tell(&path("speed"), reason);
             }
+            check_rate(place.uplink, &path("uplink"), checker);
         }
         if self.cluster.iter().all(|place| place.start.get() == 0) {
             let reason = "the job starts on no node: give some [[cluster]] a `start`";

@@ -320,6 +320,9 @@ fn a_node_is_told_of_its_links() {
 node.toml:11:1: `link.rtt` must be at most \"10s\", found \"20s\"
 node.toml:13:1: the link between \"del\" and \"ams\" is given twice; the other is on line 10";
     assert_eq!(node(links).map(drop).unwrap_err().to_string(), golden);
+    let links = "[[link]]\nbetween = [\"ams\", \"del\"]\nbandwidth = \"7bit/s\"\n";
+    let golden = "node.toml:11:1: `link.bandwidth` must be at least \"1B/s\", found \"7bit/s\"";
+    assert_eq!(node(links).map(drop).unwrap_err().to_string(), golden);
 }
 
 #[test]
@@ -415,6 +418,26 @@ proptest! {
         let there: Vec<&str> = text.split('\n').collect();
         prop_assert!(line <= there.len() && column <= there[line - 1].chars().count() + 1);
     }
+}
+
+#[test]
+fn rates_of_a_scenario_carry_something() {
+    let text = r#"name = "slow"
+[[cluster]]
+name = "a"
+start = 1
+uplink = "7bit/s"
+[[event]]
+what = "uplink"
+at = "5s"
+cluster = "a"
+bandwidth = "0B/s"
+"#;
+    let told = load::<ScenarioConfig>(&Sources::of_text("slow.toml", text)).unwrap_err();
+    let golden = "\
+slow.toml:5:1: nothing passes at this rate: give at least \"1B/s\", or leave it out where there is no limit
+slow.toml:10:1: nothing passes at this rate: give at least \"1B/s\", or leave it out where there is no limit";
+    assert_eq!(told.to_string(), golden);
 }
 
 #[test]

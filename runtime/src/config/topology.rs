@@ -153,6 +153,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_of_less_than_a_byte_a_second_is_told_wherever_it_stands() {
+        let text = "name = \"x\"\n[wide]\nbandwidth = \"7bit/s\"\n[[cluster]]\nname = \"a\"\nuplink = \"1bit/s\"\n\
+            [[cluster]]\nname = \"b\"\nuplink = \"8bit/s\"\n\
+            [[link]]\nbetween = [\"a\", \"b\"]\nbandwidth = \"1MB/s\"\nbandwidth_back = \"0.5B/s\"\n";
+        let told = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).expect_err("wrong");
+        let lines: Vec<String> =
+            told.problems().iter().map(|problem| problem.to_string()).collect();
+        for (told, line) in lines.iter().zip([3, 6, 13]) {
+            assert!(
+                told.starts_with(&format!("t.toml:{line}:1: nothing passes at this rate")),
+                "{told}"
+            );
+        }
+        assert_eq!(lines.len(), 3, "{lines:?}");
+    }
+
+    #[test]
     fn a_link_is_the_same_from_both_ends_but_for_its_bandwidths() {
         let text = "name = \"x\"\n[wide]\nprofile = \"wan-50\"\nbandwidth = \"2MB/s\"\nbandwidth_back = \"1MB/s\"\n\
             [[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n[[cluster]]\nname = \"c\"\n\

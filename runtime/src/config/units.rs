@@ -324,6 +324,11 @@ impl Rate {
     pub fn bytes_per_second(self) -> f64 {
         self.0 as f64 / 8.0
     }
+
+    /// Whether a link of this rate carries anything: links count whole bytes a second.
+    pub fn carries(self) -> bool {
+        self.bytes_per_second() >= 1.0
+    }
 }
 
 impl FromStr for Rate {
@@ -670,6 +675,11 @@ mod tests {
         let rate = |text: &str| text.parse::<Rate>().map(Rate::bytes_per_second);
         assert_eq!(rate("10MB/s"), Ok(1e7));
         assert_eq!(rate("100Mbit/s"), Ok(1.25e7));
+        let carries = |text: &str| text.parse::<Rate>().map(Rate::carries);
+        assert_eq!(
+            (carries("8bit/s"), carries("7bit/s"), carries("0B/s")),
+            (Ok(true), Ok(false), Ok(false))
+        );
         for bad in [
             "",
             "10",

@@ -113,6 +113,12 @@ impl LinkProfile {
         Ok(())
     }
 
+    /// The longest time from the queue's end to the arrival.
+    fn longest(&self) -> Duration {
+        let jitter_us = self.jitter_us.min(self.delay_us);
+        Duration::from_micros(self.delay_us.saturating_add(jitter_us))
+    }
+
     /// The time that `len` bytes keep the link busy.
     fn busy(&self, len: usize) -> Duration {
         match self.rate {
@@ -161,9 +167,12 @@ impl Link {
         &self.profile
     }
 
-    /// Changes the link from `now` on. What is in the queue goes out at the new rate; what has left it keeps its arrival.
+    /// Changes the link from `now` on. What is in the queue goes out at the new rate; what has left it keeps its arrival. Where the time
+    /// that it takes is another now, what comes later may overtake that.
     pub fn set_profile(&mut self, profile: LinkProfile, now: Duration) {
         self.drain(now);
+        let pace = |of: &LinkProfile| (of.delay_us, of.jitter_us, of.rate);
+        let is_as_fast = pace(&profile) == pace(&self.profile);
         self.profile = profile;
         let mut free_at = now;
         for (left_at, len) in &mut self.queue {
@@ -171,6 +180,10 @@ impl Link {
             *left_at = free_at;
         }
         self.free_at = free_at;
+        if !is_as_fast {
+            // Else what was sent while it was slow would hold up all that follows, for as long as it was slow.
+            self.last = self.last.min(free_at.saturating_add(self.profile.longest()));
+        }
     }
 
     /// Offers a datagram of `len` bytes. Returns when it arrives, or `None` when it is lost or the queue is full.
@@ -318,6 +331,29 @@ mod tests {
         assert_eq!(link.room_at(200 * MS, 1), None);
         link.set_profile(profile, 300 * MS);
         assert_eq!(link.offer(300 * MS, 1000), Some(301 * MS));
+    }
+
+    #[test]
+    fn what_was_slow_holds_nothing_up_once_the_link_is_fast_again() {
+        let of = |delay: Duration| LinkProfile::default().delay(delay);
+        let mut link = Link::new(of(5000 * MS), 1);
+        assert_eq!(link.offer(Duration::ZERO, 100), Some(5000 * MS));
+        link.set_profile(of(10 * MS), 100 * MS);
+        assert_eq!(link.offer(200 * MS, 100), Some(210 * MS));
+        // The same for a rate.
+        link.set_profile(of(10 * MS).rate(1000), 300 * MS);
+        assert_eq!(link.offer(300 * MS, 2000), Some(2310 * MS));
+        link.set_profile(of(10 * MS).rate(1_000_000), 300 * MS);
+        assert_eq!(link.offer(300 * MS, 1000), Some(313 * MS));
+        // What has no part in the time leaves the order as it is.
+        let mut link = Link::new(of(10 * MS).jitter(5 * MS), 1);
+        let mut last = Duration::ZERO;
+        for i in 0..1000 {
+            link.set_profile(link.profile().clone().loss(0.0), i * MS / 10);
+            let at = link.offer(i * MS / 10, 100).expect("it carries");
+            assert!(at >= last, "{at:?} {last:?}");
+            last = at;
+        }
     }
 
     #[test]

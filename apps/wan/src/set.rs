@@ -1,0 +1,821 @@
+//! What somebody asks of links while they carry, and what they are like after it: the words of a topology's file, with their meaning there.
+//!
+//! Pure but for the times that a caller says. Must not know who asks, nor what is done to a network.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::config::{Line, Rate, Time, Whole, allowed_delay, allowed_share, profile};
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::topology::{
+    Flap, LinkId, Topology, directions, limited, uplink, usual_queue,
+};
+
+use crate::place::Carries;
+use crate::router::{Change, PortOf, UnknownCluster};
+
+/// As in files.
+type Queue = Whole<1500, 4_000_000_000>;
+
+/// Which link, as one says it: `A,B`, `A>B`, `A`, `A>` or `>A`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Link {
+    /// The line between two clusters, or inside one where they are the same.
+    Line {
+        /// From this cluster..
+        a: ClusterId,
+        /// ..to this one.
+        b: ClusterId,
+        /// And back.
+        both: bool,
+    },
+    /// What all traffic of a cluster goes through.
+    Uplink {
+        /// Of this one.
+        cluster: ClusterId,
+        /// Out of it.
+        out: bool,
+        /// Into it.
+        into: bool,
+    },
+}
+
+impl FromStr for Link {
+    type Err = SetError;
+
+    fn from_str(text: &str) -> Result<Self, SetError> {
+        let line = |a: &str, b: &str, both| Ok(Self::Line { a: a.into(), b: b.into(), both });
+        let uplink = |of: &str, out, into| Ok(Self::Uplink { cluster: of.into(), out, into });
+        match (text.split_once('>'), text.split_once(',')) {
+            (Some(("", "")), _) | (None, Some(("", _) | (_, ""))) => {}
+            (Some((cluster, "")), _) => return uplink(cluster, true, false),
+            (Some(("", cluster)), _) => return uplink(cluster, false, true),
+            (Some((a, b)), _) => return line(a, b, false),
+            (None, Some((a, b))) => return line(a, b, true),
+            (None, None) if text.is_empty() => {}
+            (None, None) => return uplink(text, true, true),
+        }
+        Err(SetError::Link(text.to_owned()))
+    }
+}
+
+impl Link {
+    /// Its directions; that of the cluster that is named first, before the way back.
+    fn directions(&self) -> Vec<LinkId> {
+        match self {
+            Self::Line { a, b, both } => {
+                let there = LinkId::Line(a.clone(), b.clone());
+                let back = (*both && a != b).then(|| LinkId::Line(b.clone(), a.clone()));
+                [there].into_iter().chain(back).collect()
+            }
+            Self::Uplink { cluster, out, into } => {
+                let ways =
+                    [(true, *out), (false, *into)].into_iter().filter(|(_, is_meant)| *is_meant);
+                ways.map(|(up, _)| LinkId::Stub(cluster.clone(), up)).collect()
+            }
+        }
+    }
+
+    /// Between whom a flap of it is. What is inside a cluster has none.
+    fn ends(&self) -> Option<(&ClusterId, &ClusterId)> {
+        match self {
+            Self::Line { a, b, .. } if a == b => None,
+            Self::Line { a, b, .. } => Some((a, b)),
+            Self::Uplink { cluster, .. } => Some((cluster, cluster)),
+        }
+    }
+
+    fn is_both_ways(&self) -> bool {
+        match self {
+            Self::Line { both, .. } => *both,
+            Self::Uplink { out, into, .. } => *out && *into,
+        }
+    }
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bandwidth {
+    /// No limit.
+    None,
+    /// This one.
+    Rate(Rate),
+}
+
+/// What is to change of a link. What is not given stays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wish {
+    /// All is as in this profile, but for what else is given. Of an uplink: its rates and its queue, as by `uplink_profile`.
+    pub profile: Option<String>,
+    /// Round trip.
+    pub rtt: Option<Time>,
+    /// How much the one-way delay varies either way.
+    pub jitter: Option<Time>,
+    /// Share of packets lost.
+    pub loss: Option<f64>,
+    /// Bandwidth.
+    pub bandwidth: Option<Bandwidth>,
+    /// Bytes that may wait where there is a bandwidth. Once given it stays, whatever the bandwidth.
+    pub queue: Option<Queue>,
+    /// Whether jitter may change the order of packets.
+    pub reorder: Option<bool>,
+    /// Whether it carries.
+    pub up: Option<bool>,
+}
+
+/// A link cannot be set so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// It is none.
+    #[error(
+        "{0:?} is no link: say `A,B` for the line between two clusters, `A>B` for one way of it, `A` for a cluster's uplink"
+    )]
+    Link(String),
+    /// There is no such key.
+    #[error(
+        "{0:?}: it must be profile=, rtt=, jitter=, loss=, bandwidth=, queue=, reorder=, up or down"
+    )]
+    Word(String),
+    /// One of them would not count.
+    #[error("{0} is given twice: leave one out")]
+    Twice(&'static str),
+    /// A value is not what it must be.
+    #[error("{key} {reason}")]
+    Value {
+        /// Of which key.
+        key: &'static str,
+        /// What it must be.
+        reason: String,
+    },
+    /// There is no such profile.
+    #[error("there is no profile named {0:?}: see `wan profiles`")]
+    Profile(String),
+    /// What comes and goes does so both ways.
+    #[error(
+        "{profile} comes and goes, and that a line does both ways: say `{link}`, or another profile"
+    )]
+    OneWay {
+        /// The profile.
+        profile: String,
+        /// The link in both directions.
+        link: String,
+    },
+    /// The inside of a cluster does not come and go.
+    #[error(
+        "{0} comes and goes, and what is inside a cluster does not: name another profile, or a line between two clusters"
+    )]
+    FlapsInside(String),
+    /// Nothing of it passes what carries the network.
+    #[error(
+        "where clusters have the namespaces, what stays inside {0} never comes to the router: bring the network up with `--per node`"
+    )]
+    Inside(ClusterId),
+    /// The kernel's uplinks have rates and queues alone.
+    #[error(
+        "by the kernel an uplink has no {0}: set bandwidth=, queue=, profile=, up or down of it, and the rest of its cluster's lines \
+         (`A,B`); or bring the network up with `--network router` or `--network sockets`"
+    )]
+    KernelUplink(String),
+    /// A cluster is not there.
+    #[error(transparent)]
+    Unknown(#[from] UnknownCluster),
+}
+
+/// What becomes of a link's coming and going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flapping {
+    Stays,
+    Ends,
+    /// It carries for so long, and then nothing for so long.
+    Begins(Duration, Duration),
+}
+
+fn value<T>(key: &'static str, read: Result<T, String>) -> Result<T, SetError> {
+    read.map_err(|reason| SetError::Value { key, reason })
+}
+
+fn once<T>(place: &mut Option<T>, key: &'static str, value: T) -> Result<(), SetError> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(SetError::Twice(key)),
+    }
+}
+
+impl Wish {
+    /// Reads words such as `rtt=30ms` and `down`.
+    ///
+    /// # Errors
+    /// A word is none, or its value is not what it must be.
+    pub fn of(words: &[impl AsRef<str>]) -> Result<Self, SetError> {
+        let mut wish = Self::default();
+        words.iter().try_for_each(|word| wish.read(word.as_ref()))?;
+        wish.check()?;
+        Ok(wish)
+    }
+
+    fn read(&mut self, word: &str) -> Result<(), SetError> {
+        match (word, word.split_once('=')) {
+            ("up", _) => once(&mut self.up, "up or down", true),
+            ("down", _) => once(&mut self.up, "up or down", false),
+            (_, Some(("profile", name))) => once(&mut self.profile, "profile=", name.to_owned()),
+            (_, Some(("rtt", time))) => once(&mut self.rtt, "rtt=", value("rtt", time.parse())?),
+            (_, Some(("jitter", time))) => {
+                once(&mut self.jitter, "jitter=", value("jitter", time.parse())?)
+            }
+            (_, Some(("loss", share))) => {
+                let read = share.parse::<f64>();
+                let read = read.map_err(|_| format!("must lie within 0 and 1, found {share:?}"));
+                once(&mut self.loss, "loss=", value("loss", read)?)
+            }
+            (_, Some(("bandwidth", "none"))) => {
+                once(&mut self.bandwidth, "bandwidth=", Bandwidth::None)
+            }
+            (_, Some(("bandwidth", rate))) => {
+                let rate = value("bandwidth", rate.parse::<Rate>())?;
+                once(&mut self.bandwidth, "bandwidth=", Bandwidth::Rate(rate))
+            }
+            (_, Some(("queue", bytes))) => {
+                let read = bytes.parse::<u32>();
+                let read = read.map_err(|_| {
+                    format!("must be a number of bytes such as 250000, found {bytes:?}")
+                });
+                once(&mut self.queue, "queue=", value("queue", read.and_then(Queue::try_from))?)
+            }
+            (_, Some(("reorder", is))) => {
+                let read = is.parse::<bool>();
+                let read = read.map_err(|_| format!("must be true or false, found {is:?}"));
+                once(&mut self.reorder, "reorder=", value("reorder", read)?)
+            }
+            _ => Err(SetError::Word(word.to_owned())),
+        }
+    }
+
+    /// Whether a file would take these values.
+    fn check(&self) -> Result<(), SetError> {
+        for (key, delay) in [("rtt", self.rtt), ("jitter", self.jitter)] {
+            value(key, delay.map_or(Ok(()), |delay| allowed_delay(delay).map(drop)))?;
+        }
+        value("loss", self.loss.map_or(Ok(()), |loss| allowed_share(loss).map(drop)))?;
+        if let Some(Bandwidth::Rate(rate)) = self.bandwidth
+            && !rate.carries()
+        {
+            let reason = format!(
+                "must be at least \"1B/s\", found \"{rate}\": where nothing is to pass, say `down`"
+            );
+            return Err(SetError::Value { key: "bandwidth", reason });
+        }
+        match &self.profile {
+            Some(name) if profile(name).is_none() => Err(SetError::Profile(name.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Its profile, which is there where [`check`](Self::check) says so.
+    fn line(&self) -> Option<Line> {
+        self.profile.as_deref().and_then(profile).map(Line::from)
+    }
+
+    /// What one direction of a link is like after it, and whether its queue was given. `back`: it is the way back of what a profile
+    /// describes.
+    fn after(
+        &self,
+        link: &LinkId,
+        back: bool,
+        was: LinkProfile,
+        was_given: bool,
+    ) -> (LinkProfile, bool) {
+        let (mut now, is_given) = match (self.line(), link) {
+            (None, _) => (was, was_given),
+            (Some(line), LinkId::Line(..)) => {
+                let [there, its_back] = directions(&line);
+                (if back { its_back } else { there }, line.queue.is_some())
+            }
+            (Some(line), LinkId::Stub(_, up)) => {
+                let [out, into] = uplink(&line);
+                let stub = if *up { out } else { into };
+                (stub.unwrap_or_default(), line.queue.is_some())
+            }
+        };
+        if let Some(rtt) = self.rtt {
+            now = now.delay(rtt.get() / 2);
+        }
+        if let Some(jitter) = self.jitter {
+            now = now.jitter(jitter.get());
+        }
+        now.loss = self.loss.unwrap_or(now.loss);
+        now.reorder = self.reorder.unwrap_or(now.reorder);
+        now.up = self.up.unwrap_or(now.up);
+        let given = now.queue;
+        now = match self.bandwidth {
+            None => now,
+            Some(Bandwidth::Rate(rate)) => limited(now, Some(rate), None),
+            Some(Bandwidth::None) => LinkProfile { rate: None, queue: usual_queue(None), ..now },
+        };
+        match self.queue {
+            Some(queue) => {
+                let bytes = usize::try_from(queue.get()).unwrap_or(usize::MAX);
+                (now.queue(bytes), true)
+            }
+            None if is_given => (now.queue(given), true),
+            None => (now, false),
+        }
+    }
+
+    fn flapping(&self) -> Flapping {
+        match (self.line().and_then(|line| line.flap), self.up) {
+            (Some((up, down)), None | Some(true)) => Flapping::Begins(up, down),
+            (None, None) if self.profile.is_none() => Flapping::Stays,
+            _ => Flapping::Ends,
+        }
+    }
+}
+
+/// Whether a network that is carried so does what is wished of a link.
+///
+/// # Errors
+/// It would change nothing: what does is told.
+pub fn takes(network: Carries, ports: PortOf, link: &Link, wish: &Wish) -> Result<(), SetError> {
+    match (network, link) {
+        (Carries::Kernel, Link::Uplink { .. }) => {
+            let keys = [
+                ("rtt=", wish.rtt.is_some()),
+                ("jitter=", wish.jitter.is_some()),
+                ("loss=", wish.loss.is_some()),
+                ("reorder=", wish.reorder.is_some()),
+            ];
+            let given = keys.iter().filter(|(_, is_given)| *is_given).map(|(key, _)| *key);
+            match given.collect::<Vec<_>>() {
+                none if none.is_empty() => Ok(()),
+                given => Err(SetError::KernelUplink(given.join(", "))),
+            }
+        }
+        (Carries::Router, Link::Line { a, b, .. }) if a == b && ports == PortOf::Cluster => {
+            Err(SetError::Inside(a.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What was set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// What each direction is like now.
+    pub links: Vec<(LinkId, LinkProfile)>,
+    /// Whether it comes and goes by itself.
+    pub flaps: bool,
+}
+
+/// A flap and when it turns next.
+#[derive(Clone, Debug, PartialEq)]
+struct Swing {
+    flap: Flap,
+    cut: bool,
+    at: Instant,
+}
+
+impl Swing {
+    fn new(flap: Flap, now: Instant) -> Self {
+        Self { at: now + flap.up, cut: false, flap }
+    }
+
+    fn turn(&mut self) -> Change {
+        self.cut = !self.cut;
+        self.at += if self.cut { self.flap.down } else { self.flap.up };
+        self.change(self.cut)
+    }
+
+    fn change(&self, cut: bool) -> Change {
+        Change::Cut { a: self.flap.from.clone(), b: self.flap.to.clone(), cut }
+    }
+
+    fn is_of(&self, (a, b): (&ClusterId, &ClusterId)) -> bool {
+        let Flap { from, to, .. } = &self.flap;
+        [(a, b), (b, a)].contains(&(from, to))
+    }
+}
+
+/// What is known of a network's links beside what they are like: which come and go, and whose queue was given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steering {
+    swings: Vec<Swing>,
+    queues: BTreeSet<LinkId>,
+}
+
+/// How a wish is fulfilled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// What is to change of the links, all of it or nothing.
+    pub changes: Vec<Change>,
+    /// What is known once that is done.
+    pub then: Steering,
+    /// What is told then.
+    pub outcome: Outcome,
+}
+
+impl Steering {
+    /// Of a network that comes up now.
+    pub fn new(topology: &Topology, now: Instant) -> Self {
+        let swings = topology.flaps.iter().map(|flap| Swing::new(flap.clone(), now));
+        Self { swings: swings.collect(), queues: topology.queues.clone() }
+    }
+
+    /// When something comes or goes next.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.swings.iter().map(|swing| swing.at).min()
+    }
+
+    /// What comes or goes by now.
+    pub fn turn(&mut self, now: Instant) -> Vec<Change> {
+        let due = self.swings.iter_mut().filter(|swing| swing.at <= now).map(Swing::turn);
+        let due: Vec<Change> = due.collect();
+        match due.is_empty() {
+            true => due,
+            // What one of them opens, another may keep shut.
+            false => due.into_iter().chain(self.cuts()).collect(),
+        }
+    }
+
+    /// Nothing comes or goes any more.
+    pub fn end(&mut self) {
+        self.swings.clear();
+    }
+
+    fn cuts(&self) -> impl Iterator<Item = Change> {
+        self.swings.iter().filter(|swing| swing.cut).map(|swing| swing.change(true))
+    }
+
+    /// Takes note of changes that nobody wished here.
+    pub fn heed(&mut self, changes: &[Change]) {
+        for change in changes {
+            let (link, profile) = match change {
+                Change::Line { from, to, profile } => {
+                    (LinkId::Line(from.clone(), to.clone()), profile)
+                }
+                Change::Stub { cluster, up, profile } => {
+                    (LinkId::Stub(cluster.clone(), *up), profile)
+                }
+                Change::Cut { .. } => continue,
+            };
+            // They do not say whether it was given. One that is not the usual one was.
+            self.know_queue(link, profile.queue != usual_queue(profile.rate));
+        }
+    }
+
+    fn know_queue(&mut self, link: LinkId, is_given: bool) {
+        match is_given {
+            true => self.queues.insert(link),
+            false => self.queues.remove(&link),
+        };
+    }
+
+    /// How a wish for a link is fulfilled. `was` says what a link is like now.
+    ///
+    /// # Errors
+    /// It cannot be: [`SetError`].
+    pub fn plan(
+        &self,
+        link: &Link,
+        wish: &Wish,
+        was: impl Fn(&LinkId) -> Result<LinkProfile, UnknownCluster>,
+        now: Instant,
+    ) -> Result<Plan, SetError> {
+        wish.check()?;
+        let (mut then, mut changes, mut links) = (self.clone(), Vec::new(), Vec::new());
+        for (at, id) in link.directions().into_iter().enumerate() {
+            let is_given = self.queues.contains(&id);
+            let (profile, is_given) = wish.after(&id, at == 1, was(&id)?, is_given);
+            let new = profile.clone();
+            changes.push(match &id {
+                LinkId::Line(from, to) => {
+                    Change::Line { from: from.clone(), to: to.clone(), profile }
+                }
+                LinkId::Stub(cluster, up) => {
+                    Change::Stub { cluster: cluster.clone(), up: *up, profile }
+                }
+            });
+            then.know_queue(id.clone(), is_given);
+            links.push((id, new));
+        }
+        let named = || wish.profile.clone().unwrap_or_default();
+        let ends = match (wish.flapping(), link.ends()) {
+            (Flapping::Begins(..), None) => return Err(SetError::FlapsInside(named())),
+            (Flapping::Begins(..), Some((a, b))) if !link.is_both_ways() => {
+                let link = if a == b { a.to_string() } else { format!("{a},{b}") };
+                return Err(SetError::OneWay { profile: named(), link });
+            }
+            (Flapping::Stays, _) => None,
+            (_, ends) => ends,
+        };
+        if let Some((a, b)) = ends {
+            let all = std::mem::take(&mut then.swings);
+            let (ended, others): (Vec<Swing>, _) =
+                all.into_iter().partition(|swing| swing.is_of((a, b)));
+            then.swings = others;
+            // The others keep shut what is theirs.
+            changes.extend(ended.iter().filter(|swing| swing.cut).map(|swing| swing.change(false)));
+            changes.extend(then.cuts());
+            if let Flapping::Begins(up, down) = wish.flapping() {
+                let flap = Flap { from: a.clone(), to: b.clone(), up, down };
+                then.swings.push(Swing::new(flap, now));
+            }
+        }
+        let flaps = link.ends().is_some_and(|ends| then.swings.iter().any(|one| one.is_of(ends)));
+        Ok(Plan { changes, then, outcome: Outcome { links, flaps } })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::config::{Sources, TopologyConfig, load, profiles};
+
+    use super::*;
+    use crate::router::Router;
+
+    fn topology(text: &str) -> Topology {
+        let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
+        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+    }
+
+    const THREE: &str = "name = \"three\"\n[wide]\nrtt = \"20ms\"\n[[cluster]]\nname = \"a\"\n\
+        [[cluster]]\nname = \"b\"\n[[cluster]]\nname = \"c\"\n";
+
+    fn wish(text: &str) -> Wish {
+        Wish::of(&text.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// A network of which links are set.
+    struct Set {
+        router: Router,
+        steering: Steering,
+        start: Instant,
+    }
+
+    impl Set {
+        fn new(text: &str) -> Self {
+            let (topology, start) = (topology(text), Instant::now());
+            let steering = Steering::new(&topology, start);
+            Self { router: Router::new(topology, PortOf::Cluster, 1), steering, start }
+        }
+
+        fn change(&mut self, changes: &[Change]) {
+            for change in changes {
+                self.router.change(change, Duration::ZERO).unwrap();
+            }
+        }
+
+        fn set(&mut self, link: &str, words: &str) -> Result<Outcome, SetError> {
+            let link: Link = link.parse()?;
+            let was = |id: &LinkId| self.router.profile(id);
+            let plan = self.steering.plan(&link, &wish(words), was, self.start)?;
+            self.change(&plan.changes);
+            self.steering = plan.then;
+            Ok(plan.outcome)
+        }
+
+        fn turn(&mut self, after_s: u64) {
+            let changes = self.steering.turn(self.start + Duration::from_secs(after_s));
+            self.change(&changes);
+        }
+
+        /// Both ways.
+        fn cut(&self, a: &str, b: &str) -> bool {
+            let of = |from: &str, to: &str| {
+                let mut lines = self.router.lines();
+                lines.find(|(x, y, ..)| (x.as_str(), y.as_str()) == (from, to)).map(|line| line.3)
+            };
+            assert_eq!(of(a, b), of(b, a));
+            of(a, b) == Some(true)
+        }
+    }
+
+    #[test]
+    fn words_are_read_and_mistakes_told() {
+        let read = wish("rtt=30ms loss=0.5 bandwidth=2MB/s queue=250000 down");
+        assert_eq!(
+            (read.rtt.map(Time::get), read.loss),
+            (Some(Duration::from_millis(30)), Some(0.5))
+        );
+        assert_eq!((read.queue.map(Whole::get), read.up), (Some(250_000), Some(false)));
+        assert_eq!(wish("bandwidth=none").bandwidth, Some(Bandwidth::None));
+        for (words, part) in [
+            ("loss=2", "loss must lie within 0 and 1, found 2"),
+            ("loss=x", "loss must lie within 0 and 1, found \"x\""),
+            ("loss=NaN", "within 0 and 1"),
+            ("bandwidth=0B/s", "say `down`"),
+            ("bandwidth=7bit/s", "bandwidth must be at least \"1B/s\", found \"7bit/s\""),
+            ("rtt=5", "rtt must be a duration"),
+            ("rtt=11s", "rtt must be at most \"10s\", found \"11s\""),
+            ("jitter=1h", "jitter must be at most \"10s\""),
+            ("queue=1kB", "queue must be a number of bytes such as 250000, found \"1kB\""),
+            ("queue=100", "queue must be a whole number from 1500 to 4000000000, found 100"),
+            ("reorder=1", "reorder must be true or false"),
+            ("profile=x", "no profile named \"x\": see `wan profiles`"),
+            ("speed=3", "\"speed=3\": it must be profile="),
+            ("rtt", "\"rtt\": it must be profile="),
+            ("up down", "up or down is given twice"),
+            ("rtt=5ms rtt=6ms", "rtt= is given twice"),
+        ] {
+            let told = Wish::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
+            assert!(told.contains(part), "{words}: {told}");
+        }
+        // Only what is given travels, and what is not known is not passed over.
+        let text = r#"{"rtt":"30ms","bandwidth":"none"}"#;
+        assert_eq!(serde_json::from_str::<Wish>(text).unwrap(), wish("rtt=30ms bandwidth=none"));
+        let whole = wish(
+            "profile=lan rtt=1ms jitter=1us loss=0.1 bandwidth=9bit/s queue=1500 reorder=true up",
+        );
+        let again = serde_json::to_string(&whole).unwrap();
+        assert_eq!(serde_json::from_str::<Wish>(&again).unwrap(), whole);
+        assert!(serde_json::from_str::<Wish>(r#"{"speed":3}"#).is_err());
+        // Whoever asks may have read nothing: the values are looked at again.
+        let unread = Wish { rtt: Some(Time::from(Duration::from_secs(60))), ..Wish::default() };
+        let steering = Steering::new(&topology(THREE), Instant::now());
+        let link: Link = "a,b".parse().unwrap();
+        let told = steering.plan(&link, &unread, |_| Ok(LinkProfile::default()), Instant::now());
+        assert!(told.unwrap_err().to_string().contains("at most \"10s\""));
+    }
+
+    #[test]
+    fn links_have_names() {
+        let line = |a: &str, b: &str| LinkId::Line(a.into(), b.into());
+        let stub = |up| LinkId::Stub("a".into(), up);
+        for (name, ways) in [
+            ("a,b", vec![line("a", "b"), line("b", "a")]),
+            ("b>a", vec![line("b", "a")]),
+            ("a,a", vec![line("a", "a")]),
+            ("a", vec![stub(true), stub(false)]),
+            ("a>", vec![stub(true)]),
+            (">a", vec![stub(false)]),
+        ] {
+            assert_eq!(name.parse::<Link>().map(|link| link.directions()), Ok(ways), "{name}");
+        }
+        for none in ["", ">", ",", "a,", ",a"] {
+            let told = none.parse::<Link>().unwrap_err().to_string();
+            assert!(told.contains("is no link: say `A,B`"), "{told}");
+        }
+        let told = Set::new(THREE).set("a,d", "down").unwrap_err().to_string();
+        assert_eq!(told, "there is no cluster named \"d\": the topology has a, b, c");
+    }
+
+    #[test]
+    fn what_is_given_changes_and_nothing_else() {
+        let mut set = Set::new(THREE);
+        set.set("a,b", "rtt=80ms").unwrap();
+        set.set("a>b", "loss=0.5 jitter=2ms").unwrap();
+        let told = set.set("b>a", "down").unwrap();
+        let expected = LinkProfile::default().delay(Duration::from_millis(40));
+        assert_eq!(
+            told.links,
+            [(LinkId::Line("b".into(), "a".into()), expected.clone().up(false))]
+        );
+        let there = set.router.profile(&LinkId::Line("a".into(), "b".into())).unwrap();
+        assert_eq!(there, expected.jitter(Duration::from_millis(2)).loss(0.5));
+        // The order of words does not count: a profile comes first, as in files.
+        let told = set.set("a,b", "loss=0.25 profile=asymmetric").unwrap();
+        let rates: Vec<_> =
+            told.links.iter().map(|(_, link)| (link.rate, link.loss, link.up)).collect();
+        assert_eq!(rates, [(Some(1_250_000), 0.25, true), (Some(12_500_000), 0.25, true)]);
+    }
+
+    #[test]
+    fn an_uplink_is_set_as_a_file_says_it() {
+        for profile in profiles() {
+            let name = &profile.name;
+            let key = format!("name = \"a\"\nuplink_profile = \"{name}\"\n");
+            let file = topology(&THREE.replace("name = \"a\"\n", &key));
+            let plain = LinkProfile::default();
+            let site = &file.sites[0];
+            let [out, into] =
+                [&site.up, &site.down].map(|stub| stub.clone().unwrap_or(plain.clone()));
+            let words = format!("profile={name}");
+            if profile.up.is_none() {
+                let told = Set::new(THREE).set(">a", &words).unwrap();
+                assert_eq!(told.links[0].1, into, "{name}");
+                let told = Set::new(THREE).set("a>", &words).unwrap();
+                assert_eq!(told.links[0].1, out, "{name}");
+            }
+            let told = Set::new(THREE).set("a", &words).unwrap();
+            let found: Vec<_> = told.links.into_iter().map(|(_, link)| link).collect();
+            assert_eq!(found, [out, into], "{name}");
+            assert_eq!(told.flaps, !file.flaps.is_empty(), "{name}");
+        }
+        let told = Set::new(THREE).set(">a", "profile=asymmetric").unwrap();
+        assert_eq!(told.links[0].1.rate, Some(12_500_000));
+        assert_eq!((told.links[0].1.delay_us, told.links[0].1.loss), (0, 0.0));
+    }
+
+    #[test]
+    fn a_queue_that_was_given_stays_and_others_follow_their_rates() {
+        let text = format!(
+            "{THREE}[[link]]\nbetween = [\"a\", \"b\"]\nbandwidth = \"1MB/s\"\nqueue = 100000\n"
+        );
+        let mut set = Set::new(&text);
+        let mut queue = |link: &str, words: &str| {
+            let told = set.set(link, words).unwrap();
+            told.links.into_iter().map(|(_, link)| link.queue).collect::<Vec<_>>()
+        };
+        // Given in the file, though it is the usual one.
+        assert_eq!(queue("a,b", "bandwidth=10MB/s"), [100_000, 100_000]);
+        assert_eq!(queue("a,c", "bandwidth=10MB/s"), [1_000_000, 1_000_000]);
+        assert_eq!(queue("a>c", "queue=50000"), [50_000]);
+        assert_eq!(queue("a,c", "bandwidth=20MB/s"), [50_000, 2_000_000]);
+        assert_eq!(queue("a,c", "bandwidth=none"), [50_000, 100_000]);
+        assert_eq!(queue("a>c", "bandwidth=3MB/s loss=0.1"), [50_000]);
+        assert_eq!(queue("a>c", "loss=0.2"), [50_000]);
+        // A profile is all of it.
+        assert_eq!(queue("a>c", "profile=wan-50"), [1_250_000]);
+        assert_eq!(queue("a>c", "bandwidth=3MB/s"), [300_000]);
+        assert_eq!(queue("c", "profile=congested-uplink-100KBps"), [30_000, 30_000]);
+        assert_eq!(queue("c", "bandwidth=10MB/s"), [30_000, 30_000]);
+        assert_eq!(queue("b", "bandwidth=10MB/s queue=20000"), [20_000, 20_000]);
+        // What was changed from elsewhere.
+        let profile = LinkProfile::default().rate(1_000_000).queue(7000);
+        let stub = |profile| Change::Stub { cluster: "b".into(), up: true, profile };
+        let mut steering = Set::new(THREE).steering;
+        steering.heed(&[stub(profile.clone())]);
+        assert_eq!(steering.queues.len(), 1);
+        steering.heed(&[stub(profile.queue(100_000))]);
+        assert!(steering.queues.is_empty());
+    }
+
+    #[test]
+    fn links_begin_to_come_and_go_and_end_it() {
+        // 20 s up, 5 s down.
+        let mut set = Set::new(THREE);
+        assert!(set.set("b,a", "profile=flapping").unwrap().flaps);
+        assert_eq!(set.steering.next_at(), Some(set.start + Duration::from_secs(20)));
+        set.turn(19);
+        assert!(!set.cut("a", "b"));
+        set.turn(20);
+        assert!(set.cut("a", "b") && !set.cut("a", "c"));
+        assert!(set.set("a,b", "rtt=10ms").unwrap().flaps);
+        assert!(set.cut("a", "b"));
+        set.turn(25);
+        assert!(!set.cut("a", "b"));
+        for end in ["up", "down", "profile=lan", "profile=flapping down"] {
+            set.set("a,b", "profile=flapping").unwrap();
+            set.turn(20);
+            assert!(set.cut("a", "b"), "{end}");
+            let told = set.set("a,b", end).unwrap();
+            assert!(!told.flaps && !set.cut("a", "b") && set.steering.next_at().is_none(), "{end}");
+            assert!(told.links.iter().all(|(_, link)| link.up != end.ends_with("down")), "{end}");
+        }
+        // One that begins anew carries first.
+        set.set("a,b", "profile=flapping").unwrap();
+        set.turn(20);
+        set.set("a,b", "profile=flapping").unwrap();
+        assert!(!set.cut("a", "b") && set.steering.swings.len() == 1);
+        // An uplink is another link: what it shuts, the line's end does not open.
+        set.set("a", "profile=flapping").unwrap();
+        set.turn(20);
+        assert!(set.cut("a", "b") && set.cut("a", "c") && !set.cut("b", "c"));
+        set.set("a,b", "up").unwrap();
+        assert!(set.cut("a", "b") && set.cut("a", "c"));
+        set.set("a,a", "up").unwrap();
+        assert!(set.cut("a", "c"));
+        set.set("a", "up").unwrap();
+        assert!(!set.cut("a", "b") && !set.cut("a", "c"));
+        let told = |link, words| Set::new(THREE).set(link, words).unwrap_err().to_string();
+        assert!(told("a>b", "profile=flapping").contains("both ways: say `a,b`"));
+        assert!(told(">a", "profile=flapping").contains("both ways: say `a`"));
+        assert!(told("a,a", "profile=flapping").contains("inside a cluster does not"));
+        // One of the topology's file.
+        let mut set = Set::new(&format!(
+            "{THREE}[[link]]\nbetween = [\"a\", \"c\"]\nprofile = \"flapping\"\n"
+        ));
+        set.turn(20);
+        assert!(set.cut("c", "a"));
+        assert!(!set.set("c,a", "profile=wan-50").unwrap().flaps);
+        assert!(!set.cut("c", "a") && set.steering.next_at().is_none());
+    }
+
+    #[test]
+    fn what_would_change_nothing_is_refused_with_what_does() {
+        let told = |network, ports, link: &str, words: &str| {
+            let told = takes(network, ports, &link.parse().unwrap(), &wish(words));
+            told.map_err(|error| error.to_string())
+        };
+        let kernel = |link, words| told(Carries::Kernel, PortOf::Cluster, link, words);
+        for words in ["bandwidth=1MB/s queue=5000", "profile=wan-50", "down", "up"] {
+            assert_eq!(kernel("a", words), Ok(()));
+        }
+        assert_eq!(kernel("a,b", "rtt=5ms loss=0.1 jitter=1ms reorder=true"), Ok(()));
+        assert_eq!(kernel("a,a", "rtt=5ms"), Ok(()));
+        let error = kernel(">a", "rtt=5ms loss=0.1 down").unwrap_err();
+        for part in ["no rtt=, loss=:", "bandwidth=, queue=", "(`A,B`)", "--network sockets"] {
+            assert!(error.contains(part), "{error}");
+        }
+        let router = |ports, link| told(Carries::Router, ports, link, "rtt=5ms");
+        let error = router(PortOf::Cluster, "a,a").unwrap_err();
+        assert!(error.contains("inside a") && error.contains("`--per node`"), "{error}");
+        assert_eq!(router(PortOf::Cluster, "a,b"), Ok(()));
+        assert_eq!(router(PortOf::Node, "a,a"), Ok(()));
+        assert_eq!(told(Carries::Sockets, PortOf::Node, "a", "rtt=5ms"), Ok(()));
+    }
+}
