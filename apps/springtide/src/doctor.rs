@@ -26,7 +26,7 @@ use springtide_runtime::net::{Class, Inbox, Net, NetConfig};
 use springtide_runtime::topology::Topology;
 use springtide_runtime::wire;
 use springtide_wan::fabric::{Fabric, Port, Routing};
-use springtide_wan::kernel::Kernel;
+use springtide_wan::kernel::{Kernel, SCRIPT};
 use springtide_wan::place;
 use springtide_wan::quota::{Kind, Quotas, processor_groups};
 use springtide_wan::router::{PortOf, Router};
@@ -64,8 +64,6 @@ const TWO_SOCKETS: &str = "net = \"127.77.0.0/16\"\n";
 /// like any other.
 const TWO_KERNEL: &str = "name = \"doctor\"\n[wide]\nrtt = \"10ms\"\nloss = 0.000001\nbandwidth = \"10MB/s\"\n\
     [[cluster]]\nname = \"a\"\nnodes = 1\nuplink = \"10MB/s\"\n[[cluster]]\nname = \"b\"\nnodes = 1\n";
-/// What the kernel back end is. (`springtide_wan` starts the same text.)
-const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
 const IPROUTE2: &str = "iproute2";
 /// What it runs, and the package of each.
 const TOOLS: [(&str, &str); 4] =

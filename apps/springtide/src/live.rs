@@ -395,8 +395,8 @@ impl Used {
     }
 }
 
-/// The scenario's network as a topology with a place for the head, and its text.
-fn topology(config: &ScenarioConfig, net: &str) -> Result<(TopologyConfig, String), Failed> {
+/// The scenario's network as the text of a topology with a place for the head.
+fn topology(config: &ScenarioConfig) -> Result<String, Failed> {
     let value = |section: Result<toml::Value, toml::ser::Error>| section.map_err(Failed::failure);
     let mut clusters = Vec::new();
     for place in &config.cluster {
@@ -413,7 +413,7 @@ fn topology(config: &ScenarioConfig, net: &str) -> Result<(TopologyConfig, Strin
     clusters.push(toml::Value::Table(head));
     let mut table = toml::Table::new();
     table.insert("name".to_owned(), config.name.as_str().into());
-    table.insert("net".to_owned(), net.into());
+    table.insert("net".to_owned(), "10.77.0.0/16".into());
     table.insert("wide".to_owned(), value(toml::Value::try_from(&config.wide))?);
     table.insert("cluster".to_owned(), toml::Value::Array(clusters));
     if !config.link.is_empty() {
@@ -421,8 +421,8 @@ fn topology(config: &ScenarioConfig, net: &str) -> Result<(TopologyConfig, Strin
     }
     let text = toml::to_string(&table).map_err(Failed::failure)?;
     // What does not fit an emulated network is told before anything starts.
-    let loaded = load::<TopologyConfig>(&Sources::of_text("the scenario's network", &text))?;
-    Ok((loaded.value, text))
+    load::<TopologyConfig>(&Sources::of_text("the scenario's network", &text))?;
+    Ok(text)
 }
 
 /// The compute threads of each of a cluster's nodes.
@@ -763,7 +763,7 @@ impl Carrier {
         lasts: Duration,
     ) -> Result<Self, Failed> {
         // What fits none is told at once.
-        let (_, text) = topology(config, "10.77.0.0/16")?;
+        let text = topology(config)?;
         let file = scratch.join("topology.toml");
         write(&file, &text)?;
         let near = config.cluster.iter().all(|place| place.delay.get() <= INSIDE);

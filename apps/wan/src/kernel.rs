@@ -16,7 +16,8 @@ use crate::fabric::{self, FabricError, Port};
 use crate::place::{LineStatus, StubStatus};
 use crate::router::{Change, Counts, UnknownCluster, check, is_between, place_of};
 
-const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
+/// The script that is the kernel back end.
+pub const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
 /// The space in which what goes from cluster to cluster is forwarded. No cluster of a table can have this name.
 const CORE: &str = "core";
 

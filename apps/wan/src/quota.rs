@@ -260,8 +260,8 @@ impl Quotas {
         })
     }
 
-    /// Gives each of a node's compute threads, of which there are so many, a share of a core, from now on. What they are to be told to use it: the name of a
-    /// key of their config's `[work]`, and its value.
+    /// Gives each of a node's compute threads, of which there are so many, a share of a core, from now on. What they are to be told to
+    /// use it: the name of a key of their config's `[work]`, and its value.
     ///
     /// # Errors
     /// Not allowed.

@@ -94,12 +94,20 @@ struct InUnit {
     failed: BTreeMap<NodeId, (Kind, Instant)>,
 }
 
+fn is_lately(failed: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(failed) < RETRY
+}
+
 impl InUnit {
-    /// Nodes on which the benchmark failed so lately that it is not tried again.
-    fn failed_lately(&self, now: Instant) -> BTreeMap<&NodeId, &Kind> {
-        let lately = |at: Instant| now.saturating_duration_since(at) < RETRY;
-        let failed = self.failed.iter().filter(|(_, (_, at))| lately(*at));
-        failed.map(|(node, (kind, _))| (node, kind)).collect()
+    /// Whether the benchmark failed on this node so lately that it is not tried again.
+    fn failed_lately(&self, node: &NodeId, now: Instant) -> bool {
+        self.failed.get(node).is_some_and(|(_, at)| is_lately(*at, now))
+    }
+
+    /// The kinds of all such nodes.
+    fn kinds_failed(&self, now: Instant) -> BTreeSet<&Kind> {
+        let failed = self.failed.values().filter(|(_, at)| is_lately(*at, now));
+        failed.map(|(kind, _)| kind).collect()
     }
 }
 
@@ -209,7 +217,7 @@ impl Speeds {
     /// The node's own, else that of its kind; but nobody knows the speed of one on which the benchmark has just failed.
     pub(super) fn best(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Option<f64> {
         let known = self.units.get(&unit?)?;
-        let failed = || known.failed_lately(now).contains_key(&life.node);
+        let failed = || known.failed_lately(&life.node, now);
         self.own(unit, &life.node, now).or_else(|| self.of_kind(unit, life).filter(|_| !failed()))
     }
 
@@ -229,13 +237,12 @@ impl Speeds {
     ) -> Vec<NodeId> {
         let none = InUnit::default();
         let known = self.units.get(&unit).unwrap_or(&none);
-        let failed = known.failed_lately(now);
+        let failed = known.kinds_failed(now);
         let mut chosen = Vec::new();
         for life in free {
             let kind = Kind::of(life);
             let is_known = known.kinds.contains_key(&kind);
-            let of_kind = || failed.values().any(|failed| **failed == kind);
-            if failed.contains_key(&life.node) || (!is_known && of_kind()) {
+            if known.failed_lately(&life.node, now) || (!is_known && failed.contains(&kind)) {
                 continue;
             }
             let doubtful = || {
