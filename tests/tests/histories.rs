@@ -233,10 +233,11 @@ fn a_result_of_a_former_roots_task_is_not_used() {
 /// What drawn histories found, drawn again: results kept by place and used for another root's tasks (3131); a member that was taken
 /// for dead and waits for what others have dropped (2810); processes that were killed on machines at a standstill (1074, 3316); a
 /// coordinator without a job that kept an engine (20620); words of former members against their coordinator (3134); a link whose end
-/// was told after the next one's beginning to a process that had stood still (7176, the simulated network's fault).
+/// was told after the next one's beginning to a process that had stood still (7176, the simulated network's fault); a thread that waits
+/// for a child of a task that stops counted as one that works, so that its circle of waits stayed (338).
 #[test]
 fn drawn_histories_that_were_wrong_once_are_right() {
-    for seed in [3131, 2810, 1074, 3316, 20620, 3134, 7176] {
+    for seed in [3131, 2810, 1074, 3316, 20620, 3134, 7176, 338] {
         let history = History::of(seed);
         if let Err(failed) = faults::run(&history) {
             panic!("{history}  {failed}\n{:#?}", failed.said);

@@ -507,13 +507,18 @@ impl Worker {
         }
     }
 
+    /// It waits as any other: who holds it for work does not see when it is part of a circle of waits.
     fn sleep_until_final(&self, slot: NonNull<Header>) {
         let ready = || {
             // SAFETY: the slot is in a frame (or box) of this thread's.
             let now = unsafe { slot.as_ref() }.state.load(Ordering::Acquire);
             state::is_final(now) || now == state::QUEUED || now == state::LEASED
         };
-        self.shared.sleep(self.index, Some(SLEEP_MAX), false, ready);
+        self.label(ThreadState::WaitLocal);
+        while !ready() {
+            self.shared.sleep(self.index, Some(SLEEP_MAX), false, ready);
+        }
+        self.label(ThreadState::Working);
     }
 
     // --- waiting ---
