@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::clockwork::Clockwork;
 use super::datagrams::{Datagrams, Ix};
+use super::ticks::Ticking;
 use super::{JoinError, MemoryConfig};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::quic::{Below, Quic};
@@ -90,6 +91,7 @@ impl Endpoints {
             buffers: None,
             rng_seed: Some(seed_of(self.seed, &peer)),
             calendar: Some(Arc::new(Calendar(self.clockwork.start))),
+            timers: Arc::new(Ticking),
         };
         let (gate, mut node) = (Arc::new(Gate::default()), Weak::new());
         let net = Net::over(self.config.bulk(), |events| {

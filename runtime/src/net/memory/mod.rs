@@ -27,6 +27,7 @@ mod state;
 mod tests;
 #[cfg(test)]
 mod tests_quic;
+mod ticks;
 
 use std::collections::BTreeMap;
 use std::future::Future;

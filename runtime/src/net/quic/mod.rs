@@ -109,6 +109,8 @@ pub(crate) struct Below {
     pub rng_seed: Option<[u8; 32]>,
     /// The date; the system's when absent.
     pub calendar: Option<Arc<dyn quinn::TimeSource>>,
+    /// What its timers and tasks run on.
+    pub timers: Arc<dyn quinn::Runtime>,
 }
 
 /// The system's socket as it is. To be called inside a tokio runtime.
@@ -243,7 +245,8 @@ impl Quic {
             None => bound,
         };
         let socket = wrap(socket).map_err(bind_error)?;
-        let below = Below { socket, address, buffers, rng_seed: None, calendar: None };
+        let timers = Arc::new(quinn::TokioRuntime);
+        let below = Below { socket, address, buffers, rng_seed: None, calendar: None, timers };
         Self::over(config, identity, incarnation, below, events)
     }
 
@@ -259,18 +262,17 @@ impl Quic {
         events: Arc<dyn Events>,
     ) -> Result<Self, NetError> {
         let runtime = on_one_thread()?;
-        let Below { socket, address, buffers, rng_seed, calendar } = below;
+        let Below { socket, address, buffers, rng_seed, calendar, timers } = below;
         let configs = Configs::new(&config, identity, calendar)?;
         let server = configs.accept(None).as_ref().clone();
         let mut endpoint_config = quinn::EndpointConfig::default();
         endpoint_config.rng_seed(rng_seed);
-        let quinn_runtime = Arc::new(quinn::TokioRuntime);
         let relay = Relay::new();
         let endpoint = relay
             .below(socket)
             .and_then(|socket| {
                 let server = Some(server);
-                Endpoint::new_with_abstract_socket(endpoint_config, server, socket, quinn_runtime)
+                Endpoint::new_with_abstract_socket(endpoint_config, server, socket, timers)
             })
             .map_err(|source| NetError::Bind { what: address.to_string(), source })?;
         let name = identity.name();
