@@ -500,6 +500,11 @@ impl Pool {
         self.shared.want_for_remote()
     }
 
+    /// How many tasks other nodes might have now; it may be wrong by some.
+    pub(crate) fn surplus(&self) -> usize {
+        self.shared.looks_long()
+    }
+
     /// Labels the threads that have nothing to do: what the node waits for meanwhile.
     pub(crate) fn label_waiting(&self, state: ThreadState) {
         const WAITING: &[ThreadState] =

@@ -252,6 +252,13 @@ impl<T> Deque<T> {
     pub(crate) fn looks_empty(&self) -> bool {
         self.top.0.load(Ordering::Relaxed) >= self.bottom.0.load(Ordering::Relaxed)
     }
+
+    /// How many are in it, as such a look tells.
+    pub(crate) fn looks_long(&self) -> usize {
+        let (top, bottom) =
+            (self.top.0.load(Ordering::Relaxed), self.bottom.0.load(Ordering::Relaxed));
+        usize::try_from(bottom.wrapping_sub(top)).unwrap_or(0)
+    }
 }
 
 #[cfg(all(test, not(feature = "loom")))]

@@ -503,6 +503,11 @@ impl Shared {
         self.seam.unpark(thread as usize);
     }
 
+    /// How many tasks other nodes might have, by a look that may be wrong.
+    pub(crate) fn looks_long(&self) -> usize {
+        self.threads.iter().map(|t| t.deque.looks_long()).sum()
+    }
+
     /// The endpoint wants to be told (by `Host::surplus`, once) when there is work for other nodes. True if there is some
     /// already; then it is not told.
     pub(crate) fn want_for_remote(&self) -> bool {

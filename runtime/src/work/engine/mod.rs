@@ -171,7 +171,7 @@ impl Engine {
             Thief::new(me.node.clone(), me.cluster.clone(), config.policy, config.pool.seed);
         let state = State {
             thief,
-            victim: Victim::default(),
+            victim: Victim::new(config.policy),
             view: View::default(),
             stolen: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -458,7 +458,8 @@ impl Inner {
             self.state().share_wake = None;
             self.objects_ref().tick();
         }
-        let timers = [self.probe(now), self.ask_after(now), self.tick(pool, now)];
+        let hint = self.hint_waiting(pool, now);
+        let timers = [self.probe(now), self.ask_after(now), self.tick(pool, now), hint];
         for at in timers.into_iter().flatten() {
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
@@ -466,7 +467,6 @@ impl Inner {
             let at = metering.pump(pool, now);
             wake = Some(wake.map_or(at, |wake| wake.min(at)));
         }
-        self.hint_waiting(pool);
         // A victim that cannot be reached frees its lane for another: at most all of them in a row.
         for _ in 0..64 {
             let awaited: Vec<(TaskPath, NodeId)> =
@@ -572,22 +572,22 @@ impl Inner {
         retry.then(|| now + RETRY)
     }
 
-    /// Tells a waiting thief of work, when there is some.
-    fn hint_waiting(&self, pool: &Pool) {
-        let mut surplus = self.surplus.swap(false, Ordering::AcqRel);
-        loop {
-            if surplus {
-                let Some(thief) = self.state().victim.next_to_hint() else { return };
-                self.send(&thief, Kind::WORK_HINT, &WorkHint { job: self.job });
-            }
-            if !self.state().victim.has_waiting() {
-                return;
-            }
-            surplus = pool.want_surplus();
-            if !surplus {
-                return;
-            }
+    /// Tells waiting thieves of work, when there is some; when to look again.
+    fn hint_waiting(&self, pool: &Pool, now: Instant) -> Option<Instant> {
+        let told = self.surplus.swap(false, Ordering::AcqRel);
+        if !self.state().victim.has_waiting() {
+            return None;
         }
+        // Without any it is told of the next.
+        let tasks = match pool.surplus() {
+            0 if !told && !pool.want_surplus() => return None,
+            tasks => tasks.max(1),
+        };
+        let thieves = self.state().victim.to_hint(tasks, now);
+        for thief in thieves {
+            self.send(&thief, Kind::WORK_HINT, &WorkHint { job: self.job });
+        }
+        self.state().victim.look_again(now)
     }
 
     // --- shared objects ---

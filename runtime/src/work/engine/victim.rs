@@ -48,7 +48,10 @@ impl Inner {
             (None, _) => {
                 if awaited.is_none() {
                     self.state().victim.refused(&from.node, scope);
-                    self.hint_waiting(pool);
+                    // There may have come some meanwhile, or there is to be word of the next.
+                    if self.hint_waiting(pool, Instant::now()).is_some() {
+                        self.poke.notify_one();
+                    }
                 }
             }
         }

@@ -371,7 +371,7 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
     on_tokio(true, || async {
         let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND);
         assert_eq!(grid.engines["b"].candidate(), None);
-        let leaves = Leaves { count: 50, model_ms: 7, ..Leaves::default() };
+        let leaves = Leaves { count: 50, model_ms: 2, ..Leaves::default() };
         let told = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
         let drawn = loop {
             tokio::time::sleep(SECOND / 10).await;

@@ -172,7 +172,14 @@ struct Lane {
     /// Whether its victims are in this cluster; absent where it asks everywhere.
     scope: Option<Scope>,
     outstanding: Option<u32>,
-    tried: BTreeSet<NodeId>,
+    /// Who had nothing, and since when.
+    tried: BTreeMap<NodeId, Instant>,
+    /// How many were asked since the last rest or find.
+    asked: usize,
+    /// Holders of awaited tasks that were asked for what is below these meanwhile.
+    leapfrogged: BTreeSet<NodeId>,
+    /// Whether what is in `tried` outlasts rests and work found.
+    remembers: bool,
     /// It has rested since it was worth asking all victims again.
     rested: bool,
     hinted: Vec<NodeId>,
@@ -186,17 +193,39 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(rest_max: Duration) -> Self {
-        Self { rest: REST_FIRST, rest_max, ..Self::default() }
+    fn new(rest_max: Duration, remembers: bool) -> Self {
+        Self { rest: REST_FIRST, rest_max, remembers, ..Self::default() }
     }
 
+    /// All victims are worth asking.
     fn refresh(&mut self) {
         self.tried.clear();
+        self.found();
+    }
+
+    /// Work was found. Those who had nothing still have this thief on their list, and will hint when they have some: they are asked
+    /// before that only when the hint may be lost.
+    fn found(&mut self) {
+        if !self.remembers {
+            self.tried.clear();
+        }
+        self.asked = 0;
+        self.leapfrogged.clear();
         self.rested = false;
         self.resting_until = None;
         self.rest = REST_FIRST;
         self.leap_at = None;
         self.leapt.clear();
+    }
+
+    /// A rest is over.
+    fn wake(&mut self, now: Instant) {
+        self.resting_until = None;
+        self.leap_at = None;
+        self.asked = 0;
+        self.leapfrogged.clear();
+        let (most, remembers) = (self.rest_max, self.remembers);
+        self.tried.retain(|_, at| remembers && now.saturating_duration_since(*at) < most);
     }
 }
 
@@ -229,7 +258,8 @@ impl Thief {
             policy,
             members: Members::default(),
             timeouts_expected: BTreeMap::new(),
-            lanes: [Lane::new(REST_LOCAL_MAX), Lane::new(REST_WIDE_MAX)],
+            lanes: [REST_LOCAL_MAX, REST_WIDE_MAX]
+                .map(|most| Lane::new(most, policy == StealPolicy::ClusterAware)),
             pending: BTreeMap::new(),
             next_id: 0,
             seed,
@@ -304,8 +334,7 @@ impl Thief {
     /// Whether this node wants work from now on.
     pub fn set_hungry(&mut self, hungry: bool) {
         if self.hungry && !hungry {
-            // Work was found: the next time all victims are worth asking again.
-            self.lanes.iter_mut().for_each(Lane::refresh);
+            self.lanes.iter_mut().for_each(Lane::found);
             self.waiting = None;
         }
         self.hungry = hungry;
@@ -320,9 +349,9 @@ impl Thief {
             lane.outstanding = None;
         }
         if hit {
-            lane.refresh();
+            lane.found();
         } else if !pending.leapfrog {
-            lane.tried.insert(pending.victim);
+            lane.tried.insert(pending.victim, now);
         }
         Some(Answered { scope: pending.scope, latency: now - pending.since })
     }
@@ -351,7 +380,7 @@ impl Thief {
                 if lane.outstanding == Some(id) {
                     lane.outstanding = None;
                 }
-                lane.tried.insert(pending.victim);
+                lane.tried.insert(pending.victim, pending.since);
             }
         }
     }
@@ -437,7 +466,7 @@ impl Thief {
             if let Some(pending) = self.pending.remove(&id) {
                 self.timeouts[pending.scope as usize] += 1;
                 let lane = &mut self.lanes[pending.lane];
-                lane.tried.insert(pending.victim);
+                lane.tried.insert(pending.victim, now);
                 if lane.outstanding == Some(id) {
                     lane.outstanding = None;
                 }
@@ -465,18 +494,17 @@ impl Thief {
     fn choose(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
         let resting = &mut self.lanes[lane];
         if resting.resting_until.is_some_and(|until| now >= until) {
-            resting.resting_until = None;
-            resting.leap_at = None;
-            resting.tried.clear();
+            resting.wake(now);
         }
         if let Some(until) = resting.resting_until {
             return self.rest_until(lane, until, awaited, now);
         }
         // Leapfrog first: the nodes that hold what threads of this node wait for.
         for (path, holder) in awaited {
-            let asked = self.lanes[lane].tried.contains(holder) || self.suspected.contains(holder);
+            let asked =
+                self.lanes[lane].leapfrogged.contains(holder) || self.suspected.contains(holder);
             if !asked && self.may_ask(lane, holder) {
-                self.lanes[lane].tried.insert(holder.clone());
+                self.lanes[lane].leapfrogged.insert(holder.clone());
                 return Choice::Ask(holder.clone(), Some(path.clone()));
             }
         }
@@ -489,7 +517,10 @@ impl Thief {
             return Choice::Ask(victim, None);
         }
         match self.any_untried(lane) {
-            Some(victim) => Choice::Ask(victim, None),
+            Some(victim) => {
+                self.lanes[lane].asked += 1;
+                Choice::Ask(victim, None)
+            }
             None => self.rest(lane, awaited, now),
         }
     }
@@ -500,13 +531,14 @@ impl Thief {
         let lane = &self.lanes[lane];
         let count = lane.victims.count;
         let most = if lane.rested { ROUND_AGAIN } else { ROUND };
-        if count == 0 || lane.tried.len() >= most {
+        if count == 0 || lane.asked >= most {
             return None;
         }
         // From a place drawn at random on: few are out of question, so that the next is as good as any.
         let first = (drawn % count as u64) as usize;
         let places = (first..count).chain(0..first).map(|i| lane.victims.place(i));
-        let out = |victim: &NodeId| lane.tried.contains(victim) || self.suspected.contains(victim);
+        let out =
+            |victim: &NodeId| lane.tried.contains_key(victim) || self.suspected.contains(victim);
         places.map(|place| &self.members.staying()[place]).find(|victim| !out(victim)).cloned()
     }
 
