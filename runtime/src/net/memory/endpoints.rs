@@ -91,7 +91,7 @@ impl Endpoints {
             buffers: None,
             rng_seed: Some(seed_of(self.seed, &peer)),
             calendar: Some(Arc::new(Calendar(self.clockwork.start))),
-            timers: Arc::new(Ticking),
+            timers: Arc::<Ticking>::default(),
         };
         let (gate, mut node) = (Arc::new(Gate::default()), Weak::new());
         let net = Net::over(self.config.bulk(), |events| {

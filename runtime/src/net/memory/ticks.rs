@@ -1,32 +1,29 @@
-//! Timers of simulated endpoints: none goes off in the moment in which it is set.
+//! The clock of simulated endpoints: no two readings are equal.
 //!
 //! Under a paused clock a moment lasts until nothing is left to do in it. Quinn's pacer waits in proportion to the round trip, which on
-//! links without delay is some nanoseconds; a wait that rounds to none is set anew at once, and the moment would never end.
+//! links without delay is some nanoseconds; a wait that rounds to none is over at once, and as no time passed it begins anew, for ever.
+//! So reading this clock takes a nanosecond, as it takes some on every machine.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
-use tokio::time::Instant;
 
-/// What a timer lasts at least.
-const LEAST: Duration = Duration::from_micros(1);
+/// What a reading takes, where tokio's clock stands still.
+const TICK: Duration = Duration::from_nanos(1);
 
-/// Tokio's runtime with such timers.
-#[derive(Debug)]
-pub(super) struct Ticking;
-
-fn not_now(at: std::time::Instant) -> std::time::Instant {
-    at.max((Instant::now() + LEAST).into_std())
+/// Tokio's runtime with such a clock.
+#[derive(Debug, Default)]
+pub(super) struct Ticking {
+    last: Mutex<Option<std::time::Instant>>,
 }
 
 impl Runtime for Ticking {
     fn new_timer(&self, at: std::time::Instant) -> Pin<Box<dyn AsyncTimer>> {
-        Box::pin(Tick(TokioRuntime.new_timer(not_now(at))))
+        TokioRuntime.new_timer(at)
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
@@ -38,20 +35,11 @@ impl Runtime for Ticking {
     }
 
     fn now(&self) -> std::time::Instant {
-        TokioRuntime.now()
-    }
-}
-
-#[derive(Debug)]
-struct Tick(Pin<Box<dyn AsyncTimer>>);
-
-impl AsyncTimer for Tick {
-    fn reset(mut self: Pin<&mut Self>, at: std::time::Instant) {
-        self.0.as_mut().reset(not_now(at));
-    }
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(context)
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = TokioRuntime.now();
+        let now = last.map_or(now, |last| now.max(last + TICK));
+        *last = Some(now);
+        now
     }
 }
 
@@ -60,14 +48,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_for_now_goes_off_later() {
-        let start = Instant::now();
-        let mut timer = Ticking.new_timer(start.into_std());
-        for _ in 0..3 {
-            let before = Instant::now();
-            std::future::poll_fn(|context| timer.as_mut().poll(context)).await;
-            assert!(Instant::now() > before);
-            timer.as_mut().reset(start.into_std());
-        }
+    async fn time_passes_from_reading_to_reading() {
+        let clock = Ticking::default();
+        let first = clock.now();
+        assert_eq!([clock.now(), clock.now()], [first + TICK, first + 2 * TICK]);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(clock.now(), first + Duration::from_millis(1));
     }
 }
