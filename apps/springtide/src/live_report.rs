@@ -194,7 +194,9 @@ struct Row {
 
 fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied()
+    let upper = *numbers.get(numbers.len() / 2)?;
+    let lower = numbers[(numbers.len() - 1) / 2];
+    Some(lower.midpoint(upper))
 }
 
 impl Row {

@@ -608,6 +608,12 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
             child.env(SHAPE, table);
             within = Some(Within::Table(table.clone()));
             child.env("SPRINGTIDE_NET__BIND", format!("{address}:0"));
+            if !is_ours(program) {
+                eprintln!(
+                    "note: network {name} shapes the sockets of Springtide's own programs, of those built with its library, and of no \
+                     others: these run as without a network (`wan up --network router` shapes all)"
+                );
+            }
         }
     }
     sys::run_in(&mut child, spaces);
@@ -631,6 +637,13 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
         (Some(code), _) => std::process::exit(code),
         (None, signal) => std::process::exit(128 + signal.unwrap_or(0)),
     }
+}
+
+/// Whether a command is this program.
+fn is_ours(program: &str) -> bool {
+    let mine = std::env::current_exe().ok();
+    let given = Path::new(program).file_name();
+    mine.is_some_and(|mine| mine.file_name() == given)
 }
 
 /// Leaves it to a program of `wan exec` what to do when both are told to end: it may have something to say. The terminal tells both.

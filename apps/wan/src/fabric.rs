@@ -2,6 +2,7 @@
 //!
 //! Spaces have no name and no file: they end with the process that holds them and what runs in them. Must not know who asked for them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
@@ -166,6 +167,8 @@ pub struct Core {
     pub late: Histogram<u64>,
     /// Packets that Linux had no room for, or did not take.
     pub refused: u64,
+    /// Ports whose device is no more: somebody has deleted it in its space, where the owner may.
+    pub gone: BTreeSet<usize>,
 }
 
 /// What routes, until it is dropped.
@@ -185,7 +188,7 @@ impl Routing {
     /// Linux gives no thread, or cannot wait to the microsecond.
     pub fn start(router: Router, fabric: &Fabric) -> io::Result<Self> {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
-        let core = Arc::new(Mutex::new(Core { router, late, refused: 0 }));
+        let core = Arc::new(Mutex::new(Core { router, late, refused: 0, gone: BTreeSet::new() }));
         let tuns = fabric.tuns.iter().map(File::try_clone);
         let tuns: Vec<File> = tuns.collect::<Result<_, _>>()?;
         let poll = Poll::new(tuns.len())?;
@@ -254,7 +257,13 @@ fn route(core: &Mutex<Core>, tuns: &[File], mut poll: Poll, start: Instant, stop
                         core.router.take(port, buffer[..len].to_vec(), start.elapsed());
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => return tracing::error!(%error, "a TUN device is gone"),
+                    Err(error) => {
+                        // The others' go on.
+                        tracing::warn!(port, %error, "a TUN device is gone");
+                        poll.remove(tuns[port].as_fd());
+                        core.gone.insert(port);
+                        break;
+                    }
                 }
                 send_due(&mut core, tuns, start);
             }
@@ -341,5 +350,31 @@ mod tests {
             assert!(UdpSocket::bind("10.77.1.1:0").is_err());
             drop(core);
         }
+    }
+
+    #[test]
+    fn without_one_nodes_device_the_others_reach_each_other() {
+        let topology = topology();
+        let fabric = match Fabric::new(&topology, PortOf::Node) {
+            Ok(fabric) => fabric,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let routing = Routing::start(Router::new(topology, PortOf::Node, 1), &fabric).unwrap();
+        let deleted = inside(&fabric.ports[1], || {
+            std::process::Command::new("ip").args(["link", "del", DEVICE]).status()
+        });
+        if !deleted.is_ok_and(|status| status.success()) {
+            return println!("skipped: no `ip` to delete a device with");
+        }
+        let near = inside(&fabric.ports[0], || UdpSocket::bind("10.77.1.1:4000")).unwrap();
+        let far = inside(&fabric.ports[2], || UdpSocket::bind("10.77.2.1:4000")).unwrap();
+        far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        near.send_to(b"to nobody", "10.77.1.2:4000").unwrap();
+        near.send_to(b"there", "10.77.2.1:4000").unwrap();
+        let mut buffer = [0; 100];
+        let (len, _) = far.recv_from(&mut buffer).expect("it comes");
+        assert_eq!(&buffer[..len], b"there");
+        let core = routing.core();
+        assert_eq!((core.gone.iter().copied().collect::<Vec<_>>(), core.refused), (vec![1], 1));
     }
 }

@@ -240,7 +240,15 @@ impl Carrier {
                         "its router does not run before other programs ({why}): on a busy machine packets are late"
                     )
                 });
-                told.collect()
+                let spaces = self.spaces();
+                let core = routing.core();
+                let gone = core.gone.iter().filter_map(|port| spaces.get(*port)).map(|space| {
+                    format!(
+                        "the interface of {} was deleted, and nothing reaches it: `wan down`, then `wan up` again",
+                        space.name
+                    )
+                });
+                told.chain(gone).collect()
             }
             Self::Kernel(kernel) => lock(kernel).notes().to_vec(),
             Self::Sockets(..) => Vec::new(),

@@ -219,6 +219,13 @@ impl Poll {
         done(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, file, &raw mut event) })
     }
 
+    /// Tells of this file no more.
+    pub fn remove(&self, file: BorrowedFd<'_>) {
+        let (epoll, file) = (self.epoll.as_raw_fd(), file.as_raw_fd());
+        // SAFETY: both are open; this operation reads no event. It fails for what is not told of, which is as well.
+        let _ = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, file, std::ptr::null_mut()) };
+    }
+
     /// The numbers of files that can be read; none if none can within this time.
     ///
     /// # Errors

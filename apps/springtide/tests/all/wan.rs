@@ -406,7 +406,13 @@ fn sockets_of_this_programs_nodes_can_carry_it_without_any_rights() {
     let place = Place::any();
     let told = place.up(&["--network", "sockets"]);
     assert!(told.contains("127.77.1.1") && told.contains("net.shape = "), "{told}");
-    let env = place.done(&["exec", "b-2", "printenv"]);
+    let (code, env, told) = place.wan(&["exec", "b-2", "printenv"]);
+    assert_eq!(code, Some(0), "{told}");
+    // Not of this program's, and so not shaped.
+    assert!(
+        told.starts_with("note: network pair shapes the sockets of Springtide's own"),
+        "{told}"
+    );
     let of = |key: &str| env.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
     assert_eq!(of("SPRINGTIDE_NET__BIND"), Some("127.77.2.2:0"));
     let table = PathBuf::from(of("SPRINGTIDE_NET__SHAPE").expect("its table"));
