@@ -125,7 +125,7 @@ mod tests {
         all.iter().for_each(|thief| victim.refused(thief, Scope::Local));
         let [a, b, c, d] = all;
         let now = Instant::now();
-        assert_eq!(victim.to_hint(1, now), [a.clone()]);
+        assert_eq!(victim.to_hint(1, now), std::slice::from_ref(&a));
         assert_eq!(victim.to_hint(1, now), [], "it is on its way");
         assert_eq!(victim.look_again(now), Some(now + LOOK_AGAIN));
         assert_eq!(victim.to_hint(2, now), [b]);
