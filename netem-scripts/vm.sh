@@ -284,6 +284,15 @@ if [ -x /bin/springtide ]; then
     row "packets lost after springtide wan set a,b down" "100 %" "$(springtide wan exec a timeout 30 ping -q -c 5 -i 0.1 -W 1 10.77.2.2 | awk '/ packets transmitted/ { for (i = 1; i <= NF; i++) if ($i ~ /%/) print $i + 0 }')" 100 100
     wan status | sed 's/^/  /'
     wan down | sed 's/^/  /'
+    # As a session has it: a group with this process in it, below one that hands processors on.
+    groups=/sys/fs/cgroup
+    mount -t cgroup2 none $groups
+    mkdir -p $groups/slice/scope
+    for group in $groups $groups/slice; do echo +cpu >$group/cgroup.subtree_control; done
+    told=$(sh -c "echo \$\$ >$groups/slice/scope/cgroup.procs && exec springtide wan doctor" 2>&1)
+    echo "$told" | sed 's/^/  /'
+    row "quotas by control groups, version 2" "1" "$(echo "$told" | grep -c '^yes  processors: quotas .*version 2')" 1 1
+    row "groups left" "0" "$(find $groups -name 'springtide-*' | wc -l)" 0 0
 fi
 after=$(ip -o link show; ip netns list)
 same=0

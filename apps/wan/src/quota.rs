@@ -18,6 +18,8 @@ const PERIOD_MOST_US: u64 = 1_000_000;
 const NET_WEIGHT: u64 = 131_072;
 /// And these.
 const COMPUTE_WEIGHT: u64 = 16_384;
+/// The controllers that a group of version 2 has its own have.
+const HANDS_ON: &str = "cgroup.subtree_control";
 /// Our folders begin with this.
 const OURS: &str = "springtide-";
 
@@ -49,6 +51,8 @@ struct Place {
     kind: Kind,
     /// Where ours may be made.
     root: PathBuf,
+    /// The group that this process is in.
+    home: PathBuf,
 }
 
 /// What `/proc/self/mounts` and `/proc/self/cgroup` say of groups that have quotas; the best first. Where this process's own may be: seen
@@ -78,12 +82,17 @@ fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
     found
 }
 
+/// In version 2 a group that hands its processors on to others has no processes itself but at the top, so that ours come beside this
+/// process's group or above that: where a user may make some, or root.
 fn places(mounts: &str, own: &str) -> Vec<Place> {
-    let place = |(kind, [inside, at]): (Kind, [PathBuf; 2])| Place {
-        kind,
-        root: if inside.is_dir() { inside } else { at },
-    };
-    mounted(mounts, own).into_iter().map(place).collect()
+    let all = mounted(mounts, own).into_iter().flat_map(|(kind, [inside, at])| {
+        let home = if inside.is_dir() { inside } else { at.clone() };
+        let above = if kind == Kind::V2 { usize::MAX } else { 1 };
+        let roots = home.ancestors().take(above).take_while(|root| root.starts_with(&at));
+        let place = |root: &Path| Place { kind, root: root.to_owned(), home: home.clone() };
+        roots.map(place).collect::<Vec<_>>()
+    });
+    all.collect()
 }
 
 /// Where the group of this process for processors may be, in version 1, from the same two files.
@@ -101,6 +110,9 @@ pub enum QuotaError {
     /// There are some, but without processors.
     #[error("{}: its controllers are \"{}\", without cpu", .0.display(), .1)]
     NoController(PathBuf, String),
+    /// It is somebody else's to decide what this group hands on.
+    #[error("{} does not hand on cpu to the groups in it", .0.display())]
+    NotHandedOn(PathBuf),
     /// Not for this user, or not here.
     #[error("{}: {source}", path.display())]
     Io {
@@ -146,6 +158,8 @@ pub struct Quotas {
     kind: Kind,
     /// The folder of all groups, or of the files with the shares.
     root: PathBuf,
+    /// The group that this process came from.
+    home: PathBuf,
 }
 
 impl Quotas {
@@ -169,24 +183,34 @@ impl Quotas {
     }
 
     fn at(place: &Place) -> Result<Self, QuotaError> {
-        let Place { kind, root } = place;
+        let Place { kind, root, home } = place;
         if *kind == Kind::V2 {
-            let file = root.join("cgroup.controllers");
-            let found = fs::read_to_string(&file)
-                .map_err(|source| QuotaError::Io { path: file, source })?;
-            if !found.split_whitespace().any(|name| name == "cpu") {
+            let controllers = |file: &str| {
+                let path = root.join(file);
+                let found = fs::read_to_string(&path);
+                found.map_err(|source| QuotaError::Io { path, source })
+            };
+            let has_cpu = |found: &str| found.split_whitespace().any(|name| name == "cpu");
+            let found = controllers("cgroup.controllers")?;
+            if !has_cpu(&found) {
                 return Err(QuotaError::NoController(root.clone(), found.trim().to_owned()));
+            }
+            if !has_cpu(&controllers(HANDS_ON)?) {
+                if root != home {
+                    return Err(QuotaError::NotHandedOn(root.clone()));
+                }
+                write(&root.join(HANDS_ON), "+cpu")?;
             }
         }
         let own = root.join(format!("{OURS}{}", std::process::id()));
         make(&own)?;
-        let quotas = Self { kind: *kind, root: own };
-        quotas.prepare(root)?;
+        let quotas = Self { kind: *kind, root: own, home: home.clone() };
+        quotas.prepare()?;
         Ok(quotas)
     }
 
     /// Threads of nodes that do not compute run before those that do.
-    fn prepare(&self, above: &Path) -> Result<(), QuotaError> {
+    fn prepare(&self) -> Result<(), QuotaError> {
         let (net, nodes) = (self.root.join("net"), self.root.join("nodes"));
         match self.kind {
             Kind::V1 => {
@@ -198,8 +222,7 @@ impl Quotas {
             }
             Kind::V2 => {
                 // A process has its threads in several groups only below one domain.
-                let hand_on = |group: &Path| write(&group.join("cgroup.subtree_control"), "+cpu");
-                hand_on(above)?;
+                let hand_on = |group: &Path| write(&group.join(HANDS_ON), "+cpu");
                 let last = self.root.join("last");
                 for group in [&net, &nodes, &last] {
                     make(group)?;
@@ -223,7 +246,7 @@ impl Quotas {
     pub fn by_duty(folder: &Path) -> Result<Self, QuotaError> {
         let root = folder.join("shares");
         make(&root)?;
-        Ok(Self { kind: Kind::Duty, root })
+        Ok(Self { kind: Kind::Duty, root, home: folder.to_owned() })
     }
 
     /// What gives the shares.
@@ -254,7 +277,7 @@ impl Quotas {
     /// Where threads go that only fill time that nobody wants.
     pub fn aside(&self) -> Aside {
         Aside(match self.kind {
-            Kind::V1 => Some(self.root.parent().unwrap_or(&self.root).join("tasks")),
+            Kind::V1 => Some(self.home.join("tasks")),
             Kind::V2 => Some(self.root.join("last/cgroup.threads")),
             Kind::Duty => None,
         })
@@ -333,8 +356,7 @@ impl Drop for Quotas {
             Kind::Duty => drop(fs::remove_dir_all(&self.root)),
             Kind::V1 | Kind::V2 => {
                 // This process may be in it.
-                let above = self.root.parent().unwrap_or(&self.root);
-                let _ = fs::write(above.join("cgroup.procs"), std::process::id().to_string());
+                let _ = fs::write(self.home.join("cgroup.procs"), std::process::id().to_string());
                 remove(&self.root);
             }
         }
@@ -389,12 +411,35 @@ mod tests {
             cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
             cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
         let found = places(mounts, "4:cpu,cpuacct:/no/such/group\n0::/\n");
-        let at = |kind, root: &str| Place { kind, root: root.into() };
-        assert_eq!(
-            found,
-            [at(Kind::V1, "/sys/fs/cgroup/cpu,cpuacct"), at(Kind::V2, "/sys/fs/cgroup/unified/")]
-        );
+        let at =
+            |kind, root: &str, home: &str| Place { kind, root: root.into(), home: home.into() };
+        let (first, second) = ("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified/");
+        assert_eq!(found, [at(Kind::V1, first, first), at(Kind::V2, second, second)]);
         assert_eq!(places("proc /proc proc rw 0 0\n", ""), []);
+        // Version 2: above the own one, too, as far as groups go.
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().to_str().unwrap();
+        let [slice, scope] = ["user.slice", "user.slice/x.scope"].map(|at| format!("{top}/{at}"));
+        fs::create_dir_all(&scope).unwrap();
+        let found = places(&format!("cgroup2 {top} cgroup2 rw 0 0\n"), "0::/user.slice/x.scope\n");
+        assert_eq!(found, [&scope, &slice, top].map(|root| at(Kind::V2, root, &scope)));
+    }
+
+    /// Whether a group of version 2 hands processors on is only its owner's to change.
+    #[test]
+    fn groups_above_are_taken_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (top, home) = (dir.path().to_owned(), dir.path().join("x.scope"));
+        fs::create_dir(&home).unwrap();
+        fs::write(top.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        fs::write(top.join(HANDS_ON), "memory\n").unwrap();
+        let place = Place { kind: Kind::V2, root: top.clone(), home };
+        assert!(matches!(Quotas::at(&place), Err(QuotaError::NotHandedOn(root)) if root == top));
+        assert_eq!(fs::read_to_string(top.join(HANDS_ON)).unwrap(), "memory\n");
+        fs::write(top.join("cgroup.controllers"), "memory\n").unwrap();
+        assert!(
+            matches!(Quotas::at(&place), Err(QuotaError::NoController(root, _)) if root == top)
+        );
     }
 
     #[test]
