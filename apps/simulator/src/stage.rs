@@ -310,14 +310,10 @@ impl Stage {
             Happening::Link => {
                 let Pair(a, b) = event.between.as_ref()?;
                 let (a, b) = (id(a), id(b));
-                let was = self.line_between(&a, &b);
-                let change = |was: &LinkProfile| {
-                    let now = was.clone().loss(event.loss.unwrap_or(was.loss));
-                    let now = event.rtt.map_or(now.clone(), |rtt| now.delay(rtt.get() / 2));
-                    limited(now, event.bandwidth, None)
-                };
+                let line = self.config.line(a.as_str(), b.as_str());
+                let was = directions(&line);
                 tell(format!("the link between {a} and {b} is another"));
-                self.set_line(&a, &b, was.each_ref().map(change));
+                self.set_line(&a, &b, was.each_ref().map(|was| changed(was, event, line.queue)));
                 Some(Undo::Line(a, b, was))
             }
             Happening::Cut => {
@@ -412,11 +408,13 @@ impl Stage {
     fn speed(&self, node: &NodeId) -> f64 {
         self.place(&cluster_of(node).into()).map_or(1.0, |place| place.speed)
     }
+}
 
-    /// What the line between two clusters is like: from the first to the other, and back.
-    fn line_between(&self, a: &ClusterId, b: &ClusterId) -> [LinkProfile; 2] {
-        directions(&self.config.line(a.as_str(), b.as_str()))
-    }
+/// What an event makes of a direction of a link. A queue that is given stays; another is that of the bandwidth.
+fn changed(was: &LinkProfile, event: &EventSection, queue: Option<u32>) -> LinkProfile {
+    let now = was.clone().loss(event.loss.unwrap_or(was.loss));
+    let now = event.rtt.map_or(now.clone(), |rtt| now.delay(rtt.get() / 2));
+    limited(now, event.bandwidth, queue)
 }
 
 /// How what happened is undone.
@@ -450,4 +448,30 @@ pub(crate) fn listed(nodes: &[NodeId]) -> String {
     });
     let words: Vec<_> = words.collect();
     if words.is_empty() { "nobody".to_owned() } else { words.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::config::{ScenarioConfig, Sources, load};
+
+    use super::*;
+
+    #[test]
+    fn a_queue_that_is_given_stays_whatever_the_bandwidth() {
+        let of = |queue: &str| {
+            let text = format!(
+                "name = \"x\"\n[wide]\nbandwidth = \"10MB/s\"\n{queue}\n[[cluster]]\nname = \"a\"\nstart = 1\n[[cluster]]\nname = \"b\"\n\
+                 [[event]]\nwhat = \"link\"\nat = \"1s\"\nbetween = [\"a\", \"b\"]\nbandwidth = \"2MB/s\"\n"
+            );
+            let config = load::<ScenarioConfig>(&Sources::of_text("x.toml", &text));
+            let config = config.unwrap_or_else(|error| panic!("{error}")).value;
+            let line = config.line("a", "b");
+            let [there, _] = directions(&line);
+            (there.queue, changed(&there, &config.event[0], line.queue))
+        };
+        let (was, now) = of("queue = 50000");
+        assert_eq!((was, now.queue, now.rate), (50_000, 50_000, Some(2_000_000)));
+        let (was, now) = of("");
+        assert_eq!((was, now.queue, now.rate), (1_000_000, 200_000, Some(2_000_000)));
+    }
 }

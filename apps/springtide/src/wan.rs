@@ -685,6 +685,9 @@ fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
                 text +=
                     &format!("{link} comes and goes: `up`, `down` or another profile ends that\n");
             }
+            for lack in &outcome.lacks {
+                eprintln!("warning: {lack}");
+            }
             print(&text)
         }
         Ok(_) => Err(Failed::failure(format!("network {name} is another version's"))),

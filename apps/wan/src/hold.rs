@@ -161,8 +161,8 @@ impl Carrier {
         }
     }
 
-    /// All or nothing.
-    fn change(&self, changes: &[Change]) -> Result<(), KernelError> {
+    /// All or nothing. Says what of it is not emulated.
+    fn change(&self, changes: &[Change]) -> Result<Vec<String>, KernelError> {
         match self {
             Self::Router(_, routing) => {
                 let now = routing.now();
@@ -171,14 +171,14 @@ impl Carrier {
                 let mut changes = changes.iter();
                 changes.try_for_each(|change| core.router.change(change, now))?;
             }
-            Self::Kernel(kernel) => lock(kernel).change(changes)?,
+            Self::Kernel(kernel) => return lock(kernel).change(changes),
             Self::Sockets(table, _) => {
                 check(changes, table.clusters())?;
                 let now = sys::now_ns();
                 changes.iter().try_for_each(|change| table.change(change, now))?;
             }
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// What a link is like.
@@ -195,9 +195,9 @@ impl Carrier {
         let mut steering = lock(steering);
         let plan = steering.plan(link, wish, |link| self.profile(link), Instant::now());
         let plan = plan.map_err(|error| error.to_string())?;
-        self.change(&plan.changes).map_err(|error| error.to_string())?;
+        let lacks = self.change(&plan.changes).map_err(|error| error.to_string())?;
         *steering = plan.then;
-        Ok(plan.outcome)
+        Ok(Outcome { lacks, ..plan.outcome })
     }
 
     /// All lines, and uplinks and downlinks that are limited.
@@ -349,8 +349,10 @@ impl Held {
         let mut steering = lock(&self.steering);
         loop {
             let due = steering.turn(Instant::now());
-            if !due.is_empty() {
-                self.carrier.change(&due).unwrap_or_else(|error| tracing::error!("{error}"));
+            if !due.is_empty()
+                && let Err(error) = self.carrier.change(&due)
+            {
+                tracing::error!("{error}");
             }
             steering = match steering.next_at() {
                 None => self.steered.wait(steering).unwrap_or_else(PoisonError::into_inner),

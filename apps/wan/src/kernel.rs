@@ -48,6 +48,11 @@ pub enum KernelError {
         /// What is missing, of the first of them.
         first: String,
     },
+    /// Less than a change says would be emulated.
+    #[error(
+        "{0}; nothing is changed: `wan up --network router` emulates all of it, and with --partial you get what this kernel can do"
+    )]
+    Lacks(String),
     /// A change names what is not there.
     #[error(transparent)]
     Unknown(#[from] UnknownCluster),
@@ -136,6 +141,8 @@ pub struct Kernel {
     /// Where the script keeps what it made.
     state: PathBuf,
     links: Links,
+    /// A network that lacks what this kernel cannot do is taken, too.
+    partial: bool,
     /// What is not as it should be, one sentence each.
     notes: Vec<String>,
 }
@@ -157,7 +164,7 @@ impl Kernel {
         let ports = ports.collect::<Result<Vec<_>, _>>()?;
         let core = fabric::bare(CORE)?;
         let (name, links) = (name.to_owned(), Links::of(topology));
-        let mut kernel = Self { name, ports, core, state, links, notes: Vec::new() };
+        let mut kernel = Self { name, ports, core, state, links, partial, notes: Vec::new() };
         let (_, told) = kernel.script("up", &topology.table())?;
         kernel.notes = warnings(&told);
         match kernel.notes.first() {
@@ -200,22 +207,24 @@ impl Kernel {
         Ok(found.cloned().unwrap_or_default())
     }
 
-    /// Changes it, all or nothing.
+    /// Changes it, all or nothing. Says what of it is not emulated, one sentence each.
     ///
     /// # Errors
-    /// It has no such cluster, or the kernel says no.
-    pub fn change(&mut self, changes: &[Change]) -> Result<(), KernelError> {
+    /// It has no such cluster, the kernel says no, or it would do less than what is asked and that was not taken at the start.
+    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<String>, KernelError> {
         check(changes, self.links.clusters.iter())?;
         let (mut links, mut touched) = (self.links.clone(), BTreeSet::new());
         changes.iter().for_each(|change| links.change(change, &mut touched));
         let (_, told) = self.script("set", &links.rows(&touched))?;
-        for note in warnings(&told) {
-            if !self.notes.contains(&note) {
-                self.notes.push(note);
-            }
+        let lacks = warnings(&told);
+        if let Some(first) = lacks.first().filter(|_| !self.partial) {
+            self.script("set", &self.links.rows(&touched))?;
+            return Err(KernelError::Lacks(first.clone()));
         }
         self.links = links;
-        Ok(())
+        self.notes.retain(|note| !touched.iter().any(|link| is_about(note, link)));
+        self.notes.extend_from_slice(&lacks);
+        Ok(lacks)
     }
 
     /// All lines, with what they carried; and uplinks and downlinks that are limited.
@@ -278,6 +287,15 @@ impl Drop for Kernel {
 fn warnings(told: &str) -> Vec<String> {
     let lines = told.lines().filter_map(|line| line.strip_prefix("kernel.sh: warning: "));
     lines.map(str::to_owned).collect()
+}
+
+/// Whether a warning of the script is about this link.
+fn is_about(warning: &str, link: &LinkId) -> bool {
+    match link {
+        LinkId::Line(from, to) => warning.starts_with(&format!("link {from} {to}: ")),
+        // A rate the kernel can always hold to.
+        LinkId::Stub(..) => false,
+    }
 }
 
 /// What each line carried, by what the script says: `# link FROM TO: N bytes, N packets, N dropped, N waiting`.

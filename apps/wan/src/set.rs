@@ -369,6 +369,9 @@ pub struct Outcome {
     pub links: Vec<(LinkId, LinkProfile)>,
     /// Whether it comes and goes by itself.
     pub flaps: bool,
+    /// What of it is not emulated, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<String>,
 }
 
 /// A flap and when it turns next.
@@ -526,7 +529,7 @@ impl Steering {
             }
         }
         let flaps = link.ends().is_some_and(|ends| then.swings.iter().any(|one| one.is_of(ends)));
-        Ok(Plan { changes, then, outcome: Outcome { links, flaps } })
+        Ok(Plan { changes, then, outcome: Outcome { links, flaps, lacks: Vec::new() } })
     }
 }
 

@@ -382,6 +382,16 @@ fn the_kernel_can_carry_it() {
     let packets = line(&status, "a", "b")["counts"]["packets"].as_u64();
     assert!(packets.is_some_and(|packets| packets > 0), "{status}");
     place.wrong(&["set", "a,c", "down"], "there is no cluster named \"c\"");
+    let slower = ["set", "a,b", "rtt=40ms"];
+    let (code, _, told) = place.wan(&slower);
+    let has_netem = code == Some(0);
+    if !has_netem {
+        place
+            .wrong(&slower, "link a b: not modelled, for this kernel has no netem: delay 20000 us");
+        assert!(told.contains("nothing is changed"), "{told}");
+    }
+    let delay = if has_netem { 20_000 } else { 0 };
+    assert_eq!(line(&place.status(), "a", "b")["profile"]["delay_us"], delay);
     place.done(&["down"]);
     place.nothing_is_left();
 
@@ -396,6 +406,16 @@ fn the_kernel_can_carry_it() {
         let line = ["up", "pair", "--network", "kernel", "--partial", "--for", FOR];
         let told = place.done(&line);
         assert!(told.contains("no netem: delay 25000 us"), "{told}");
+        let (code, _, told) = place.wan(&["set", "a,b", "rtt=40ms"]);
+        assert_eq!(code, Some(0), "{told}");
+        assert!(told.starts_with("warning: link a b: not modelled"), "{told}");
+        // What is told of a link is what it lacks now.
+        let notes = place.status()["notes"].to_string();
+        assert!(notes.contains("delay 20000 us") && notes.contains("a b"), "{notes}");
+        let (code, _, _) = place.wan(&["set", "a,b", "rtt=0ms"]);
+        assert_eq!(code, Some(0));
+        let notes = place.status()["notes"].to_string();
+        assert!(!notes.contains("20000 us"), "{notes}");
         place.done(&["down"]);
     }
     place.nothing_is_left();
