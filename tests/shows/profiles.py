@@ -41,7 +41,7 @@ def run(node, *command):
 
 def iperf(*more):
     """Bytes a second that arrive, and the share of packets lost (UDP alone)."""
-    server = subprocess.Popen(on("b-1", "iperf3", "-s", "-1", "-B", "10.77.2.1"), stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(on("b-1", "iperf3", "-s", "-1", "-B", "10.77.2.1"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(50):
             told = run("a-1", "iperf3", "-c", "10.77.2.1", "-B", "10.77.1.1", "-t", str(args.seconds), "-J", *more)
