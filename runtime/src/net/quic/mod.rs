@@ -109,7 +109,7 @@ pub(crate) struct Below {
     pub rng_seed: Option<[u8; 32]>,
     /// The date; the system's when absent.
     pub calendar: Option<Arc<dyn quinn::TimeSource>>,
-    /// What its timers and tasks run on.
+    /// Its clock, and what its timers and tasks run on.
     pub timers: Arc<dyn quinn::Runtime>,
 }
 
