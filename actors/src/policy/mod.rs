@@ -75,6 +75,7 @@ mod decision;
 mod explain;
 mod grow;
 mod judge;
+pub mod malleability;
 mod memory;
 mod migrate;
 mod number;

@@ -1,0 +1,505 @@
+//! One round of growing or shrinking among the malleable jobs of a cluster: who is asked for how much, and when the next
+//! is asked. The paper's figures 4 and 5, and a policy of ours.
+//!
+//! A state machine: [`Round::asks`] says what to send now, the answers come in as they come. Must not know how long
+//! anybody is waited for: whoever gives up waiting says [`Round::gone`].
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::JobId;
+
+use super::benefit::{Benefit, Worth};
+
+/// Who grows and shrinks first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// *Favour previously started malleable applications* (FPSMA): all to the oldest, from the youngest, one after the other.
+    Fpsma,
+    /// *Equi-grow and shrink* (EGS): the same to everybody, all at once.
+    #[default]
+    Egs,
+    /// Where a processor does most, by the efficiency that each job measures of itself; all at once.
+    EfficiencyAware,
+}
+
+impl Policy {
+    /// All of them, as they are written.
+    pub const WORDS: [&str; 3] = ["fpsma", "egs", "efficiency-aware"];
+
+    const ALL: [Self; 3] = [Self::Fpsma, Self::Egs, Self::EfficiencyAware];
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::WORDS[*self as usize])
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let at = Self::WORDS.iter().position(|word| *word == text);
+        at.map(|at| Self::ALL[at])
+            .ok_or_else(|| format!("{text:?} is none of {}", Self::WORDS.join(", ")))
+    }
+}
+
+/// Whether processors are given or taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// Given.
+    Grow,
+    /// Taken.
+    Shrink,
+}
+
+/// A malleable job that runs in the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Runner {
+    /// Which.
+    pub job: JobId,
+    /// When it started, from an origin that is the same for all.
+    pub started: Duration,
+    /// Processors that it has there.
+    pub size: u32,
+    /// Fewest that it can have there.
+    pub min: u32,
+    /// Most that it can have there.
+    pub max: u32,
+    /// Most that it was offered at this size and took none of; 0: nothing.
+    pub refused: u32,
+    /// What processors mean to it.
+    pub benefit: Benefit,
+}
+
+impl Runner {
+    fn room(&self, direction: Direction) -> u32 {
+        match direction {
+            Direction::Grow => self.max.saturating_sub(self.size),
+            Direction::Shrink => self.size.saturating_sub(self.min),
+        }
+    }
+
+    /// What it is offered at least: a job that took none of so many is not asked that again. Twice as many is a quick search
+    /// for what it can take, without knowing why.
+    fn step(&self) -> u32 {
+        if self.refused == 0 { 1 } else { self.refused.saturating_mul(2) }
+    }
+}
+
+/// A message to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Whom.
+    pub job: JobId,
+    /// How many processors it is offered, or asked for; at least 1.
+    pub count: u32,
+}
+
+/// A round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    policy: Policy,
+    direction: Direction,
+    /// What is to be given or taken; less than nothing if jobs gave more than they were asked for.
+    left: i64,
+    /// Who has not been asked yet, each with the count that is asked; FPSMA asks for what is left then.
+    next: VecDeque<(JobId, Option<u32>)>,
+    /// Who was asked.
+    asked: BTreeMap<JobId, Waits>,
+}
+
+/// What of a job that was asked is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Answer,
+    /// So many processors that it said it would release.
+    Release(u32),
+}
+
+impl Round {
+    /// Begins a round that gives `value` processors to these jobs, or takes them.
+    pub fn new(
+        policy: Policy,
+        direction: Direction,
+        value: u32,
+        worth: &Worth,
+        jobs: &[Runner],
+    ) -> Self {
+        let mut list: Vec<&Runner> = jobs.iter().filter(|job| job.room(direction) > 0).collect();
+        match direction {
+            Direction::Grow => list.sort_by_key(|runner| (runner.started, runner.job)),
+            Direction::Shrink => list.sort_by_key(|runner| Reverse((runner.started, runner.job))),
+        }
+        let next = match policy {
+            _ if value == 0 => VecDeque::new(),
+            Policy::Fpsma => list.iter().map(|runner| (runner.job, None)).collect(),
+            Policy::Egs => {
+                let count = u32::try_from(list.len()).unwrap_or(u32::MAX).max(1);
+                let (share, rest) = (value / count, value % count);
+                let shares = (0u32..).map(|at| share + u32::from(at < rest));
+                list.iter().zip(shares).map(|(runner, share)| (runner.job, Some(share))).collect()
+            }
+            Policy::EfficiencyAware => {
+                let shares = match direction {
+                    Direction::Grow => best_grow(value, worth, &list),
+                    Direction::Shrink => best_shrink(value, &list),
+                };
+                list.iter().zip(shares).map(|(runner, share)| (runner.job, Some(share))).collect()
+            }
+        };
+        Self { policy, direction, left: i64::from(value), next, asked: BTreeMap::new() }
+    }
+
+    /// What is to be sent now. Each is sent once.
+    pub fn asks(&mut self) -> Vec<Ask> {
+        let mut asks = Vec::new();
+        while let Some(&(job, share)) = self.next.front() {
+            let count = match share {
+                Some(share) => share,
+                // One after the other: each is asked for all that is left.
+                None if !self.asked.is_empty() => break,
+                None => u32::try_from(self.left).unwrap_or(0),
+            };
+            if share.is_none() && count == 0 {
+                self.next.clear();
+                break;
+            }
+            self.next.pop_front();
+            if count > 0 {
+                self.asked.insert(job, Waits::Answer);
+                asks.push(Ask { job, count });
+            }
+        }
+        asks
+    }
+
+    /// A job takes so many of what it was offered, or will release so many. Who was not asked is not heard.
+    pub fn answered(&mut self, job: JobId, accepted: u32) {
+        let Some(waits) = self.asked.get_mut(&job).filter(|waits| **waits == Waits::Answer) else {
+            return;
+        };
+        self.left -= i64::from(accepted);
+        match self.direction {
+            Direction::Shrink if accepted > 0 => *waits = Waits::Release(accepted),
+            _ => {
+                self.asked.remove(&job);
+            }
+        }
+    }
+
+    /// A job has released so many processors.
+    pub fn released(&mut self, job: JobId, count: u32) {
+        if let Some(Waits::Release(owed)) = self.asked.get_mut(&job) {
+            *owed = owed.saturating_sub(count);
+            if *owed == 0 {
+                self.asked.remove(&job);
+            }
+        }
+    }
+
+    /// A job is not waited for any more, nor asked: it has ended, or did not answer or release in time.
+    pub fn gone(&mut self, job: JobId) {
+        if let Some(Waits::Release(owed)) = self.asked.remove(&job) {
+            self.left += i64::from(owed);
+        }
+        self.next.retain(|(next, _)| *next != job);
+    }
+
+    /// Whether nobody is left to be asked or waited for.
+    pub fn is_over(&self) -> bool {
+        self.next.is_empty() && self.asked.is_empty()
+    }
+
+    /// What could not be given, or taken; less than nothing if jobs gave more than they were asked for.
+    pub fn left(&self) -> i64 {
+        self.left
+    }
+
+    /// Whether it gives or takes.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// By which policy.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+}
+
+/// Shares of a growth, in the jobs' order: each next processor goes where it shortens a job most, as a part of what the job
+/// would take alone, if it is worth it there and leaves the others their due.
+fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
+    let mut shares = vec![0; jobs.len()];
+    let has: u64 = jobs.iter().map(|runner| u64::from(runner.size)).sum();
+    let equal = (has + u64::from(value)) as f64 / jobs.len().max(1) as f64;
+    let most = (equal * worth.most_shares).ceil();
+    let mut left = value;
+    while left > 0 {
+        let mut best: Option<(f64, usize, u32)> = None;
+        for (at, runner) in jobs.iter().enumerate() {
+            let (size, step) =
+                (runner.size + shares[at], if shares[at] == 0 { runner.step() } else { 1 });
+            let fits = step <= left && step <= runner.room(Direction::Grow) - shares[at];
+            let fair = jobs.len() == 1 || f64::from(size + step) <= most;
+            let gain = runner.benefit.gain(size, step);
+            if fits && fair && gain >= worth.least_gain {
+                let saves = runner.benefit.saves(size, step);
+                if best.is_none_or(|(most, ..)| saves > most) {
+                    best = Some((saves, at, step));
+                }
+            }
+        }
+        let Some((_, at, step)) = best else { break };
+        shares[at] += step;
+        left -= step;
+    }
+    shares
+}
+
+/// Shares of a shrink, in the jobs' order: each next processor is taken where it is missed least.
+fn best_shrink(value: u32, jobs: &[&Runner]) -> Vec<u32> {
+    let mut shares = vec![0; jobs.len()];
+    for _ in 0..value {
+        let misses = |at: usize| {
+            let left = jobs[at].size - shares[at];
+            (left > jobs[at].min).then(|| jobs[at].benefit.saves(left - 1, 1))
+        };
+        let all = (0..jobs.len()).filter_map(|at| misses(at).map(|misses| (misses, at)));
+        let Some((_, at)) = all.min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
+        shares[at] += 1;
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// An application of the paper's experiments, at a size.
+    #[derive(Clone, Copy, Debug)]
+    enum App {
+        /// GADGET 2: any size from 2 to 46.
+        G(u32),
+        /// NAS FT: powers of two from 2 to 32.
+        F(u32),
+    }
+
+    impl App {
+        fn size(self) -> u32 {
+            match self {
+                Self::G(size) | Self::F(size) => size,
+            }
+        }
+
+        fn max(self) -> u32 {
+            match self {
+                Self::G(_) => 46,
+                Self::F(_) => 32,
+            }
+        }
+
+        fn accepts(self, direction: Direction, asked: u32) -> u32 {
+            let bound = match direction {
+                Direction::Grow => (self.size() + asked).min(self.max()),
+                Direction::Shrink => self.size().saturating_sub(asked).max(2),
+            };
+            let to = match self {
+                Self::G(_) => bound,
+                Self::F(_) => 1 << bound.ilog2(),
+            };
+            to.abs_diff(self.size())
+        }
+    }
+
+    /// The first is the oldest, or where it shrinks the youngest.
+    fn runners(apps: &[App], direction: Direction) -> Vec<Runner> {
+        let count = apps.len();
+        let runner = |(at, app): (usize, &App)| Runner {
+            job: JobId(at as u64),
+            started: Duration::from_secs(match direction {
+                Direction::Grow => at,
+                Direction::Shrink => count - at,
+            } as u64),
+            size: app.size(),
+            min: 2,
+            max: app.max(),
+            refused: 0,
+            benefit: Benefit::default(),
+        };
+        apps.iter().enumerate().map(runner).collect()
+    }
+
+    /// What was asked and accepted, in the order of asking, and what is left.
+    fn play(
+        policy: Policy,
+        direction: Direction,
+        value: u32,
+        apps: &[App],
+    ) -> (Vec<(u32, u32)>, i64) {
+        let jobs = runners(apps, direction);
+        let mut round = Round::new(policy, direction, value, &Worth::default(), &jobs);
+        let mut told = Vec::new();
+        loop {
+            let asks = round.asks();
+            if asks.is_empty() {
+                break;
+            }
+            for Ask { job, count } in asks {
+                let accepted = apps[job.0 as usize].accepts(direction, count);
+                told.push((count, accepted));
+                round.answered(job, accepted);
+                if direction == Direction::Shrink && accepted > 0 {
+                    assert!(!round.is_over(), "it does not wait for the release");
+                    if policy == Policy::Fpsma {
+                        assert_eq!(round.asks(), [], "asked before the last one had released");
+                    }
+                    round.released(job, accepted);
+                }
+            }
+        }
+        assert!(round.is_over());
+        (told, round.left())
+    }
+
+    #[test]
+    fn vectors_of_the_specification() {
+        use App::{F, G};
+        use Direction::{Grow, Shrink};
+        use Policy::{Egs, Fpsma};
+        let cases: [(Policy, Direction, u32, &[App], &[(u32, u32)], i64); 10] = [
+            (Fpsma, Grow, 20, &[G(2), F(2)], &[(20, 20)], 0),
+            (Fpsma, Grow, 60, &[G(2), F(2)], &[(60, 44), (16, 14)], 2),
+            (Fpsma, Grow, 7, &[F(2), G(2)], &[(7, 6), (1, 1)], 0),
+            (Egs, Grow, 20, &[G(2), F(2), G(2)], &[(7, 7), (7, 6), (6, 6)], 1),
+            (Egs, Grow, 11, &[F(4), F(4), F(8)], &[(4, 4), (4, 4), (3, 0)], 3),
+            (Fpsma, Shrink, 5, &[G(8), F(8), G(9)], &[(5, 5)], 0),
+            (Fpsma, Shrink, 10, &[G(8), F(8), G(9)], &[(10, 6), (4, 4)], 0),
+            (Fpsma, Shrink, 3, &[F(8)], &[(3, 4)], -1),
+            (Egs, Shrink, 5, &[G(8), F(8), G(9)], &[(2, 2), (2, 4), (1, 1)], -2),
+            (Egs, Shrink, 2, &[G(8), F(8), G(9)], &[(1, 1), (1, 4)], -3),
+        ];
+        for (policy, direction, value, apps, told, left) in cases {
+            let got = play(policy, direction, value, apps);
+            assert_eq!(got, (told.to_vec(), left), "{policy} {direction:?} {value} {apps:?}");
+        }
+    }
+
+    #[test]
+    fn without_jobs_or_processors_there_is_nothing_to_do() {
+        for policy in Policy::ALL {
+            for direction in [Direction::Grow, Direction::Shrink] {
+                assert_eq!(play(policy, direction, 5, &[]), (vec![], 5));
+                assert_eq!(play(policy, direction, 0, &[App::G(5)]), (vec![], 0));
+                let full = [if direction == Direction::Grow { App::G(46) } else { App::G(2) }];
+                assert_eq!(play(policy, direction, 5, &full), (vec![], 5));
+            }
+        }
+    }
+
+    #[test]
+    fn who_ends_or_keeps_what_it_promised_holds_nobody_up() {
+        let jobs = runners(&[App::G(8), App::G(9)], Direction::Shrink);
+        let mut round = Round::new(Policy::Fpsma, Direction::Shrink, 4, &Worth::default(), &jobs);
+        assert_eq!(round.asks(), [Ask { job: JobId(0), count: 4 }]);
+        round.answered(JobId(0), 4);
+        round.answered(JobId(0), 4); // said twice
+        round.released(JobId(0), 1);
+        round.gone(JobId(0));
+        assert_eq!(round.asks(), [Ask { job: JobId(1), count: 3 }]);
+        round.gone(JobId(1));
+        assert!(round.is_over());
+        assert_eq!(round.left(), 3);
+    }
+
+    #[test]
+    fn processors_go_where_they_do_most() {
+        let mut jobs = runners(&[App::G(2), App::G(10), App::G(2)], Direction::Grow);
+        jobs[0].benefit = Benefit::measured(0.55, 2); // hardly gains
+        jobs[1].benefit = Benefit::measured(0.95, 10);
+        jobs[2].benefit = Benefit::measured(0.95, 2);
+        let grow = |value, jobs: &[Runner]| {
+            let worth = Worth::default();
+            let mut round =
+                Round::new(Policy::EfficiencyAware, Direction::Grow, value, &worth, jobs);
+            round.asks().iter().map(|ask| (ask.job.0, ask.count)).collect::<Vec<_>>()
+        };
+        // The small one that gains comes first, until the big one gains as much.
+        assert_eq!(grow(4, &jobs), [(2, 4)]);
+        assert_eq!(grow(12, &jobs), [(1, 2), (2, 10)]);
+        // The one that hardly gains is given nothing, though nobody else can take it.
+        let alone = &jobs[..1];
+        assert_eq!(grow(40, alone), []);
+        // One that took none of 3 is not offered fewer than 6.
+        jobs[2].refused = 3;
+        assert_eq!(grow(5, &jobs[1..]), [(1, 5)]);
+        assert_eq!(grow(6, &jobs[2..]), [(2, 6)]);
+    }
+
+    #[test]
+    fn processors_are_taken_where_they_are_missed_least() {
+        let mut jobs = runners(&[App::G(8), App::G(20), App::G(8)], Direction::Shrink);
+        jobs[0].benefit = Benefit::measured(0.2, 8);
+        jobs[1].benefit = Benefit::measured(0.9, 20);
+        jobs[2].benefit = Benefit::measured(0.95, 8);
+        let mut round =
+            Round::new(Policy::EfficiencyAware, Direction::Shrink, 10, &Worth::default(), &jobs);
+        let asks: Vec<_> = round.asks().iter().map(|ask| (ask.job.0, ask.count)).collect();
+        assert_eq!(asks, [(0, 1), (1, 9)]);
+    }
+
+    proptest! {
+        /// Bounds hold, nothing is promised twice, and the orders and differences of each policy are as stated.
+        #[test]
+        fn rounds_keep_their_promises(
+            apps in prop::collection::vec(
+                prop_oneof![(2u32..=46).prop_map(App::G), (1u32..=5).prop_map(|p| App::F(1 << p))], 0..8),
+            value in 0u32..120,
+            grow in any::<bool>(),
+            policy in prop::sample::select(Policy::ALL.to_vec()),
+        ) {
+            let direction = if grow { Direction::Grow } else { Direction::Shrink };
+            let jobs = runners(&apps, direction);
+            let mut round = Round::new(policy, direction, value, &Worth::default(), &jobs);
+            let (mut asked_all, mut accepted_all) = (Vec::new(), 0);
+            loop {
+                let asks = round.asks();
+                if asks.is_empty() { break; }
+                for ask in asks {
+                    let app = apps[ask.job.0 as usize];
+                    let accepted = app.accepts(direction, ask.count);
+                    let size = if grow { app.size() + accepted } else { app.size() - accepted };
+                    prop_assert!((2..=app.max()).contains(&size));
+                    prop_assert!(matches!(app, App::G(_)) || size.is_power_of_two());
+                    asked_all.push(ask);
+                    accepted_all += i64::from(accepted);
+                    round.answered(ask.job, accepted);
+                    if !grow { round.released(ask.job, accepted); }
+                }
+            }
+            prop_assert!(round.is_over());
+            prop_assert_eq!(round.left(), i64::from(value) - accepted_all);
+            prop_assert!(!grow || accepted_all <= i64::from(value));
+            // The list is in the order of the numbers here.
+            prop_assert!(asked_all.windows(2).all(|two| two[0].job < two[1].job));
+            prop_assert!(asked_all.iter().all(|ask| ask.count > 0));
+            if policy == Policy::Egs {
+                let counts: Vec<u32> = asked_all.iter().map(|ask| ask.count).collect();
+                prop_assert!(counts.windows(2).all(|two| two[0] >= two[1]), "{counts:?}");
+                if let (Some(first), Some(last)) = (counts.first(), counts.last()) {
+                    prop_assert!(first - last <= 1, "{counts:?}");
+                }
+            }
+        }
+    }
+}
