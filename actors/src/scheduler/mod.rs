@@ -4,6 +4,7 @@
 
 pub mod core;
 mod exchange;
+pub mod manager;
 mod messages;
 
 use std::collections::{BTreeMap, VecDeque};

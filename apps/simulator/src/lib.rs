@@ -21,6 +21,7 @@ pub mod stage;
 pub mod submitter;
 #[cfg(test)]
 mod tests_wire;
+pub mod workload;
 
 /// Does this for each, as many at a time as there are cores, and gives the answers in their order. Each is a world of its own.
 pub(crate) fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {

@@ -25,7 +25,7 @@ pub struct Worth {
 
 impl Default for Worth {
     fn default() -> Self {
-        Self { least_gain: 0.05, most_shares: 2.0 }
+        Self { least_gain: 0.03, most_shares: 2.0 }
     }
 }
 

@@ -70,6 +70,8 @@ pub struct Runner {
     pub started: Duration,
     /// Processors that it has there.
     pub size: u32,
+    /// Those that it has in other clusters.
+    pub elsewhere: u32,
     /// Fewest that it can have there.
     pub min: u32,
     /// Most that it can have there.
@@ -239,15 +241,15 @@ impl Round {
 /// would take alone, if it is worth it there and leaves the others their due.
 fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
     let mut shares = vec![0; jobs.len()];
-    let has: u64 = jobs.iter().map(|runner| u64::from(runner.size)).sum();
+    let has: u64 = jobs.iter().map(|runner| u64::from(runner.size + runner.elsewhere)).sum();
     let equal = (has + u64::from(value)) as f64 / jobs.len().max(1) as f64;
     let most = (equal * worth.most_shares).ceil();
     let mut left = value;
     while left > 0 {
         let mut best: Option<(f64, usize, u32)> = None;
         for (at, runner) in jobs.iter().enumerate() {
-            let (size, step) =
-                (runner.size + shares[at], if shares[at] == 0 { runner.step() } else { 1 });
+            let size = runner.elsewhere + runner.size + shares[at];
+            let step = if shares[at] == 0 { runner.step() } else { 1 };
             let fits = step <= left && step <= runner.room(Direction::Grow) - shares[at];
             let fair = jobs.len() == 1 || f64::from(size + step) <= most;
             let gain = runner.benefit.gain(size, step);
@@ -271,7 +273,7 @@ fn best_shrink(value: u32, jobs: &[&Runner]) -> Vec<u32> {
     for _ in 0..value {
         let misses = |at: usize| {
             let left = jobs[at].size - shares[at];
-            (left > jobs[at].min).then(|| jobs[at].benefit.saves(left - 1, 1))
+            (left > jobs[at].min).then(|| jobs[at].benefit.saves(jobs[at].elsewhere + left - 1, 1))
         };
         let all = (0..jobs.len()).filter_map(|at| misses(at).map(|misses| (misses, at)));
         let Some((_, at)) = all.min_by(|a, b| a.0.total_cmp(&b.0)) else { break };
@@ -332,6 +334,7 @@ mod tests {
                 Direction::Shrink => count - at,
             } as u64),
             size: app.size(),
+            elsewhere: 0,
             min: 2,
             max: app.max(),
             refused: 0,
@@ -377,7 +380,9 @@ mod tests {
         use App::{F, G};
         use Direction::{Grow, Shrink};
         use Policy::{Egs, Fpsma};
-        let cases: [(Policy, Direction, u32, &[App], &[(u32, u32)], i64); 10] = [
+        /// What a round is asked for, of whom, and each one told, its answer, and what is left.
+        type Case<'a> = (Policy, Direction, u32, &'a [App], &'a [(u32, u32)], i64);
+        let cases: [Case; 10] = [
             (Fpsma, Grow, 20, &[G(2), F(2)], &[(20, 20)], 0),
             (Fpsma, Grow, 60, &[G(2), F(2)], &[(60, 44), (16, 14)], 2),
             (Fpsma, Grow, 7, &[F(2), G(2)], &[(7, 6), (1, 1)], 0),

@@ -1,0 +1,500 @@
+//! Offers, growth in three steps, and shrinks: one change at a time of each job, each step with a time of its own.
+
+use springtide_runtime::id::{ClusterId, JobId};
+use tokio::time::Instant;
+
+use super::Manager;
+use super::books::{Change, Stage, Step};
+use super::event::Action;
+use crate::policy::malleability::{Direction, Round};
+
+impl Manager {
+    /// A cluster was polled: its jobs grow, if that is due.
+    pub(super) fn grow(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
+        if self.is_pledged(cluster) || self.rounds.contains_key(cluster) {
+            return;
+        }
+        self.serve_wants(cluster, now, out);
+        let value = self.grow_value(cluster);
+        if value > 0 {
+            self.begin(cluster, Direction::Grow, value, None);
+        }
+    }
+
+    /// Begins a round among a cluster's jobs, but for one that others shrink for.
+    pub(super) fn begin(
+        &mut self,
+        cluster: &ClusterId,
+        direction: Direction,
+        value: u32,
+        but: Option<JobId>,
+    ) {
+        let mut runners = self.runners(cluster);
+        runners.retain(|runner| Some(runner.job) != but);
+        let (policy, worth) = (self.settings.policy, &self.settings.worth);
+        let round = Round::new(policy, direction, value, worth, &runners);
+        if !round.is_over() {
+            self.rounds.insert(cluster.clone(), round);
+        }
+    }
+
+    /// Asks whom the rounds want to be asked.
+    pub(super) fn ask(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let clusters: Vec<ClusterId> = self.rounds.keys().cloned().collect();
+        for cluster in clusters {
+            while let Some(round) = self.rounds.get_mut(&cluster) {
+                let (direction, policy) = (round.direction(), round.policy());
+                let asks = round.asks();
+                if asks.is_empty() {
+                    break;
+                }
+                for ask in asks {
+                    match direction {
+                        Direction::Grow => {
+                            let free = self.grow_value(&cluster);
+                            let why = format!("{policy}: {free} free in {cluster}");
+                            self.offer(ask.job, &cluster, ask.count, why, now, out);
+                        }
+                        Direction::Shrink => {
+                            let whom = self.pledge.as_ref().map(|pledge| pledge.whom.to_string());
+                            let whom = whom.unwrap_or_else(|| "others".to_owned());
+                            let why = format!("{policy}: {cluster} makes room for {whom}");
+                            self.ask_back(ask.job, &cluster, ask.count, true, why, now, out);
+                        }
+                    }
+                }
+            }
+            if self.rounds.get(&cluster).is_some_and(Round::is_over) {
+                self.rounds.remove(&cluster);
+                self.stirred = true;
+            }
+        }
+    }
+
+    fn change(&mut self, id: JobId, cluster: &ClusterId, step: Step, until: Instant) -> u64 {
+        self.last_change += 1;
+        let number = self.last_change;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.change = Some(Change { number, cluster: cluster.clone(), step, until });
+        }
+        number
+    }
+
+    /// Offers processors to a job. They are its from now on, as far as it takes them.
+    fn offer(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        why: String,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let asks = self
+            .jobs
+            .get(&id)
+            .is_some_and(|job| job.stage == Stage::Running && job.change.is_none());
+        // What was free when the round began may have gone to a job that was placed meanwhile.
+        let count = count.min(self.grow_value(cluster));
+        if !asks || count == 0 {
+            return self.settle(cluster, id);
+        }
+        let change =
+            self.change(id, cluster, Step::Offered(count), now + self.settings.answer_within);
+        self.book(id, cluster, count);
+        self.note(id, why.clone());
+        out.push(Action::Offer { job: id, change, cluster: cluster.clone(), count, why });
+    }
+
+    /// Gives a job what it asked for itself, so that it need not be asked.
+    pub(super) fn give(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let step = Step::Acquiring { held: 0, of: count };
+        let change = self.change(id, cluster, step, now + self.settings.hold_within);
+        self.book(id, cluster, count);
+        self.note(id, format!("it asked for processors: {count} of {cluster}"));
+        out.push(Action::Hold { job: id, change, cluster: cluster.clone(), count });
+    }
+
+    fn book(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
+        if let Some((known, account)) = self.account(id, cluster) {
+            account.coming += count;
+            known.booked += count;
+        }
+    }
+
+    /// Asks a job for processors.
+    #[allow(clippy::too_many_arguments, reason = "they are the message's fields")]
+    fn ask_back(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        mandatory: bool,
+        why: String,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let asks = self
+            .jobs
+            .get(&id)
+            .is_some_and(|job| job.stage == Stage::Running && job.change.is_none());
+        if !asks {
+            return self.settle(cluster, id);
+        }
+        let within = self.settings.release_within;
+        let step = Step::Asked { count, mandatory };
+        let change = self.change(id, cluster, step, now + self.settings.answer_within);
+        self.note(id, why.clone());
+        let cluster = cluster.clone();
+        out.push(Action::Shrink { job: id, change, cluster, count, mandatory, within, why });
+    }
+
+    /// Nobody waits for a job in a cluster's round any more.
+    fn settle(&mut self, cluster: &ClusterId, id: JobId) {
+        if let Some(round) = self.rounds.get_mut(cluster) {
+            round.gone(id);
+        }
+    }
+
+    fn under_way(&self, id: JobId, number: u64) -> Option<Change> {
+        let change = self.jobs.get(&id).and_then(|job| job.change.clone());
+        change.filter(|change| change.number == number)
+    }
+
+    /// A job has answered. A late answer is nobody's any more.
+    pub(super) fn answer(
+        &mut self,
+        id: JobId,
+        number: u64,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(Change { cluster, step, .. }) = self.under_way(id, number) else { return };
+        match step {
+            Step::Offered(of) => self.offer_answered(id, &cluster, of, count, now, out),
+            Step::Asked { count: asked, mandatory } => {
+                self.shrink_answered(id, &cluster, (asked, mandatory), count, now, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn offer_answered(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        of: u32,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        // The job knows its most itself; it is held to it.
+        let job = self.jobs.get(&id);
+        let size = job.and_then(|job| job.accounts.get(cluster)).map_or(0, |account| account.size);
+        let room = job.map_or(0, |job| job.bounds(cluster).1).saturating_sub(size);
+        let taken = count.min(of).min(room);
+        if taken < count {
+            let what = format!(
+                "{id} takes {count} of {of} offered processors of {cluster} and may have {room}: it gets {taken}"
+            );
+            out.push(Action::Odd { what });
+        }
+        if let Some((known, account)) = self.account(id, cluster) {
+            account.coming -= of - taken;
+            known.booked -= of - taken;
+            if taken == 0 {
+                account.refused = account.refused.max(of);
+            }
+        }
+        self.stirred |= taken < of;
+        if let Some(round) = self.rounds.get_mut(cluster) {
+            round.answered(id, taken);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(change) = &mut job.change else { return };
+        if taken == 0 {
+            job.change = None;
+            return self.close(id, cluster);
+        }
+        change.step = Step::Acquiring { held: 0, of: taken };
+        change.until = now + self.settings.hold_within;
+        let (change, cluster) = (change.number, cluster.clone());
+        out.push(Action::Hold { job: id, change, cluster, count: taken });
+    }
+
+    /// A job that must release, and can, owes it, whatever it says.
+    fn shrink_answered(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        (asked, mandatory): (u32, bool),
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let size = job.accounts.get(cluster).map_or(0, |account| account.size);
+        let can = size.saturating_sub(job.bounds(cluster).0);
+        let mut owes = count.min(can);
+        if mandatory && owes < asked.min(can) {
+            let what =
+                format!("{id} must release {asked} processors of {cluster} and says {count}");
+            out.push(Action::Odd { what });
+            owes = asked.min(can);
+        }
+        if let Some(round) = self.rounds.get_mut(cluster) {
+            round.answered(id, owes);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(change) = &mut job.change else { return };
+        if owes == 0 {
+            job.change = None;
+            return;
+        }
+        change.step = Step::Releasing { owes, mandatory };
+        change.until = now + self.settings.release_within;
+    }
+
+    pub(super) fn held(
+        &mut self,
+        id: JobId,
+        number: u64,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(Change { step: Step::Acquiring { held, of }, .. }) = self.under_way(id, number)
+        else {
+            return; // given up: it is given back already
+        };
+        self.acquire(id, (held + count).min(of), of, now, out);
+    }
+
+    pub(super) fn not_held(
+        &mut self,
+        id: JobId,
+        number: u64,
+        count: u32,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(Change { step: Step::Acquiring { held, of }, cluster, .. }) =
+            self.under_way(id, number)
+        else {
+            return;
+        };
+        let count = count.min(of - held);
+        if let Some((known, account)) = self.account(id, &cluster) {
+            account.coming -= count;
+            known.booked -= count;
+        }
+        self.note(id, format!("{count} processors of {cluster} were not to be had: {reason}"));
+        self.stirred = true;
+        self.acquire(id, held, of - count, now, out);
+    }
+
+    /// So many are held of so many: if these are all the job gets them.
+    fn acquire(&mut self, id: JobId, held: u32, of: u32, now: Instant, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(change) = &mut job.change else { return };
+        let (number, cluster) = (change.number, change.cluster.clone());
+        if of == 0 {
+            job.change = None;
+            return self.close(id, &cluster);
+        }
+        if held < of {
+            change.step = Step::Acquiring { held, of };
+            return;
+        }
+        change.step = Step::Recruiting(of);
+        change.until = now + self.settings.recruit_within;
+        out.push(Action::Recruit { job: id, change: number, cluster, count: of });
+    }
+
+    pub(super) fn grown(&mut self, id: JobId, number: u64, count: u32, out: &mut Vec<Action>) {
+        let Some(Change { step: Step::Recruiting(of), cluster, .. }) = self.under_way(id, number)
+        else {
+            return;
+        };
+        let count = count.min(of);
+        if let Some((_, account)) = self.account(id, &cluster) {
+            account.coming -= of;
+            account.size += count;
+            if count > 0 {
+                account.refused = 0;
+            }
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.change = None;
+        }
+        self.unhold(id, number, &cluster, of - count, "the job does not use them", out);
+    }
+
+    /// Gives back what is in no account at the moment.
+    fn unhold(
+        &mut self,
+        id: JobId,
+        change: u64,
+        cluster: &ClusterId,
+        count: u32,
+        reason: &str,
+        out: &mut Vec<Action>,
+    ) {
+        if count == 0 {
+            return;
+        }
+        if let Some((_, account)) = self.account(id, cluster) {
+            account.going += count;
+        }
+        let (cluster, reason) = (cluster.clone(), reason.to_owned());
+        out.push(Action::Unhold { job: id, change, cluster, count, reason });
+    }
+
+    pub(super) fn unheld(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((known, account)) = self.account(id, cluster) else { return };
+        let freed = count.min(account.going);
+        account.going -= freed;
+        known.booked -= freed;
+        if freed < count {
+            let what = format!(
+                "{count} processors of {cluster} are given back for {id}, which has {freed} there to give back"
+            );
+            out.push(Action::Odd { what });
+        }
+        self.stirred = true;
+        self.close(id, cluster);
+    }
+
+    /// A job does not compute on so many any more.
+    pub(super) fn freed(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        out: &mut Vec<Action>,
+    ) {
+        let Some((known, account)) = self.account(id, cluster) else { return };
+        let freed = count.min(account.size);
+        account.size -= freed;
+        account.refused = 0;
+        known.booked -= freed;
+        if freed < count {
+            let what = format!("{id} frees {count} processors of {cluster}, where it has {freed}");
+            out.push(Action::Odd { what });
+        }
+        self.stirred = true;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if let Some(change) = &mut job.change
+            && change.cluster == *cluster
+            && let Step::Releasing { owes, .. } = &mut change.step
+        {
+            *owes = owes.saturating_sub(freed);
+            if *owes == 0 {
+                job.change = None;
+            }
+            if let Some(round) = self.rounds.get_mut(cluster) {
+                round.released(id, freed);
+            }
+        }
+        self.close(id, cluster);
+    }
+
+    pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        self.queue.retain(|queued| *queued != id);
+        job.want = None;
+        job.stage = Stage::Ending;
+        // What was offered is nobody's, and what is held for it is given back.
+        if let Some(Change { number, cluster, step, .. }) = job.change.take()
+            && let Some((known, account)) = self.account(id, &cluster)
+        {
+            match step {
+                Step::Offered(of) => {
+                    account.coming -= of;
+                    known.booked -= of;
+                }
+                Step::Acquiring { of, .. } | Step::Recruiting(of) => {
+                    account.coming -= of;
+                    self.unhold(id, number, &cluster, of, "the job has ended", out);
+                }
+                Step::Asked { .. } | Step::Releasing { .. } => {}
+            }
+        }
+        let clusters: Vec<ClusterId> = self.clusters.keys().cloned().collect();
+        for cluster in &clusters {
+            self.settle(cluster, id);
+            let job = self.jobs.get_mut(&id);
+            if let Some(account) = job.and_then(|job| job.accounts.get_mut(cluster)) {
+                account.size += std::mem::take(&mut account.coming);
+            }
+            self.close(id, cluster);
+        }
+        self.stirred = true;
+    }
+
+    /// Ends what was awaited for too long.
+    pub(super) fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let late = |(&id, job): (&JobId, &super::Job)| {
+            job.change
+                .as_ref()
+                .filter(|change| change.until <= now)
+                .map(|change| (id, change.clone()))
+        };
+        let late: Vec<(JobId, Change)> = self.jobs.iter().filter_map(late).collect();
+        for (id, Change { number, cluster, step, .. }) in late {
+            match step {
+                // As if it had answered that it takes nothing, or must say what it owes.
+                Step::Offered(of) => self.offer_answered(id, &cluster, of, 0, now, out),
+                Step::Asked { count, mandatory } => {
+                    self.shrink_answered(id, &cluster, (count, mandatory), 0, now, out);
+                }
+                Step::Acquiring { held, of } => {
+                    if let Some((_, account)) = self.account(id, &cluster) {
+                        account.coming -= of - held;
+                    }
+                    self.unhold(id, number, &cluster, of - held, "they were not held in time", out);
+                    self.acquire(id, held, held, now, out);
+                }
+                Step::Recruiting(of) => {
+                    if let Some((_, account)) = self.account(id, &cluster) {
+                        account.coming -= of;
+                    }
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.change = None;
+                    }
+                    self.unhold(id, number, &cluster, of, "the job did not use them in time", out);
+                }
+                Step::Releasing { owes, mandatory: true } => {
+                    let job = self.jobs.get_mut(&id);
+                    if let Some(change) = job.and_then(|job| job.change.as_mut()) {
+                        change.until = now + self.settings.release_within;
+                    }
+                    let within = self.settings.release_within;
+                    let reason = format!("{id} did not release them within {within:?}");
+                    out.push(Action::Force { job: id, cluster, count: owes, reason });
+                }
+                Step::Releasing { .. } => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        job.change = None;
+                    }
+                    self.settle(&cluster, id);
+                }
+            }
+        }
+    }
+}

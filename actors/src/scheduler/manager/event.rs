@@ -1,0 +1,332 @@
+//! What goes into the malleability manager and what comes out. Data only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::id::{ClusterId, JobId};
+
+use crate::policy::malleability::{Component, Placed, Placement, Transfer};
+
+/// Whether a job's number of processors can change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// It is given.
+    Rigid,
+    /// It is chosen at the start.
+    Moldable,
+    /// It changes while the job runs.
+    #[default]
+    Malleable,
+}
+
+impl Kind {
+    /// All of them, as they are written.
+    pub const WORDS: [&str; 3] = ["rigid", "moldable", "malleable"];
+}
+
+/// What a job needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// Whether that can change.
+    pub kind: Kind,
+    /// How it is placed.
+    pub placement: Placement,
+    /// Its parts, at least one.
+    pub components: Vec<Component>,
+    /// Most processors of each component, at least its start; of rigid jobs its start.
+    pub most: Vec<u32>,
+    /// It may grow in clusters where it has nothing yet.
+    pub spreads: bool,
+}
+
+impl Need {
+    /// One component of any cluster.
+    pub fn one(kind: Kind, min: u32, start: u32, most: u32) -> Self {
+        let (clusters, files) = (BTreeSet::new(), Vec::new());
+        let components = vec![Component { min, start, clusters, files }];
+        let placement = Placement::default();
+        Self { kind, placement, components, most: vec![most], spreads: false }
+    }
+
+    /// Fewest processors of all components together.
+    pub fn least(&self) -> u32 {
+        self.components.iter().map(|one| one.min).sum()
+    }
+}
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A site was polled.
+    Polled {
+        /// Which.
+        cluster: ClusterId,
+        /// Processors that work.
+        size: u32,
+        /// Those in use by others than this manager's jobs.
+        others: u32,
+    },
+    /// A site cannot be asked.
+    Unreachable {
+        /// Which.
+        cluster: ClusterId,
+        /// Why.
+        reason: String,
+    },
+    /// Copies of a file are there.
+    Replicas {
+        /// Its name.
+        file: String,
+        /// Its length.
+        bytes: u64,
+        /// Where.
+        clusters: BTreeSet<ClusterId>,
+    },
+    /// A link was measured.
+    Link {
+        /// From here.
+        from: ClusterId,
+        /// To there.
+        to: ClusterId,
+        /// Bytes per second.
+        rate: f64,
+    },
+    /// A job is submitted.
+    Submit {
+        /// Its number, never used before.
+        job: JobId,
+        /// What it needs.
+        need: Box<Need>,
+    },
+    /// The files of [`Action::Move`] are where they are needed.
+    Moved {
+        /// Whose.
+        job: JobId,
+    },
+    /// A job runs on what it has got of [`Action::Claim`]; all else of it is free.
+    Claimed {
+        /// Which.
+        job: JobId,
+        /// Processors by cluster.
+        got: BTreeMap<ClusterId, u32>,
+    },
+    /// A job could not be started; all that was claimed is free.
+    ClaimFailed {
+        /// Which.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// A job takes so many of what it was offered ([`Action::Offer`]), or will release so many ([`Action::Shrink`]).
+    Answer {
+        /// Which.
+        job: JobId,
+        /// To which question.
+        change: u64,
+        /// How many.
+        count: u32,
+    },
+    /// So many more of [`Action::Hold`] are held.
+    Held {
+        /// Whose.
+        job: JobId,
+        /// For which change.
+        change: u64,
+        /// How many more.
+        count: u32,
+    },
+    /// So many of [`Action::Hold`] will not be had, and are free.
+    NotHeld {
+        /// Whose.
+        job: JobId,
+        /// For which change.
+        change: u64,
+        /// How many.
+        count: u32,
+        /// Why.
+        reason: String,
+    },
+    /// A job computes on so many of [`Action::Recruit`].
+    Grown {
+        /// Which.
+        job: JobId,
+        /// By which change.
+        change: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Processors that a job computed on are free: it has shrunk, or they are lost to it.
+    Freed {
+        /// Which.
+        job: JobId,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+    },
+    /// Processors of [`Action::Unhold`] are free.
+    Unheld {
+        /// Whose they were.
+        job: JobId,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+    },
+    /// A job has measured its (weighted) efficiency.
+    Efficiency {
+        /// Which.
+        job: JobId,
+        /// From 0 to 1.
+        efficiency: f64,
+        /// On how many processors.
+        processors: u32,
+    },
+    /// A job that runs wants more.
+    Want {
+        /// Which.
+        job: JobId,
+        /// What.
+        want: Want,
+    },
+    /// A job has ended; its processors become free one by one ([`Event::Freed`]).
+    Ended {
+        /// Which.
+        job: JobId,
+    },
+    /// A job that waits is not wanted any more.
+    Withdraw {
+        /// Which.
+        job: JobId,
+    },
+    /// [`Manager::due`](super::Manager::due) has come.
+    Tick,
+}
+
+/// Growth that a job asks for itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    /// How many more in all; none withdraws what was asked for.
+    pub count: u32,
+    /// It cannot go on without them: others are made to shrink, and it is told after this time what it cannot have. Absent: it gets
+    /// them when they are free.
+    pub within: Option<Duration>,
+    /// Only there; empty: where it may grow.
+    pub clusters: BTreeSet<ClusterId>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Bring a job's files there; answered by [`Event::Moved`].
+    Move {
+        /// Whose.
+        job: JobId,
+        /// What, from where and to where.
+        transfers: Vec<Transfer>,
+    },
+    /// Start a job there; answered by [`Event::Claimed`] or [`Event::ClaimFailed`]. Its files may still be on their way.
+    Claim {
+        /// Which.
+        job: JobId,
+        /// Where, and why.
+        placed: Placed,
+    },
+    /// A job never starts.
+    Fail {
+        /// Which.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// Ask a job how many of so many more processors it takes; answered by [`Event::Answer`].
+    Offer {
+        /// Which.
+        job: JobId,
+        /// Names the question.
+        change: u64,
+        /// Where.
+        cluster: ClusterId,
+        /// How many at most.
+        count: u32,
+        /// How it came about.
+        why: String,
+    },
+    /// Hold processors for a job, which computes meanwhile; answered by [`Event::Held`] and [`Event::NotHeld`].
+    Hold {
+        /// For which.
+        job: JobId,
+        /// For which change.
+        change: u64,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+    },
+    /// Give a job the processors that are held for it; answered by [`Event::Grown`].
+    Recruit {
+        /// Which.
+        job: JobId,
+        /// Of which change.
+        change: u64,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+    },
+    /// Give back what is held, or was to be, for a job; answered by [`Event::Unheld`].
+    Unhold {
+        /// For which.
+        job: JobId,
+        /// For which change.
+        change: u64,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+        /// Why.
+        reason: String,
+    },
+    /// Ask a job to release processors; answered by [`Event::Answer`], and by [`Event::Freed`] when they are free.
+    Shrink {
+        /// Which.
+        job: JobId,
+        /// Names the question.
+        change: u64,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+        /// It must.
+        mandatory: bool,
+        /// How long it has.
+        within: Duration,
+        /// For what.
+        why: String,
+    },
+    /// Take processors from a job that has not released them in time; answered by [`Event::Freed`].
+    Force {
+        /// Which.
+        job: JobId,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+        /// Why.
+        reason: String,
+    },
+    /// Tell a job that it does not get what it cannot do without.
+    Refuse {
+        /// Which.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// Note in the log that somebody says what cannot be.
+    Odd {
+        /// Who said what, and what was done with it.
+        what: String,
+    },
+}

@@ -1,0 +1,535 @@
+use super::*;
+use crate::policy::malleability::{Component, Placement};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A manager and what it said.
+struct Scene {
+    manager: Manager,
+    now: Instant,
+}
+
+impl Scene {
+    fn new(settings: Settings, sites: &[(&str, u32)]) -> Self {
+        let now = Instant::now();
+        let names = sites.iter().map(|site| ClusterId::from(site.0));
+        let mut scene = Self { manager: Manager::new(settings, names, now), now };
+        for &(name, size) in sites {
+            assert_eq!(scene.poll(name, size, 0), []);
+        }
+        scene
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Action> {
+        let out = self.manager.handle(event, self.now);
+        self.manager.audit();
+        out
+    }
+
+    fn poll(&mut self, name: &str, size: u32, others: u32) -> Vec<Action> {
+        self.tell(Event::Polled { cluster: name.into(), size, others })
+    }
+
+    fn submit(&mut self, job: u64, need: Need) -> Vec<Action> {
+        self.tell(Event::Submit { job: JobId(job), need: Box::new(need) })
+    }
+
+    /// Submits a job that starts at once on `start` processors of a cluster.
+    fn runs(&mut self, job: u64, cluster: &str, (min, start, most): (u32, u32, u32)) {
+        let mut need = Need::one(Kind::Malleable, min, start, most);
+        need.components[0].clusters = [ClusterId::from(cluster)].into();
+        let out = self.submit(job, need);
+        assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
+        self.claimed(job, cluster, start);
+    }
+
+    fn claimed(&mut self, job: u64, cluster: &str, count: u32) -> Vec<Action> {
+        self.now += SECOND;
+        self.tell(Event::Claimed { job: JobId(job), got: [(cluster.into(), count)].into() })
+    }
+
+    fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<Action> {
+        self.tell(Event::Answer { job: JobId(job), change, count })
+    }
+
+    fn freed(&mut self, job: u64, cluster: &str, count: u32) -> Vec<Action> {
+        self.tell(Event::Freed { job: JobId(job), cluster: cluster.into(), count })
+    }
+
+    /// Time passes to the next thing that is due.
+    fn wait(&mut self) -> Vec<Action> {
+        self.now = self.manager.due().expect("something is due");
+        self.tell(Event::Tick)
+    }
+
+    fn size(&self, job: u64) -> u32 {
+        self.manager.job(JobId(job)).map_or(0, |view| view.sizes.values().sum())
+    }
+
+    fn phase(&self, job: u64) -> Option<Phase> {
+        self.manager.job(JobId(job)).map(|view| view.phase)
+    }
+}
+
+/// What jobs are asked, as (job, how many more or less).
+fn asked(out: &[Action]) -> Vec<(u64, i64)> {
+    let ask = |action: &Action| match action {
+        Action::Offer { job, count, .. } => Some((job.0, i64::from(*count))),
+        Action::Shrink { job, count, .. } => Some((job.0, -i64::from(*count))),
+        _ => None,
+    };
+    out.iter().filter_map(ask).collect()
+}
+
+fn change(out: &[Action], job: u64) -> u64 {
+    let of = |action: &Action| match action {
+        Action::Offer { job: j, change, .. } | Action::Shrink { job: j, change, .. }
+            if j.0 == job =>
+        {
+            Some(*change)
+        }
+        _ => None,
+    };
+    out.iter().find_map(of).expect("it is asked")
+}
+
+fn by(approach: Approach, policy: Policy) -> Settings {
+    Settings { approach, policy, ..Settings::default() }
+}
+
+#[test]
+fn a_job_grows_by_what_is_held_and_computes_meanwhile() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
+    scene.runs(1, "a", (2, 2, 6));
+    let out = scene.poll("a", 10, 0);
+    assert_eq!(asked(&out), [(1, 8)]);
+    assert_eq!(scene.phase(1), Some(Phase::Growing));
+    let number = change(&out, 1);
+    let out = scene.answer(1, number, 4);
+    let cluster = ClusterId::from("a");
+    assert_eq!(
+        out,
+        [Action::Hold { job: JobId(1), change: number, cluster: cluster.clone(), count: 4 }]
+    );
+    let held = |count| Event::Held { job: JobId(1), change: number, count };
+    assert_eq!(scene.tell(held(3)), []);
+    assert_eq!(scene.size(1), 2);
+    let recruit = Action::Recruit { job: JobId(1), change: number, cluster, count: 4 };
+    assert_eq!(scene.tell(held(1)), [recruit]);
+    assert_eq!(scene.poll("a", 10, 0), [], "one change at a time");
+    assert_eq!(scene.tell(Event::Grown { job: JobId(1), change: number, count: 4 }), []);
+    assert_eq!((scene.size(1), scene.phase(1)), (6, Some(Phase::Running)));
+    assert_eq!(scene.manager.grow_value(&"a".into()), 4);
+}
+
+#[test]
+fn growth_leaves_the_reserve_and_keeps_below_the_caps() {
+    let settings = Settings {
+        reserves: [("a".into(), 3)].into(),
+        caps: [("b".into(), 5)].into(),
+        cap: Some(9),
+        ..by(Approach::Waiting, Policy::Egs)
+    };
+    let mut scene = Scene::new(settings, &[("a", 10), ("b", 10)]);
+    scene.runs(1, "a", (2, 2, 100));
+    scene.runs(2, "b", (2, 2, 100));
+    // 10 - 2 - 4 others - 3 reserved.
+    assert_eq!(asked(&scene.poll("a", 10, 4)), [(1, 1)]);
+    // 5 of the cluster's cap, of which 2 are used.
+    assert_eq!(asked(&scene.poll("b", 10, 0)), [(2, 3)]);
+    // 8 of 9 are booked: offers count.
+    let out = scene.poll("a", 10, 0);
+    assert_eq!(asked(&out), [], "it has not answered");
+    assert_eq!(scene.manager.grow_value(&"a".into()), 1);
+}
+
+#[test]
+fn running_jobs_come_first_and_never_shrink() {
+    let mut scene = Scene::new(by(Approach::Running, Policy::Fpsma), &[("a", 10)]);
+    scene.runs(1, "a", (2, 2, 6));
+    assert_eq!(scene.submit(2, Need::one(Kind::Rigid, 3, 3, 3)), []);
+    let why = scene.manager.job(JobId(2)).unwrap().why;
+    assert!(why.contains("a closed: its processors go to job-1, which runs and can grow"), "{why}");
+    let out = scene.poll("a", 10, 0);
+    assert_eq!(asked(&out), [(1, 8)]);
+    let number = change(&out, 1);
+    scene.answer(1, number, 4);
+    scene.tell(Event::Held { job: JobId(1), change: number, count: 4 });
+    let out = scene.tell(Event::Grown { job: JobId(1), change: number, count: 4 });
+    assert_eq!(out, [], "only what frees processors, or a poll, has the queue looked through");
+    let out = scene.poll("a", 10, 0);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
+    // No room is made for one that does not fit.
+    assert_eq!(scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4)), []);
+    for _ in 0..20 {
+        assert_eq!(asked(&scene.wait()), []);
+    }
+}
+
+#[test]
+fn a_job_that_took_nothing_of_so_many_does_not_keep_others_waiting() {
+    let mut scene = Scene::new(by(Approach::Running, Policy::Egs), &[("a", 10)]);
+    scene.runs(1, "a", (2, 4, 8));
+    scene.submit(2, Need::one(Kind::Rigid, 3, 3, 3));
+    let others = 3; // three are left, and it needs four
+    let out = scene.poll("a", 10, others);
+    assert_eq!(asked(&out), [(1, 3)]);
+    let out = scene.answer(1, change(&out, 1), 0);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
+}
+
+#[test]
+fn running_jobs_make_room_for_the_first_that_waits() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Fpsma), &[("a", 10)]);
+    scene.runs(1, "a", (2, 5, 8));
+    scene.runs(2, "a", (2, 4, 8));
+    // 1 idle, 3 + 2 could be released.
+    let out = scene.submit(3, Need::one(Kind::Rigid, 5, 5, 5));
+    assert_eq!(asked(&out), [(2, -4)], "the youngest first");
+    assert!(matches!(&out[0], Action::Shrink { mandatory: true, .. }));
+    let first = change(&out, 2);
+    assert_eq!(
+        scene.answer(2, first, 2),
+        [Action::Odd { what: "job-2 must release 4 processors of a and says 2".to_owned() }][..0],
+        "it can release no more than two"
+    );
+    assert_eq!(scene.poll("a", 10, 0), [], "nobody is asked twice, and nobody grows");
+    let out = scene.freed(2, "a", 2);
+    assert_eq!(asked(&out), [(1, -2)], "then the next");
+    let why = scene.manager.job(JobId(3)).unwrap().why;
+    assert!(why.contains("3 idle, 5 needed; running jobs are making room for it"), "{why}");
+    // One that would fit has to wait: the processors are kept.
+    assert_eq!(scene.submit(4, Need::one(Kind::Rigid, 1, 1, 1)), []);
+    assert!(scene.manager.job(JobId(4)).unwrap().why.contains("first comes job-3, which waits"));
+    scene.answer(1, change(&out, 1), 2);
+    let out = scene.freed(1, "a", 2);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(3), .. }]), "{out:?}");
+    assert_eq!((scene.size(1), scene.size(2)), (3, 2));
+}
+
+#[test]
+fn nobody_shrinks_in_vain_and_then_running_jobs_grow() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
+    scene.runs(1, "a", (4, 5, 8));
+    scene.runs(2, "a", (3, 3, 8));
+    assert_eq!(scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4)), [], "7 are needed by the others");
+    assert_eq!(asked(&scene.poll("a", 10, 0)), [(1, 1), (2, 1)]);
+}
+
+#[test]
+fn what_is_on_its_way_is_not_asked_for_again() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
+    scene.runs(1, "a", (2, 5, 8));
+    scene.runs(2, "a", (2, 5, 8));
+    let out = scene.submit(3, Need::one(Kind::Rigid, 4, 4, 4));
+    assert_eq!(asked(&out), [(2, -2), (1, -2)]);
+    // A job with constraints gives more than it is asked for.
+    scene.answer(2, change(&out, 2), 3);
+    scene.answer(1, change(&out, 1), 2);
+    for _ in 0..3 {
+        assert_eq!(asked(&scene.poll("a", 10, 0)), []);
+    }
+    assert_eq!(scene.freed(2, "a", 3), []);
+    let out = scene.freed(1, "a", 2);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(3), .. }]), "{out:?}");
+    assert_eq!(scene.manager.booked(&"a".into()), 9);
+}
+
+#[test]
+fn a_refused_or_unanswered_shrink_is_forced_in_the_end() {
+    for answers in [true, false] {
+        let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+        scene.runs(1, "a", (1, 4, 4));
+        let out = scene.submit(2, Need::one(Kind::Rigid, 2, 2, 2));
+        assert_eq!(asked(&out), [(1, -2)]);
+        let begun = scene.now;
+        if answers {
+            let out = scene.answer(1, change(&out, 1), 0);
+            assert!(matches!(&out[..], [Action::Odd { .. }]), "{out:?}");
+        }
+        let forced = loop {
+            let out = scene.wait();
+            if let Some(Action::Force { count, .. }) =
+                out.iter().find(|a| matches!(a, Action::Force { .. }))
+            {
+                break *count;
+            }
+        };
+        let Settings { answer_within, release_within, .. } = Settings::default();
+        assert_eq!(forced, 2);
+        assert!(scene.now - begun <= answer_within + release_within);
+        let out = scene.freed(1, "a", 2);
+        assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
+    }
+}
+
+#[test]
+fn who_does_not_answer_gets_nothing_and_a_late_answer_is_nobodys() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+    scene.runs(1, "a", (1, 1, 4));
+    let out = scene.poll("a", 4, 0);
+    let number = change(&out, 1);
+    assert_eq!(scene.wait(), []);
+    assert_eq!((scene.phase(1), scene.manager.booked(&"a".into())), (Some(Phase::Running), 1));
+    assert_eq!(scene.answer(1, number, 3), []);
+    assert_eq!(scene.manager.booked(&"a".into()), 1);
+}
+
+#[test]
+fn a_stub_that_never_comes_makes_a_partial_growth() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6)]);
+    scene.runs(1, "a", (1, 1, 6));
+    let out = scene.poll("a", 6, 0);
+    let number = change(&out, 1);
+    scene.answer(1, number, 5);
+    scene.tell(Event::Held { job: JobId(1), change: number, count: 2 });
+    let reason = "the site says no".to_owned();
+    scene.tell(Event::NotHeld { job: JobId(1), change: number, count: 1, reason });
+    let out = scene.wait();
+    let unheld = matches!(&out[0], Action::Unhold { count: 2, .. });
+    assert!(unheld && matches!(&out[1], Action::Recruit { count: 2, .. }), "{out:?}");
+    assert_eq!(scene.manager.booked(&"a".into()), 5, "what is given back is not free yet");
+    scene.tell(Event::Unheld { job: JobId(1), cluster: "a".into(), count: 2 });
+    // And of what it was given it can use one.
+    let out = scene.tell(Event::Grown { job: JobId(1), change: number, count: 1 });
+    assert!(matches!(&out[..], [Action::Unhold { count: 1, .. }]), "{out:?}");
+    scene.tell(Event::Unheld { job: JobId(1), cluster: "a".into(), count: 1 });
+    assert_eq!((scene.size(1), scene.manager.booked(&"a".into())), (2, 2));
+}
+
+#[test]
+fn a_job_that_ends_in_the_middle_of_a_change_leaves_nothing() {
+    for stage in 0..4 {
+        let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6)]);
+        scene.runs(1, "a", (1, 1, 6));
+        let out = scene.poll("a", 6, 0);
+        let number = change(&out, 1);
+        if stage > 0 {
+            scene.answer(1, number, 4);
+        }
+        if stage > 1 {
+            scene.tell(Event::Held {
+                job: JobId(1),
+                change: number,
+                count: if stage == 2 { 2 } else { 4 },
+            });
+        }
+        let out = scene.tell(Event::Ended { job: JobId(1) });
+        assert_eq!(matches!(&out[..], [Action::Unhold { count: 4, .. }]), stage > 0, "{out:?}");
+        assert_eq!(scene.manager.booked(&"a".into()), if stage == 0 { 1 } else { 5 });
+        if stage > 0 {
+            scene.tell(Event::Unheld { job: JobId(1), cluster: "a".into(), count: 4 });
+        }
+        scene.freed(1, "a", 1);
+        assert_eq!((scene.phase(1), scene.manager.booked(&"a".into())), (None, 0));
+        assert_eq!(scene.poll("a", 6, 0), []);
+        assert!(scene.manager.due().is_none());
+    }
+}
+
+#[test]
+fn a_submission_fails_after_its_tries_and_one_more() {
+    let settings = Settings { tries: Some(3), ..by(Approach::Waiting, Policy::Egs) };
+    let mut scene = Scene::new(settings, &[("a", 4)]);
+    scene.submit(1, Need::one(Kind::Rigid, 4, 4, 4));
+    scene.claimed(1, "a", 4);
+    scene.submit(2, Need::one(Kind::Rigid, 1, 1, 1));
+    for tries in 1..=3 {
+        // What happens in between is no try.
+        assert_eq!(scene.poll("a", 4, 0), []);
+        assert_eq!(scene.wait(), []);
+        assert_eq!(scene.manager.job(JobId(2)).unwrap().tries, tries);
+    }
+    let out = scene.wait();
+    let [Action::Fail { job: JobId(2), reason }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(
+        reason,
+        "no place was found in 4 tries: no cluster can take component 1: a 0 idle, 1 needed"
+    );
+    assert!(scene.manager.due().is_none());
+}
+
+#[test]
+fn the_queue_is_looked_through_to_its_end() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+    scene.submit(1, Need::one(Kind::Rigid, 3, 3, 3));
+    scene.claimed(1, "a", 3);
+    scene.submit(2, Need::one(Kind::Rigid, 3, 3, 3));
+    scene.submit(3, Need::one(Kind::Rigid, 2, 2, 2));
+    let out = scene.submit(4, Need::one(Kind::Rigid, 1, 1, 1));
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(4), .. }]), "{out:?}");
+    assert_eq!(scene.manager.queued().map(|job| job.0).collect::<Vec<_>>(), [2, 3]);
+    let out = scene.submit(5, Need::one(Kind::Rigid, 5, 5, 5));
+    let [Action::Fail { job: JobId(5), reason }] = &out[..] else { panic!("{out:?}") };
+    assert!(reason.contains("no cluster can ever take"), "{reason}");
+}
+
+#[test]
+fn a_site_that_cannot_be_asked_is_told_of_and_others_go_on() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4), ("b", 4)]);
+    let reason = "sinfo: connection refused".to_owned();
+    scene.tell(Event::Unreachable { cluster: "a".into(), reason });
+    let out = scene.submit(1, Need::one(Kind::Rigid, 2, 2, 2));
+    let [Action::Claim { placed, .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(placed.parts[0].cluster, "b".into());
+    scene.submit(2, Need::one(Kind::Rigid, 4, 4, 4));
+    let why = scene.manager.job(JobId(2)).unwrap().why;
+    assert!(why.contains("a closed: sinfo: connection refused; b 2 idle, 4 needed"), "{why}");
+    let out = scene.poll("a", 4, 0);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
+}
+
+#[test]
+fn processors_are_claimed_when_the_files_are_nearly_there() {
+    let settings = Settings { claim_ahead: 5 * SECOND, ..by(Approach::Waiting, Policy::Egs) };
+    let mut scene = Scene::new(settings, &[("a", 4), ("b", 1)]);
+    let (file, clusters) = ("bodies".to_owned(), [ClusterId::from("b")].into());
+    scene.tell(Event::Replicas { file: file.clone(), bytes: 2000, clusters });
+    scene.tell(Event::Link { from: "b".into(), to: "a".into(), rate: 100.0 });
+    let mut need = Need::one(Kind::Rigid, 3, 3, 3);
+    need.placement = Placement::CloseToFiles;
+    need.components[0].files = vec![file];
+    let out = scene.submit(1, need.clone());
+    assert!(matches!(&out[..], [Action::Move { .. }]), "{out:?}");
+    let begun = scene.now;
+    assert_eq!((scene.phase(1), scene.manager.booked(&"a".into())), (Some(Phase::Placed), 0));
+    let out = scene.wait();
+    assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
+    assert_eq!(scene.now - begun, 15 * SECOND);
+    scene.claimed(1, "a", 3);
+    // Another one's processors are taken meanwhile: it waits again, and its files are there then.
+    scene.tell(Event::Ended { job: JobId(1) });
+    scene.freed(1, "a", 3);
+    let out = scene.submit(2, need);
+    assert!(matches!(&out[..], [Action::Move { .. }]), "{out:?}");
+    scene.poll("a", 4, 2);
+    assert_eq!(scene.tell(Event::Moved { job: JobId(2) }), []);
+    let view = scene.manager.job(JobId(2)).unwrap();
+    assert_eq!((view.phase, view.tries), (Phase::Waiting, 1));
+    let out = scene.poll("a", 4, 0);
+    assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
+}
+
+#[test]
+fn a_claim_that_fails_is_a_try() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+    scene.submit(1, Need::one(Kind::Rigid, 4, 4, 4));
+    let reason = "a local user was faster".to_owned();
+    scene.tell(Event::ClaimFailed { job: JobId(1), reason });
+    let view = scene.manager.job(JobId(1)).unwrap();
+    assert_eq!((view.phase, view.tries, scene.manager.booked(&"a".into())), (Phase::Waiting, 1, 0));
+    let out = scene.wait();
+    assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
+}
+
+#[test]
+fn what_a_job_asks_for_itself_it_gets_when_it_is_free() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
+    scene.runs(1, "a", (1, 4, 8));
+    let want = Want { count: 5, within: None, clusters: BTreeSet::new() };
+    assert_eq!(scene.tell(Event::Want { job: JobId(1), want }), []);
+    let out = scene.poll("a", 6, 1);
+    assert!(matches!(&out[..], [Action::Hold { count: 1, .. }]), "{out:?}");
+    let Action::Hold { change, .. } = &out[0] else { unreachable!() };
+    scene.tell(Event::Held { job: JobId(1), change: *change, count: 1 });
+    scene.tell(Event::Grown { job: JobId(1), change: *change, count: 1 });
+    assert_eq!(scene.poll("b", 6, 0), [], "it lies in one cluster");
+    let out = scene.poll("a", 6, 0);
+    assert!(matches!(&out[..], [Action::Hold { count: 1, .. }]), "{out:?}");
+}
+
+#[test]
+fn others_shrink_for_what_a_job_cannot_go_on_without() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
+    scene.runs(1, "a", (1, 5, 8));
+    scene.runs(2, "a", (2, 4, 8));
+    let want = |count| Want { count, within: Some(20 * SECOND), clusters: BTreeSet::new() };
+    // One idle, and two of the other.
+    let out = scene.tell(Event::Want { job: JobId(1), want: want(4) });
+    let [Action::Refuse { reason, .. }] = &out[..] else { panic!("{out:?}") };
+    assert!(reason.contains("3 could be had"), "{reason}");
+    let out = scene.tell(Event::Want { job: JobId(1), want: want(3) });
+    assert_eq!(asked(&out), [(2, -2)]);
+    scene.answer(2, change(&out, 2), 2);
+    let out = scene.freed(2, "a", 2);
+    assert!(matches!(&out[..], [Action::Hold { job: JobId(1), count: 3, .. }]), "{out:?}");
+    // In time, or it is told.
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
+    scene.runs(1, "a", (1, 5, 8));
+    scene.runs(2, "a", (2, 4, 8));
+    let out = scene.tell(Event::Want { job: JobId(1), want: want(3) });
+    scene.answer(2, change(&out, 2), 2);
+    let out = scene.wait();
+    assert!(matches!(&out[..], [Action::Refuse { .. }]), "{out:?}");
+}
+
+#[test]
+fn a_job_in_several_clusters_grows_and_shrinks_in_each() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
+    let one = |cluster: &str| Component {
+        min: 2,
+        start: 3,
+        clusters: [ClusterId::from(cluster)].into(),
+        files: vec![],
+    };
+    let components = vec![one("a"), one("b")];
+    let placement = Placement::ClusterMinimisation;
+    let need =
+        Need { kind: Kind::Malleable, placement, components, most: vec![5, 4], spreads: false };
+    scene.submit(1, need);
+    scene.tell(Event::Claimed { job: JobId(1), got: [("a".into(), 3), ("b".into(), 3)].into() });
+    let out = scene.poll("a", 6, 0);
+    assert_eq!(asked(&out), [(1, 3)]);
+    assert_eq!(scene.poll("b", 6, 0), [], "one change at a time");
+    scene.answer(1, change(&out, 1), 0);
+    assert_eq!(asked(&scene.poll("b", 6, 0)), [(1, 3)]);
+    scene.wait();
+    let out = scene.submit(2, Need::one(Kind::Rigid, 4, 4, 4));
+    assert_eq!(asked(&out), [(1, -1)]);
+    let number = change(&out, 1);
+    let Action::Shrink { cluster, .. } = &out[0] else { unreachable!() };
+    let cluster = cluster.clone();
+    scene.answer(1, number, 1);
+    let out = scene.freed(1, cluster.as_str(), 1);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
+}
+
+#[test]
+fn a_job_that_spreads_grows_where_it_has_nothing_and_keeps_its_minimum_in_all() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4), ("b", 4)]);
+    let mut need = Need::one(Kind::Malleable, 4, 4, 6);
+    need.spreads = true;
+    scene.submit(1, need);
+    scene.claimed(1, "a", 4);
+    let out = scene.poll("b", 4, 0);
+    assert_eq!(asked(&out), [(1, 4)]);
+    let number = change(&out, 1);
+    scene.answer(1, number, 2);
+    scene.tell(Event::Held { job: JobId(1), change: number, count: 2 });
+    scene.tell(Event::Grown { job: JobId(1), change: number, count: 2 });
+    assert_eq!(scene.size(1), 6);
+    // Four are its minimum, wherever they are: two of either cluster.
+    let mut rigid = Need::one(Kind::Rigid, 2, 2, 2);
+    rigid.components[0].clusters = [ClusterId::from("a")].into();
+    let out = scene.submit(2, rigid);
+    assert_eq!(asked(&out), [(1, -2)]);
+    scene.answer(1, change(&out, 1), 2);
+    let out = scene.freed(1, "a", 2);
+    assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
+    let mut rigid = Need::one(Kind::Rigid, 3, 3, 3);
+    rigid.components[0].clusters = [ClusterId::from("b")].into();
+    assert_eq!(asked(&scene.submit(3, rigid)), []);
+}
+
+#[test]
+fn a_job_that_waits_can_be_withdrawn() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+    scene.runs(1, "a", (1, 4, 4));
+    let out = scene.submit(2, Need::one(Kind::Rigid, 2, 2, 2));
+    assert_eq!(asked(&out), [(1, -2)]);
+    scene.tell(Event::Withdraw { job: JobId(2) });
+    assert_eq!(scene.manager.job(JobId(2)), None);
+    scene.answer(1, change(&out, 1), 2);
+    scene.freed(1, "a", 2);
+    assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)], "what it would have got goes back");
+}

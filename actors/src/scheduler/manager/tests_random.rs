@@ -1,0 +1,327 @@
+//! The manager among sites and jobs that answer in any order, late, too little or never.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+
+/// A site and what is really there.
+#[derive(Default)]
+struct Truth {
+    size: u32,
+    /// Of our jobs, with stubs.
+    ours: u32,
+    users: u32,
+}
+
+impl Truth {
+    fn idle(&self) -> u32 {
+        self.size - self.ours - self.users
+    }
+}
+
+/// What somebody has to say yet.
+#[derive(Clone, Debug)]
+enum Owed {
+    Claim(JobId, Vec<(ClusterId, u32)>),
+    Answer { job: JobId, change: u64, cluster: ClusterId, count: u32, shrink: bool },
+    Stub { job: JobId, change: u64, cluster: ClusterId },
+    Grown { job: JobId, change: u64, cluster: ClusterId, count: u32 },
+    Free { job: JobId, cluster: ClusterId, count: u32, stubs: bool },
+}
+
+struct World {
+    manager: Manager,
+    now: Instant,
+    sites: BTreeMap<ClusterId, Truth>,
+    /// What jobs compute on.
+    sizes: BTreeMap<JobId, BTreeMap<ClusterId, u32>>,
+    /// What is held for them.
+    stubs: BTreeMap<(JobId, ClusterId), u32>,
+    given_up: BTreeSet<u64>,
+    owed: Vec<Owed>,
+    needs: BTreeMap<JobId, Need>,
+    next_job: u64,
+}
+
+impl World {
+    fn new(settings: Settings) -> Self {
+        let now = Instant::now();
+        let sites = [("a", 6), ("b", 9), ("c", 4)]
+            .map(|(name, size)| (ClusterId::from(name), Truth { size, ..Truth::default() }));
+        let manager = Manager::new(settings, sites.iter().map(|site| site.0.clone()), now);
+        Self {
+            manager,
+            now,
+            sites: sites.into(),
+            sizes: BTreeMap::new(),
+            stubs: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+            owed: Vec::new(),
+            needs: BTreeMap::new(),
+            next_job: 1,
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let out = self.manager.handle(event, self.now);
+        self.manager.audit();
+        for action in out {
+            match action {
+                Action::Claim { job, placed } => {
+                    let parts = placed.parts.iter().map(|part| (part.cluster.clone(), part.count));
+                    self.owed.push(Owed::Claim(job, parts.collect()));
+                }
+                Action::Offer { job, change, cluster, count, .. } => {
+                    self.growth_keeps_to_its_bounds(&cluster);
+                    self.owed.push(Owed::Answer { job, change, cluster, count, shrink: false });
+                }
+                Action::Shrink { job, change, cluster, count, .. } => {
+                    self.owed.push(Owed::Answer { job, change, cluster, count, shrink: true });
+                }
+                Action::Hold { job, change, cluster, count } => {
+                    for _ in 0..count {
+                        self.owed.push(Owed::Stub { job, change, cluster: cluster.clone() });
+                    }
+                }
+                Action::Recruit { job, change, cluster, count } => {
+                    let held = self.stubs.get(&(job, cluster.clone())).copied().unwrap_or(0);
+                    assert!(held >= count, "{job} is given {count} of {held} stubs in {cluster}");
+                    self.owed.push(Owed::Grown { job, change, cluster, count });
+                }
+                Action::Unhold { job, change, cluster, count, .. } => {
+                    self.given_up.insert(change);
+                    self.owed.push(Owed::Free { job, cluster, count, stubs: true });
+                }
+                Action::Force { job, cluster, count, .. } => {
+                    // What it was about to release is what is taken.
+                    self.owed.retain(|owed| match owed {
+                        Owed::Free { job: j, cluster: c, stubs: false, .. } => {
+                            (*j, c) != (job, &cluster)
+                        }
+                        _ => true,
+                    });
+                    let has = self.sizes.get(&job).and_then(|sizes| sizes.get(&cluster));
+                    let count = count.min(has.copied().unwrap_or(0));
+                    self.owed.push(Owed::Free { job, cluster, count, stubs: false });
+                }
+                Action::Move { job, .. } => self.tell(Event::Moved { job }),
+                Action::Fail { .. } | Action::Refuse { .. } | Action::Odd { .. } => {}
+            }
+        }
+    }
+
+    fn growth_keeps_to_its_bounds(&self, cluster: &ClusterId) {
+        let Settings { caps, cap, reserve, .. } = &self.manager.settings;
+        let known = &self.manager.clusters[cluster];
+        assert!(known.others + known.booked + reserve <= known.size, "{cluster}: {known:?}");
+        assert!(caps.get(cluster).is_none_or(|cap| known.booked <= *cap));
+        let all: u32 = self.manager.clusters.values().map(|known| known.booked).sum();
+        assert!(cap.is_none_or(|cap| all <= cap), "{all} of {cap:?}");
+    }
+
+    /// Somebody does what is owed. `how` says how willing he is.
+    fn pay(&mut self, at: usize, how: u8) {
+        match self.owed.swap_remove(at) {
+            Owed::Claim(job, parts) => {
+                let fits =
+                    |(cluster, count): &(ClusterId, u32)| self.sites[cluster].idle() >= *count;
+                if how == 0 || !parts.iter().all(fits) {
+                    return self.tell(Event::ClaimFailed { job, reason: "no".to_owned() });
+                }
+                let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
+                for (cluster, count) in parts {
+                    self.truth(&cluster).ours += count;
+                    *got.entry(cluster).or_default() += count;
+                }
+                self.sizes.insert(job, got.clone());
+                self.tell(Event::Claimed { job, got });
+            }
+            Owed::Answer { job, change, cluster, count, shrink } => {
+                let Some(sizes) = self.sizes.get(&job) else { return };
+                let here = sizes.get(&cluster).copied().unwrap_or(0);
+                let answer = if how < 3 { u32::from(how).min(count) } else { count };
+                let least = self.manager.jobs.get(&job).map_or(0, |job| job.bounds(&cluster).0);
+                let answer = if shrink { answer.min(here.saturating_sub(least)) } else { answer };
+                self.tell(Event::Answer { job, change, count: answer });
+                if shrink && answer > 0 {
+                    self.owed.push(Owed::Free { job, cluster, count: answer, stubs: false });
+                }
+            }
+            Owed::Stub { job, change, cluster } => {
+                if self.given_up.contains(&change) {
+                    return;
+                }
+                if how == 0 || self.sites[&cluster].idle() == 0 {
+                    let reason = "no".to_owned();
+                    return self.tell(Event::NotHeld { job, change, count: 1, reason });
+                }
+                self.truth(&cluster).ours += 1;
+                *self.stubs.entry((job, cluster)).or_default() += 1;
+                self.tell(Event::Held { job, change, count: 1 });
+            }
+            Owed::Grown { job, change, cluster, count } => {
+                let held = self.stubs.get(&(job, cluster.clone())).copied().unwrap_or(0);
+                let uses = if how < 3 { u32::from(how).min(count) } else { count }.min(held);
+                let Some(sizes) = self.sizes.get_mut(&job) else { return };
+                *sizes.entry(cluster.clone()).or_default() += uses;
+                *self.stubs.entry((job, cluster)).or_default() -= uses;
+                self.tell(Event::Grown { job, change, count: uses });
+            }
+            Owed::Free { job, cluster, count, stubs: true } => {
+                let held = self.stubs.entry((job, cluster.clone())).or_default();
+                let there = count.min(*held);
+                *held -= there;
+                self.truth(&cluster).ours -= there;
+                self.tell(Event::Unheld { job, cluster, count });
+            }
+            Owed::Free { job, cluster, count, stubs: false } => {
+                let has = self.sizes.get_mut(&job).and_then(|sizes| sizes.get_mut(&cluster));
+                let Some(has) = has else { return };
+                let count = count.min(*has);
+                *has -= count;
+                self.truth(&cluster).ours -= count;
+                self.tell(Event::Freed { job, cluster, count });
+            }
+        }
+    }
+
+    fn truth(&mut self, cluster: &ClusterId) -> &mut Truth {
+        self.sites.get_mut(cluster).expect("it is a site")
+    }
+
+    fn step(&mut self, (what, which, how): (u8, u8, u8)) {
+        let which = usize::from(which);
+        let cluster = self.sites.keys().nth(which % 3).expect("three sites").clone();
+        match what {
+            0..=1 => {
+                let kind = [Kind::Malleable, Kind::Rigid, Kind::Moldable][which % 3];
+                let min = 1 + u32::from(how) % 4;
+                let most = if kind == Kind::Rigid { min } else { min + which as u32 % 6 };
+                let mut need = Need::one(kind, min, min + (most - min) / 2, most);
+                need.spreads = kind == Kind::Malleable && how == 3;
+                let job = JobId(self.next_job);
+                self.next_job += 1;
+                self.needs.insert(job, need.clone());
+                self.tell(Event::Submit { job, need: Box::new(need) });
+            }
+            2..=3 => {
+                let Truth { size, users, .. } = self.sites[&cluster];
+                self.tell(Event::Polled { cluster, size, others: users });
+            }
+            4 => {
+                let truth = self.truth(&cluster);
+                truth.users = if how < 2 {
+                    truth.users.saturating_sub(1)
+                } else {
+                    truth.users + truth.idle().min(2)
+                };
+            }
+            5 => {
+                let running: Vec<JobId> = self.sizes.keys().copied().collect();
+                let Some(&job) = running.get(which % running.len().max(1)) else { return };
+                let sizes = self.sizes[&job].clone();
+                self.tell(Event::Ended { job });
+                for (cluster, count) in sizes {
+                    self.owed.push(Owed::Free { job, cluster, count, stubs: false });
+                }
+                while let Some(at) = self.owed.iter().position(
+                    |owed| matches!(owed, Owed::Free { job: j, stubs: false, .. } if *j == job),
+                ) {
+                    self.pay(at, 9);
+                }
+                self.sizes.remove(&job);
+            }
+            6 => {
+                self.now += Duration::from_secs(u64::from(how) * 7);
+                self.tell(Event::Tick);
+            }
+            7 => {
+                let running: Vec<JobId> = self.sizes.keys().copied().collect();
+                let Some(&job) = running.get(which % running.len().max(1)) else { return };
+                let within = (how > 4).then(|| Duration::from_secs(30));
+                let want = Want { count: u32::from(how) % 4, within, clusters: BTreeSet::new() };
+                self.tell(Event::Want { job, want });
+            }
+            8 => self.tell(Event::Unreachable { cluster, reason: "it hangs".to_owned() }),
+            _ if !self.owed.is_empty() => self.pay(which % self.owed.len(), how),
+            _ => {}
+        }
+    }
+
+    /// All that is owed is paid, and time passes: nothing may be left under way.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            while !self.owed.is_empty() {
+                self.pay(0, 9);
+            }
+            let Some(due) = self.manager.due() else { break };
+            self.now = due.max(self.now);
+            self.tell(Event::Tick);
+            let waiting = self.manager.queued().next().is_some();
+            let wants = self.manager.jobs.values().any(|job| job.want.is_some());
+            if !waiting && !wants && self.owed.is_empty() && self.manager.rounds.is_empty() {
+                break;
+            }
+        }
+        while !self.owed.is_empty() {
+            self.pay(0, 9);
+        }
+        for (id, job) in &self.manager.jobs {
+            assert!(
+                job.change.is_none() || !self.owed.is_empty(),
+                "{id} still changes: {:?}",
+                job.change
+            );
+            for (cluster, account) in &job.accounts {
+                let has =
+                    self.sizes.get(id).and_then(|sizes| sizes.get(cluster)).copied().unwrap_or(0);
+                assert_eq!(
+                    account.size, has,
+                    "{id} has {has} of {cluster} and is booked {account:?}"
+                );
+                assert_eq!((account.coming, account.going), (0, 0), "{id} in {cluster}: {job:?}");
+            }
+            if matches!(job.stage, Stage::Running) {
+                assert!(job.size() >= 1 || job.need.least() == 0, "{id} has nothing");
+                let most: u32 = job.need.most.iter().sum();
+                assert!(job.size() <= most, "{id} has {} of {most}", job.size());
+            }
+        }
+        for (cluster, truth) in &self.sites {
+            assert_eq!(truth.ours, self.manager.booked(cluster), "{cluster} has stubs of nobody");
+        }
+    }
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let approach = prop_oneof![Just(Approach::Running), Just(Approach::Waiting)];
+    let policy = prop_oneof![Just(Policy::Fpsma), Just(Policy::Egs), Just(Policy::EfficiencyAware)];
+    (approach, policy, 0u32..3, prop::option::of(4u32..15)).prop_map(
+        |(approach, policy, reserve, cap)| {
+            let caps = [("b".into(), 6)].into();
+            Settings { approach, policy, reserve, cap, caps, ..Settings::default() }
+        },
+    )
+}
+
+#[test]
+fn ten_thousand_histories_lose_and_double_nothing() {
+    let cases = Config { cases: 10_000, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new(cases);
+    let steps = prop::collection::vec((0u8..20, any::<u8>(), 0u8..8), 15..50);
+    let result = runner.run(&(settings(), steps), |(settings, steps)| {
+        let mut world = World::new(settings);
+        for site in 0..3 {
+            world.step((2, site, 0));
+        }
+        for step in steps {
+            world.step(step);
+        }
+        world.settle();
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}

@@ -1,0 +1,184 @@
+//! What a simulated job computes: how long it takes on so many processors, and which numbers of processors it can use.
+//!
+//! Must not know who gives it processors.
+
+use springtide_actors::policy::malleability::Direction;
+
+/// How long a job takes, by processors, in seconds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Curve {
+    /// `serial + parallel / n`.
+    Fit {
+        /// Seconds that no processor shortens.
+        serial: f64,
+        /// Seconds of one processor that are shared out.
+        parallel: f64,
+    },
+    /// Measured points, by rising processors, with `serial + parallel / n` through each two that follow each other. At least one.
+    Points(Vec<(u32, f64)>),
+    /// Downey's model: average parallelism and its variance, as in *A parallel workload model and its implications for
+    /// processor allocation*, 1997.
+    Downey {
+        /// Seconds on one processor.
+        alone: f64,
+        /// Average parallelism, at least 1.
+        parallelism: f64,
+        /// Coefficient of variance of parallelism, 0 or more.
+        sigma: f64,
+    },
+}
+
+impl Curve {
+    /// Seconds on so many processors; none is one.
+    pub fn seconds(&self, processors: u32) -> f64 {
+        let n = f64::from(processors.max(1));
+        match self {
+            Self::Fit { serial, parallel } => serial + parallel / n,
+            Self::Points(points) => through(points, n),
+            Self::Downey { alone, parallelism, sigma } => alone / downey(n, *parallelism, *sigma),
+        }
+    }
+
+    /// What so many processors do, as a multiple of one.
+    pub fn speedup(&self, processors: u32) -> f64 {
+        self.seconds(1) / self.seconds(processors)
+    }
+
+    /// Which part of so many processors computes.
+    pub fn efficiency(&self, processors: u32) -> f64 {
+        self.speedup(processors) / f64::from(processors.max(1))
+    }
+}
+
+fn through(points: &[(u32, f64)], n: f64) -> f64 {
+    let at = |&(n, seconds): &(u32, f64)| (1.0 / f64::from(n.max(1)), seconds);
+    let (first, last) = match points {
+        [] => return 0.0,
+        [only] => return at(only).1,
+        [first, .., last] => (first, last),
+    };
+    // Nothing is known beyond the last point: it is as good as it gets. Before the first the first two say how it goes.
+    let n = n.min(f64::from(last.0.max(1)));
+    let next = points.iter().skip(1).position(|point| f64::from(point.0) >= n).unwrap_or(0) + 1;
+    let ((x0, y0), (x1, y1)) = if n < f64::from(first.0) {
+        (at(first), at(&points[1]))
+    } else {
+        (at(&points[next - 1]), at(&points[next]))
+    };
+    y0 + (1.0 / n - x0) / (x1 - x0) * (y1 - y0)
+}
+
+/// Speed-up by Downey's model.
+fn downey(n: f64, a: f64, sigma: f64) -> f64 {
+    if sigma <= 1.0 {
+        if n <= a {
+            a * n / (a + sigma * (n - 1.0) / 2.0)
+        } else if n <= 2.0 * a - 1.0 {
+            a * n / (sigma * (a - 0.5) + n * (1.0 - sigma / 2.0))
+        } else {
+            a
+        }
+    } else if n <= a + a * sigma - sigma {
+        n * a * (sigma + 1.0) / (sigma * (n + a - 1.0) + a)
+    } else {
+        a
+    }
+}
+
+/// Which numbers of processors a program can use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sizes {
+    /// All.
+    #[default]
+    Any,
+    /// 1, 2, 4, 8 and so on.
+    PowersOfTwo,
+}
+
+/// A program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// How long it takes.
+    pub curve: Curve,
+    /// Which sizes it can have.
+    pub sizes: Sizes,
+    /// Fewest processors.
+    pub min: u32,
+    /// Most.
+    pub max: u32,
+}
+
+impl Program {
+    /// The most that it can use of so many.
+    pub fn usable(&self, processors: u32) -> u32 {
+        match self.sizes {
+            Sizes::Any => processors.min(self.max),
+            Sizes::PowersOfTwo if processors == 0 => 0,
+            Sizes::PowersOfTwo => 1 << processors.min(self.max).ilog2(),
+        }
+    }
+
+    /// What it answers to an offer of, or a request for, so many processors.
+    pub fn accepts(&self, size: u32, direction: Direction, asked: u32) -> u32 {
+        match direction {
+            Direction::Grow => self.usable(size.saturating_add(asked)).saturating_sub(size),
+            Direction::Shrink => {
+                size - self.usable(size.saturating_sub(asked)).max(self.min).min(size)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::paper::{ft, gadget};
+
+    #[test]
+    fn the_papers_programs_take_as_long_as_its_figure_says() {
+        for (program, at_min, best) in [(gadget(), 600.0, 240.0), (ft(), 120.0, 60.0)] {
+            let near =
+                |n: u32, seconds: f64| (program.curve.seconds(n) / seconds - 1.0).abs() < 0.05;
+            assert!(near(program.min, at_min) && near(program.max, best), "{program:?}");
+            for n in program.min..program.max {
+                assert!(program.curve.speedup(n) < program.curve.speedup(n + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn points_are_met_and_between_them_is_a_hyperbola() {
+        let curve = Curve::Points(vec![(2, 60.0), (4, 40.0), (8, 38.0)]);
+        let seconds: Vec<f64> = [1, 2, 3, 4, 8, 100].map(|n| curve.seconds(n)).to_vec();
+        assert_eq!(seconds[1], 60.0);
+        // 20 + 80 / n through the first two.
+        assert!((seconds[0] - 100.0).abs() < 1e-9 && (seconds[2] - 140.0 / 3.0).abs() < 1e-9);
+        assert_eq!(&seconds[3..], [40.0, 38.0, 38.0]);
+        assert_eq!(Curve::Points(vec![(4, 7.0)]).seconds(9), 7.0);
+    }
+
+    #[test]
+    fn downeys_curve_is_linear_without_variance_and_ends_at_the_average_parallelism() {
+        let curve = |sigma| Curve::Downey { alone: 100.0, parallelism: 8.0, sigma };
+        assert_eq!(curve(0.0).speedup(5), 5.0);
+        for sigma in [0.0, 0.5, 1.0, 1.5, 3.0] {
+            let curve = curve(sigma);
+            assert_eq!(curve.speedup(1000), 8.0);
+            assert!((1..40).all(|n| curve.speedup(n) <= curve.speedup(n + 1) + 1e-12), "{sigma}");
+            assert!((curve.speedup(1) - 1.0).abs() < 1e-9, "{sigma}");
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_kept_to() {
+        let ft = ft();
+        assert_eq!(ft.accepts(2, Direction::Grow, 20), 14);
+        assert_eq!(ft.accepts(8, Direction::Grow, 7), 0);
+        assert_eq!(ft.accepts(8, Direction::Shrink, 3), 4);
+        assert_eq!(ft.accepts(8, Direction::Shrink, 100), 6);
+        assert_eq!(ft.accepts(2, Direction::Shrink, 1), 0);
+        assert_eq!(gadget().accepts(2, Direction::Grow, 60), 44);
+    }
+}
