@@ -348,7 +348,7 @@ impl Manager {
 
     /// Whether a running job can be given some of the cluster's idle processors, or is being given some.
     fn can_grow(&self, cluster: &ClusterId) -> Option<JobId> {
-        let Some(known) = self.clusters.get(cluster) else { return None };
+        let known = self.clusters.get(cluster)?;
         let growing = known.jobs.iter().find(|id| {
             let change = self.jobs.get(id).and_then(|job| job.change.as_ref());
             change.is_some_and(|c| c.cluster == *cluster && c.step.direction() == Direction::Grow)

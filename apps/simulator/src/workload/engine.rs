@@ -392,9 +392,9 @@ impl Engine<'_> {
                 let accepted = self.answers(at, Direction::Shrink, count);
                 if accepted > 0 {
                     self.out.changes.push((self.now, Direction::Shrink));
-                    let to_point = self.to_point();
+                    let until_point = self.until_point();
                     let next = Next::Change { job: at, site, change, count: accepted, grow: false };
-                    self.after(to_point, next);
+                    self.after(until_point, next);
                 }
                 return Some(Event::Answer { job, change, count: accepted });
             }
@@ -405,8 +405,8 @@ impl Engine<'_> {
             }
             Action::Recruit { job, change, cluster, count } => {
                 let (job, site) = (index(job), self.site(&cluster));
-                let to_point = self.to_point();
-                self.after(to_point, Next::Change { job, site, change, count, grow: true });
+                let until_point = self.until_point();
+                self.after(until_point, Next::Change { job, site, change, count, grow: true });
             }
             Action::Unhold { job, change, cluster, count, .. } => {
                 let (job, site) = (index(job), self.site(&cluster));
@@ -436,7 +436,7 @@ impl Engine<'_> {
         }
     }
 
-    fn to_point(&mut self) -> Duration {
+    fn until_point(&mut self) -> Duration {
         self.workload.costs.point.mul_f64(self.points.unit())
     }
 
