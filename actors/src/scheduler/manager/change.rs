@@ -80,6 +80,12 @@ impl Manager {
         number
     }
 
+    /// It runs, and nothing of it is changing.
+    fn may_change(&self, id: JobId) -> bool {
+        let job = self.jobs.get(&id);
+        job.is_some_and(|job| job.stage == Stage::Running && job.change.is_none())
+    }
+
     /// Offers processors to a job. They are its from now on, as far as it takes them.
     fn offer(
         &mut self,
@@ -90,13 +96,9 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let asks = self
-            .jobs
-            .get(&id)
-            .is_some_and(|job| job.stage == Stage::Running && job.change.is_none());
         // What was free when the round began may have gone to a job that was placed meanwhile.
         let count = count.min(self.grow_value(cluster));
-        if !asks || count == 0 {
+        if !self.may_change(id) || count == 0 {
             return self.settle(cluster, id);
         }
         let change =
@@ -141,11 +143,7 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let asks = self
-            .jobs
-            .get(&id)
-            .is_some_and(|job| job.stage == Stage::Running && job.change.is_none());
-        if !asks {
+        if !self.may_change(id) {
             return self.settle(cluster, id);
         }
         let within = self.settings.release_within;

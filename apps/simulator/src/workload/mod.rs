@@ -9,6 +9,7 @@ mod dice;
 mod engine;
 pub mod paper;
 pub mod program;
+pub mod swf;
 
 use std::sync::Arc;
 use std::time::Duration;
