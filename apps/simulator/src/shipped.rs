@@ -1,6 +1,6 @@
-//! The scenarios that come with the program.
+//! The scenarios and workloads that come with the program.
 
-/// A scenario's file.
+/// A file.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipped {
     /// Its name, by which it is asked for.
@@ -22,12 +22,25 @@ pub const PAPER: &[Shipped] = shipped!("paper": "0" "1a" "1b" "1c" "2" "3" "4" "
 pub const MORE: &[Shipped] = shipped!("more": "recovering-link" "faster-nodes" "changing-parallelism" "flapping-load"
     "too-large" "claim" "slow-sub-coordinator" "lost-coordinator" "hundred-clusters");
 
-/// All of them.
+/// The workloads of *Scheduling malleable applications in multicluster systems*, section 6.
+pub const WORKLOADS: &[Shipped] = &[
+    Shipped { name: "wm", text: include_str!("../workloads/wm.toml") },
+    Shipped { name: "wmr", text: include_str!("../workloads/wmr.toml") },
+    Shipped { name: "wm-dense", text: include_str!("../workloads/wm-dense.toml") },
+    Shipped { name: "wmr-dense", text: include_str!("../workloads/wmr-dense.toml") },
+];
+
+/// A workload by its name.
+pub fn workload(name: &str) -> Option<&'static Shipped> {
+    WORKLOADS.iter().find(|shipped| shipped.name == name)
+}
+
+/// All scenarios.
 pub fn all() -> impl Iterator<Item = &'static Shipped> {
     PAPER.iter().chain(MORE)
 }
 
-/// One by its name.
+/// A scenario by its name.
 pub fn find(name: &str) -> Option<&'static Shipped> {
     all().find(|shipped| shipped.name == name)
 }

@@ -14,6 +14,7 @@ mod show;
 mod topology;
 mod tree;
 mod units;
+mod workload;
 
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,12 @@ pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
     App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate,
     Role, Size, Steal, Subnet, Time, Whole,
+};
+
+pub use workload::{
+    ArrivalSection, CostsSection, JobKind, Malleability, Placing, Points, Precedence,
+    ProcessorsSection, ProgramCurve, ProgramSection, SchedulingSection, TraceSection, Usable,
+    WorkloadConfig,
 };
 
 use schema::Schema;

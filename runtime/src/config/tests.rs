@@ -473,3 +473,94 @@ many.toml:12:1: there is no cluster named \"c13\"; did you mean `c1`?";
     let told = read(&long).unwrap_err().to_string();
     assert!(told.starts_with("many.toml:3:1: must be a name of"), "{told}");
 }
+
+#[test]
+fn a_workloads_mistakes_are_told_with_their_lines() {
+    let template = WorkloadConfig::template();
+    let read = |text: &str| load::<WorkloadConfig>(&Sources::of_text("many.toml", text));
+    read(&template).unwrap();
+    let text = r#"name = "wrong"
+colour = "red"
+[scheduling]
+policy = "egal"
+most_shares = 0.5
+poll = "0s"
+[[cluster]]
+name = "a"
+processors = 4
+users = 5
+reserve = 5
+[[program]]
+name = "p"
+serial = 3.0
+points = [[2, 1.0]]
+max = 4
+[[program]]
+name = "p"
+min = 5
+max = 4
+parallelism = 0.5
+[[program]]
+name = "q"
+points = [[4, 1.0], [2, 3.0]]
+max = 4
+[[job]]
+program = "pp"
+[[job]]
+at = "-5s"
+program = "p"
+count = 0
+"#;
+    let golden = r#"many.toml:2:1: unknown key `colour`
+many.toml:4:1: `scheduling.policy` must be "fpsma" or "egs" or "efficiency-aware", found "egal"; did you mean `egs`?
+"#;
+    let told = read(text).unwrap_err().to_string();
+    println!("{told}");
+    assert!(told.starts_with(golden), "{told}");
+    for part in ["many.toml:24:1: ", "many.toml:29:1: ", "many.toml:31:1: "] {
+        assert!(told.contains(part), "{part} is not in\n{told}");
+    }
+    // What does not fit together is told once each value is one.
+    let text = r#"name = "wrong"
+trace = { malleable = 2.0, stretch = 0.0, file = "t.swf" }
+[scheduling]
+most_shares = 0.5
+poll = "0s"
+[[cluster]]
+name = "a"
+processors = 4
+users = 5
+reserve = 5
+[[program]]
+name = "p"
+serial = 3.0
+points = [[2, 1.0]]
+max = 4
+[[program]]
+name = "p"
+min = 5
+max = 4
+alone = 1.0
+parallelism = 0.5
+[[program]]
+name = "q"
+max = 9
+alone = 3.0
+[[job]]
+program = "pp"
+scale = 0.0
+[[job]]
+program = "q"
+min = 5
+max = 4
+[[job]]
+program = "q"
+max = 10
+[[job]]
+program = "q"
+start = 7
+max = 6
+"#;
+    let told = read(text).unwrap_err().to_string();
+    assert_eq!(told, "");
+}

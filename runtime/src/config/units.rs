@@ -513,12 +513,19 @@ impl Leaf for Pair {
 
 /// A choice of words: the enum, its words and how they are read.
 macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$doc])*
+    ($(#[$about:meta])* $name:ident { $($(#[$variant_about:meta])* $variant:ident = $text:literal,)* }) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        $(#[$about])*
         #[serde(try_from = "String", into = "String")]
         pub enum $name {
-            $($(#[$variant_doc])* $variant,)*
+            $($(#[$variant_about])* $variant,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+            /// The same, as they are written.
+            pub const WORDS: &'static [&'static str] = &[$($text),*];
         }
 
         impl FromStr for $name {
@@ -542,9 +549,12 @@ macro_rules! choice {
             }
         }
 
-        text_value!($name, "a word in quotes", &[$($text),*]);
+        $crate::config::units::text_value!($name, "a word in quotes", &[$($text),*]);
     };
 }
+
+// Whoever makes a choice of words has `fmt`, `FromStr`, `Leaf`, `Value` and serde's derives in scope.
+pub(super) use {choice, text_value};
 
 choice! {
     /// Whom an idle node steals from.

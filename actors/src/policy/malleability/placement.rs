@@ -4,57 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+pub use springtide_runtime::config::Placing as Placement;
 use springtide_runtime::id::ClusterId;
 
 /// A job's input file, by the name that the catalogue of replicas knows it under.
 pub type FileName = String;
-
-/// How clusters are chosen. The paper, 4.2.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// Each component where most processors are idle, so that what is left is even.
-    #[default]
-    WorstFit,
-    /// Each component where its input files are, else where they are soonest.
-    CloseToFiles,
-    /// All components in as few clusters as possible.
-    ClusterMinimisation,
-    /// The whole job in as few clusters as possible, cut into components as the idle processors demand.
-    FlexibleClusterMinimisation,
-}
-
-impl Placement {
-    /// All of them, as they are written.
-    pub const WORDS: [&str; 4] =
-        ["worst-fit", "close-to-files", "cluster-minimisation", "flexible-cluster-minimisation"];
-
-    const ALL: [Self; 4] = [
-        Self::WorstFit,
-        Self::CloseToFiles,
-        Self::ClusterMinimisation,
-        Self::FlexibleClusterMinimisation,
-    ];
-}
-
-impl fmt::Display for Placement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::WORDS[*self as usize])
-    }
-}
-
-impl FromStr for Placement {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let at = Self::WORDS.iter().position(|word| *word == text);
-        at.map(|at| Self::ALL[at])
-            .ok_or_else(|| format!("{text:?} is none of {}", Self::WORDS.join(", ")))
-    }
-}
 
 /// A part of a job that is to lie in one cluster (in several only under [`Placement::FlexibleClusterMinimisation`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -533,7 +489,7 @@ mod tests {
 
     #[test]
     fn words_are_read_as_they_are_written() {
-        for policy in Placement::ALL {
+        for &policy in Placement::ALL {
             assert_eq!(policy.to_string().parse(), Ok(policy));
         }
         assert!("best-fit".parse::<Placement>().is_err());
@@ -545,7 +501,7 @@ mod tests {
         fn what_is_placed_is_there(
             idle in prop::collection::vec(0u32..20, 1..6),
             asked in prop::collection::vec((1u32..8, 0u32..8), 0..5),
-            policy in prop::sample::select(Placement::ALL.to_vec()),
+            policy in prop::sample::select(Placement::ALL),
         ) {
             let names = ["a", "b", "c", "d", "e"];
             let rooms: Vec<_> = names.iter().zip(&idle).map(|(&name, &idle)| (name, 20, idle)).collect();

@@ -6,50 +6,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+pub use springtide_runtime::config::Malleability as Policy;
 use springtide_runtime::id::JobId;
 
 use super::benefit::{Benefit, Worth};
-
-/// Who grows and shrinks first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// *Favour previously started malleable applications* (FPSMA): all to the oldest, from the youngest, one after the other.
-    Fpsma,
-    /// *Equi-grow and shrink* (EGS): the same to everybody, all at once.
-    #[default]
-    Egs,
-    /// Where a processor does most, by the efficiency that each job measures of itself; all at once.
-    EfficiencyAware,
-}
-
-impl Policy {
-    /// All of them, as they are written.
-    pub const WORDS: [&str; 3] = ["fpsma", "egs", "efficiency-aware"];
-
-    const ALL: [Self; 3] = [Self::Fpsma, Self::Egs, Self::EfficiencyAware];
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::WORDS[*self as usize])
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let at = Self::WORDS.iter().position(|word| *word == text);
-        at.map(|at| Self::ALL[at])
-            .ok_or_else(|| format!("{text:?} is none of {}", Self::WORDS.join(", ")))
-    }
-}
 
 /// Whether processors are given or taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -402,7 +365,7 @@ mod tests {
 
     #[test]
     fn without_jobs_or_processors_there_is_nothing_to_do() {
-        for policy in Policy::ALL {
+        for &policy in Policy::ALL {
             for direction in [Direction::Grow, Direction::Shrink] {
                 assert_eq!(play(policy, direction, 5, &[]), (vec![], 5));
                 assert_eq!(play(policy, direction, 0, &[App::G(5)]), (vec![], 0));
@@ -471,7 +434,7 @@ mod tests {
                 prop_oneof![(2u32..=46).prop_map(App::G), (1u32..=5).prop_map(|p| App::F(1 << p))], 0..8),
             value in 0u32..120,
             grow in any::<bool>(),
-            policy in prop::sample::select(Policy::ALL.to_vec()),
+            policy in prop::sample::select(Policy::ALL),
         ) {
             let direction = if grow { Direction::Grow } else { Direction::Shrink };
             let jobs = runners(&apps, direction);

@@ -4,27 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+pub use springtide_runtime::config::JobKind as Kind;
 use springtide_runtime::id::{ClusterId, JobId};
 
 use crate::policy::malleability::{Component, Placed, Placement, Transfer};
-
-/// Whether a job's number of processors can change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// It is given.
-    Rigid,
-    /// It is chosen at the start.
-    Moldable,
-    /// It changes while the job runs.
-    #[default]
-    Malleable,
-}
-
-impl Kind {
-    /// All of them, as they are written.
-    pub const WORDS: [&str; 3] = ["rigid", "moldable", "malleable"];
-}
 
 /// What a job needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

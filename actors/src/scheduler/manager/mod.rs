@@ -24,6 +24,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+pub use springtide_runtime::config::Precedence as Approach;
+use springtide_runtime::config::{SchedulingSection, Whole};
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
@@ -34,23 +36,6 @@ use self::queue::Pledge;
 use crate::policy::malleability::{
     Benefit, Direction, Ground, NoPlace, Placed, Policy, Replica, Room, Round, Runner, Worth, place,
 };
-
-/// Who comes first when processors are free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Approach {
-    /// *Precedence to running applications* (PRA): in a cluster where a running job can grow no waiting one is placed, and
-    /// nobody shrinks.
-    Running,
-    /// *Precedence to waiting applications* (PWA): running jobs shrink if the first of the queue can then be placed.
-    #[default]
-    Waiting,
-}
-
-impl Approach {
-    /// Both, as they are written.
-    pub const WORDS: [&str; 2] = ["running", "waiting"];
-}
 
 /// How it manages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,6 +88,28 @@ impl Default for Settings {
             recruit_within: Duration::from_secs(120),
             release_within: Duration::from_secs(60),
             claim_ahead: Duration::from_secs(5),
+        }
+    }
+}
+
+impl From<&SchedulingSection> for Settings {
+    fn from(section: &SchedulingSection) -> Self {
+        let worth = Worth { least_gain: section.least_gain, most_shares: section.most_shares };
+        Self {
+            approach: section.precedence,
+            policy: section.policy,
+            worth,
+            scan_every: section.scan_every.get(),
+            tries: section.tries.map(Whole::get),
+            reserve: section.reserve.get(),
+            reserves: BTreeMap::new(),
+            caps: BTreeMap::new(),
+            cap: section.cap.map(Whole::get),
+            answer_within: section.answer_within.get(),
+            hold_within: section.hold_within.get(),
+            recruit_within: section.recruit_within.get(),
+            release_within: section.release_within.get(),
+            claim_ahead: section.claim_ahead.get(),
         }
     }
 }

@@ -444,7 +444,8 @@ impl Engine<'_> {
         match next {
             Next::Comes(at) => {
                 let Arrival { kind, min, start, max, .. } = self.jobs[at].arrival;
-                let need = Box::new(Need::one(kind, min, start, max));
+                let placement = self.workload.placement;
+                let need = Box::new(Need { placement, ..Need::one(kind, min, start, max) });
                 self.tell(Event::Submit { job: number(at), need });
             }
             Next::Poll(site) => {

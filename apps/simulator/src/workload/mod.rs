@@ -7,13 +7,14 @@
 
 mod dice;
 mod engine;
-pub mod paper;
+pub mod made;
 pub mod program;
 pub mod swf;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use springtide_actors::policy::malleability::Placement;
 use springtide_actors::scheduler::manager::{Kind, Settings};
 use springtide_runtime::id::ClusterId;
 
@@ -101,6 +102,8 @@ pub struct Workload {
     pub sites: Vec<Site>,
     /// The jobs, by the time at which they come.
     pub jobs: Vec<Arrival>,
+    /// How clusters are chosen for them.
+    pub placement: Placement,
     /// How they are managed.
     pub settings: Settings,
     /// How often each site is asked what it has.

@@ -220,7 +220,11 @@ impl Reader {
             if let Some(field) = fields.get_mut(found) {
                 *field = number(text).ok_or_else(|| {
                     let text: String = text.chars().take(40).collect();
-                    format!("field {} must be a number, found \"{}\"", found + 1, text.escape_default())
+                    format!(
+                        "field {} must be a number, found \"{}\"",
+                        found + 1,
+                        text.escape_default()
+                    )
                 })?;
             }
             found += 1;
@@ -331,7 +335,8 @@ mod tests {
         assert_eq!(trace.jobs[1].requested, Some(seconds(600.0)));
         assert_eq!((trace.jobs[0].requested, trace.jobs[1].partition), (None, Some(2)));
         assert_eq!((trace.processors(), &*trace.header["Computer"]), (64, "a cluster"));
-        let odd: Vec<_> = trace.odd.iter().map(|(what, met)| (*what, met.times, met.line)).collect();
+        let odd: Vec<_> =
+            trace.odd.iter().map(|(what, met)| (*what, met.times, met.line)).collect();
         use Oddity::*;
         assert_eq!(
             odd,
@@ -353,10 +358,7 @@ mod tests {
         let job = "1 0 0 5 1 -1 -1 1 9 -1 1 1 1 -1 1 1 -1 -1";
         for (text, told) in [
             (format!("{job}\n2 3 4"), "some.swf:2: a job has 18 fields, this line has 3"),
-            (
-                job.replace(" 5 ", " five "),
-                "some.swf:1: field 4 must be a number, found \"five\"",
-            ),
+            (job.replace(" 5 ", " five "), "some.swf:1: field 4 must be a number, found \"five\""),
             (job.replace(" 5 ", " inf "), "field 4 must be a number"),
             (job.replace(" 5 ", " 1e30 "), "no job has a run time of"),
             (job.replace(" 5 1 ", " 5 1e12 "), "no machine has the"),
@@ -391,12 +393,7 @@ mod tests {
         }
         use Oddity::*;
         for (name, jobs, processors, odd) in [
-            (
-                "KTH-SP2-1996-2.1-cln",
-                28_475,
-                100,
-                vec![(NoSize, 1), (RunTimeZero, 8)],
-            ),
+            ("KTH-SP2-1996-2.1-cln", 28_475, 100, vec![(NoSize, 1), (RunTimeZero, 8)]),
             ("LCG-2005", 188_041, 24_515, vec![(RunTimeZero, 521)]),
             (
                 "Theta-2022-23387",

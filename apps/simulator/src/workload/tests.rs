@@ -1,28 +1,26 @@
 //! Bars of the specification: the paper's workloads, over the same seeds for all.
 
+use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::{Direction, Policy};
-use springtide_actors::scheduler::manager::{Approach, Settings};
+use springtide_actors::scheduler::manager::Kind;
+use springtide_runtime::config::{Sources, WorkloadConfig, load};
 
-use super::paper::{self, das3};
-use super::{Costs, Ended, Outcome, Site, Users, Workload, play};
+use super::made::make;
+use super::{Ended, Outcome, Users, Workload, play};
+use crate::shipped;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
 
-/// On the whole testbed, or capped on two of its clusters, where something has to shrink.
-fn workload(
-    of: paper::Workload,
-    approach: Approach,
-    policy: Policy,
-    capped: bool,
-    seed: u64,
-) -> Workload {
-    let sites = if capped { vec![Site::new("delft", 68), Site::new("mmn", 46)] } else { das3() };
-    let cap = capped.then_some(110);
-    let settings = Settings { approach, policy, cap, ..Settings::default() };
-    let poll = Duration::from_secs(15);
-    Workload { sites, jobs: of.jobs(seed), settings, poll, costs: Costs::default(), seed }
+/// A workload that comes with the program, under this policy and with this share of malleable jobs.
+fn workload(name: &str, malleable: f64, policy: Policy, seed: u64) -> Workload {
+    let shipped = shipped::workload(name).unwrap();
+    let sources = Sources::of_text(name, shipped.text);
+    let mut config = load::<WorkloadConfig>(&sources).unwrap().value;
+    config.scheduling.policy = policy;
+    config.job[0].malleable = malleable;
+    make(&config, Path::new(""), seed).unwrap().workload
 }
 
 fn mean(outcome: &Outcome, of: impl Fn(&Ended) -> Option<f64>) -> f64 {
@@ -39,25 +37,45 @@ fn wasted(outcome: &Outcome) -> f64 {
     outcome.jobs.iter().map(|job| job.taken - job.work).sum::<f64>() / 3600.0
 }
 
-fn run(
-    of: paper::Workload,
-    approach: Approach,
-    policy: Policy,
-    capped: bool,
-    seed: u64,
-) -> Outcome {
-    let outcome = play(&workload(of, approach, policy, capped, seed));
+fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> Outcome {
+    let outcome = play(&workload(name, malleable, policy, seed));
     assert_eq!(outcome.odd, Vec::<String>::new());
     outcome
 }
 
 #[test]
+fn those_that_come_with_the_program_are_the_papers() {
+    for shipped in shipped::WORKLOADS {
+        let config =
+            load::<WorkloadConfig>(&Sources::of_text(shipped.name, shipped.text)).unwrap().value;
+        assert_eq!(config.name.as_str(), shipped.name);
+        let made = make(&config, Path::new(""), 1).unwrap();
+        let (dense, half) = (shipped.name.contains("dense"), shipped.name.contains("mr"));
+        let jobs = &made.workload.jobs;
+        assert_eq!((jobs.len(), made.too_large), (300, 0));
+        assert_eq!(jobs[299].at, Duration::from_secs(299 * if dense { 30 } else { 120 }));
+        let malleable = jobs.iter().filter(|job| job.kind == Kind::Malleable).count();
+        assert!(if half { (120..180).contains(&malleable) } else { malleable == 300 });
+        let size: u32 = made.workload.sites.iter().map(|site| site.size).sum();
+        assert_eq!(size, if dense { 114 } else { 272 });
+        for (name, at_min, best, most) in [("gadget", 600.0, 240.0, 46), ("ft", 120.0, 60.0, 32)] {
+            let job = jobs.iter().find(|job| job.program.name == name && job.max > 2).unwrap();
+            let near =
+                |n, seconds: f64| (job.program.curve.seconds(n) / seconds - 1.0).abs() < 0.05;
+            assert!(near(2, at_min) && near(most, best), "{name}");
+            assert_eq!((job.min, job.start, job.max), (2, 2, most));
+            let speedup = |n| job.program.curve.speedup(n);
+            assert!((2..most).all(|n| speedup(n) < speedup(n + 1)), "{name}");
+        }
+    }
+}
+
+#[test]
 fn malleable_jobs_run_faster_and_use_more_and_nobody_shrinks() {
-    use paper::Workload::{Rigid, Wm, Wmr};
     for policy in [Policy::Fpsma, Policy::Egs] {
         for seed in SEEDS {
-            let of = |of| run(of, Approach::Running, policy, false, seed);
-            let (rigid, half, all) = (of(Rigid), of(Wmr), of(Wm));
+            let of = |malleable| run("wm", malleable, policy, seed);
+            let (rigid, half, all) = (of(0.0), of(0.5), of(1.0));
             let exec = [&rigid, &half, &all].map(|outcome| mean(outcome, Ended::execution));
             let used = [&rigid, &half, &all].map(|outcome| mean(outcome, |job| Some(job.mean)));
             assert!(exec[2] < exec[1] && exec[1] < exec[0], "{policy}, seed {seed}: {exec:?}");
@@ -74,12 +92,10 @@ fn malleable_jobs_run_faster_and_use_more_and_nobody_shrinks() {
 
 #[test]
 fn under_load_each_policy_is_what_it_says() {
-    use paper::Workload::{WmDense, WmrDense};
     let mut waits = [0.0, 0.0];
     for seed in SEEDS {
-        let of = |of, policy| run(of, Approach::Waiting, policy, true, seed);
-        let fpsma = [WmDense, WmrDense].map(|workload| of(workload, Policy::Fpsma));
-        let egs = [WmDense, WmrDense].map(|workload| of(workload, Policy::Egs));
+        let of = |policy| [1.0, 0.5].map(|malleable| run("wm-dense", malleable, policy, seed));
+        let (fpsma, egs) = (of(Policy::Fpsma), of(Policy::Egs));
         assert!(fpsma[0].shrinks > 0 && egs[0].shrinks > 0, "seed {seed}");
         assert!(egs[0].changes.len() > fpsma[0].changes.len(), "seed {seed}");
         assert!(stuck(&egs[0]) < stuck(&fpsma[0]), "seed {seed}");
@@ -101,18 +117,16 @@ fn under_load_each_policy_is_what_it_says() {
 
 #[test]
 fn the_efficiency_aware_policy_is_no_slower_and_wastes_less() {
-    use paper::Workload::{WmDense, WmrDense};
-    for workload in [WmDense, WmrDense] {
+    for malleable in [1.0, 0.5] {
         for seed in SEEDS {
-            let of = |policy| run(workload, Approach::Waiting, policy, true, seed);
+            let of = |policy| run("wm-dense", malleable, policy, seed);
             let others = [of(Policy::Fpsma), of(Policy::Egs)];
             let ours = of(Policy::EfficiencyAware);
             let least =
                 |of: &dyn Fn(&Outcome) -> f64| others.iter().map(of).fold(f64::INFINITY, f64::min);
             let response = |outcome: &Outcome| mean(outcome, Ended::response);
-            let name = workload.name();
-            assert!(response(&ours) <= least(&response), "{name}, seed {seed}");
-            assert!(wasted(&ours) < least(&wasted), "{name}, seed {seed}");
+            assert!(response(&ours) <= least(&response), "{malleable}, seed {seed}");
+            assert!(wasted(&ours) < least(&wasted), "{malleable}, seed {seed}");
         }
     }
 }
@@ -120,8 +134,7 @@ fn the_efficiency_aware_policy_is_no_slower_and_wastes_less() {
 #[test]
 fn a_slow_site_costs_an_application_nothing_while_it_waits_for_stubs() {
     let paused = |hold: u64| {
-        let mut workload =
-            workload(paper::Workload::Wm, Approach::Running, Policy::Fpsma, false, 1);
+        let mut workload = workload("wm", 1.0, Policy::Fpsma, 1);
         workload.costs.hold = Duration::from_secs(hold);
         let outcome = play(&workload);
         outcome.jobs.iter().map(|job| job.paused / f64::from(job.changes.max(1))).sum::<f64>()
@@ -138,8 +151,7 @@ fn a_slow_site_costs_an_application_nothing_while_it_waits_for_stubs() {
 fn local_users_are_seen_and_nothing_is_given_twice() {
     for policy in [Policy::Fpsma, Policy::Egs, Policy::EfficiencyAware] {
         for seed in SEEDS {
-            let mut workload =
-                workload(paper::Workload::WmDense, Approach::Waiting, policy, true, seed);
+            let mut workload = workload("wm-dense", 1.0, policy, seed);
             for site in &mut workload.sites {
                 let hold = Duration::from_secs(300);
                 site.users = Users { mean: f64::from(site.size) * 0.5, most: 8, hold };
@@ -159,7 +171,7 @@ fn local_users_are_seen_and_nothing_is_given_twice() {
 
 #[test]
 fn one_seed_is_one_history() {
-    let workload = workload(paper::Workload::WmrDense, Approach::Waiting, Policy::Egs, true, 7);
+    let workload = workload("wmr-dense", 0.5, Policy::Egs, 7);
     let (first, second) = (play(&workload), play(&workload));
     assert!(first == second);
     assert!(first.changes.iter().any(|change| change.1 == Direction::Shrink));

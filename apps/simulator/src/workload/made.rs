@@ -1,0 +1,263 @@
+//! Workloads from their files: what a [`WorkloadConfig`] says, drawn with a seed.
+//!
+//! Must not know how a workload is played.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use springtide_actors::scheduler::manager::{Kind, Settings};
+use springtide_runtime::config::{
+    ArrivalSection, JobKind, ProgramCurve, ProgramSection, TraceSection, Usable, WorkloadConfig,
+};
+use springtide_runtime::id::ClusterId;
+
+use super::dice::Dice;
+use super::program::{Curve, Program, Sizes};
+use super::swf::{self, Met, Oddity, SwfError, SwfJob, Trace};
+use super::{Arrival, Costs, Site, Users, Workload};
+
+/// A trace's cluster where the file names none.
+const ALONE: &str = "trace";
+/// A malleable job of a trace has an average parallelism of up to so many times its size there, and can do with the size
+/// divided by it.
+const BREADTH: f64 = 4.0;
+/// Largest coefficient of variance of its parallelism.
+const SIGMA_MAX: f64 = 2.0;
+/// A job takes at least so long: traces have jobs of 0 s.
+const LEAST_SECONDS: f64 = 1e-3;
+
+/// A workload cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// Its trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] SwfError),
+    /// None of the trace's jobs are left.
+    #[error("{}: it has {jobs} jobs, and `skip` leaves {skip} of them out", file.display())]
+    Skipped {
+        /// The trace.
+        file: PathBuf,
+        /// How many jobs it has.
+        jobs: usize,
+        /// How many are left out.
+        skip: u32,
+    },
+    /// What a check of the file should have found.
+    #[error("{0}")]
+    Unchecked(String),
+}
+
+/// A workload as made, and what was odd in its trace.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// To be played.
+    pub workload: Workload,
+    /// What is odd about the trace's lines.
+    pub odd: Vec<(Oddity, Met)>,
+    /// Jobs that are larger than any cluster: they will fail.
+    pub too_large: usize,
+}
+
+/// Makes a workload. `base`: the folder that a relative path of the trace starts from.
+///
+/// # Errors
+/// The trace cannot be read, or nothing of it is left.
+pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<Made, MakeError> {
+    match &config.trace.file {
+        Some(file) => {
+            let file = base.join(file);
+            make_of(config, &swf::read(&file)?, &file, seed)
+        }
+        None => {
+            let sites = config.cluster.iter().map(|cluster| site(cluster)).collect();
+            let jobs = jobs(config, seed)?;
+            Ok(made(config, sites, jobs, Vec::new(), seed))
+        }
+    }
+}
+
+/// Makes a workload of a trace that was read already from this file.
+///
+/// # Errors
+/// Nothing of the trace is left.
+pub fn make_of(
+    config: &WorkloadConfig,
+    trace: &Trace,
+    file: &Path,
+    seed: u64,
+) -> Result<Made, MakeError> {
+    let mut sites: Vec<Site> = config.cluster.iter().map(|cluster| site(cluster)).collect();
+    if sites.is_empty() {
+        sites.push(Site::new(ALONE, trace.processors()));
+    }
+    let largest = sites.iter().map(|site| site.size).max().unwrap_or(0);
+    let section = &config.trace;
+    let skip = section.skip.get();
+    let most = section.jobs.map_or(usize::MAX, |jobs| jobs.get() as usize);
+    let kept = trace.jobs.get(skip as usize..).unwrap_or_default();
+    let kept = &kept[..kept.len().min(most)];
+    let Some(first) = kept.first() else {
+        let (file, jobs) = (file.to_owned(), trace.jobs.len());
+        return Err(MakeError::Skipped { file, jobs, skip });
+    };
+    let mut dice = Dice::new(seed, 0);
+    let mut programs = Programs::default();
+    let mut arrival = |job: &SwfJob| {
+        let drawn = [dice.unit(), dice.unit(), dice.unit()];
+        let at = (job.submit - first.submit).mul_f64(section.stretch);
+        traced(job, at, largest, section, drawn, &mut programs)
+    };
+    let jobs = kept.iter().map(&mut arrival).collect();
+    let odd = trace.odd.iter().map(|(what, met)| (*what, *met)).collect();
+    Ok(made(config, sites, jobs, odd, seed))
+}
+
+fn made(
+    config: &WorkloadConfig,
+    sites: Vec<Site>,
+    jobs: Vec<Arrival>,
+    odd: Vec<(Oddity, Met)>,
+    seed: u64,
+) -> Made {
+    let largest = sites.iter().map(|site| site.size).max().unwrap_or(0);
+    let too_large = jobs.iter().filter(|job| job.min > largest).count();
+    let mut settings = Settings::from(&config.scheduling);
+    for cluster in &config.cluster {
+        let name = ClusterId::from(cluster.name.as_str());
+        if let Some(reserve) = cluster.reserve {
+            settings.reserves.insert(name.clone(), reserve.get());
+        }
+        if let Some(cap) = cluster.cap {
+            settings.caps.insert(name, cap.get());
+        }
+    }
+    let costs = Costs {
+        hold: config.costs.hold.get(),
+        release: config.costs.release.get(),
+        point: config.costs.point.get(),
+        pause: config.costs.pause.get(),
+    };
+    let poll = config.scheduling.poll.get();
+    let placement = config.scheduling.placement.into();
+    let workload = Workload { sites, jobs, placement, settings, poll, costs, seed };
+    Made { workload, odd, too_large }
+}
+
+fn site(section: &springtide_runtime::config::ProcessorsSection) -> Site {
+    let users = Users {
+        mean: section.users,
+        most: section.users_most.get(),
+        hold: section.users_hold.get(),
+    };
+    Site { users, ..Site::new(section.name.as_str(), section.processors.get()) }
+}
+
+fn program(section: &ProgramSection) -> Result<Program, MakeError> {
+    let curve = section.curve().map_err(|(_, reason)| MakeError::Unchecked(reason))?;
+    let curve = match curve {
+        ProgramCurve::Fit(serial, parallel) => Curve::Fit { serial, parallel },
+        ProgramCurve::Points(points) => Curve::Points(points.0),
+        ProgramCurve::Downey(alone, parallelism, sigma) => {
+            Curve::Downey { alone, parallelism, sigma }
+        }
+    };
+    let sizes = match section.sizes {
+        Usable::Any => Sizes::Any,
+        Usable::PowersOfTwo => Sizes::PowersOfTwo,
+    };
+    let (name, min, max) = (section.name.to_string(), section.min.get(), section.max.get());
+    Ok(Program { name, curve, sizes, min, max })
+}
+
+/// The jobs of all sections, by when they come. One seed draws the same programs whatever share of the jobs is malleable, so
+/// that workloads that differ in this differ in nothing else.
+fn jobs(config: &WorkloadConfig, seed: u64) -> Result<Vec<Arrival>, MakeError> {
+    let programs = config.program.iter().map(|section| Ok((section, Arc::new(program(section)?))));
+    let programs = programs.collect::<Result<Vec<_>, MakeError>>()?;
+    let mut dice = Dice::new(seed, 0);
+    let mut jobs = Vec::new();
+    for section in &config.job {
+        let of = |name| programs.iter().filter(move |(program, _)| program.name == name);
+        let choice: Vec<_> = match &section.program {
+            Some(name) => of(name.clone()).collect(),
+            None => programs.iter().collect(),
+        };
+        let mut at = section.at.get();
+        for _ in 0..section.count.get() {
+            let drawn = (dice.unit() * choice.len() as f64) as usize;
+            let Some((program, shared)) = choice.get(drawn) else {
+                return Err(MakeError::Unchecked("a job has no program".to_owned()));
+            };
+            let as_said = dice.unit() < section.malleable;
+            jobs.push(arrival(section, program, shared, at, as_said)?);
+            let every = section.every.get();
+            at += if section.random { every.mul_f64(dice.exponential(1.0)) } else { every };
+        }
+    }
+    jobs.sort_by_key(|job| job.at);
+    Ok(jobs)
+}
+
+fn arrival(
+    section: &ArrivalSection,
+    program: &ProgramSection,
+    shared: &Arc<Program>,
+    at: Duration,
+    as_said: bool,
+) -> Result<Arrival, MakeError> {
+    let sizes = section.sizes(program).map_err(|(_, reason)| MakeError::Unchecked(reason))?;
+    let kind = match section.kind {
+        JobKind::Moldable if as_said => Kind::Moldable,
+        JobKind::Malleable if as_said => Kind::Malleable,
+        _ => Kind::Rigid,
+    };
+    let [min, start, max] = sizes;
+    let (start, max) = if kind == Kind::Rigid { (min, min) } else { (start, max) };
+    let program = shared.clone();
+    Ok(Arrival { at, kind, min, start, max, program, scale: section.scale })
+}
+
+/// Programs of a trace's rigid jobs, which differ in the time alone.
+#[derive(Default)]
+struct Programs(std::collections::BTreeMap<u32, Arc<Program>>);
+
+impl Programs {
+    /// One that takes a second on just so many processors.
+    fn rigid(&mut self, size: u32) -> Arc<Program> {
+        let made = || {
+            let curve = Curve::Points(vec![(size, 1.0)]);
+            let name = "trace".to_owned();
+            Arc::new(Program { name, curve, sizes: Sizes::Any, min: size, max: size })
+        };
+        self.0.entry(size).or_insert_with(made).clone()
+    }
+}
+
+/// A job of a trace. A malleable one is drawn after Downey (1997): an average parallelism, evenly in its logarithm, and a
+/// coefficient of variance; its work is what takes the trace's time on the trace's processors.
+fn traced(
+    job: &SwfJob,
+    at: Duration,
+    largest: u32,
+    section: &TraceSection,
+    drawn: [f64; 3],
+    programs: &mut Programs,
+) -> Arrival {
+    let [kind, breadth, sigma] = drawn;
+    let (size, seconds) = (job.size, job.run.as_secs_f64().max(LEAST_SECONDS));
+    if kind >= section.malleable {
+        let program = programs.rigid(size);
+        let (kind, scale) = (Kind::Rigid, seconds);
+        return Arrival { at, kind, min: size, start: size, max: size, program, scale };
+    }
+    let parallelism = f64::from(size) * BREADTH.powf(breadth);
+    let curve = |alone| Curve::Downey { alone, parallelism, sigma: sigma * SIGMA_MAX };
+    let alone = seconds * curve(1.0).speedup(size);
+    let min = (f64::from(size) / BREADTH).ceil() as u32;
+    let max = (parallelism.ceil() as u32).min(largest).max(size);
+    let program =
+        Program { name: "trace".to_owned(), curve: curve(alone), sizes: Sizes::Any, min, max };
+    let program = Arc::new(program);
+    Arrival { at, kind: Kind::Malleable, min, start: size, max, program, scale: 1.0 }
+}

@@ -1,0 +1,528 @@
+//! A workload: clusters, programs and the jobs that come, as a file; and how many malleable jobs share a grid, which a live
+//! scheduler is told in the same words.
+//!
+//! Knows the form, not what is made of it.
+// Doc lines of keys are the template's comments too, where `[trace]` is a section's name and no link.
+#![allow(rustdoc::broken_intra_doc_links)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use toml::Value;
+
+use super::grid::CONFIG_VERSION;
+use super::problem::nearest;
+use super::scenario::check_share;
+use super::schema::{
+    Fallback::{Absent, Elements, Is, Required, Section},
+    Leaf, section,
+};
+use super::units::{Name, Time, Whole, choice};
+use super::{Checker, Config};
+
+choice! {
+    /// Who comes first when processors are free. Source: Buisson et al., *Scheduling malleable applications in multicluster
+    /// systems*, CLUSTER 2007, section 4; [`Malleability`] and [`Placing`], too.
+    #[derive(Default)]
+    Precedence {
+        /// *Precedence to running applications* (PRA): in a cluster where a running job can grow no waiting one is placed,
+        /// and nobody shrinks.
+        Running = "running",
+        /// *Precedence to waiting applications* (PWA): running jobs shrink if the first of the queue can then be placed.
+        #[default]
+        Waiting = "waiting",
+    }
+}
+
+choice! {
+    /// Which of several jobs grow, and which shrink.
+    #[derive(Default)]
+    Malleability {
+        /// *Favour previously started malleable applications* (FPSMA): all to the oldest, from the youngest, one after the other.
+        Fpsma = "fpsma",
+        /// *Equi-grow and shrink* (EGS): the same to everybody, all at once.
+        Egs = "egs",
+        /// Where a processor does most, by the efficiency that each job measures of itself; all at once.
+        #[default]
+        EfficiencyAware = "efficiency-aware",
+    }
+}
+
+choice! {
+    /// How clusters are chosen for a job.
+    #[derive(Default)]
+    Placing {
+        /// Each component where most processors are idle, so that what is left is even.
+        #[default]
+        WorstFit = "worst-fit",
+        /// Each component where its input files are, else where they are soonest.
+        CloseToFiles = "close-to-files",
+        /// All components in as few clusters as possible.
+        ClusterMinimisation = "cluster-minimisation",
+        /// The whole job in as few clusters as possible, cut into components as the idle processors demand.
+        FlexibleClusterMinimisation = "flexible-cluster-minimisation",
+    }
+}
+
+choice! {
+    /// Whether a job's number of processors can change.
+    #[derive(Default)]
+    JobKind {
+        /// It is given.
+        Rigid = "rigid",
+        /// It is chosen at the start.
+        Moldable = "moldable",
+        /// It changes while the job runs.
+        #[default]
+        Malleable = "malleable",
+    }
+}
+
+choice! {
+    /// Which numbers of processors a program can use.
+    Usable {
+        /// All.
+        Any = "any",
+        /// 1, 2, 4, 8 and so on.
+        PowersOfTwo = "powers-of-two",
+    }
+}
+
+/// Measured points of a program, by rising processors, written `[[2, 600.0], [46, 240.0]]`: seconds on so many of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Points(pub Vec<(u32, f64)>);
+
+impl Leaf for Points {
+    fn read(value: &Value) -> Result<Self, String> {
+        let point = |value: &Value| {
+            let [n, seconds] = value.as_array()?.as_slice() else { return None };
+            let n = u32::try_from(n.as_integer()?).ok().filter(|n| *n > 0)?;
+            Some((n, f64::read(seconds).ok().filter(|seconds| *seconds > 0.0)?))
+        };
+        let points = value.as_array().and_then(|all| all.iter().map(point).collect());
+        let rises = |points: &Vec<(u32, f64)>| {
+            !points.is_empty() && points.windows(2).all(|pair| pair[0].0 < pair[1].0)
+        };
+        points.filter(rises).map(Self).ok_or_else(|| {
+            format!(
+                "must be pairs of processors, rising, and seconds above 0, such as [[2, 600.0], [46, 240.0]], found {value}"
+            )
+        })
+    }
+}
+
+section! {
+    /// Clusters, programs, and the jobs that come.
+    WorkloadConfig {
+        /// Version of this form of file.
+        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        /// Its name.
+        name: Name = Required("\"two-programs\"");
+        /// What it is about, in a sentence.
+        about: String = Is("\"\"");
+        /// How the jobs are scheduled.
+        scheduling: SchedulingSection = Section;
+        /// What changes of jobs cost.
+        costs: CostsSection = Section;
+        /// A cluster. One table each; with a [trace], one of its size where there is none.
+        cluster: Vec<ProcessorsSection> = Elements(&[
+            &[("name", "\"delft\""), ("processors", "68")],
+            &[("name", "\"vu\""), ("processors", "85"), ("users", "20.0")],
+        ]);
+        /// A program. One table each.
+        program: Vec<ProgramSection> = Elements(&[
+            &[("name", "\"nbody\""), ("serial", "223.6"), ("parallel", "752.7"), ("min", "2"), ("max", "46")],
+            &[("name", "\"fft\""), ("points", "[[2, 120.0], [32, 60.0]]"), ("sizes", "\"powers-of-two\""), ("min", "2"), ("max", "32")],
+        ]);
+        /// A job, or many that are alike. One table each.
+        job: Vec<ArrivalSection> = Elements(&[
+            &[("count", "300"), ("every", "\"30s\""), ("malleable", "0.5")],
+        ]);
+        /// Jobs that a trace has, in place of programs and jobs.
+        trace: TraceSection = Section;
+    }
+
+    /// How many jobs share the processors of a grid.
+    SchedulingSection {
+        /// Who comes first when processors are free: jobs that are "running" and can grow, so that nobody shrinks; or those
+        /// "waiting", for which others shrink.
+        precedence: Precedence = Is("\"waiting\"");
+        /// Which jobs grow and shrink: "fpsma" favours those that began first, "egs" treats all alike, "efficiency-aware"
+        /// looks at where a processor does most.
+        policy: Malleability = Is("\"efficiency-aware\"");
+        /// How clusters are chosen for jobs that say nothing of it: "worst-fit", "close-to-files", "cluster-minimisation" or
+        /// "flexible-cluster-minimisation".
+        placement: Placing = Is("\"worst-fit\"");
+        /// How often each cluster is asked what its local users have.
+        poll: Time = Is("\"15s\"");
+        /// How often the queue is looked through even if nothing happens.
+        scan_every: Time = Is("\"15s\"");
+        /// A submission fails when so many looks, and one more, found no place for it. Where not given: never.
+        tries: Option<Whole<1, 1_000_000_000>> = Absent("1000");
+        /// Processors of each cluster that growth leaves to local users.
+        reserve: Whole<0, 1_000_000_000> = Is("0");
+        /// Most processors of all clusters beyond which no job is grown. Where not given, no limit.
+        cap: Option<Whole<1, 1_000_000_000>> = Absent("110");
+        /// Efficiency-aware: a processor is given only where it adds at least this share of what one does alone.
+        least_gain: f64 = Is("0.03");
+        /// Efficiency-aware: no job grows beyond so many times an equal share.
+        most_shares: f64 = Is("2.0");
+        /// A job that has not answered an offer in this time takes nothing.
+        answer_within: Time = Is("\"10s\"");
+        /// Processors that are not held after this time are given up, and the job grows by the others.
+        hold_within: Time = Is("\"60s\"");
+        /// A job that does not compute on what it was given after this time loses it.
+        recruit_within: Time = Is("\"2m\"");
+        /// A job that must shrink has this time; then processors are taken from it.
+        release_within: Time = Is("\"60s\"");
+        /// How long before the expected end of its transfers a job's processors are claimed.
+        claim_ahead: Time = Is("\"5s\"");
+    }
+
+    /// What changes of jobs cost in a simulation.
+    CostsSection {
+        /// From the order for a processor to a stub that holds it.
+        hold: Time = Is("\"8s\"");
+        /// From the order for a released processor to its being free.
+        release: Time = Is("\"100ms\"");
+        /// A job comes to a point where it can change at least so often.
+        point: Time = Is("\"1s\"");
+        /// A job computes nothing for so long when it changes.
+        pause: Time = Is("\"4s\"");
+    }
+
+    /// A cluster of a workload.
+    ProcessorsSection {
+        /// Its name.
+        name: Name = Required("\"delft\"");
+        /// Its processors.
+        processors: Whole<1, 10_000_000> = Required("68");
+        /// Processors that growth leaves to local users; those of [scheduling] where not given.
+        reserve: Option<Whole<0, 10_000_000>> = Absent("4");
+        /// Most of its processors beyond which no job is grown there.
+        cap: Option<Whole<1, 10_000_000>> = Absent("60");
+        /// Processors that local users, who ask nobody here, use on the average.
+        users: f64 = Is("0.0");
+        /// Most processors of one of their requests.
+        users_most: Whole<1, 10_000_000> = Is("8");
+        /// For how long they have them, on the average.
+        users_hold: Time = Is("\"5m\"");
+    }
+
+    /// A program: how long it takes on so many processors is `serial + parallel / n`, or goes through `points`, or is Downey's
+    /// model of `alone`, `parallelism` and `sigma`.
+    ProgramSection {
+        /// Its name.
+        name: Name = Required("\"nbody\"");
+        /// Seconds that no processor shortens.
+        serial: Option<f64> = Absent("223.6");
+        /// Seconds of one processor that are shared out.
+        parallel: Option<f64> = Absent("752.7");
+        /// Measured: processors and seconds.
+        points: Option<Points> = Absent("[[2, 600.0], [46, 240.0]]");
+        /// Seconds on one processor.
+        alone: Option<f64> = Absent("1000.0");
+        /// Its average parallelism.
+        parallelism: Option<f64> = Absent("24.0");
+        /// Coefficient of variance of its parallelism: 0 is a perfect speed-up.
+        sigma: Option<f64> = Absent("0.5");
+        /// Which numbers of processors it can use: "any", or "powers-of-two".
+        sizes: Usable = Is("\"any\"");
+        /// Fewest processors.
+        min: Whole<1, 10_000_000> = Is("1");
+        /// Most.
+        max: Whole<1, 10_000_000> = Required("46");
+    }
+
+    /// Jobs that come.
+    ArrivalSection {
+        /// The program; where not given, one of all is drawn for each job.
+        program: Option<Name> = Absent("\"nbody\"");
+        /// How many jobs.
+        count: Whole<1, 10_000_000> = Is("1");
+        /// When the first one comes.
+        at: Time = Is("\"0s\"");
+        /// Time between two of them.
+        every: Time = Is("\"2m\"");
+        /// That time is the mean of random ones (exponentially).
+        random: bool = Is("false");
+        /// Whether their number of processors can change: "rigid", "moldable" or "malleable".
+        kind: JobKind = Is("\"malleable\"");
+        /// So many of them, drawn at random, are of this kind, and the others rigid.
+        malleable: f64 = Is("1.0");
+        /// Fewest processors; the program's where not given. Rigid jobs have just these.
+        min: Option<Whole<1, 10_000_000>> = Absent("2");
+        /// Most that they start with; the fewest where not given, and of moldable jobs the most.
+        start: Option<Whole<1, 10_000_000>> = Absent("2");
+        /// Most; the program's where not given.
+        max: Option<Whole<1, 10_000_000>> = Absent("46");
+        /// They take so many times as long as the program says.
+        scale: f64 = Is("1.0");
+    }
+
+    /// Jobs of a trace in the Standard Workload Format. Those that are malleable take Downey's model of speed-up, so drawn that
+    /// on the trace's processors they take the trace's time.
+    TraceSection {
+        /// Its file, plain or compressed with gzip; beside this one if it is relative.
+        file: Option<PathBuf> = Absent("\"KTH-SP2-1996-2.1-cln.swf.gz\"");
+        /// So many of its first jobs are left out.
+        skip: Whole<0, 100_000_000> = Is("0");
+        /// Most jobs.
+        jobs: Option<Whole<1, 100_000_000>> = Absent("1000");
+        /// So many of them, drawn at random, are malleable; the others are rigid.
+        malleable: f64 = Is("0.0");
+        /// Times between jobs are multiplied by this: below 1 there is more to do.
+        stretch: f64 = Is("1.0");
+    }
+}
+
+impl WorkloadConfig {
+    /// A commented example with every key, which loads without error.
+    pub fn template() -> String {
+        super::template::<Self>(
+            "# A workload of many jobs. Every key is here with its default; what is commented out is not set by default.\n\
+             # Durations are \"150ms\". Play it with: springtide sim workload FILE\n\n",
+        )
+    }
+
+    fn check_clusters(&self, checker: &mut Checker<'_>) {
+        let mut names = BTreeMap::new();
+        for (i, cluster) in self.cluster.iter().enumerate() {
+            let path = |key: &str| format!("cluster[{i}].{key}");
+            if let Some(first) = names.insert(cluster.name.as_str(), i) {
+                let first = format!("cluster[{first}].name");
+                checker.tell_taken(&path("name"), &first, cluster.name.as_str());
+            }
+            let size = cluster.processors.get();
+            for (key, most) in [("reserve", cluster.reserve.map(Whole::get))] {
+                if most.is_some_and(|most| most > size) {
+                    let reason = format!("cluster \"{}\" has {size} processors", cluster.name);
+                    checker.tell(&path(key), reason);
+                }
+            }
+            if !(0.0..=f64::from(size)).contains(&cluster.users) {
+                let reason =
+                    format!("must lie within 0 and its {size} processors, found {}", cluster.users);
+                checker.tell(&path("users"), reason);
+            }
+            if cluster.users > 0.0 && cluster.users_most.get() > size {
+                let reason = format!("cluster \"{}\" has {size} processors", cluster.name);
+                checker.tell(&path("users_most"), reason);
+            }
+            if cluster.users > 0.0 && cluster.users_hold.get().is_zero() {
+                checker.tell(&path("users_hold"), "who uses processors has them for some time");
+            }
+        }
+    }
+
+    fn check_programs(&self, checker: &mut Checker<'_>) {
+        let mut names = BTreeMap::new();
+        for (i, program) in self.program.iter().enumerate() {
+            let path = |key: &str| format!("program[{i}].{key}");
+            if let Some(first) = names.insert(program.name.as_str(), i) {
+                let first = checker.place(&format!("program[{first}].name"));
+                let reason = format!(
+                    "there are two programs named \"{}\"; the other is {first}",
+                    program.name
+                );
+                checker.tell(&path("name"), reason);
+            }
+            if let Err((key, reason)) = program.curve() {
+                checker.tell(&path(key), reason);
+            }
+            if program.min > program.max {
+                let (min, max) = (program.min.get(), program.max.get());
+                checker.tell(&path("min"), format!("min {min} is more than max {max}"));
+            }
+        }
+    }
+
+    fn check_jobs(&self, checker: &mut Checker<'_>) {
+        for (i, job) in self.job.iter().enumerate() {
+            let path = |key: &str| format!("job[{i}].{key}");
+            check_share(Some(job.malleable), &path("malleable"), checker);
+            above_zero(job.scale, &path("scale"), checker);
+            let of = |name: &Name| self.program.iter().find(|program| program.name == *name);
+            let programs: Vec<&ProgramSection> = match &job.program {
+                None => self.program.iter().collect(),
+                Some(name) => of(name).into_iter().collect(),
+            };
+            if let (Some(name), []) = (&job.program, programs.as_slice()) {
+                let all = self.program.iter().map(|program| program.name.as_str());
+                let reason = format!("there is no program named \"{name}\"");
+                checker.tell_meant(&path("program"), reason, nearest(name.as_str(), all));
+            }
+            for program in programs {
+                if let Err((key, reason)) = job.sizes(program) {
+                    checker.tell(&path(key), reason);
+                    break;
+                }
+            }
+        }
+        if !self.job.is_empty() && self.program.is_empty() {
+            checker.tell("job", "there is no program that it could run: add a [[program]]");
+        }
+    }
+}
+
+fn above_zero(value: f64, path: &str, checker: &mut Checker<'_>) {
+    if value <= 0.0 {
+        checker.tell(path, format!("must be above 0, found {value}"));
+    }
+}
+
+/// How long a program takes, by processors.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProgramCurve {
+    /// `serial + parallel / n` seconds.
+    Fit(f64, f64),
+    /// Measured.
+    Points(Points),
+    /// Seconds on one processor, average parallelism, and its coefficient of variance.
+    Downey(f64, f64, f64),
+}
+
+impl ProgramSection {
+    /// Which of the three forms it has.
+    ///
+    /// # Errors
+    /// None, or more than one of them: the key and what is wrong with it.
+    pub fn curve(&self) -> Result<ProgramCurve, (&'static str, String)> {
+        let Self { serial, parallel, points, alone, parallelism, sigma, .. } = self;
+        let forms = [
+            ("serial", serial.is_some() || parallel.is_some()),
+            ("points", points.is_some()),
+            ("alone", alone.is_some() || parallelism.is_some() || sigma.is_some()),
+        ];
+        let given: Vec<_> = forms.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
+        let curve = match given[..] {
+            [] => {
+                let reason = "say how long it takes: `serial` and `parallel`, or `points`, or `alone`, `parallelism` and `sigma`";
+                return Err(("name", reason.to_owned()));
+            }
+            [_, second, ..] => {
+                let reason =
+                    format!("how long it takes is said twice: keep `{}` or `{second}`", given[0]);
+                return Err((second, reason));
+            }
+            ["points"] => points.clone().map(ProgramCurve::Points),
+            ["serial"] => {
+                let (serial, parallel) = (serial.unwrap_or(0.0), parallel.unwrap_or(0.0));
+                if serial < 0.0 || parallel < 0.0 || serial + parallel <= 0.0 {
+                    let key = if self.serial.is_some() { "serial" } else { "parallel" };
+                    return Err((key, format!("{serial} s + {parallel} s / n is no time")));
+                }
+                Some(ProgramCurve::Fit(serial, parallel))
+            }
+            [_] => {
+                let (parallelism, sigma) = (parallelism.unwrap_or(1.0), sigma.unwrap_or(0.0));
+                if parallelism < 1.0 {
+                    return Err((
+                        "parallelism",
+                        format!("must be at least 1, found {parallelism}"),
+                    ));
+                }
+                if sigma < 0.0 {
+                    return Err(("sigma", format!("must be at least 0, found {sigma}")));
+                }
+                alone.map(|alone| ProgramCurve::Downey(alone, parallelism, sigma))
+            }
+        };
+        match curve {
+            None => Err((
+                "name",
+                "Downey's model needs `alone`, the seconds on one processor".to_owned(),
+            )),
+            Some(ProgramCurve::Downey(alone, ..)) if alone <= 0.0 => {
+                Err(("alone", format!("must be above 0, found {alone}")))
+            }
+            Some(curve) => Ok(curve),
+        }
+    }
+}
+
+impl ArrivalSection {
+    /// Fewest processors of a job of this program, most that it starts with, and most.
+    ///
+    /// # Errors
+    /// They do not fit together: the key and what is wrong with it.
+    pub fn sizes(&self, program: &ProgramSection) -> Result<[u32; 3], (&'static str, String)> {
+        let given = |size: Option<Whole<1, 10_000_000>>| size.map(Whole::get);
+        let min = given(self.min).unwrap_or(program.min.get());
+        let max = given(self.max).unwrap_or(program.max.get());
+        let name = &program.name;
+        if min < program.min.get() {
+            let least = program.min.get();
+            return Err((
+                "min",
+                format!("{min} is less than the {least} that program \"{name}\" needs"),
+            ));
+        }
+        if max > program.max.get() {
+            let most = program.max.get();
+            return Err((
+                "max",
+                format!("{max} is more than the {most} that program \"{name}\" can use"),
+            ));
+        }
+        if min > max {
+            let key = if self.min.is_some() { "min" } else { "max" };
+            return Err((
+                key,
+                format!("the fewest processors, {min}, are more than the most, {max}"),
+            ));
+        }
+        if let Some(start) = given(self.start).filter(|start| !(min..=max).contains(start)) {
+            return Err(("start", format!("must lie within {min} and {max}, found {start}")));
+        }
+        let start = match self.kind {
+            JobKind::Moldable => max,
+            JobKind::Rigid | JobKind::Malleable => min,
+        };
+        Ok([min, given(self.start).unwrap_or(start), max])
+    }
+}
+
+impl SchedulingSection {
+    /// What holds whatever is scheduled; `path` is the section's.
+    pub(super) fn check(&self, path: &str, checker: &mut Checker<'_>) {
+        check_share(Some(self.least_gain), &format!("{path}.least_gain"), checker);
+        if self.most_shares < 1.0 {
+            let reason = format!("must be at least 1, found {}", self.most_shares);
+            checker.tell(&format!("{path}.most_shares"), reason);
+        }
+        for (key, time) in [("poll", self.poll), ("scan_every", self.scan_every)] {
+            if time.get().is_zero() {
+                checker.tell(&format!("{path}.{key}"), "must be longer than 0s");
+            }
+        }
+    }
+}
+
+impl Config for WorkloadConfig {
+    const WHAT: &'static str = "workload";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        self.scheduling.check("scheduling", checker);
+        self.check_clusters(checker);
+        self.check_programs(checker);
+        self.check_jobs(checker);
+        check_share(Some(self.trace.malleable), "trace.malleable", checker);
+        above_zero(self.trace.stretch, "trace.stretch", checker);
+        match (&self.trace.file, self.job.is_empty()) {
+            (Some(_), false) => {
+                checker.tell("trace.file", "the jobs are the trace's: leave [[job]] out, or this")
+            }
+            (None, true) => {
+                checker.tell("job", "there are no jobs: add a [[job]], or a `file` to [trace]")
+            }
+            _ => {}
+        }
+        if self.trace.file.is_none() && self.cluster.is_empty() {
+            checker.tell("cluster", "there is nothing to run jobs on: add a [[cluster]]");
+        }
+    }
+}
