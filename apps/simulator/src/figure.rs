@@ -23,13 +23,13 @@ const BEST: RGBColor = RGBColor(40, 40, 40);
 #[error("the figure cannot be drawn: {0}")]
 pub struct FigureError(String);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn wrong(error: impl std::fmt::Display) -> FigureError {
+pub(crate) fn wrong(error: impl std::fmt::Display) -> FigureError {
     FigureError(error.to_string())
 }
 
-fn draw(
+pub(crate) fn draw(
     size: (u32, u32),
     on: impl FnOnce(&Area<'_>) -> Result<(), FigureError>,
 ) -> Result<String, FigureError> {
@@ -92,12 +92,13 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
                     Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
                 });
         }
-        legend(&mut chart)
+        legend(&mut chart, SeriesLabelPosition::UpperRight)
     })
 }
 
-fn legend<'a, X, Y>(
+pub(crate) fn legend<'a, X, Y>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    at: SeriesLabelPosition,
 ) -> Result<(), FigureError>
 where
     X: Ranged<ValueType = f64>,
@@ -105,7 +106,7 @@ where
 {
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(at)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.2))
         .draw()
@@ -220,7 +221,7 @@ pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String
                     PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
                 });
         }
-        legend(&mut chart)?;
+        legend(&mut chart, SeriesLabelPosition::UpperRight)?;
         nodes(&below, series, events)
     })
 }

@@ -40,6 +40,7 @@ mod up;
 mod wan;
 mod whatif;
 mod why;
+mod workload;
 mod wrap;
 
 pub use app::App;

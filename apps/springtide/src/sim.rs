@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_actors::policy::Mode;
-use springtide_runtime::config::{self, LinksConfig, ScenarioConfig, Sources, load};
+use springtide_runtime::config::{
+    self, LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load,
+};
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::net::Wire;
 use springtide_runtime::work::Job;
@@ -28,12 +30,16 @@ use crate::outdir::{OutDir, manifest};
 use crate::report::Ended;
 use crate::run::print;
 use crate::whatif::{self, How, WhatIfArgs};
+use crate::workload::{WorkloadArgs, workload};
 
 /// Largest log of a simulated run, in bytes.
 const LOG_MAX: u64 = 1 << 30;
 
 /// What `sim show` calls a file of links.
 const LINKS: &str = "links";
+
+/// What it calls an example of a workload.
+const WORKLOAD: &str = "workload";
 
 /// `sim ...`
 #[derive(Subcommand, Clone, Debug)]
@@ -83,6 +89,8 @@ pub enum SimCommand {
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },
+    /// Play many jobs over many clusters: malleable ones grow and shrink as the live scheduler would have it
+    Workload(Box<WorkloadArgs>),
     /// Play histories of random faults on small grids: jobs must end with the right answer, and leave nobody at work
     Faults {
         /// Which: seeds from A up to, and not with, B
@@ -98,11 +106,11 @@ pub enum SimCommand {
         #[arg(value_name = "SEED")]
         seed: u64,
     },
-    /// List the scenarios that come with this program
+    /// List the scenarios and workloads that come with this program
     List,
-    /// Print a scenario's file: one that comes with this program, or an example with every key
+    /// Print the file of a scenario or workload that comes with this program, or an example of a scenario with every key
     Show {
-        /// Its name; `links` for an example of a file of links (`sim run --links`)
+        /// Its name; `workload` for an example of a workload with every key, `links` for one of a file of links (`sim run --links`)
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
@@ -127,6 +135,7 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
         SimCommand::Paper { only, period, seeds, json, out } => {
             paper(&only, period, seeds.max(1), json, out.as_deref())
         }
+        SimCommand::Workload(args) => workload(&args),
         SimCommand::Faults { seeds, json } => faults(seeds, json),
         SimCommand::Replay { seed } => replay(seed),
         SimCommand::List => {
@@ -134,11 +143,27 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
                 let config = parse(shipped.name, shipped.text)?;
                 Ok(format!("{:22} {}\n", shipped.name, config.about))
             };
-            print(&shipped::all().map(line).collect::<Result<String, _>>()?)
+            let workload = |shipped: &Shipped| -> Result<String, Failed> {
+                let sources = Sources::of_text(shipped.name, shipped.text);
+                let about = load::<WorkloadConfig>(&sources)?.value.about;
+                Ok(format!("{:22} {about}\n", shipped.name))
+            };
+            let scenarios = shipped::all().map(line).collect::<Result<String, _>>()?;
+            let workloads = shipped::WORKLOADS.iter().map(workload);
+            let workloads = workloads.collect::<Result<String, _>>()?;
+            print(&format!(
+                "Scenarios (sim run NAME):\n{scenarios}\nWorkloads (sim workload NAME):\n{workloads}"
+            ))
         }
         SimCommand::Show { name: None } => print(&ScenarioConfig::template()),
         SimCommand::Show { name: Some(name) } if name == LINKS => print(&LinksConfig::template()),
-        SimCommand::Show { name: Some(name) } => print(find(&name)?.text),
+        SimCommand::Show { name: Some(name) } if name == WORKLOAD => {
+            print(&WorkloadConfig::template())
+        }
+        SimCommand::Show { name: Some(name) } => match shipped::workload(&name) {
+            Some(shipped) => print(shipped.text),
+            None => print(find(&name)?.text),
+        },
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Ended {
     pub program: String,
     /// Its kind.
     pub kind: Kind,
+    /// Fewest processors.
+    pub min: u32,
     /// When it came.
     pub came: Duration,
     /// When it began; absent if it never did.
@@ -274,6 +276,7 @@ fn job(arrival: &Arrival) -> Job {
     let ended = Ended {
         program: program.name.clone(),
         kind: arrival.kind,
+        min: arrival.min,
         came: arrival.at,
         began: None,
         ended: None,

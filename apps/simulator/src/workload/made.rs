@@ -147,7 +147,7 @@ fn made(
 fn site(section: &springtide_runtime::config::ProcessorsSection) -> Site {
     let users = Users {
         mean: section.users,
-        most: section.users_most.get(),
+        most: section.users_most.get().min(section.processors.get()),
         hold: section.users_hold.get(),
     };
     Site { users, ..Site::new(section.name.as_str(), section.processors.get()) }

@@ -7,8 +7,10 @@
 
 mod dice;
 mod engine;
+pub mod figures;
 pub mod made;
 pub mod program;
+mod summary;
 pub mod swf;
 
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use springtide_actors::scheduler::manager::{Kind, Settings};
 use springtide_runtime::id::ClusterId;
 
 pub use self::engine::{Ended, Moment, Outcome, play};
+pub use self::summary::Summary;
+
 use self::program::Program;
 
 /// A cluster.

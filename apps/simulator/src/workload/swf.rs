@@ -78,16 +78,14 @@ pub enum Oddity {
 impl fmt::Display for Oddity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unsorted => "come after a job that was submitted later (sorted)",
-            Self::MoreFields => "have more than 18 fields (the others are not read)",
-            Self::SizeAsked => {
-                "do not say how many processors they were given (taken: those asked for)"
-            }
-            Self::NoSize => "say nothing of processors (left out)",
-            Self::NoRunTime => "have no run time (left out)",
-            Self::RunTimeZero => "ran for 0 s (kept)",
-            Self::NoSubmitTime => "have no submit time (left out)",
-            Self::SameNumber => "have the number of another job (kept)",
+            Self::Unsorted => "submitted before the job above (sorted)",
+            Self::MoreFields => "more than 18 fields (the others are not read)",
+            Self::SizeAsked => "the processors given are not known (taken: those asked for)",
+            Self::NoSize => "no processors (left out)",
+            Self::NoRunTime => "no run time (left out)",
+            Self::RunTimeZero => "a run time of 0 s (kept)",
+            Self::NoSubmitTime => "no submit time (left out)",
+            Self::SameNumber => "another job's number (kept)",
         })
     }
 }

@@ -8,7 +8,7 @@ use springtide_actors::scheduler::manager::Kind;
 use springtide_runtime::config::{Sources, WorkloadConfig, load};
 
 use super::made::make;
-use super::{Ended, Outcome, Users, Workload, play};
+use super::{Outcome, Summary, Users, Workload, play};
 use crate::shipped;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
@@ -23,23 +23,10 @@ fn workload(name: &str, malleable: f64, policy: Policy, seed: u64) -> Workload {
     make(&config, Path::new(""), seed).unwrap().workload
 }
 
-fn mean(outcome: &Outcome, of: impl Fn(&Ended) -> Option<f64>) -> f64 {
-    let all: Vec<f64> = outcome.jobs.iter().filter_map(of).collect();
-    assert_eq!(all.len(), outcome.jobs.len(), "some jobs have not ended");
-    all.iter().sum::<f64>() / all.len() as f64
-}
-
-fn stuck(outcome: &Outcome) -> usize {
-    outcome.jobs.iter().filter(|job| job.most == 2).count()
-}
-
-fn wasted(outcome: &Outcome) -> f64 {
-    outcome.jobs.iter().map(|job| job.taken - job.work).sum::<f64>() / 3600.0
-}
-
 fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> Outcome {
     let outcome = play(&workload(name, malleable, policy, seed));
     assert_eq!(outcome.odd, Vec::<String>::new());
+    assert!(outcome.jobs.iter().all(|job| job.ended.is_some()), "some jobs have not ended");
     outcome
 }
 
@@ -76,8 +63,9 @@ fn malleable_jobs_run_faster_and_use_more_and_nobody_shrinks() {
         for seed in SEEDS {
             let of = |malleable| run("wm", malleable, policy, seed);
             let (rigid, half, all) = (of(0.0), of(0.5), of(1.0));
-            let exec = [&rigid, &half, &all].map(|outcome| mean(outcome, Ended::execution));
-            let used = [&rigid, &half, &all].map(|outcome| mean(outcome, |job| Some(job.mean)));
+            let of = [&rigid, &half, &all].map(Summary::of);
+            let exec = of.each_ref().map(|of| of.execution_s);
+            let used = of.each_ref().map(|of| of.processors);
             assert!(exec[2] < exec[1] && exec[1] < exec[0], "{policy}, seed {seed}: {exec:?}");
             assert!(used[0] < used[1] && used[1] < used[2], "{policy}, seed {seed}: {used:?}");
             assert!(
@@ -98,12 +86,12 @@ fn under_load_each_policy_is_what_it_says() {
         let (fpsma, egs) = (of(Policy::Fpsma), of(Policy::Egs));
         assert!(fpsma[0].shrinks > 0 && egs[0].shrinks > 0, "seed {seed}");
         assert!(egs[0].changes.len() > fpsma[0].changes.len(), "seed {seed}");
-        assert!(stuck(&egs[0]) < stuck(&fpsma[0]), "seed {seed}");
+        assert!(Summary::of(&egs[0]).stuck < Summary::of(&fpsma[0]).stuck, "seed {seed}");
         for (sum, outcome) in waits.iter_mut().zip([&egs[0], &fpsma[0]]) {
-            *sum += mean(outcome, Ended::wait);
+            *sum += Summary::of(outcome).wait_s;
         }
         let exec: Vec<f64> =
-            fpsma.iter().chain(&egs).map(|outcome| mean(outcome, Ended::execution)).collect();
+            fpsma.iter().chain(&egs).map(|outcome| Summary::of(outcome).execution_s).collect();
         let (least, most) = (
             exec.iter().copied().fold(f64::INFINITY, f64::min),
             exec.iter().copied().fold(0.0, f64::max),
@@ -120,13 +108,11 @@ fn the_efficiency_aware_policy_is_no_slower_and_wastes_less() {
     for malleable in [1.0, 0.5] {
         for seed in SEEDS {
             let of = |policy| run("wm-dense", malleable, policy, seed);
-            let others = [of(Policy::Fpsma), of(Policy::Egs)];
-            let ours = of(Policy::EfficiencyAware);
-            let least =
-                |of: &dyn Fn(&Outcome) -> f64| others.iter().map(of).fold(f64::INFINITY, f64::min);
-            let response = |outcome: &Outcome| mean(outcome, Ended::response);
-            assert!(response(&ours) <= least(&response), "{malleable}, seed {seed}");
-            assert!(wasted(&ours) < least(&wasted), "{malleable}, seed {seed}");
+            let [fpsma, egs, ours] = [Policy::Fpsma, Policy::Egs, Policy::EfficiencyAware]
+                .map(|policy| Summary::of(&of(policy)));
+            let what = format!("{malleable}, seed {seed}");
+            assert!(ours.response_s <= fpsma.response_s.min(egs.response_s), "{what}");
+            assert!(ours.wasted_h < fpsma.wasted_h.min(egs.wasted_h), "{what}");
         }
     }
 }

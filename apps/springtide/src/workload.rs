@@ -1,0 +1,351 @@
+//! `sim workload`: many jobs over many clusters in simulated time, scheduled by the live scheduler's own manager.
+//!
+//! Must not know how they are simulated.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueHint};
+use serde::Serialize;
+use springtide_runtime::config::{
+    Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share, load,
+};
+use springtide_runtime::event::write_atomic;
+use springtide_simulator::figure::FigureError;
+use springtide_simulator::shipped;
+use springtide_simulator::workload::figures::{self, Figure, Run};
+use springtide_simulator::workload::made::{Made, MakeError, make, make_of};
+use springtide_simulator::workload::swf::{self, Trace};
+use springtide_simulator::workload::{Outcome, Summary, play};
+
+use crate::args::words;
+use crate::exit::Failed;
+use crate::grid::cannot;
+use crate::run::print;
+
+/// The name of all of the paper's.
+const PAPER: &str = "paper";
+
+/// Most seeds of one command: nobody needs a ten thousandth.
+const SEEDS_MAX: u64 = 10_000;
+
+/// `sim workload ...`
+#[derive(Args, Clone, Debug)]
+pub struct WorkloadArgs {
+    /// A workload's file (TOML), a trace (SWF, plain or gzip), one that comes with this program (wm, wmr, wm-dense, wmr-dense),
+    /// or `paper` for all of these, each under all policies
+    #[arg(value_name = "WORKLOAD", value_hint = ValueHint::FilePath)]
+    workload: PathBuf,
+    /// Which jobs grow and shrink: fpsma, egs, efficiency-aware; several after commas are compared [default: the file's]
+    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = words::<Malleability>(Malleability::WORDS),
+          hide_possible_values = true)]
+    policy: Vec<Malleability>,
+    /// Who comes first when processors are free: jobs that are running, or those waiting [default: the file's]
+    #[arg(long, value_name = "WHO", value_parser = words::<Precedence>(Precedence::WORDS))]
+    precedence: Option<Precedence>,
+    /// How clusters are chosen for jobs: worst-fit, close-to-files, cluster-minimisation, flexible-cluster-minimisation
+    /// [default: the file's]
+    #[arg(long, value_name = "HOW", value_parser = words::<Placing>(Placing::WORDS), hide_possible_values = true)]
+    placement: Option<Placing>,
+    /// Most processors beyond which no job is grown [default: the file's]
+    #[arg(long, value_name = "N")]
+    cap: Option<u32>,
+    /// Processors of each cluster that growth leaves to local users [default: the file's]
+    #[arg(long, value_name = "N")]
+    reserve: Option<u32>,
+    /// The share of the jobs that is malleable, 0 to 1; several after commas are compared [default: the file's, and none of a
+    /// trace]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = share)]
+    malleable: Vec<f64>,
+    /// A cluster in place of the file's. May be given several times
+    #[arg(long, value_name = "NAME=SIZE", value_parser = cluster)]
+    cluster: Vec<(Name, u32)>,
+    /// Of a trace: leave out so many of its first jobs
+    #[arg(long, value_name = "N")]
+    skip: Option<u32>,
+    /// Of a trace: take so many jobs [default: all]
+    #[arg(long, value_name = "N")]
+    jobs: Option<u32>,
+    /// Of whatever is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// So many seeds, from --seed on; what is printed are means over them, what is drawn the first
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    seeds: u64,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Directory for the six figures (SVG and CSV), the jobs (CSV) and the result (JSON)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    allowed_share(text.parse().map_err(|_| "give a number from 0 to 1".to_owned())?)
+}
+
+fn cluster(text: &str) -> Result<(Name, u32), String> {
+    let parts = text.split_once('=').and_then(|(name, size)| Some((name, size.parse().ok()?)));
+    let (name, size) = parts.ok_or("give a name and a number of processors such as delft=68")?;
+    Ok((name.parse()?, size))
+}
+
+/// A workload with one choice of whatever can be chosen.
+#[derive(Serialize)]
+struct Row {
+    workload: String,
+    precedence: Precedence,
+    policy: Malleability,
+    malleable: Option<f64>,
+    seed: u64,
+    seeds: u64,
+    /// Means over the seeds.
+    result: Summary,
+    #[serde(skip)]
+    label: String,
+    #[serde(skip)]
+    first: Outcome,
+}
+
+/// What a trace had of oddities, in words.
+type Warnings = Vec<String>;
+
+/// Does it.
+///
+/// # Errors
+/// As told.
+pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
+    let began = std::time::Instant::now();
+    let (groups, warnings) = match args.workload.to_str() {
+        Some(PAPER) => (paper(args)?, Warnings::new()),
+        _ => one(args)?,
+    };
+    for warning in &warnings {
+        eprintln!("{}: {warning}", args.workload.display());
+    }
+    let rows: Vec<&Row> = groups.iter().flat_map(|(_, rows)| rows).collect();
+    let result = serde_json::json!({
+        "schema": crate::report::SCHEMA, "warnings": warnings, "rows": rows,
+    });
+    if let Some(dir) = &args.out {
+        keep(dir, &groups, &format!("{result}\n"))?;
+    }
+    if args.json {
+        return print(&format!("{result}\n"));
+    }
+    let took = began.elapsed().as_secs_f64();
+    let jobs: u64 = rows.iter().map(|row| row.first.jobs.len() as u64 * row.seeds).sum();
+    print(&format!("{}{jobs} jobs simulated in {took:.2} s\n", table(&rows)))
+}
+
+/// The paper's workloads under the paper's policies and ours, and beside them with rigid jobs alone. Under each approach a set
+/// of figures.
+fn paper(args: &WorkloadArgs) -> Result<Vec<(&'static str, Vec<Row>)>, Failed> {
+    let given = &args.policy;
+    let policies = if given.is_empty() { Malleability::ALL } else { given.as_slice() };
+    let mut groups = Vec::new();
+    for (group, names) in [("pra-", ["wm", "wmr"]), ("pwa-", ["wm-dense", "wmr-dense"])] {
+        let mut rows = Vec::new();
+        for (at, name) in names.into_iter().enumerate() {
+            let config = shipped_config(name, args)?;
+            for &policy in policies {
+                rows.push(row(args, &config, policy, None, &mut |config, seed| {
+                    make(config, Path::new(""), seed)
+                })?);
+            }
+            if at == 0 {
+                let policy = Malleability::Egs;
+                let mut make = |config: &WorkloadConfig, seed| make(config, Path::new(""), seed);
+                rows.push(row(args, &config, policy, Some(0.0), &mut make)?);
+            }
+        }
+        groups.push((group, rows));
+    }
+    Ok(groups)
+}
+
+fn shipped_config(name: &str, args: &WorkloadArgs) -> Result<WorkloadConfig, Failed> {
+    let text = shipped::workload(name).map_or("", |shipped| shipped.text);
+    Ok(load::<WorkloadConfig>(&flags(Sources::of_text(name, text), args))?.value)
+}
+
+/// What the options set, over what the file says.
+fn flags(mut sources: Sources, args: &WorkloadArgs) -> Sources {
+    if let Some(precedence) = args.precedence {
+        sources = sources.with_flag("--precedence", "scheduling.precedence", precedence);
+    }
+    if let Some(placement) = args.placement {
+        sources = sources.with_flag("--placement", "scheduling.placement", placement);
+    }
+    for (flag, key, value) in [
+        ("--cap", "scheduling.cap", args.cap),
+        ("--reserve", "scheduling.reserve", args.reserve),
+        ("--skip", "trace.skip", args.skip),
+        ("--jobs", "trace.jobs", args.jobs),
+    ] {
+        if let Some(value) = value {
+            sources = sources.with_flag(flag, key, value);
+        }
+    }
+    if !args.cluster.is_empty() {
+        let all = args.cluster.iter();
+        let all: Vec<_> = all
+            .map(|(name, size)| format!("{{ name = \"{name}\", processors = {size} }}"))
+            .collect();
+        sources = sources.with_flag("--cluster", "cluster", format!("[{}]", all.join(", ")));
+    }
+    sources
+}
+
+fn one(args: &WorkloadArgs) -> Result<(Vec<(&'static str, Vec<Row>)>, Warnings), Failed> {
+    let file = &args.workload;
+    let name = file.to_string_lossy();
+    let shipped = shipped::workload(&name).filter(|_| !file.exists());
+    let is_toml = file.extension().is_some_and(|ending| ending == "toml");
+    let mut warnings = Warnings::new();
+    let (config, trace) = match shipped {
+        Some(shipped) => (shipped_config(shipped.name, args)?, None),
+        None if is_toml => {
+            let loaded: Loaded<WorkloadConfig> =
+                load(&flags(Sources::of_process(Some(file)), args))?;
+            let base = file.parent().unwrap_or(Path::new(""));
+            let trace = loaded.value.trace.file.clone().map(|trace| base.join(trace));
+            (loaded.value, trace)
+        }
+        None => {
+            let text = "name = \"trace\"\ntrace.file = \"given\"\n";
+            let sources = flags(Sources::of_text("the workload of a trace", text), args);
+            (load::<WorkloadConfig>(&sources)?.value, Some(file.clone()))
+        }
+    };
+    let trace: Option<(PathBuf, Trace)> = match trace {
+        None => None,
+        Some(file) => Some((file.clone(), swf::read(&file).map_err(Failed::usage)?)),
+    };
+    let mut make = |config: &WorkloadConfig, seed| {
+        let made = match &trace {
+            Some((file, trace)) => make_of(config, trace, file, seed)?,
+            None => make(config, Path::new(""), seed)?,
+        };
+        warnings = told(&made);
+        Ok(made)
+    };
+    let policy = [config.scheduling.policy];
+    let policies = if args.policy.is_empty() { &policy[..] } else { &args.policy };
+    let shares: Vec<Option<f64>> = match args.malleable.as_slice() {
+        [] => vec![None],
+        shares => shares.iter().copied().map(Some).collect(),
+    };
+    let mut rows = Vec::new();
+    for share in shares {
+        for &policy in policies {
+            rows.push(row(args, &config, policy, share, &mut make)?);
+        }
+    }
+    Ok((vec![("", rows)], warnings))
+}
+
+fn told(made: &Made) -> Warnings {
+    let line = |(what, met): &(swf::Oddity, swf::Met)| match met.times {
+        1 => format!("line {}: {what}", met.line),
+        times => format!("{times} lines, the first is {}: {what}", met.line),
+    };
+    let mut warnings: Warnings = made.odd.iter().map(line).collect();
+    if made.too_large > 0 {
+        let jobs = made.too_large;
+        warnings.push(format!("{jobs} jobs need more than any cluster has: they fail"));
+    }
+    warnings
+}
+
+type Make<'a> = &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<Made, MakeError>;
+
+/// Plays a workload with this choice, over all seeds.
+fn row(
+    args: &WorkloadArgs,
+    config: &WorkloadConfig,
+    policy: Malleability,
+    malleable: Option<f64>,
+    make: Make<'_>,
+) -> Result<Row, Failed> {
+    let mut config = config.clone();
+    config.scheduling.policy = policy;
+    if let Some(share) = malleable {
+        config.trace.malleable = share;
+        config.job.iter_mut().for_each(|job| job.malleable = share);
+    }
+    let mut first = None;
+    let mut results = Vec::new();
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        let made = make(&config, seed).map_err(Failed::usage)?;
+        let outcome = play(&made.workload);
+        if let Some(what) = outcome.odd.first() {
+            return Err(Failed::failure(format!(
+                "the scheduler says: {what}: this is a bug, please report it with the workload and --seed {seed}"
+            )));
+        }
+        results.push(Summary::of(&outcome));
+        first.get_or_insert(outcome);
+    }
+    let label = match malleable {
+        Some(0.0) => format!("{} rigid", config.name),
+        Some(share) => format!("{} {policy} {share}", config.name),
+        None => format!("{} {policy}", config.name),
+    };
+    Ok(Row {
+        workload: config.name.to_string(),
+        precedence: config.scheduling.precedence,
+        policy,
+        malleable,
+        seed: args.seed,
+        seeds: args.seeds,
+        result: Summary::mean(&results),
+        label,
+        first: first.unwrap_or_default(),
+    })
+}
+
+fn table(rows: &[&Row]) -> String {
+    let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0).max(8);
+    let mut text = format!(
+        "{:width$}  first     ended failed execution response  p90 resp   wait  procs   used stuck operations shrinks   wasted\n",
+        "workload"
+    );
+    for row in rows {
+        let Summary { ended, failed, execution_s, response_s, response_p90_s, wait_s, .. } =
+            row.result;
+        let Summary { processors, used, stuck, operations, shrinks, wasted_h, .. } = row.result;
+        text.push_str(&format!(
+            "{:width$}  {:8} {ended:6} {failed:6} {execution_s:7.0} s {response_s:6.0} s {response_p90_s:7.0} s {wait_s:4.0} s \
+             {processors:6.1} {used:6.1} {stuck:5} {operations:10} {shrinks:7} {wasted_h:6.1} h\n",
+            row.label,
+            row.precedence.to_string(),
+        ));
+    }
+    text
+}
+
+fn keep(dir: &Path, groups: &[(&str, Vec<Row>)], result: &str) -> Result<(), Failed> {
+    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
+    let write = |name: &str, text: &str| {
+        let file = dir.join(name);
+        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
+    };
+    write("workload.json", result)?;
+    let unseen = |error: FigureError| Failed::failure(error);
+    for (group, rows) in groups {
+        let runs: Vec<Run<'_>> =
+            rows.iter().map(|row| Run { label: &row.label, outcome: &row.first }).collect();
+        write(&format!("{group}jobs.csv"), &figures::jobs(&runs))?;
+        let title = match *group {
+            "pra-" => "precedence to running jobs",
+            "pwa-" => "precedence to waiting jobs",
+            _ => "",
+        };
+        for figure in Figure::ALL {
+            let name = figure.name();
+            write(&format!("{group}{name}.svg"), &figure.svg(title, &runs).map_err(unseen)?)?;
+            write(&format!("{group}{name}.csv"), &figure.csv(&runs))?;
+        }
+    }
+    Ok(())
+}
