@@ -252,7 +252,7 @@ fn told(made: &Made) -> Warnings {
     let mut warnings: Warnings = made.odd.iter().map(line).collect();
     if made.too_large > 0 {
         let jobs = made.too_large;
-        warnings.push(format!("{jobs} jobs need more than any cluster has: they fail"));
+        warnings.push(format!("jobs that need more than any cluster has, and fail: {jobs}"));
     }
     warnings
 }

@@ -121,10 +121,11 @@ impl Figure {
         let lines: Vec<_> = runs.iter().map(|run| (run.label, self.points(run.outcome))).collect();
         let all = || lines.iter().flat_map(|(_, points)| points.iter());
         let right = all().map(|(x, _)| *x).fold(1e-3, f64::max) * 1.02;
+        let most = all().map(|(_, y)| *y).fold(1.0, f64::max);
         let top = match self {
-            Self::Utilisation | Self::Operations => {
-                all().map(|(_, y)| *y).fold(1.0, f64::max) * 1.1
-            }
+            // The legend stands above the lines.
+            Self::Utilisation => most * (1.2 + 0.06 * lines.len() as f64),
+            Self::Operations => most * 1.1,
             _ => 100.0,
         };
         let [what, x, y] = self.words();

@@ -176,3 +176,87 @@ fn a_scenario_over_quic_is_the_same_in_two_processes() {
     let ratio = told["wall_s"].as_f64().unwrap() / faster["wall_s"].as_f64().unwrap();
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
 }
+
+/// A workload from a file and from a trace: the same in two processes, with its figures, and what is wrong told with its line.
+#[test]
+fn workloads_are_played_drawn_and_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = temp.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let (one, other) = (temp.path().join("one"), temp.path().join("other"));
+    let play = |out: &std::path::Path| {
+        let line = [
+            "sim",
+            "workload",
+            "wm-dense",
+            "--policy",
+            "fpsma,egs,efficiency-aware",
+            "--cap",
+            "100",
+        ];
+        run(&[line.as_slice(), &["--json", "--out", out.to_str().unwrap()]].concat())
+    };
+    let told = play(&one);
+    assert_eq!((told.code, &told.out), (Some(0), &play(&other).out), "{}", told.err);
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let rows = told["rows"].as_array().unwrap();
+    let policies: Vec<_> = rows.iter().map(|row| row["policy"].as_str().unwrap()).collect();
+    assert_eq!(policies, ["fpsma", "egs", "efficiency-aware"]);
+    assert!(rows.iter().all(|row| row["result"]["ended"] == 300), "{told}");
+    for name in [
+        "mean-processors",
+        "most-processors",
+        "execution-time",
+        "response-time",
+        "utilisation",
+        "operations",
+    ] {
+        for ending in ["svg", "csv"] {
+            let [one, other] = [&one, &other]
+                .map(|dir| std::fs::read(dir.join(format!("{name}.{ending}"))).unwrap());
+            assert!(one == other && one.len() > 1000, "{name}.{ending}");
+        }
+    }
+    let jobs = std::fs::read_to_string(one.join("jobs.csv")).unwrap();
+    assert_eq!(jobs.lines().count(), 901);
+
+    let line = |number: u32, come: u32, size: i32| {
+        format!(
+            "{number}\t{come}\t-1\t60\t-1\t-1\t-1\t{size}\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t0\n"
+        )
+    };
+    let text = [line(1, 50, 4), line(2, 40, 2), line(3, 60, -1), line(4, 70, 9)].concat();
+    let trace = file("small.swf", &text);
+    let told = run(&["sim", "workload", &trace, "--malleable", "0", "--cluster", "a=8", "--json"]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    for warning in [
+        "small.swf: line 2: submitted before the job above (sorted)",
+        "small.swf: 4 lines, the first is 1: more than 18 fields",
+        "small.swf: line 3: no processors (left out)",
+        "small.swf: jobs that need more than any cluster has, and fail: 1",
+    ] {
+        assert!(told.err.contains(warning), "{warning} is not in\n{}", told.err);
+    }
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
+    let result = &told["rows"][0]["result"];
+    assert_eq!((&result["ended"], &result["failed"]), (&2.into(), &1.into()), "{told}");
+    assert_eq!(told["warnings"].as_array().map(Vec::len), Some(5), "{told}");
+
+    let broken = file("broken.swf", "; a trace\n1 2 3\n");
+    let wrong = file("wrong.toml", "name = \"w\"\n[[job]]\nmin = 5\nmax = 4\n");
+    for (line, part) in [
+        (vec![broken.as_str()], "broken.swf:2: a job has 18 fields, this line has 3"),
+        (vec![wrong.as_str()], "wrong.toml:1:1: there is no program that it could run"),
+        (vec!["wm", "--cluster", "a=b"], "give a name and a number of processors"),
+        (vec!["wm", "--malleable", "2"], "must lie within 0 and 1"),
+        (vec!["wm", "--policy", "equal"], "possible values"),
+        (vec![trace.as_str(), "--skip", "3"], "it has 3 jobs, and `skip` leaves 3 of them out"),
+    ] {
+        let refused = run(&[vec!["sim", "workload"], line].concat());
+        assert_eq!(refused.code, Some(2), "{part}: {}", refused.err);
+        assert!(refused.err.contains(part), "{part} is not in\n{}", refused.err);
+    }
+}
