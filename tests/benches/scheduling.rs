@@ -120,12 +120,18 @@ fn main() {
                     next += 1;
                 }
             }
-            for (what, mut times) in std::mem::take(&mut world.times) {
+            let mut kinds = std::mem::take(&mut world.times);
+            let all: Vec<Duration> = kinds.values().flatten().copied().collect();
+            kinds.insert("all of these", all);
+            for (what, mut times) in kinds {
                 times.sort();
                 let mean = times.iter().sum::<Duration>() / times.len() as u32;
                 let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
                 let most = times[times.len() - 1];
-                worst = worst.max(p99);
+                // Of fifty the 99th percentile is the largest, and that is some other process's.
+                if what == "all of these" {
+                    worst = worst.max(p99);
+                }
                 println!(
                     "{:28} {what:32} {:7} {:6.0} us {:6.0} us {:6.0} us",
                     format!("{policy}, {approach}"),

@@ -163,8 +163,8 @@ pub struct Manager {
     next_scan: Option<Instant>,
     /// Something became free, or came in: the queue is to be looked through.
     stirred: bool,
-    /// The size of a cluster is not what it was: it may be that jobs never find a place.
-    resized: bool,
+    /// Jobs that may grow where they have nothing.
+    spreading: BTreeSet<JobId>,
 }
 
 impl Manager {
@@ -190,7 +190,7 @@ impl Manager {
             last_change: 0,
             next_scan: None,
             stirred: false,
-            resized: false,
+            spreading: BTreeSet::new(),
         }
     }
 
@@ -323,7 +323,6 @@ impl Manager {
 
     fn polled(&mut self, cluster: &ClusterId, size: u32, others: u32) {
         let known = self.clusters.entry(cluster.clone()).or_default();
-        self.resized |= known.size != size || known.closed.is_some();
         (known.size, known.others, known.closed) = (size, others, None);
         self.stirred = true;
     }
@@ -349,7 +348,7 @@ impl Manager {
         };
         let there = known.jobs.iter().filter_map(|id| self.jobs.get_key_value(id));
         let there = there.filter(|(_, job)| !job.need.spreads);
-        let anywhere = self.jobs.iter().filter(|(_, job)| job.need.spreads);
+        let anywhere = self.spreading.iter().filter_map(|id| self.jobs.get_key_value(id));
         there.chain(anywhere).filter_map(runner).collect()
     }
 
@@ -419,6 +418,7 @@ impl Manager {
 
     fn forget(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.spreading.remove(&id);
         for cluster in job.accounts.keys().chain(job.bounds.keys()) {
             if let Some(known) = self.clusters.get_mut(cluster) {
                 known.jobs.remove(&id);

@@ -11,7 +11,7 @@ use super::books::{Job, Stage, Wanted};
 use super::event::{Action, Kind, Need, Want};
 use super::{Approach, Manager};
 use crate::policy::malleability::{
-    Component, Direction, Ground, NoPlace, Placed, Placement, Runner, Transfer, place,
+    Component, Direction, Ground, NoPlace, Placed, Placement, Room, Runner, Transfer, place,
 };
 
 /// Processors that are kept free for somebody until there are enough.
@@ -54,11 +54,13 @@ impl Manager {
         if self.jobs.contains_key(&id) {
             return out.push(Action::Odd { what: format!("{id} is submitted twice") });
         }
-        let job = Job::waiting(need);
-        self.jobs.insert(id, job);
+        if need.spreads {
+            self.spreading.insert(id);
+        }
+        self.jobs.insert(id, Job::waiting(need));
         self.queue.push_back(id);
         self.next_scan.get_or_insert(now + self.settings.scan_every);
-        (self.stirred, self.resized) = (true, true);
+        self.stirred = true;
     }
 
     /// Looks through the queue, from its head to its tail, if there is a cause. A job that finds no place goes to the tail; that
@@ -69,20 +71,21 @@ impl Manager {
             return;
         }
         self.stirred = false;
-        let check_all = std::mem::take(&mut self.resized);
         self.drop_vain_pledge(now);
         if self.queue.is_empty() {
             self.next_scan = None;
             return;
         }
         let mut ground = self.ground_now();
+        let mut glance = Glance::at(&ground);
         let whole = self.settings.approach == Approach::Waiting && self.pledge.is_none();
         let mut head = None;
         let mut tail = VecDeque::new();
         while let Some(id) = self.queue.pop_front() {
             let Some(job) = self.jobs.get(&id) else { continue };
             let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
-            let tried = match !check_all && hopeless(&job.need, &ground) {
+            // To say why it finds no place takes longer than to see that it finds none.
+            let tried = match glance.hopeless(&job.need) && !glance.impossible(&job.need, &ground) {
                 true => None,
                 false => Some(self.try_place(&job.need, mine, &ground)),
             };
@@ -94,6 +97,7 @@ impl Manager {
                                 room.idle = room.idle.saturating_sub(part.count);
                             }
                         }
+                        glance = Glance::at(&ground);
                     }
                     if mine {
                         self.pledge = None;
@@ -508,16 +512,56 @@ impl Manager {
     }
 }
 
-/// Whether a job certainly finds no place, without looking closely.
-fn hopeless(need: &Need, ground: &Ground) -> bool {
-    let open = || ground.rooms.values().filter(|room| room.closed.is_none()).map(|room| room.idle);
-    match need.placement {
-        Placement::FlexibleClusterMinimisation => {
-            open().map(u64::from).sum::<u64>() < u64::from(need.least())
-        }
-        _ => {
-            let most = open().max().unwrap_or(0);
-            need.components.iter().any(|one| one.min > most)
+/// Clusters at a glance.
+struct Glance {
+    most_idle: u32,
+    all_idle: u64,
+    /// Of one that cannot be used now nobody knows what it will be.
+    most_size: u32,
+    all_sizes: u64,
+}
+
+impl Glance {
+    fn at(ground: &Ground) -> Self {
+        let open =
+            || ground.rooms.values().filter(|room| room.closed.is_none()).map(|room| room.idle);
+        let sizes = || ground.rooms.values().map(could_have);
+        Self {
+            most_idle: open().max().unwrap_or(0),
+            all_idle: open().map(u64::from).sum(),
+            most_size: sizes().max().unwrap_or(0),
+            all_sizes: sizes().map(u64::from).sum(),
         }
     }
+
+    /// Whether a job certainly finds no place.
+    fn hopeless(&self, need: &Need) -> bool {
+        match need.placement {
+            Placement::FlexibleClusterMinimisation => self.all_idle < u64::from(need.least()),
+            _ => need.components.iter().any(|one| one.min > self.most_idle),
+        }
+    }
+
+    /// Whether it may be that it never finds one.
+    fn impossible(&self, need: &Need, ground: &Ground) -> bool {
+        let named = |one: &Component| {
+            let rooms = one.clusters.iter().filter_map(|cluster| ground.rooms.get(cluster));
+            rooms.map(could_have).max().unwrap_or(0)
+        };
+        let too_small = |one: &Component| match one.clusters.is_empty() {
+            true => one.min > self.most_size,
+            false => one.min > named(one),
+        };
+        match need.placement {
+            Placement::FlexibleClusterMinimisation => {
+                let any_named = need.components.iter().any(|one| !one.clusters.is_empty());
+                any_named || self.all_sizes < u64::from(need.least())
+            }
+            _ => need.components.iter().any(too_small),
+        }
+    }
+}
+
+fn could_have(room: &Room) -> u32 {
+    if room.closed.is_some() { u32::MAX } else { room.size }
 }
