@@ -161,6 +161,7 @@ mod tests {
             clusters: None,
             client: contact(client, "ams"),
             program: None,
+            need: None,
         };
         let own = submit_of("ams-1");
         assert_eq!(admitted(|from| submit(from, &own)), [true, false, true, false, true]);

@@ -74,6 +74,7 @@ fn messages_of_scheduler_and_site() {
         clusters: Some(BTreeMap::from([("ams".into(), 2)])),
         client: contact("client-1"),
         program: Some(PathBuf::from("/bin/own")),
+        need: None,
     });
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
     message(&GetStatus {});

@@ -16,10 +16,11 @@ use crate::job::{JobOver, SCHEDULER, site_name};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
+use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, Drain, GetOffers, GetSample, GetStatus, GridStatus, HandOver, MemberSilent,
-    NodeFreed, NodeLost, NodeState, Registered, RequestNodes, RootAdvanced, Scheduler, SiteUp,
-    SpeedsMeasured, Submit, Subscribe, Undrain, WithdrawNodes,
+    CancelJob, Drain, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
+    MemberSilent, NodeFreed, NodeLost, NodeState, Registered, RequestNodes, RootAdvanced,
+    Scheduler, SiteUp, SpeedsMeasured, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::Store;
@@ -43,11 +44,12 @@ pub struct Head {
 }
 
 impl Head {
-    /// Starts a scheduler with this store behind this endpoint, and begins to take links.
-    pub fn start(endpoint: Endpoint, store: Store) -> Self {
+    /// Starts a scheduler with this store behind this endpoint, and begins to take links. `settings`: how many malleable jobs share
+    /// the nodes.
+    pub fn start(endpoint: Endpoint, store: Store, settings: Settings) -> Self {
         let links = Links::listen(&endpoint.router, Door::Scheduler);
         let Endpoint { net, hub, recorder, .. } = endpoint.clone();
-        let scheduler = Scheduler::new(net, hub, links, store, recorder).start();
+        let scheduler = Scheduler::new(net, hub, links, store, recorder, settings).start();
         endpoint
             .hub
             .publish(SCHEDULER, scheduler.clone())
@@ -66,6 +68,7 @@ impl Head {
             .accepts_from::<GetOffers>(admit::worker)
             .accepts_from::<GetSample>(admit::worker)
             .accepts_from::<Subscribe>(admit::worker)
+            .accepts_from::<JobEfficiency>(admit::worker)
             .accepts_from::<SpeedsMeasured>(admit::worker)
             .accepts_from::<Drain>(admit::drain)
             .accepts_from::<Undrain>(admit::client)

@@ -66,6 +66,9 @@ pub struct JobParams {
     pub mode: Mode,
     /// By what it is adapted. `period_s` there is `period_ms` here: whoever makes these sets both.
     pub settings: Settings,
+    /// The malleability manager gives it nodes and takes them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub managed: bool,
 }
 
 impl JobParams {
@@ -115,6 +118,7 @@ impl Default for JobParams {
             checkpoint_rate: CHECKPOINT_RATE,
             mode: Mode::default(),
             settings: Settings::default(),
+            managed: false,
         }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Adaptation {
     /// The node that runs the benchmark although work units tell its speed: what one is in the other is known by that, and
     /// with it what nodes are worth that have never worked for this job.
     sounder: Option<NodeId>,
+    /// As last measured, and over how many nodes.
+    efficiency: Option<(f64, u32)>,
 }
 
 struct Heard {
@@ -96,7 +98,21 @@ impl Adaptation {
             benchmark,
             scale: Scale::default(),
             sounder: None,
+            efficiency: None,
         }
+    }
+
+    /// The weighted average efficiency as last measured, and over how many nodes.
+    pub(super) fn efficiency(&self) -> Option<(f64, u32)> {
+        self.efficiency
+    }
+
+    /// Nodes that a cluster last named as its worst, worst first.
+    pub(super) fn worst_of(&self, cluster: &ClusterId) -> Vec<NodeId> {
+        let heard = self.clusters.get(cluster);
+        heard.map_or_else(Vec::new, |heard| {
+            heard.aggregate.worst.iter().map(|named| named.node.clone()).collect()
+        })
     }
 
     /// What was learned.
@@ -341,6 +357,10 @@ impl Coordinator {
         let inputs = Inputs { snapshot, memory, settings };
         self.write_down(Logged { inputs, decision: decision.clone() });
         self.adaptation.memory = next;
+        if let Some(efficiency) = decision.efficiency {
+            self.adaptation.efficiency = Some((efficiency, decision.nodes));
+            self.tell_efficiency(efficiency, decision.nodes);
+        }
         for action in &decision.actions {
             let mut text = policy::action(action);
             if let Some(reason) = decision.why.first() {

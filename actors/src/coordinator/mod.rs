@@ -7,6 +7,7 @@
 mod adapt;
 mod handover;
 mod members;
+mod negotiate;
 mod report;
 mod succeed;
 
@@ -39,7 +40,10 @@ use crate::job::{
 };
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
-use crate::scheduler::{AskLeave, BetterFree, MemberSilent, NodesGranted, RootAdvanced, Scheduler};
+use crate::scheduler::{
+    AskLeave, AskShrink, BetterFree, MemberSilent, NodesGranted, OfferGrowth, RootAdvanced,
+    Scheduler,
+};
 use crate::worker::{Bequest, KeptRoot, small_change, tell_view, workers_by_cluster};
 
 /// How long all workers may take to join.
@@ -248,6 +252,8 @@ impl Coordinator {
             .accepts_from::<DiedHolding>(admit::worker)
             .accepts_from::<NodesGranted>(admit::head)
             .accepts_from::<AskLeave>(admit::head)
+            .accepts_from::<OfferGrowth>(admit::head)
+            .accepts_from::<AskShrink>(admit::head)
             .accepts_from::<BetterFree>(admit::head)
             .accepts_from::<ClusterAlive>(admit::cluster_alive)
             .accepts_from::<Silent>(admit::worker)

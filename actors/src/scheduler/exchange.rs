@@ -81,6 +81,51 @@ pub enum Stale {
     },
 }
 
+/// To the scheduler, by a job's coordinator: how well its nodes are used. The malleability manager gives processors to jobs that
+/// use them best.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobEfficiency {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// Its weighted average efficiency of the last period, 0 to 1.
+    pub efficiency: f64,
+    /// Over so many nodes.
+    pub processors: u32,
+}
+
+/// To a job's coordinator, by the scheduler: so many more nodes of a cluster can be had. Answered with how many it takes; they
+/// come as [`NodesGranted`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferGrowth {
+    /// Which job.
+    pub job: JobId,
+    /// Where.
+    pub cluster: ClusterId,
+    /// How many at most.
+    pub count: u32,
+    /// How it came about.
+    pub why: String,
+}
+
+/// To a job's coordinator, by the scheduler: let go of nodes of a cluster, the worst first. Answered with how many will go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskShrink {
+    /// Which job.
+    pub job: JobId,
+    /// Where.
+    pub cluster: ClusterId,
+    /// How many.
+    pub count: u32,
+    /// It must, or they are taken from it.
+    pub mandatory: bool,
+    /// How long it has, in milliseconds.
+    pub within_ms: u64,
+    /// For what.
+    pub why: String,
+}
+
 /// To the scheduler, by a job's coordinator: this node does not work for the job any more, or never did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFreed {
@@ -346,6 +391,9 @@ remote_message! {
     "request-nodes" => RequestNodes -> Result<Requested, Stale>;
     "withdraw-nodes" => WithdrawNodes -> Result<Requested, Stale>;
     "node-freed" => NodeFreed;
+    "job-efficiency" => JobEfficiency;
+    "offer-growth" => OfferGrowth -> u32;
+    "ask-shrink" => AskShrink -> u32;
     "root-advanced" => RootAdvanced;
     "get-offers" => GetOffers -> Result<Offers, Stale>;
     "get-sample" => GetSample -> Result<Option<Contact>, Stale>;

@@ -12,6 +12,7 @@ use springtide_runtime::membership::View;
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote_message;
 
+use super::manager::Need;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
 
@@ -34,6 +35,10 @@ pub struct Submit {
     pub client: Contact,
     /// The submitting program, for sites that can start it where their nodes run another.
     pub program: Option<PathBuf>,
+    /// What processors it needs, if the scheduler is to place it among others and to grow and shrink it; `clusters` is not
+    /// looked at then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub need: Option<Need>,
 }
 
 /// A submitted job runs.

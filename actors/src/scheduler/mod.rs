@@ -15,12 +15,13 @@ use actix::prelude::*;
 use springtide_runtime::event::{Event as Told, Recorder};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::{Contact, Net};
-use springtide_runtime::remote::{Hub, Remote, RemoteError};
+use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use self::core::{Action, Case, Core, Event};
 pub use self::exchange::*;
+use self::manager::Settings;
 pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
@@ -67,14 +68,16 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// A scheduler on the node of `net`. `links` tells of clients that go; what happens goes to `recorder`.
+    /// `settings`: how jobs that say what they need are managed.
     pub fn new(
         net: Net,
         hub: Arc<Hub>,
         links: Arc<Links>,
         store: Store,
         recorder: Recorder,
+        settings: Settings,
     ) -> Self {
-        let core = Core::new(net.contact());
+        let core = Core::new(net.contact(), settings, Instant::now());
         let (waiting, drains) = (BTreeMap::new(), BTreeMap::new());
         Self {
             core,
@@ -214,6 +217,33 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
+                Action::OfferGrowth { job, coordinator, change, cluster, count, why } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("offer {job} {count} processors of {cluster}"),
+                        why: why.clone(),
+                        inputs: serde_json::json!({ "change": change }),
+                    });
+                    let offer = OfferGrowth { job, cluster, count, why };
+                    self.ask_count(ctx, (job, change), &coordinator, offer);
+                }
+                Action::AskShrink {
+                    job,
+                    coordinator,
+                    change,
+                    cluster,
+                    count,
+                    mandatory,
+                    within_ms,
+                    why,
+                } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("ask {job} for {count} processors of {cluster} back"),
+                        why: why.clone(),
+                        inputs: serde_json::json!({ "change": change, "mandatory": mandatory }),
+                    });
+                    let ask = AskShrink { job, cluster, count, mandatory, within_ms, why };
+                    self.ask_count(ctx, (job, change), &coordinator, ask);
+                }
                 Action::BetterFree { job, coordinator, offers } => {
                     let remote: Remote<Coordinator> =
                         self.hub.remote(&coordinator, &coordinator_name(job));
@@ -299,6 +329,29 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Asks a job's coordinator a question of the malleability manager. No answer is none: the manager goes on.
+    fn ask_count<M>(
+        &mut self,
+        ctx: &mut Context<Self>,
+        (job, change): (JobId, u64),
+        coordinator: &NodeId,
+        question: M,
+    ) where
+        Coordinator: Handler<M>,
+        M: RemoteMessage<Result = u32>,
+    {
+        let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
+        let call = remote.send(question).deadline(TELL_WITHIN).start();
+        let then = move |answer: Result<u32, RemoteError>, act: &mut Self, ctx: &mut _| {
+            let count = answer.unwrap_or_else(|error| {
+                tracing::info!("{job}'s coordinator was not asked for a number: {error}");
+                0
+            });
+            act.feed(ctx, Event::Answered { job, change, count });
+        };
+        ctx.spawn(call.into_actor(self).map(then));
     }
 
     fn grant_nodes(
@@ -483,6 +536,14 @@ impl Handler<RootAdvanced> for Scheduler {
 
     fn handle(&mut self, advanced: RootAdvanced, ctx: &mut Self::Context) {
         self.feed(ctx, Event::RootAdvanced(advanced));
+    }
+}
+
+impl Handler<JobEfficiency> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, told: JobEfficiency, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Efficiency(told));
     }
 }
 

@@ -86,7 +86,8 @@ impl Grid {
         let store = Store::open(&dir.path().join("scheduler.log")).unwrap();
         let Endpoint { net, hub, router, recorder } = endpoints[0].clone();
         let links = Links::listen(&router, Door::Scheduler);
-        let scheduler = Scheduler::new(net, hub.clone(), links, store, recorder).start();
+        let scheduler =
+            Scheduler::new(net, hub.clone(), links, store, recorder, Settings::default()).start();
         hub.publish(SCHEDULER, scheduler.clone())
             .accepts_from::<JobOver>(admit::worker)
             .accepts_from::<Drain>(admit::drain);
@@ -145,6 +146,7 @@ impl Grid {
             clusters: Some([(cluster, 1)].into()),
             client: self.endpoints[1].net.contact(),
             program: None,
+            need: None,
         };
         self.tell(submit).await.unwrap()
     }

@@ -146,7 +146,7 @@ impl Grid {
             .unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
         let submitter = Submitter::new(&endpoint, registry.fingerprint(), None);
-        let mut head = Head::start(endpoint, Store::in_memory());
+        let mut head = Head::start(endpoint, Store::in_memory(), Settings::default());
         let of_cluster =
             |place: &Place| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };
         let machines = layout.clusters.iter().flat_map(|place| {

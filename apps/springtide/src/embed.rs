@@ -55,6 +55,7 @@ impl Grid {
             clusters,
             client: self.head.contact(),
             program: std::env::current_exe().ok(),
+            need: None,
         };
         let granted = scheduler.send(submit).await??;
         while let Some((job, item)) = self.news.recv().await {

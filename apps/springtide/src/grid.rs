@@ -248,7 +248,11 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
             .collect();
         sites.push((name, requests?));
     }
-    let mut head = Head::start(endpoint, Store::open(&dir.join("scheduler.log"))?);
+    let mut head = Head::start(
+        endpoint,
+        Store::open(&dir.join("scheduler.log"))?,
+        Settings::from(&config.scheduling),
+    );
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
     for (cluster, requests) in sites {
         head.start_site(cluster, requests, provider.clone());

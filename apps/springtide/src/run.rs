@@ -273,6 +273,7 @@ fn submission(
         client,
         // Sites of other machines may not have it at this place; they say so then.
         program: std::env::current_exe().ok(),
+        need: None,
     }
 }
 

@@ -16,6 +16,7 @@ use super::units::{
     Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, Size, Steal,
     Time, Whole,
 };
+use super::workload::SchedulingSection;
 use super::{Checker, Config};
 
 /// No link on earth is longer: above it is a slip of units.
@@ -48,6 +49,8 @@ section! {
         stats: StatsSection = Section;
         /// How the set of a job's nodes follows what it can use.
         adaptation: AdaptationSection = Section;
+        /// How several jobs share the nodes.
+        scheduling: SchedulingSection = Section;
         /// Certificates.
         tls: TlsSection = Section;
         /// Log lines on stderr and in the nodes' files.
@@ -309,6 +312,7 @@ impl Config for GridConfig {
     const WHAT: &'static str = "grid";
 
     fn check(&self, checker: &mut Checker<'_>) {
+        self.scheduling.check("scheduling", checker);
         if self.cluster.is_empty() {
             checker
                 .tell("cluster", "the grid has no cluster: add a [[cluster]] with name and nodes");

@@ -46,6 +46,16 @@ impl Benefit {
         if processors == 0 { 0.0 } else { n / (1.0 + self.serial * (n - 1.0)) }
     }
 
+    /// How many of the processors offered leave the efficiency at `e_min` or above: none if it is below it already.
+    pub fn takes(self, size: u32, offered: u32, e_min: f64) -> u32 {
+        let keeps = |more: &u32| {
+            let n = size.saturating_add(*more);
+            self.speedup(n) >= e_min * f64::from(n)
+        };
+        // It falls with each: the first that is too many ends it.
+        (1..=offered).take_while(keeps).last().unwrap_or(0)
+    }
+
     /// What each of so many processors adds, as a part of what one does alone.
     pub fn gain(self, size: u32, more: u32) -> f64 {
         (self.speedup(size + more) - self.speedup(size)) / f64::from(more.max(1))

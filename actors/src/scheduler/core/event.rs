@@ -10,9 +10,9 @@ use super::choose::Case;
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
-    Drain, DrainError, Drained, Granted, GrantedNode, HandOver, MemberSilent, NodeFreed,
-    Registered, RequestNodes, RootAdvanced, SpeedsMeasured, Submit, SubmitError, Subscribe,
-    TakeOver, WithdrawNodes,
+    Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
+    NodeFreed, Registered, RequestNodes, RootAdvanced, SpeedsMeasured, Submit, SubmitError,
+    Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// What the scheduler hears.
@@ -166,6 +166,17 @@ pub enum Event {
     },
     /// A job's root got further than before.
     RootAdvanced(RootAdvanced),
+    /// A job's coordinator answered [`Action::OfferGrowth`] or [`Action::AskShrink`]; no answer is none.
+    Answered {
+        /// Which job.
+        job: JobId,
+        /// Names the question.
+        change: u64,
+        /// How many processors it takes, or will release.
+        count: u32,
+    },
+    /// A job's coordinator has measured its efficiency.
+    Efficiency(JobEfficiency),
     /// [`Core::due`](super::Core::due) has come.
     Tick,
 }
@@ -308,6 +319,40 @@ pub enum Action {
         node: NodeId,
         /// What it needs to know.
         order: Box<TakeOver>,
+    },
+    /// Ask the job's coordinator how many of so many processors it takes; feed back [`Event::Answered`].
+    OfferGrowth {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Names the question.
+        change: u64,
+        /// Where they are.
+        cluster: ClusterId,
+        /// How many at most.
+        count: u32,
+        /// How it came about.
+        why: String,
+    },
+    /// Ask the job's coordinator to let go of nodes, which it chooses itself; feed back [`Event::Answered`].
+    AskShrink {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Names the question.
+        change: u64,
+        /// Of which cluster.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+        /// It must.
+        mandatory: bool,
+        /// How long it has, in milliseconds.
+        within_ms: u64,
+        /// For what.
+        why: String,
     },
     /// Note in the log that somebody says what cannot be.
     Odd {

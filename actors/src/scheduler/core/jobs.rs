@@ -158,7 +158,9 @@ impl Core {
                     }
                     other => SubmitError::Cancelled { reason: other.to_string() },
                 };
-                out.push(Action::Refuse { job: id, error: failed });
+                if !self.claim_again(id, &failed) {
+                    out.push(Action::Refuse { job: id, error: failed });
+                }
             }
             JobState::Running => {
                 out.push(Action::Ended {
@@ -191,7 +193,7 @@ impl Core {
         let incarnation = life.incarnation;
         job.let_go(node);
         job.releasing.insert(node.clone(), incarnation);
-        let over = job.state == JobState::Ending;
+        let over = job.state == JobState::Ending && !self.managing.starts_again(id);
         out.push(Action::Release { node: node.clone(), incarnation, job: id, over });
     }
 
@@ -217,7 +219,10 @@ impl Core {
             }
             Ok(()) => {}
             Err(error) => {
-                out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
+                let error = SubmitError::Refused(error);
+                if !self.claim_again(id, &error) {
+                    out.push(Action::Refuse { job: id, error });
+                }
                 self.release_members(id, out);
             }
         }
@@ -293,7 +298,10 @@ impl Core {
         }
     }
 
-    pub(super) fn cancel(&mut self, id: JobId, reason: &str, out: &mut Vec<Action>) {
+    pub(super) fn cancel(&mut self, id: JobId, reason: &str, now: Instant, out: &mut Vec<Action>) {
+        if self.withdraw_managed(id, reason, now, out) {
+            return;
+        }
         if let Some(at) = self.queue.iter().position(|waiting| waiting.job == id) {
             self.queue.remove(at);
             let error = SubmitError::Cancelled { reason: reason.to_owned() };
@@ -310,12 +318,13 @@ impl Core {
         }
     }
 
-    pub(super) fn client_lost(&mut self, client: &NodeId, out: &mut Vec<Action>) {
+    pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<Action>) {
         let queued = self.queue.iter().filter(|w| w.submit.client.node == *client).map(|w| w.job);
         let running = self.jobs.iter().filter(|(_, j)| j.client.node == *client).map(|(&id, _)| id);
-        let theirs: Vec<JobId> = queued.chain(running).collect();
+        let theirs: Vec<JobId> =
+            queued.chain(running).chain(self.managing.waiting_of(client)).collect();
         for job in theirs {
-            self.cancel(job, "the process that submitted it is gone", out);
+            self.cancel(job, "the process that submitted it is gone", now, out);
         }
     }
 }

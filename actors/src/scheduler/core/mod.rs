@@ -12,6 +12,7 @@ mod choose;
 mod drain;
 mod event;
 mod jobs;
+mod managed;
 mod pool;
 mod queue;
 mod request;
@@ -29,11 +30,13 @@ pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
 pub use self::event::{Action, Event};
 
 use self::drain::Pending;
+use self::managed::Managing;
 use self::pool::{Node, Site};
 use self::queue::Waiting;
 use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
+use super::manager::Settings;
 use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit};
 use crate::job::{JobError, Reached};
 use crate::poison::Poison;
@@ -129,11 +132,13 @@ pub struct Core {
     unheard: BTreeSet<NodeId>,
     /// Counts grants.
     last_grant: u64,
+    /// Jobs whose nodes the malleability manager deals out.
+    managing: Managing,
 }
 
 impl Core {
     /// A scheduler at `me` that knows no site yet.
-    pub fn new(me: Contact) -> Self {
+    pub fn new(me: Contact, settings: Settings, now: Instant) -> Self {
         Self {
             me,
             sites: BTreeMap::new(),
@@ -145,6 +150,7 @@ impl Core {
             marked: BTreeSet::new(),
             unheard: BTreeSet::new(),
             last_grant: 0,
+            managing: Managing::new(settings, now),
         }
     }
 
@@ -159,6 +165,12 @@ impl Core {
             Event::NodeLost { node, reason, returns } => {
                 self.lost(&node, &reason, returns, now, &mut out)
             }
+            Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
+                if let Some(need) = submit.need.take() {
+                    submit.params.managed = true;
+                    self.submit_managed(job, epoch, (submit, need), now, &mut out);
+                }
+            }
             Event::Submit { job, epoch, submit } => {
                 let (waits_for, blocked) = (String::new(), false);
                 self.queue.push_back(Waiting { job, epoch, submit, waits_for, blocked });
@@ -170,7 +182,7 @@ impl Core {
                 self.released(job, &node, incarnation, ok, &mut out)
             }
             Event::JobOver { job, epoch, ended } => self.over(job, epoch, ended.as_ref(), &mut out),
-            Event::Cancel { job, reason } => self.cancel(job, &reason, &mut out),
+            Event::Cancel { job, reason } => self.cancel(job, &reason, now, &mut out),
             Event::CancelFailed { job, reason } => {
                 self.fail(job, JobError::Cancelled { reason }, None, &mut out)
             }
@@ -179,7 +191,7 @@ impl Core {
                 self.unheard.remove(&node);
             }
             Event::Link { node, up: false } => {
-                self.client_lost(&node, &mut out);
+                self.client_lost(&node, now, &mut out);
                 self.unheard.insert(node);
             }
             Event::Request(request) => self.request(*request, now, &mut out),
@@ -200,9 +212,14 @@ impl Core {
                 self.took_over(job, &node, answer, &mut out);
             }
             Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
+            Event::Answered { job, change, count } => {
+                self.answered(job, change, count, now, &mut out);
+            }
+            Event::Efficiency(told) => self.efficiency_told(told, now, &mut out),
             Event::Tick => {}
         }
         self.blame_roots(now, &mut out);
+        self.manage(now, &mut out);
         // Whole jobs come before the wishes of those that run.
         self.serve_queue(&mut out);
         self.serve_requests(now, &mut out);
@@ -219,7 +236,8 @@ impl Core {
         let marked = self.marked.iter().filter_map(|node| self.nodes.get(node));
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
-        opens.chain(marks.map(|mark| mark.not_before)).chain(blames).flatten().min()
+        let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
+        all.chain([self.managing.due()]).flatten().min()
     }
 
     /// How things are.
@@ -238,6 +256,13 @@ impl Core {
             nodes: 0,
             waits_for: Some(waiting.waits_for.clone()),
         });
+        let managed = self.managing.waiting().map(|(job, submit)| JobStatus {
+            job,
+            name: submit.name.clone(),
+            state: JobState::Queued,
+            nodes: 0,
+            waits_for: self.managing.view(job).map(|view| view.why),
+        });
         let running = self.jobs.iter().map(|(&id, job)| JobStatus {
             job: id,
             name: job.name.clone(),
@@ -245,7 +270,7 @@ impl Core {
             nodes: (job.members.len() + job.releasing.len()) as u32,
             waits_for: job.open.waits_for(),
         });
-        GridStatus { sites, jobs: queued.chain(running).collect() }
+        GridStatus { sites, jobs: queued.chain(managed).chain(running).collect() }
     }
 }
 

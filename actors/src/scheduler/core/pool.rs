@@ -175,14 +175,30 @@ impl Core {
         })
     }
 
-    /// The same as the choice wants them.
-    pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
-        let of = |life: &Registered| Candidate {
+    /// What free nodes are like, for a choice among them.
+    pub(super) fn candidates_for(
+        &self,
+        unit: Option<Unit>,
+        fingerprint: u64,
+        now: Instant,
+    ) -> BTreeMap<NodeId, Candidate> {
+        let free = self.nodes.iter().filter(|(_, node)| node.is_free());
+        let lives = free.filter_map(|(id, node)| Some((id, node.running(fingerprint)?)));
+        lives.map(|(id, life)| (id.clone(), self.candidate_of(unit, life, now))).collect()
+    }
+
+    fn candidate_of(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Candidate {
+        Candidate {
             cluster: life.cluster.clone(),
-            speed: self.speeds.best(job.unit, life, now),
+            speed: self.speeds.best(unit, life, now),
             threads: life.threads,
             hardware: life.hardware.clone(),
-        };
+        }
+    }
+
+    /// The same as the choice wants them.
+    pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
+        let of = |life| self.candidate_of(job.unit, life, now);
         self.free_for(job).map(|(id, life)| (id.clone(), of(life))).collect()
     }
 

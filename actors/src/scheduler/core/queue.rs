@@ -256,7 +256,7 @@ impl Core {
         reasons.first().map_or_else(String::new, |reason| format!(": {reason}"))
     }
 
-    fn assign(&mut self, waiting: Waiting, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+    pub(super) fn assign(&mut self, waiting: Waiting, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
         let Waiting { job: id, epoch, submit, .. } = waiting;
         let mut view = View { epoch, version: 1, ..View::default() };
         for name in &nodes {

@@ -43,6 +43,11 @@ pub(super) struct Open {
 }
 
 impl Open {
+    /// What is asked for will not be had.
+    pub(super) fn refused(&mut self, why: String) {
+        (self.count, self.why) = (0, why);
+    }
+
     pub(super) fn waits_for(&self) -> Option<String> {
         let Open { count, why, .. } = self;
         (*count > 0).then(|| format!("{count} more nodes: {why}"))
@@ -225,7 +230,7 @@ impl Core {
         for (&id, job) in &mut self.jobs {
             over(&mut job.open.not_before);
             over(&mut job.open.measure_until);
-            if job.state == JobState::Running && job.open.count > 0 {
+            if job.state == JobState::Running && job.open.count > 0 && !self.managing.has(id) {
                 asking.push(id);
             }
         }
@@ -335,7 +340,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(nodes) = job.grants.remove(&grant) else { return };
         if ok {
-            return;
+            return self.grant_settled(id, grant, now, out);
         }
         job.open.count = job.open.count.saturating_add(nodes.len() as u32);
         job.open.not_before = Some(now + GRANT_AGAIN);
@@ -347,6 +352,7 @@ impl Core {
                 self.release(id, &node, out);
             }
         }
+        self.grant_settled(id, grant, now, out);
     }
 
     /// Tells subscribers of better nodes that were not free when this was last looked at.

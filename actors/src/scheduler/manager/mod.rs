@@ -47,6 +47,8 @@ pub struct Settings {
     pub policy: Policy,
     /// What a processor has to bring (efficiency-aware policy).
     pub worth: Worth,
+    /// How often whoever feeds it polls each cluster, though nothing changed: growth begins with a poll.
+    pub poll_every: Duration,
     /// How often the queue is looked through even if nothing happens.
     pub scan_every: Duration,
     /// A submission fails when so many scans, and one more, found no place for it; absent: never.
@@ -77,6 +79,7 @@ impl Default for Settings {
             approach: Approach::default(),
             policy: Policy::default(),
             worth: Worth::default(),
+            poll_every: Duration::from_secs(15),
             scan_every: Duration::from_secs(15),
             tries: None,
             reserve: 0,
@@ -99,6 +102,7 @@ impl From<&SchedulingSection> for Settings {
             approach: section.precedence,
             policy: section.policy,
             worth,
+            poll_every: section.poll.get(),
             scan_every: section.scan_every.get(),
             tries: section.tries.map(Whole::get),
             reserve: section.reserve.get(),

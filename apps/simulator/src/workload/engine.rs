@@ -454,7 +454,7 @@ impl Engine<'_> {
             Next::Poll(site) => {
                 let Lrm { size, users, .. } = self.sites[site];
                 self.tell(Event::Polled { cluster: self.name(site), size, others: users });
-                self.after(self.workload.poll, Next::Poll(site));
+                self.after(self.workload.settings.poll_every, Next::Poll(site));
             }
             Next::Tick => {
                 self.tick = None;

@@ -138,9 +138,8 @@ fn made(
         point: config.costs.point.get(),
         pause: config.costs.pause.get(),
     };
-    let poll = config.scheduling.poll.get();
     let placement = config.scheduling.placement.into();
-    let workload = Workload { sites, jobs, placement, settings, poll, costs, seed };
+    let workload = Workload { sites, jobs, placement, settings, costs, seed };
     Made { workload, odd, too_large }
 }
 

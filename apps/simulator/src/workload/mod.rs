@@ -110,8 +110,6 @@ pub struct Workload {
     pub placement: Placement,
     /// How they are managed.
     pub settings: Settings,
-    /// How often each site is asked what it has.
-    pub poll: Duration,
     /// What changes cost.
     pub costs: Costs,
     /// Of all that is random.

@@ -452,6 +452,8 @@ impl World {
                 Action::Cancel { .. }
                 | Action::Ended { .. }
                 | Action::BetterFree { .. }
+                | Action::OfferGrowth { .. }
+                | Action::AskShrink { .. }
                 | Action::Odd { .. } => {}
             }
         }

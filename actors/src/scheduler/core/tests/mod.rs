@@ -4,6 +4,7 @@
 mod choice;
 mod drains;
 mod histories;
+mod managed;
 mod poison;
 mod requests;
 
@@ -35,6 +36,7 @@ fn submit(clusters: Option<&[(&str, u32)]>, fingerprint: u64, program: Option<&s
         clusters: clusters.map(|all| all.iter().map(|&(name, n)| (name.into(), n)).collect()),
         client: contact("client-1"),
         program: program.map(PathBuf::from),
+        need: None,
     }
 }
 
@@ -47,7 +49,11 @@ struct Grid {
 impl Grid {
     /// Clusters ams and del of `nodes` nodes each, all registered with program `fingerprint`.
     fn of(nodes: usize, fingerprint: u64) -> Self {
-        let mut grid = Self { core: Core::new(contact("head")), jobs: 0, now: Instant::now() };
+        let mut grid = Self {
+            core: Core::new(contact("head"), Settings::default(), Instant::now()),
+            jobs: 0,
+            now: Instant::now(),
+        };
         for cluster in ["ams", "del"] {
             let names: Vec<NodeId> = (1..=nodes).map(|n| format!("{cluster}-{n}").into()).collect();
             let site = Event::SiteUp {
@@ -141,6 +147,13 @@ fn text(action: &Action) -> String {
         Action::Measure { node, .. } => format!("measure {node}"),
         Action::AskLeave { job, coordinator, nodes, deadline_ms, .. } => {
             format!("ask {job} at {coordinator} to leave {nodes:?} in {deadline_ms:?}")
+        }
+        Action::OfferGrowth { job, change, cluster, count, .. } => {
+            format!("offer {change} to {job}: {count} of {cluster}")
+        }
+        Action::AskShrink { job, change, cluster, count, mandatory, .. } => {
+            let must = if *mandatory { "must" } else { "may" };
+            format!("{job} {must} release {count} of {cluster} ({change})")
         }
         Action::BetterFree { job, offers, .. } => {
             let free = offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));

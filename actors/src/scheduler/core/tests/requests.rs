@@ -52,7 +52,7 @@ impl Grid {
         self.put(Event::Measured { node, incarnation, answer: answer.map_err(str::to_owned) })
     }
 
-    fn after(&mut self, time: Duration) -> Vec<String> {
+    pub(super) fn after(&mut self, time: Duration) -> Vec<String> {
         self.now += time;
         self.put(Event::Tick)
     }

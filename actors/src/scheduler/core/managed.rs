@@ -1,0 +1,677 @@
+//! Jobs whose processors the malleability manager deals out: its counts by cluster, carried out with nodes.
+//!
+//! The manager says how many processors of which cluster a job is started with, grows by and gives back; here they become
+//! nodes, and what becomes of the nodes is told to the manager as counts. Must not decide how many anybody gets.
+//!
+//! The *ledger* has each node that the manager knows to be in an account, and as what. After every event it is compared with
+//! what nodes really do ([`Core::settle`]): whatever way a node left its job, the manager hears of it once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
+use tokio::time::Instant;
+
+use super::Core;
+use super::choose::{Case, choose};
+use super::event::Action;
+use super::pool::{State, member};
+use super::queue::Waiting;
+use crate::job::AssignError;
+use crate::policy::malleability::Placed;
+use crate::scheduler::manager::{
+    Action as Order, Event as News, JobView, Manager, Need, Settings, Want,
+};
+use crate::scheduler::{GrantedNode, JobEfficiency, JobState, Submit, SubmitError};
+
+/// Nodes that come are dealt out together if they come within this time.
+const GATHER: Duration = Duration::from_millis(500);
+
+/// A job of the manager's.
+#[derive(Debug)]
+struct Managed {
+    epoch: Epoch,
+    submit: Box<Submit>,
+    stage: Stage,
+    /// Grants that its coordinator has not answered: for which change.
+    grants: BTreeMap<u64, u64>,
+    /// Nodes that were lost while it was being started.
+    lost: BTreeMap<ClusterId, u32>,
+    /// As last told to the manager.
+    wants: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The manager seeks a place for it.
+    Waiting,
+    /// Its workers are being told.
+    Claiming,
+    /// They could not all be told, for this reason: when all are free it waits again.
+    Failing(String),
+    Running,
+    /// The manager knows that it has ended.
+    Over,
+}
+
+/// What the manager takes a node for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// The job is being started on it.
+    Claimed,
+    /// The job is being given it, by this change.
+    Recruited(u64),
+    /// The job computes on it.
+    Computes,
+    /// It was to be the job's, and is given back.
+    GivenBack,
+}
+
+/// A cluster's processors, as last told to the manager.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Polled {
+    size: u32,
+    others: u32,
+}
+
+/// The manager, and what it was told of.
+#[derive(Debug)]
+pub(super) struct Managing {
+    manager: Manager,
+    /// How often clusters are polled though nothing changed.
+    every: Duration,
+    jobs: BTreeMap<JobId, Managed>,
+    ledger: BTreeMap<NodeId, (JobId, Use)>,
+    polled: BTreeMap<ClusterId, Polled>,
+    next_poll: Option<Instant>,
+}
+
+impl Managing {
+    pub(super) fn new(settings: Settings, now: Instant) -> Self {
+        Self {
+            every: settings.poll_every,
+            manager: Manager::new(settings, [], now),
+            jobs: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            polled: BTreeMap::new(),
+            next_poll: None,
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.jobs.is_empty() {
+            return None;
+        }
+        self.manager.due().into_iter().chain(self.next_poll).min()
+    }
+
+    /// Jobs that have no nodes yet, first those that are first in the queue.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (JobId, &Submit)> {
+        let queued = self.manager.queued();
+        let of = move |id: &JobId| self.jobs.get(id).filter(|job| job.stage == Stage::Waiting);
+        let first: Vec<JobId> = queued.filter(|id| of(id).is_some()).collect();
+        let placed: Vec<JobId> = self
+            .jobs
+            .keys()
+            .filter(|id| of(id).is_some() && !first.contains(id))
+            .copied()
+            .collect();
+        first
+            .into_iter()
+            .chain(placed)
+            .filter_map(move |id| Some((id, &*self.jobs.get(&id)?.submit)))
+    }
+
+    /// Processors of a cluster in accounts of jobs.
+    #[cfg(test)]
+    pub(super) fn booked(&self, cluster: &ClusterId) -> u32 {
+        self.manager.booked(cluster)
+    }
+
+    /// Whether a job is the manager's.
+    pub(super) fn has(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
+    }
+
+    /// Whether a job that ends here will be started again under the same number.
+    pub(super) fn starts_again(&self, id: JobId) -> bool {
+        self.jobs.get(&id).is_some_and(|job| matches!(job.stage, Stage::Failing(_)))
+    }
+
+    /// A job as the manager sees it.
+    pub(super) fn view(&self, id: JobId) -> Option<JobView> {
+        self.manager.job(id)
+    }
+
+    /// Waiting jobs whose client is this process.
+    pub(super) fn waiting_of<'a>(&'a self, client: &'a NodeId) -> impl Iterator<Item = JobId> + 'a {
+        let theirs = self.jobs.iter().filter(|(_, job)| job.stage == Stage::Waiting);
+        theirs.filter(move |(_, job)| job.submit.client.node == *client).map(|(&id, _)| id)
+    }
+}
+
+impl Core {
+    /// A job comes that says what it needs.
+    pub(super) fn submit_managed(
+        &mut self,
+        id: JobId,
+        epoch: Epoch,
+        (submit, need): (Box<Submit>, Need),
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let (stage, grants, lost) = (Stage::Waiting, BTreeMap::new(), BTreeMap::new());
+        let job = Managed { epoch, submit, stage, grants, lost, wants: 0 };
+        self.managing.jobs.insert(id, job);
+        self.poll(now, out);
+        self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
+    }
+
+    /// What happened to nodes and jobs by the last event is told to the manager, and what it orders is done.
+    pub(super) fn manage(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.managing.jobs.is_empty() {
+            self.managing.next_poll = None;
+            return;
+        }
+        self.settle(now, out);
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let (fewer, more) = self.changed();
+        if more && !fewer && !due(self.managing.next_poll) {
+            let soon = now + GATHER;
+            self.managing.next_poll = Some(self.managing.next_poll.map_or(soon, |at| at.min(soon)));
+        }
+        if fewer || due(self.managing.next_poll) || self.managing.next_poll.is_none() {
+            self.poll(now, out);
+        }
+        if due(self.managing.manager.due()) {
+            self.tell(News::Tick, now, out);
+        }
+        // What the manager ordered meanwhile may have taken nodes from jobs.
+        self.settle(now, out);
+    }
+
+    /// Processors by cluster as they are.
+    fn processors(&self) -> BTreeMap<ClusterId, Polled> {
+        let mut all: BTreeMap<ClusterId, Polled> = BTreeMap::new();
+        for cluster in self.sites.keys() {
+            all.entry(cluster.clone()).or_default();
+        }
+        for (id, node) in &self.nodes {
+            let known = all.entry(node.cluster.clone()).or_default();
+            let managed = self.managing.ledger.contains_key(id);
+            let there = node.life.is_some() && node.drain.is_none();
+            let busy = matches!(node.state, State::Busy(_) | State::Measuring(_));
+            known.size += u32::from(managed || (there && (busy || node.is_free())));
+            known.others += u32::from(!managed && there && busy);
+        }
+        all
+    }
+
+    /// Whether the manager would find fewer processors somewhere than it knows of, and whether more.
+    fn changed(&self) -> (bool, bool) {
+        let idle = |polled: &Polled| polled.size - polled.others;
+        let (mut fewer, mut more) = (false, false);
+        for (cluster, is) in self.processors() {
+            let was = self.managing.polled.get(&cluster).map_or(0, idle);
+            fewer |= idle(&is) < was;
+            more |= idle(&is) > was;
+        }
+        (fewer, more)
+    }
+
+    fn poll(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.managing.next_poll = Some(now + self.managing.every);
+        let all = self.processors();
+        self.managing.polled = all.clone();
+        for (cluster, Polled { size, others }) in all {
+            self.tell(News::Polled { cluster, size, others }, now, out);
+        }
+    }
+
+    /// Tells the manager, does what it orders, and tells it what came of that at once.
+    fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
+        let mut all = VecDeque::from([news]);
+        while let Some(news) = all.pop_front() {
+            for order in self.managing.manager.handle(news, now) {
+                all.extend(self.obey(order, now, out));
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order, now: Instant, out: &mut Vec<Action>) -> Option<News> {
+        match order {
+            // Without files nothing is moved.
+            Order::Move { job, .. } => Some(News::Moved { job }),
+            Order::Claim { job, placed } => self.claim(job, &placed, out),
+            Order::Fail { job, reason } => {
+                self.managing.jobs.remove(&job);
+                out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                None
+            }
+            Order::Offer { job, change, cluster, count, why } => {
+                let Some(coordinator) = self.coordinator_of(job) else {
+                    return Some(News::Answer { job, change, count: 0 });
+                };
+                out.push(Action::OfferGrowth { job, coordinator, change, cluster, count, why });
+                None
+            }
+            // Nodes of a standing pool are held as soon as they are chosen, which is when the job is given them.
+            Order::Hold { job, change, count, .. } => Some(News::Held { job, change, count }),
+            Order::Recruit { job, change, cluster, count } => {
+                self.recruit(job, change, cluster, count, now, out)
+            }
+            Order::Unhold { job, change, cluster, count, .. } => {
+                self.give_back(job, change, &cluster, count, out)
+            }
+            Order::Shrink { job, change, cluster, count, mandatory, within, why } => {
+                let Some(coordinator) = self.coordinator_of(job) else {
+                    return Some(News::Answer { job, change, count: 0 });
+                };
+                let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+                out.push(Action::AskShrink {
+                    job,
+                    coordinator,
+                    change,
+                    cluster,
+                    count,
+                    mandatory,
+                    within_ms,
+                    why,
+                });
+                None
+            }
+            Order::Force { job, cluster, count, reason } => {
+                self.force(job, &cluster, count, &reason, now, out);
+                None
+            }
+            Order::Refuse { job, reason } => {
+                if let Some(held) = self.jobs.get_mut(&job) {
+                    held.open.refused(reason);
+                }
+                None
+            }
+            Order::Odd { what } => {
+                out.push(Action::Odd { what });
+                None
+            }
+        }
+    }
+
+    fn coordinator_of(&self, id: JobId) -> Option<NodeId> {
+        let job = self.jobs.get(&id).filter(|job| job.state == JobState::Running)?;
+        job.view.coordinator.clone()
+    }
+
+    /// The best free nodes of a cluster for a job.
+    fn pick(
+        &self,
+        id: JobId,
+        fingerprint: u64,
+        cluster: &ClusterId,
+        count: u32,
+        now: Instant,
+    ) -> Vec<NodeId> {
+        if let Some(job) = self.jobs.get(&id) {
+            let mut case = Case {
+                count,
+                request: job.open.request.clone(),
+                rtt_s: BTreeMap::new(),
+                bandwidth: BTreeMap::new(),
+                free: self.candidates_for(job.unit, fingerprint, now),
+            };
+            case.free.retain(|_, candidate| candidate.cluster == *cluster);
+            return choose(&case).nodes;
+        }
+        let free = self.nodes.iter().filter(|(_, node)| {
+            node.cluster == *cluster && node.is_free() && node.running(fingerprint).is_some()
+        });
+        free.take(count as usize).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn claim(&mut self, id: JobId, placed: &Placed, out: &mut Vec<Action>) -> Option<News> {
+        let job = self.managing.jobs.get_mut(&id)?;
+        let (epoch, submit) = (job.epoch, job.submit.clone());
+        let mut nodes: Vec<NodeId> = Vec::new();
+        let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
+        for part in &placed.parts {
+            *wanted.entry(&part.cluster).or_default() += part.count;
+        }
+        for (cluster, count) in wanted {
+            let free = self.nodes.iter().filter(|(_, node)| {
+                node.cluster == *cluster
+                    && node.is_free()
+                    && node.running(submit.fingerprint).is_some()
+            });
+            let chosen: Vec<NodeId> = free.take(count as usize).map(|(id, _)| id.clone()).collect();
+            if chosen.len() < count as usize {
+                let reason = format!(
+                    "of {count} nodes of {cluster} only {} are free and run the job's program",
+                    chosen.len()
+                );
+                return Some(News::ClaimFailed { job: id, reason });
+            }
+            nodes.extend(chosen);
+        }
+        for node in &nodes {
+            self.managing.ledger.insert(node.clone(), (id, Use::Claimed));
+        }
+        if let Some(job) = self.managing.jobs.get_mut(&id) {
+            job.stage = Stage::Claiming;
+        }
+        let (waits_for, blocked) = (String::new(), false);
+        self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);
+        None
+    }
+
+    /// Gives a running job nodes, those that it likes best.
+    fn recruit(
+        &mut self,
+        id: JobId,
+        change: u64,
+        cluster: ClusterId,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<News> {
+        let nothing = Some(News::Grown { job: id, change, count: 0 });
+        let Some(coordinator) = self.coordinator_of(id) else { return nothing };
+        let Some(fingerprint) = self.jobs.get(&id).map(|job| job.fingerprint) else {
+            return nothing;
+        };
+        let chosen = self.pick(id, fingerprint, &cluster, count, now);
+        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
+        let nodes: Vec<GrantedNode> = chosen
+            .iter()
+            .filter_map(|node| {
+                let life = self.nodes.get(node)?.life.as_ref()?;
+                let speed = self.speeds.best(job.unit, life, now);
+                Some(GrantedNode { node: node.clone(), member: member(life), speed })
+            })
+            .collect();
+        if nodes.is_empty() {
+            return nothing;
+        }
+        self.last_grant += 1;
+        let grant = self.last_grant;
+        for GrantedNode { node, .. } in &nodes {
+            if let Some(known) = self.nodes.get_mut(node) {
+                known.state = State::Busy(id);
+            }
+            job.members.insert(node.clone());
+            job.granted.insert(node.clone());
+            self.managing.ledger.insert(node.clone(), (id, Use::Recruited(change)));
+        }
+        job.open.count = job.open.count.saturating_sub(nodes.len() as u32);
+        job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
+        if let Some(managed) = self.managing.jobs.get_mut(&id) {
+            managed.grants.insert(grant, change);
+            managed.wants = job.open.count;
+        }
+        let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
+        let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
+        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        None
+    }
+
+    /// A job's coordinator has answered a grant, or not: so many nodes of it are its.
+    pub(super) fn grant_settled(
+        &mut self,
+        id: JobId,
+        grant: u64,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
+        let Some(change) = managed.grants.remove(&grant) else { return };
+        let holds =
+            |node: &NodeId| self.jobs.get(&id).is_some_and(|job| job.members.contains(node));
+        let mut count = 0;
+        for (node, (job, used)) in &mut self.managing.ledger {
+            if *job == id && *used == Use::Recruited(change) && holds(node) {
+                *used = Use::Computes;
+                count += 1;
+            }
+        }
+        self.tell(News::Grown { job: id, change, count }, now, out);
+    }
+
+    /// So many processors are not the job's after all: nodes of that change end the job first; others have gone already.
+    fn give_back(
+        &mut self,
+        id: JobId,
+        change: u64,
+        cluster: &ClusterId,
+        count: u32,
+        out: &mut Vec<Action>,
+    ) -> Option<News> {
+        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
+            let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
+            (*job == id && *used == Use::Recruited(change) && here).then(|| node.clone())
+        };
+        let nodes: Vec<NodeId> =
+            self.managing.ledger.iter().filter_map(of_change).take(count as usize).collect();
+        for node in &nodes {
+            self.managing.ledger.insert(node.clone(), (id, Use::GivenBack));
+            if self.jobs.get(&id).is_some_and(|job| job.members.contains(node)) {
+                self.release(id, node, out);
+            }
+        }
+        let gone = count - nodes.len() as u32;
+        let cluster = cluster.clone();
+        (gone > 0).then_some(News::Unheld { job: id, cluster, count: gone })
+    }
+
+    /// Takes nodes from a job that has not let them go in time: they are started anew, as if it had lost them.
+    fn force(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let coordinator = job.view.coordinator.as_ref();
+        let here = |node: &&NodeId| {
+            self.nodes.get(*node).is_some_and(|known| known.cluster == *cluster)
+                && coordinator != Some(*node)
+        };
+        // What came last has least to lose, and names are given out in order.
+        let taken: Vec<NodeId> =
+            job.members.iter().rev().filter(here).take(count as usize).cloned().collect();
+        for node in &taken {
+            self.lost(node, reason, true, now, out);
+        }
+        let (cluster, reason) = (cluster.clone(), reason.to_owned());
+        out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
+    }
+
+    /// Compares the ledger with what nodes do, and tells the manager of every difference.
+    fn settle(&mut self, now: Instant, out: &mut Vec<Action>) {
+        // All that are free leave the ledger before the manager hears of any of them: it may give them to others at once.
+        let mut free = Vec::new();
+        self.managing.ledger.retain(|node, (job, used)| {
+            let known = self.nodes.get(node);
+            let holds = known.is_some_and(|known| known.state == State::Busy(*job));
+            free.extend(known.filter(|_| !holds).map(|known| (known.cluster.clone(), *job, *used)));
+            holds
+        });
+        for (cluster, job, used) in &free {
+            // What is being claimed, or given, is told of as a whole.
+            if let (Use::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
+                *managed.lost.entry(cluster.clone()).or_default() += 1;
+            }
+        }
+        for id in self.managing.jobs.keys().copied().collect::<Vec<_>>() {
+            self.settle_job(id, now, out);
+        }
+        for (cluster, job, used) in free {
+            match used {
+                Use::Claimed | Use::Recruited(_) => {}
+                Use::Computes => self.tell(News::Freed { job, cluster, count: 1 }, now, out),
+                Use::GivenBack => self.tell(News::Unheld { job, cluster, count: 1 }, now, out),
+            }
+        }
+        let ledger = &self.managing.ledger;
+        let has = |id: &JobId| ledger.values().any(|(job, _)| job == id);
+        let over = |(id, job): (&JobId, &Managed)| job.stage == Stage::Over && !has(id);
+        let over: Vec<JobId> =
+            self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
+        for id in over {
+            self.managing.jobs.remove(&id);
+        }
+    }
+
+    fn settle_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let state = self.jobs.get(&id).map(|job| job.state);
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
+        match (managed.stage.clone(), state) {
+            (Stage::Claiming, Some(JobState::Running)) => {
+                managed.stage = Stage::Running;
+                managed.lost.clear();
+                let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
+                for (node, (job, used)) in &mut self.managing.ledger {
+                    let known = self.nodes.get(node).filter(|known| known.state == State::Busy(id));
+                    if let Some(known) = known.filter(|_| *job == id) {
+                        *used = Use::Computes;
+                        *got.entry(known.cluster.clone()).or_default() += 1;
+                    }
+                }
+                self.tell(News::Claimed { job: id, got }, now, out);
+            }
+            (Stage::Failing(reason), None) => {
+                managed.stage = Stage::Waiting;
+                managed.lost.clear();
+                self.managing.ledger.retain(|_, (job, _)| *job != id);
+                self.tell(News::ClaimFailed { job: id, reason }, now, out);
+            }
+            (Stage::Claiming | Stage::Running, Some(JobState::Ending) | None) => {
+                managed.stage = Stage::Over;
+                let lost = std::mem::take(&mut managed.lost);
+                self.tell(News::Ended { job: id }, now, out);
+                for (cluster, count) in lost {
+                    self.tell(News::Freed { job: id, cluster, count }, now, out);
+                }
+                // What was being claimed counts as its own now.
+                for (job, used) in self.managing.ledger.values_mut() {
+                    if *job == id && *used == Use::Claimed {
+                        *used = Use::Computes;
+                    }
+                }
+            }
+            (Stage::Running, Some(JobState::Running)) => self.settle_wants(id, now, out),
+            _ => {}
+        }
+    }
+
+    /// What its coordinator asks for, as far as that changed.
+    fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let Some(open) = self.jobs.get(&id).map(|job| job.open.count) else { return };
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
+        if managed.wants == open {
+            return;
+        }
+        managed.wants = open;
+        let want = Want { count: open, within: None, clusters: BTreeSet::new() };
+        self.tell(News::Want { job: id, want }, now, out);
+    }
+
+    /// A worker did not take a job of the manager's, or a node was lost meanwhile: if it may be tried again, it is when
+    /// all its nodes are free. Returns whether it is.
+    pub(super) fn claim_again(&mut self, id: JobId, error: &SubmitError) -> bool {
+        let lasting = matches!(
+            error,
+            SubmitError::Refused(AssignError::Program { .. } | AssignError::UnknownJob { .. })
+                | SubmitError::Cancelled { .. }
+        );
+        match self.managing.jobs.get_mut(&id) {
+            Some(job) if !lasting && job.stage == Stage::Claiming => {
+                job.stage = Stage::Failing(error.to_string());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a job that waits from the manager's queue. Returns whether it was there.
+    pub(super) fn withdraw_managed(
+        &mut self,
+        id: JobId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
+        match job.stage {
+            Stage::Waiting => {
+                self.managing.jobs.remove(&id);
+                self.tell(News::Withdraw { job: id }, now, out);
+            }
+            // When its nodes are free it is not started again.
+            Stage::Failing(_) => job.stage = Stage::Claiming,
+            _ => return false,
+        }
+        let error = SubmitError::Cancelled { reason: reason.to_owned() };
+        out.push(Action::Refuse { job: id, error });
+        true
+    }
+
+    /// A job answered an offer, or a request for processors.
+    pub(super) fn answered(
+        &mut self,
+        id: JobId,
+        change: u64,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        if self.managing.has(id) {
+            self.tell(News::Answer { job: id, change, count }, now, out);
+        }
+    }
+
+    /// A job has measured its efficiency.
+    pub(super) fn efficiency_told(
+        &mut self,
+        told: JobEfficiency,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let JobEfficiency { job, epoch, efficiency, processors } = told;
+        if self.managing.has(job) && self.check(job, epoch).is_ok() {
+            self.tell(News::Efficiency { job, efficiency, processors }, now, out);
+        }
+    }
+
+    /// Where a job would be placed now, and if nowhere why not.
+    ///
+    /// # Errors
+    /// As [`Manager::plan`].
+    pub fn plan(&self, need: &Need) -> Result<Placed, crate::policy::malleability::NoPlace> {
+        self.managing.manager.plan(need)
+    }
+
+    /// For tests: the manager's books agree with themselves and with the nodes.
+    #[cfg(test)]
+    pub(super) fn audit_managed(&self) {
+        self.managing.manager.audit();
+        for (cluster, _) in self.processors() {
+            let here =
+                |node: &NodeId| self.nodes.get(node).is_some_and(|known| known.cluster == cluster);
+            let nodes = self.managing.ledger.keys().filter(|node| here(node)).count();
+            let booked = self.managing.manager.booked(&cluster) as usize;
+            assert!(
+                nodes <= booked,
+                "{cluster}: {nodes} nodes are in the ledger, {booked} processors are booked"
+            );
+        }
+        for (node, (job, _)) in &self.managing.ledger {
+            assert_eq!(
+                self.nodes[node].state,
+                State::Busy(*job),
+                "{node} is in the ledger of {job}"
+            );
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Jobs whose nodes the malleability manager deals out.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::super::pool::State;
+use super::*;
+use crate::scheduler::manager::{Approach, Kind, Need};
+use crate::scheduler::{Freed, JobEfficiency, NodeFreed};
+
+fn needs(kind: Kind, min: u32, max: u32) -> Submit {
+    Submit { need: Some(Need::one(kind, min, min, max)), ..submit(None, OURS, None) }
+}
+
+impl Grid {
+    fn managed(nodes: usize, settings: Settings) -> Self {
+        let mut grid = Self::of(nodes, OURS);
+        grid.core.managing = Managing::new(settings, grid.now);
+        grid
+    }
+
+    fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<String> {
+        self.put(Event::Answered { job: JobId(job), change, count })
+    }
+
+    fn told(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
+        self.put(Event::GrantTold { job: JobId(job), grant, ok })
+    }
+
+    fn left(&mut self, job: u64, node: &str) -> Vec<String> {
+        let node = NodeId::from(node);
+        let incarnation = self.life(&node);
+        let (job, epoch, why) = (JobId(job), Epoch(1), Freed::Left);
+        self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }))
+    }
+}
+
+#[test]
+fn a_job_is_placed_grows_and_shrinks_for_one_that_waits() {
+    let mut grid = Grid::of(4, OURS);
+    let out = grid.submit(needs(Kind::Malleable, 2, 8));
+    assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
+    assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
+    // What is free in its cluster is offered with the next poll.
+    let out = grid.after(Settings::default().poll_every);
+    assert_eq!(out, ["offer 1 to job-1: 2 of ams"]);
+    assert_eq!(grid.answer(1, 1, 2), ["grant 1 of job-1 at ams-1: ams-3 ams-4 and 0"]);
+    assert_eq!(grid.told(1, 1, true), [""; 0]);
+    grid.core.audit_managed();
+    assert_eq!(grid.state("ams-4"), NodeState::Busy);
+    // Two rigid ones that need more than there is: the first goes to the other cluster, for the second the job shrinks.
+    let out = grid.submit(needs(Kind::Rigid, 4, 4));
+    assert_eq!(out.len(), 4, "{out:?}");
+    grid.accept(2, &["del-1", "del-2", "del-3", "del-4"]);
+    let out = grid.submit(needs(Kind::Rigid, 2, 2));
+    assert_eq!(out, ["job-1 must release 2 of ams (2)"]);
+    assert_eq!(grid.answer(1, 2, 2), [""; 0]);
+    assert_eq!(grid.left(1, "ams-4"), [""; 0]);
+    assert_eq!(grid.left(1, "ams-3"), ["assign job-3 ams-3", "assign job-3 ams-4"]);
+    grid.core.audit_managed();
+    grid.accept(3, &["ams-3", "ams-4"]);
+    // Whoever ends gives back all; the first gets it again.
+    grid.over(3);
+    let out = grid.after(Settings::default().poll_every);
+    assert_eq!(out, ["offer 3 to job-1: 2 of ams"]);
+    grid.over(1);
+    grid.over(2);
+    grid.core.audit_managed();
+    assert!(grid.core.status().jobs.is_empty());
+    assert_eq!(grid.core.status().count(NodeState::Idle), 8);
+    assert_eq!(grid.core.due(), None);
+}
+
+#[test]
+fn a_job_that_does_not_release_in_time_loses_nodes() {
+    let mut grid = Grid::of(4, OURS);
+    grid.submit(needs(Kind::Malleable, 1, 8));
+    grid.accept(1, &["ams-1"]);
+    grid.after(Settings::default().poll_every);
+    grid.answer(1, 1, 3);
+    grid.told(1, 1, true);
+    grid.submit(needs(Kind::Rigid, 4, 4));
+    grid.accept(2, &["del-1", "del-2", "del-3", "del-4"]);
+    assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["job-1 must release 2 of ams (2)"]);
+    // Its coordinator does not answer, and nothing happens.
+    grid.answer(1, 2, 0);
+    let out = grid.after(Settings::default().release_within);
+    let told: Vec<_> = out.iter().filter(|line| !line.starts_with("odd")).collect();
+    assert_eq!(
+        told,
+        ["lost job-1 ams-1 ams-4", "lost job-1 ams-1 ams-3", "replace ams [ams-4, ams-3] same"]
+    );
+    grid.core.audit_managed();
+    grid.register("ams-3", 2, OURS);
+    let mut out = grid.register("ams-4", 2, OURS);
+    out.extend(grid.after(Duration::from_secs(1)));
+    assert_eq!(out, ["assign job-3 ams-3", "assign job-3 ams-4"]);
+}
+
+#[test]
+fn a_start_that_fails_is_tried_again_when_all_are_free() {
+    let mut grid = Grid::of(2, OURS);
+    let out = grid.submit(needs(Kind::Rigid, 2, 2));
+    assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
+    let error = AssignError::failed(&"ams-2".into(), "no threads".to_owned());
+    let (job, node) = (JobId(1), NodeId::from("ams-2"));
+    let out = grid.put(Event::Assigned { job, node, answer: Err(error) });
+    assert_eq!(out, ["release job-1 ams-1", "release job-1 ams-2"]);
+    assert_eq!(grid.released(1, "ams-1", true), [""; 0]);
+    let mut out = grid.released(1, "ams-2", true);
+    out.extend(grid.after(Settings::default().scan_every));
+    assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
+    assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
+    grid.core.audit_managed();
+    // Its program is another: that will not change.
+    let out = grid.submit(needs(Kind::Rigid, 2, 2));
+    assert_eq!(out, ["assign job-2 del-1", "assign job-2 del-2"], "{:?}", grid.core.status());
+    let (node_fingerprint, job_fingerprint) = (1, 2);
+    let error = AssignError::Program { node: "del-1".into(), node_fingerprint, job_fingerprint };
+    let (job, node) = (JobId(2), NodeId::from("del-1"));
+    let out = grid.put(Event::Assigned { job, node, answer: Err(error) });
+    assert!(
+        out[0].starts_with("refuse job-2: a worker did not take the job: node del-1 runs another"),
+        "{out:?}"
+    );
+    for node in ["del-1", "del-2"] {
+        grid.released(2, node, true);
+    }
+    grid.core.audit_managed();
+    assert_eq!(grid.state("del-1"), NodeState::Idle);
+}
+
+#[test]
+fn a_waiting_job_says_why_and_can_be_cancelled() {
+    let mut grid = Grid::of(2, OURS);
+    grid.submit(needs(Kind::Rigid, 2, 2));
+    grid.accept(1, &["ams-1", "ams-2"]);
+    grid.submit(needs(Kind::Rigid, 2, 2));
+    grid.accept(2, &["del-1", "del-2"]);
+    assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), [""; 0]);
+    let status = grid.core.status();
+    let waits = status.jobs.iter().find(|job| job.job == JobId(3)).unwrap();
+    assert_eq!(waits.state, JobState::Queued);
+    let why = waits.waits_for.clone().unwrap();
+    assert!(why.contains("ams") && why.contains("del"), "{why}");
+    let out = grid.put(Event::Cancel { job: JobId(3), reason: "enough".to_owned() });
+    assert_eq!(out, ["refuse job-3: the job was cancelled: enough"]);
+    // One that never fits is refused at once.
+    let out = grid.submit(needs(Kind::Rigid, 3, 3));
+    assert!(out[0].starts_with("refuse job-4: the job cannot be placed: "), "{out:?}");
+    // The client of all of them goes: those that run are cancelled at their coordinators.
+    let out = grid.put(Event::Link { node: "client-1".into(), up: false });
+    assert_eq!(out, ["cancel job-1 ams-1", "cancel job-2 del-1"]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(Kind, u32, u32),
+    Plain(u32),
+    /// The n-th answer that is awaited.
+    Answer(usize, bool, u32),
+    Free(usize),
+    Lose(usize, bool),
+    Register(usize),
+    Over(usize),
+    Cancel(usize),
+    Efficiency(usize, f64),
+    Request(usize, u32),
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let kind = prop::sample::select(Kind::ALL);
+    let ok = prop::bool::weighted(0.85);
+    prop::collection::vec(
+        prop_oneof![
+            4 => (kind, 1u32..4, 0u32..6).prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
+            1 => (1u32..4).prop_map(Step::Plain),
+            14 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| Step::Answer(n, ok, count)),
+            5 => any::<usize>().prop_map(Step::Free),
+            2 => (0usize..8, any::<bool>()).prop_map(|(n, returns)| Step::Lose(n, returns)),
+            3 => (0usize..8).prop_map(Step::Register),
+            2 => (1usize..8).prop_map(Step::Over),
+            1 => (1usize..8).prop_map(Step::Cancel),
+            2 => (1usize..8, 0.05f64..1.0).prop_map(|(job, e)| Step::Efficiency(job, e)),
+            2 => (1usize..8, 1u32..4).prop_map(|(job, count)| Step::Request(job, count)),
+            6 => (1u64..40_000).prop_map(Step::Wait),
+        ],
+        1..90,
+    )
+}
+
+/// Answers that somebody owes.
+#[derive(Clone, Debug)]
+enum Owed {
+    Assigned(JobId, NodeId),
+    Released(JobId, NodeId, Incarnation),
+    Count(JobId, u64, u32),
+    Grant(JobId, u64),
+}
+
+struct Played {
+    grid: Grid,
+    owed: Vec<Owed>,
+    lives: [u64; 8],
+}
+
+const NODES: [&str; 8] = ["ams-1", "ams-2", "ams-3", "ams-4", "del-1", "del-2", "del-3", "del-4"];
+
+impl Played {
+    fn put(&mut self, event: Event) {
+        for action in self.grid.core.handle(event, self.grid.now) {
+            match action {
+                Action::Assign { node, assign } => {
+                    self.owed.push(Owed::Assigned(assign.spec.id, node))
+                }
+                Action::Release { node, incarnation, job, .. } => {
+                    self.owed.push(Owed::Released(job, node, incarnation));
+                }
+                Action::OfferGrowth { job, change, count, .. }
+                | Action::AskShrink { job, change, count, .. } => {
+                    self.owed.push(Owed::Count(job, change, count));
+                }
+                Action::GrantNodes { job, grant, .. } => self.owed.push(Owed::Grant(job, grant)),
+                Action::NewEpoch { job, known } => {
+                    let epoch = Ok(Epoch(known.0 + 1));
+                    self.put(Event::EpochIssued { job, epoch });
+                }
+                _ => {}
+            }
+        }
+        self.grid.core.audit_managed();
+    }
+
+    fn answer(&mut self, owed: Owed, ok: bool, count: u32) {
+        match owed {
+            Owed::Assigned(job, node) => {
+                let failed = || AssignError::failed(&node, "no".to_owned());
+                let answer = if ok { Ok(()) } else { Err(failed()) };
+                self.put(Event::Assigned { job, node, answer });
+            }
+            Owed::Released(job, node, incarnation) => {
+                self.put(Event::Released { job, node, incarnation, ok });
+            }
+            Owed::Count(job, change, of) => {
+                let count = if ok { count.min(of) } else { count };
+                self.put(Event::Answered { job, change, count });
+            }
+            Owed::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let id = |job: usize| JobId(job as u64);
+        match step {
+            Step::Submit(kind, min, more) => {
+                self.grid.jobs += 1;
+                let submit = Box::new(needs(kind, min, min + more));
+                let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
+                self.put(Event::Submit { job, epoch, submit });
+            }
+            Step::Plain(count) => {
+                self.grid.jobs += 1;
+                let submit = Box::new(submit(Some(&[("ams", count)]), OURS, None));
+                let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
+                self.put(Event::Submit { job, epoch, submit });
+            }
+            Step::Answer(n, ok, count) if !self.owed.is_empty() => {
+                let owed = self.owed.remove(n % self.owed.len());
+                self.answer(owed, ok, count);
+            }
+            Step::Free(n) => {
+                let node = NodeId::from(NODES[n % 8]);
+                let State::Busy(job) = self.grid.core.nodes[&node].state else { return };
+                let incarnation = self.grid.life(&node);
+                let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
+                self.put(Event::Freed(NodeFreed {
+                    job,
+                    epoch,
+                    node,
+                    incarnation,
+                    why: Freed::Left,
+                }));
+            }
+            Step::Lose(n, returns) => {
+                let (node, reason) = (NodeId::from(NODES[n]), "it crashed".to_owned());
+                self.put(Event::NodeLost { node, reason, returns });
+            }
+            Step::Register(n) => self.register(n),
+            Step::Over(job) => {
+                let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
+                self.put(Event::JobOver { job: id(job), epoch, ended: None });
+            }
+            Step::Cancel(job) => self.put(Event::Cancel { job: id(job), reason: "no".to_owned() }),
+            Step::Efficiency(job, efficiency) => {
+                let told =
+                    JobEfficiency { job: id(job), epoch: Epoch(9), efficiency, processors: 4 };
+                self.put(Event::Efficiency(told));
+            }
+            Step::Request(job, count) => {
+                let request = crate::policy::Request { count, ..Default::default() };
+                let (job, epoch) = (id(job), Epoch(9));
+                let (rtt_s, bandwidth) = Default::default();
+                let request = crate::scheduler::RequestNodes {
+                    job,
+                    epoch,
+                    request,
+                    benchmark: None,
+                    rtt_s,
+                    bandwidth,
+                };
+                self.put(Event::Request(Box::new(request)));
+            }
+            Step::Wait(ms) => {
+                self.grid.now += Duration::from_millis(ms);
+                self.put(Event::Tick);
+            }
+            Step::Answer(..) => {}
+        }
+    }
+
+    fn register(&mut self, n: usize) {
+        let name = NODES[n];
+        let state = self.grid.core.nodes[&NodeId::from(name)].state;
+        self.lives[n] += u64::from(matches!(state, State::Starting | State::Broken));
+        let (cluster, _) = name.split_once('-').unwrap();
+        self.put(Event::Registered(Registered {
+            cluster: cluster.into(),
+            node: name.into(),
+            incarnation: Incarnation(self.lives[n]),
+            address: Address::Memory,
+            threads: 1,
+            fingerprint: OURS,
+            pid: 1,
+            hardware: Hardware::default(),
+        }));
+    }
+
+    /// All that is owed is answered, all that run end and all nodes come back: then everything is free.
+    fn end(&mut self) {
+        for _ in 0..400 {
+            for n in 0..8 {
+                self.register(n);
+            }
+            while let Some(owed) = self.owed.pop() {
+                self.answer(owed, true, 0);
+            }
+            let jobs = self.grid.core.status().jobs;
+            if jobs.is_empty() {
+                break;
+            }
+            for job in jobs {
+                match job.state {
+                    JobState::Queued => {
+                        self.put(Event::Cancel { job: job.job, reason: "end".to_owned() })
+                    }
+                    _ => {
+                        let epoch =
+                            self.grid.core.jobs.get(&job.job).map_or(Epoch(1), |job| job.epoch);
+                        self.put(Event::JobOver { job: job.job, epoch, ended: None });
+                        if let Some(true) = self
+                            .grid
+                            .core
+                            .jobs
+                            .get(&job.job)
+                            .map(|job| job.view.coordinator.is_none())
+                        {
+                            self.put(Event::Cancel { job: job.job, reason: "end".to_owned() });
+                        }
+                    }
+                }
+            }
+            self.grid.now += Duration::from_secs(1);
+            self.put(Event::Tick);
+        }
+        assert_eq!(self.grid.core.status().jobs, []);
+        assert_eq!(
+            self.grid.core.status().count(NodeState::Idle),
+            8,
+            "{:?}",
+            self.grid.core.status()
+        );
+        for cluster in ["ams", "del"] {
+            assert_eq!(self.grid.core.managing.booked(&cluster.into()), 0, "{cluster}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// The manager's books and the nodes agree after every event, and in the end everything is free.
+    #[test]
+    fn no_processor_is_lost_or_counted_twice(
+        first in any::<bool>(),
+        steps in steps(),
+    ) {
+        let approach = if first { Approach::Running } else { Approach::Waiting };
+        let settings = Settings { approach, ..Settings::default() };
+        let mut played = Played { grid: Grid::managed(4, settings), owed: Vec::new(), lives: [1; 8] };
+        for step in steps {
+            played.step(step);
+        }
+        played.end();
+    }
+}
