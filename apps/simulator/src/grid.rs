@@ -12,7 +12,7 @@ use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::job::JobParams;
 use springtide_actors::provider::NodeRequest;
-use springtide_actors::scheduler::{Granted, Scheduler, SubmitError};
+use springtide_actors::scheduler::{Granted, Scheduler, SubmitError, manager};
 use springtide_actors::store::Store;
 use springtide_runtime::event::{EventHash, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
@@ -146,7 +146,7 @@ impl Grid {
             .unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
         let submitter = Submitter::new(&endpoint, registry.fingerprint(), None);
-        let mut head = Head::start(endpoint, Store::in_memory(), Settings::default());
+        let mut head = Head::start(endpoint, Store::in_memory(), manager::Settings::default());
         let of_cluster =
             |place: &Place| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };
         let machines = layout.clusters.iter().flat_map(|place| {

@@ -11,6 +11,7 @@ use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::{JobEnded, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::Links;
+use springtide_actors::scheduler::manager::Need;
 use springtide_actors::scheduler::{Granted, Scheduler, Submit};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId};
@@ -106,6 +107,29 @@ impl Submitter {
         params: JobParams,
         clusters: Option<BTreeMap<ClusterId, u32>>,
     ) -> Result<Submitted<'_>, GridError> {
+        self.submit_as(job, params, clusters, None).await
+    }
+
+    /// Submits a job that the malleability manager places among others, and grows and shrinks.
+    ///
+    /// # Errors
+    /// [`GridError`].
+    pub async fn submit_needing<J: Job>(
+        &self,
+        job: J,
+        params: JobParams,
+        need: Need,
+    ) -> Result<Submitted<'_>, GridError> {
+        self.submit_as(job, params, None, Some(need)).await
+    }
+
+    async fn submit_as<J: Job>(
+        &self,
+        job: J,
+        params: JobParams,
+        clusters: Option<BTreeMap<ClusterId, u32>>,
+        need: Option<Need>,
+    ) -> Result<Submitted<'_>, GridError> {
         let body = encode_job(job).map_err(|error| GridError::Job(error.to_string()))?;
         let submit = Submit {
             name: J::NAME.to_owned(),
@@ -115,6 +139,7 @@ impl Submitter {
             clusters,
             client: self.client.clone(),
             program: self.program.clone(),
+            need,
         };
         let began = Instant::now();
         let granted = self.scheduler.send(submit).deadline(SUBMIT_WITHIN).await??;

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::provider::{LocalProvider, NodeRequest, Provider};
-use springtide_actors::scheduler::{GridStatus, NodeState};
+use springtide_actors::scheduler::{GridStatus, NodeState, manager};
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
@@ -251,7 +251,7 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
     let mut head = Head::start(
         endpoint,
         Store::open(&dir.join("scheduler.log"))?,
-        Settings::from(&config.scheduling),
+        manager::Settings::from(&config.scheduling),
     );
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
     for (cluster, requests) in sites {
