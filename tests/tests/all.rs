@@ -2,6 +2,7 @@
 
 mod faults;
 mod histories;
+mod managed;
 mod simulated;
 mod tidy;
 mod virtual_time;

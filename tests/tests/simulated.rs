@@ -25,7 +25,7 @@ use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
 use springtide_tests::number;
 use tokio::time::sleep;
 
-fn layout(clusters: &[u32], seed: u64) -> Layout {
+pub(crate) fn layout(clusters: &[u32], seed: u64) -> Layout {
     let place = |(at, nodes): (usize, &u32)| Place {
         name: format!("c{at}").into(),
         nodes: *nodes,
@@ -40,7 +40,7 @@ fn layout(clusters: &[u32], seed: u64) -> Layout {
     }
 }
 
-fn registry() -> Registry {
+pub(crate) fn registry() -> Registry {
     let mut registry = Registry::new();
     registry.job::<Model>();
     registry
@@ -60,7 +60,7 @@ pub(crate) const TREE: Model = Model {
     checkpoint_bytes: 0,
 };
 
-fn params(seed: u64) -> JobParams {
+pub(crate) fn params(seed: u64) -> JobParams {
     let mut params = JobParams { seed, period_ms: 2000, ..JobParams::default() };
     params.settings.period_s = 2.0;
     params

@@ -70,7 +70,7 @@ pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<Made, Mak
             make_of(config, &swf::read(&file)?, &file, seed)
         }
         None => {
-            let sites = config.cluster.iter().map(|cluster| site(cluster)).collect();
+            let sites = config.cluster.iter().map(site).collect();
             let jobs = jobs(config, seed)?;
             Ok(made(config, sites, jobs, Vec::new(), seed))
         }
@@ -87,7 +87,7 @@ pub fn make_of(
     file: &Path,
     seed: u64,
 ) -> Result<Made, MakeError> {
-    let mut sites: Vec<Site> = config.cluster.iter().map(|cluster| site(cluster)).collect();
+    let mut sites: Vec<Site> = config.cluster.iter().map(site).collect();
     if sites.is_empty() {
         sites.push(Site::new(ALONE, trace.processors()));
     }
@@ -138,7 +138,7 @@ fn made(
         point: config.costs.point.get(),
         pause: config.costs.pause.get(),
     };
-    let placement = config.scheduling.placement.into();
+    let placement = config.scheduling.placement;
     let workload = Workload { sites, jobs, placement, settings, costs, seed };
     Made { workload, odd, too_large }
 }

@@ -245,14 +245,15 @@ impl Reader {
         if size > f64::from(u32::MAX) {
             return Err(format!("no machine has the {size} processors of this job"));
         }
-        if submit < 0.0 {
-            return Ok(self.odd(Oddity::NoSubmitTime));
-        }
-        if run < 0.0 {
-            return Ok(self.odd(Oddity::NoRunTime));
-        }
-        if size < 1.0 {
-            return Ok(self.odd(Oddity::NoSize));
+        let lacks = match () {
+            () if submit < 0.0 => Some(Oddity::NoSubmitTime),
+            () if run < 0.0 => Some(Oddity::NoRunTime),
+            () if size < 1.0 => Some(Oddity::NoSize),
+            () => None,
+        };
+        if let Some(lacks) = lacks {
+            self.odd(lacks);
+            return Ok(());
         }
         if given < 1.0 {
             self.odd(Oddity::SizeAsked);
