@@ -137,9 +137,12 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     print(&format!("{}{jobs} jobs simulated in {took:.2} s\n", table(&rows)))
 }
 
+/// What was played, by the name of how it was scheduled.
+type Played = Vec<(&'static str, Vec<Row>)>;
+
 /// The paper's workloads under the paper's policies and ours, and beside them with rigid jobs alone. Under each approach a set
 /// of figures.
-fn paper(args: &WorkloadArgs) -> Result<Vec<(&'static str, Vec<Row>)>, Failed> {
+fn paper(args: &WorkloadArgs) -> Result<Played, Failed> {
     let given = &args.policy;
     let policies = if given.is_empty() { Malleability::ALL } else { given.as_slice() };
     let mut groups = Vec::new();
@@ -196,7 +199,7 @@ fn flags(mut sources: Sources, args: &WorkloadArgs) -> Sources {
     sources
 }
 
-fn one(args: &WorkloadArgs) -> Result<(Vec<(&'static str, Vec<Row>)>, Warnings), Failed> {
+fn one(args: &WorkloadArgs) -> Result<(Played, Warnings), Failed> {
     let file = &args.workload;
     let name = file.to_string_lossy();
     let shipped = shipped::workload(&name).filter(|_| !file.exists());

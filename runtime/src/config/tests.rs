@@ -551,5 +551,14 @@ program = "q"
 start = 7
 max = 6
 "#;
-    told(text, r#""#);
+    told(
+        text,
+        r#"many.toml:2:11: must lie within 0 and 1, found 2
+many.toml:2:28: must be above 0, found 0
+many.toml:2:43: the jobs are the trace's: leave [[job]] out, or this
+many.toml:9:1: the fewest processors, 5, are more than the most, 4
+many.toml:13:1: 10 is more than the 9 that program "q" can use
+many.toml:16:1: must lie within 1 and 6, found 7
+"#,
+    );
 }
