@@ -24,7 +24,7 @@ pub(crate) fn head<M>(from: &Sender<'_>, _: &M) -> Verdict {
 }
 
 /// Orders of whoever submitted a job.
-pub(crate) fn client<M>(from: &Sender<'_>, _: &M) -> Verdict {
+pub fn client<M>(from: &Sender<'_>, _: &M) -> Verdict {
     from.is(&[Role::Client, Role::Head])
 }
 

@@ -18,9 +18,9 @@ use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, Drain, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
-    MemberSilent, NodeFreed, NodeLost, NodeState, Registered, RequestNodes, RootAdvanced,
-    Scheduler, SiteUp, SpeedsMeasured, Submit, Subscribe, Undrain, WithdrawNodes,
+    CancelJob, Drain, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
+    MemberSilent, NodeFreed, NodeLost, NodeState, PlanJob, Registered, RequestNodes, ResizeJob,
+    RootAdvanced, Scheduler, SiteUp, SpeedsMeasured, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, Register, Site, StartAnew};
 use crate::store::Store;
@@ -56,6 +56,9 @@ impl Head {
             .accepts_from::<Submit>(admit::submit)
             .accepts_from::<CancelJob>(admit::client)
             .accepts::<GetStatus>()
+            .accepts::<GetJob>()
+            .accepts::<PlanJob>()
+            .accepts_from::<ResizeJob>(admit::client)
             .accepts_from::<SiteUp>(admit::head)
             .accepts_from::<Registered>(admit::head)
             .accepts_from::<NodeLost>(admit::head)

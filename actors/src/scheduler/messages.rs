@@ -12,9 +12,10 @@ use springtide_runtime::membership::View;
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote_message;
 
-use super::manager::Need;
+use super::manager::{JobView, Kind, Need};
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
+use crate::policy::malleability::{NoPlace, Placed};
 
 /// To the scheduler (published as [`SCHEDULER`](crate::job::SCHEDULER)): run a job. Answered when all its workers have
 /// taken it, or when it cannot be placed; that may take long, so call with a long deadline. A submission whose client's link
@@ -93,6 +94,131 @@ pub struct CancelJob {
     pub job: JobId,
     /// Why, for whoever waits for it.
     pub reason: String,
+}
+
+/// To the scheduler, in its own process: run a job that nobody waits for. Its number comes back at once; whatever becomes of
+/// it, also that it cannot be placed, is told to the client of the submission.
+#[derive(Debug, actix::Message)]
+#[rtype(result = "Result<JobId, SubmitError>")]
+pub struct Enqueue(pub Submit);
+
+/// To the scheduler, by a job's owner: make it larger or smaller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResizeJob {
+    /// Which.
+    pub job: JobId,
+    /// How.
+    pub by: Resize,
+}
+
+/// How a job is to change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resize {
+    /// Give it more when there are free ones.
+    Grow {
+        /// How many more.
+        count: u32,
+        /// Others shrink for it, at most for so many milliseconds.
+        #[serde(default)]
+        within_ms: Option<u64>,
+        /// Only there.
+        #[serde(default)]
+        cluster: Option<ClusterId>,
+    },
+    /// Take some from it, and let it have no more than what is left then.
+    Shrink {
+        /// How many.
+        count: u32,
+    },
+}
+
+/// A job is being made larger or smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resized {
+    /// Processors that it has.
+    pub from: u32,
+    /// Those that it is to have.
+    pub to: u32,
+}
+
+/// Why a job is not made larger or smaller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ResizeError {
+    /// It has not begun, or has ended.
+    #[error("{job} does not run: `job list` shows those that do")]
+    NotRunning {
+        /// Which.
+        job: JobId,
+    },
+    /// It was submitted with its nodes.
+    #[error("{job} chooses its own nodes: only jobs of `job submit` are made larger and smaller")]
+    NotManaged {
+        /// Which.
+        job: JobId,
+    },
+    /// It is not malleable.
+    #[error("{job} is {kind}: submit it with --kind malleable if its size is to change")]
+    Fixed {
+        /// Which.
+        job: JobId,
+        /// What it is.
+        kind: Kind,
+    },
+    /// It would be too small or too large.
+    #[error("{job} would have {to} processors, and may have {least} to {most}")]
+    Bounds {
+        /// Which.
+        job: JobId,
+        /// What was asked for.
+        to: u32,
+        /// Fewest.
+        least: u32,
+        /// Most.
+        most: u32,
+    },
+    /// There is no such cluster.
+    #[error("the grid has no cluster {cluster}: look at its config for the names")]
+    UnknownCluster {
+        /// As it was named.
+        cluster: ClusterId,
+    },
+}
+
+/// To the scheduler: what of this job?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetJob {
+    /// Which.
+    pub job: JobId,
+}
+
+/// A job as its owner may see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobDetail {
+    /// Unless it has ended.
+    pub status: Option<JobStatus>,
+    /// As the malleability manager sees it, if it is one of its jobs and has not ended.
+    pub view: Option<JobView>,
+    /// What happened to it: seconds ago, and what. Oldest first.
+    pub history: Vec<(f64, String)>,
+}
+
+/// To the scheduler: where would a job go that needs this? Answered with the reasons, if nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanJob {
+    /// What it needs.
+    pub need: Need,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+pub enum PlanError {
+    /// What it needs makes no sense.
+    #[error("the job cannot be planned: {0}")]
+    Need(String),
+    /// There is no place now.
+    #[error("{0}")]
+    NoPlace(NoPlace),
 }
 
 /// To the scheduler: how is the grid?
@@ -267,6 +393,9 @@ pub struct MemberSilent {
 remote_message! {
     "submit" => Submit -> Result<Granted, SubmitError>;
     "cancel-job" => CancelJob;
+    "resize-job" => ResizeJob -> Result<Resized, ResizeError>;
+    "get-job" => GetJob -> Option<JobDetail>;
+    "plan-job" => PlanJob -> Result<Placed, PlanError>;
     "get-status" => GetStatus -> GridStatus;
     "site-up" => SiteUp;
     "registered" => Registered;

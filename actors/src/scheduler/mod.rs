@@ -26,10 +26,11 @@ pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
 use crate::job::{
-    AssignError, CLIENT, Cancel, JobEnded, JobOver, JobReport, MemberLost, Release, WORKER,
-    coordinator_name, site_name,
+    AssignError, CLIENT, Cancel, JobEnded, JobError, JobOver, JobReport, MemberLost, Release,
+    WORKER, coordinator_name, site_name,
 };
 use crate::links::{Link, Links};
+use crate::policy::malleability::Placed;
 use crate::site::{Site, StartAnew};
 use crate::store::Store;
 use crate::worker::Worker;
@@ -471,6 +472,72 @@ impl Handler<Submit> for Scheduler {
             let lost = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
             answer.await.unwrap_or_else(|_| Err(lost()))
         })
+    }
+}
+
+impl Handler<Enqueue> for Scheduler {
+    type Result = Result<JobId, SubmitError>;
+
+    fn handle(&mut self, Enqueue(submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
+        let issued = self.store.new_job();
+        let (job, epoch) =
+            issued.map_err(|error| SubmitError::Store { reason: error.to_string() })?;
+        tracing::info!("{job} ({}) is submitted and not waited for", submit.name);
+        let client: Remote<Client> = self.hub.remote(&submit.client.node, CLIENT);
+        let (reply, answer) = oneshot::channel();
+        self.waiting.insert(job, reply);
+        self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });
+        let told = async move {
+            let error = match answer.await {
+                Ok(Err(SubmitError::Cancelled { reason })) => JobError::Cancelled { reason },
+                Ok(Err(error)) => JobError::Start { reason: error.to_string() },
+                // It runs: its coordinator tells of its end. Or the scheduler ends, and its client with it.
+                Ok(Ok(_)) | Err(_) => return,
+            };
+            let (outcome, report) = (Err(error), JobReport::default());
+            let ended = JobEnded { job, epoch: None, outcome, report };
+            if let Err(error) = client.send(ended).deadline(TELL_WITHIN).await {
+                tracing::warn!("nobody heard that {job} does not run: {error}");
+            }
+        };
+        ctx.spawn(told.into_actor(self));
+        Ok(job)
+    }
+}
+
+impl Handler<ResizeJob> for Scheduler {
+    type Result = Result<Resized, ResizeError>;
+
+    fn handle(&mut self, order: ResizeJob, ctx: &mut Self::Context) -> Self::Result {
+        let resized = self.core.check_resize(&order)?;
+        self.recorder.record(Told::Decision {
+            decision: format!(
+                "make {} {} instead of {} processors large",
+                order.job, resized.to, resized.from
+            ),
+            why: "told to".to_owned(),
+            inputs: serde_json::to_value(&order).unwrap_or_default(),
+        });
+        self.feed(ctx, Event::Resize(order));
+        Ok(resized)
+    }
+}
+
+impl Handler<GetJob> for Scheduler {
+    type Result = MessageResult<GetJob>;
+
+    fn handle(&mut self, GetJob { job }: GetJob, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.core.detail(job, Instant::now()))
+    }
+}
+
+impl Handler<PlanJob> for Scheduler {
+    type Result = Result<Placed, PlanError>;
+
+    fn handle(&mut self, PlanJob { need }: PlanJob, ctx: &mut Self::Context) -> Self::Result {
+        need.check().map_err(PlanError::Need)?;
+        self.feed(ctx, Event::Poll);
+        self.core.plan(&need).map_err(PlanError::NoPlace)
     }
 }
 

@@ -11,8 +11,8 @@ use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
-    NodeFreed, Registered, RequestNodes, RootAdvanced, SpeedsMeasured, Submit, SubmitError,
-    Subscribe, TakeOver, WithdrawNodes,
+    NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured, Submit,
+    SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// What the scheduler hears.
@@ -177,6 +177,10 @@ pub enum Event {
     },
     /// A job's coordinator has measured its efficiency.
     Efficiency(JobEfficiency),
+    /// Whoever owns a job wants it larger or smaller, and may ([`Core::check_resize`](super::Core::check_resize)).
+    Resize(ResizeJob),
+    /// What is free is to be known by now.
+    Poll,
     /// [`Core::due`](super::Core::due) has come.
     Tick,
 }

@@ -15,14 +15,18 @@ use tokio::time::Instant;
 use super::Core;
 use super::choose::{Case, choose};
 use super::event::Action;
+use super::history::Histories;
 use super::pool::{State, member};
 use super::queue::Waiting;
 use crate::job::AssignError;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
-    Action as Order, Event as News, JobView, Manager, Need, Settings, Want,
+    Action as Order, Event as News, JobView, Kind, Manager, Need, Settings, Want,
 };
-use crate::scheduler::{GrantedNode, JobEfficiency, JobState, Submit, SubmitError};
+use crate::scheduler::{
+    GrantedNode, JobDetail, JobEfficiency, JobState, Resize, ResizeError, ResizeJob, Resized,
+    Submit, SubmitError,
+};
 
 /// Nodes that come are dealt out together if they come within this time.
 const GATHER: Duration = Duration::from_millis(500);
@@ -39,6 +43,16 @@ struct Managed {
     lost: BTreeMap<ClusterId, u32>,
     /// As last told to the manager.
     wants: u32,
+    /// More that its owner wants it to have.
+    ordered: Ordered,
+}
+
+/// What a job's owner asks for it.
+#[derive(Clone, Debug, Default)]
+struct Ordered {
+    count: u32,
+    within: Option<Duration>,
+    clusters: BTreeSet<ClusterId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +98,7 @@ pub(super) struct Managing {
     ledger: BTreeMap<NodeId, (JobId, Use)>,
     polled: BTreeMap<ClusterId, Polled>,
     next_poll: Option<Instant>,
+    pub(super) histories: Histories,
 }
 
 impl Managing {
@@ -95,6 +110,7 @@ impl Managing {
             ledger: BTreeMap::new(),
             polled: BTreeMap::new(),
             next_poll: None,
+            histories: Histories::default(),
         }
     }
 
@@ -161,7 +177,8 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let (stage, grants, lost) = (Stage::Waiting, BTreeMap::new(), BTreeMap::new());
-        let job = Managed { epoch, submit, stage, grants, lost, wants: 0 };
+        let ordered = Ordered::default();
+        let job = Managed { epoch, submit, stage, grants, lost, wants: 0, ordered };
         self.managing.jobs.insert(id, job);
         self.poll(now, out);
         self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
@@ -219,7 +236,7 @@ impl Core {
         (fewer, more)
     }
 
-    fn poll(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn poll(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.managing.next_poll = Some(now + self.managing.every);
         let all = self.processors();
         self.managing.polled = all.clone();
@@ -232,7 +249,9 @@ impl Core {
     fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
         let mut all = VecDeque::from([news]);
         while let Some(news) = all.pop_front() {
+            self.managing.histories.news(&news, now);
             for order in self.managing.manager.handle(news, now) {
+                self.managing.histories.order(&order, now);
                 all.extend(self.obey(order, now, out));
             }
         }
@@ -285,6 +304,10 @@ impl Core {
                 None
             }
             Order::Refuse { job, reason } => {
+                if let Some(managed) = self.managing.jobs.get_mut(&job) {
+                    managed.wants = managed.wants.saturating_sub(managed.ordered.count);
+                    managed.ordered = Ordered::default();
+                }
                 if let Some(held) = self.jobs.get_mut(&job) {
                     held.open.refused(reason);
                 }
@@ -401,11 +424,19 @@ impl Core {
             job.granted.insert(node.clone());
             self.managing.ledger.insert(node.clone(), (id, Use::Recruited(change)));
         }
-        job.open.count = job.open.count.saturating_sub(nodes.len() as u32);
+        let given = nodes.len() as u32;
+        let managed = self.managing.jobs.get_mut(&id);
+        // What its owner ordered is served before what its coordinator asks for.
+        let ordered = managed.map_or(0, |managed| {
+            let ordered = managed.ordered.count.min(given);
+            managed.ordered.count -= ordered;
+            ordered
+        });
+        job.open.count = job.open.count.saturating_sub(given - ordered);
         job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.grants.insert(grant, change);
-            managed.wants = job.open.count;
+            managed.wants = job.open.count + managed.ordered.count;
         }
         let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
         let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
@@ -569,11 +600,18 @@ impl Core {
     fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(open) = self.jobs.get(&id).map(|job| job.open.count) else { return };
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
-        if managed.wants == open {
+        let count = open.saturating_add(managed.ordered.count);
+        if managed.wants == count {
             return;
         }
-        managed.wants = open;
-        let want = Want { count: open, within: None, clusters: BTreeSet::new() };
+        managed.wants = count;
+        let want = match managed.ordered.count {
+            0 => Want { count, within: None, clusters: BTreeSet::new() },
+            _ => {
+                let Ordered { within, clusters, .. } = managed.ordered.clone();
+                Want { count, within, clusters }
+            }
+        };
         self.tell(News::Want { job: id, want }, now, out);
     }
 
@@ -642,6 +680,73 @@ impl Core {
         if self.managing.has(job) && self.check(job, epoch).is_ok() {
             self.tell(News::Efficiency { job, efficiency, processors }, now, out);
         }
+    }
+
+    /// Whether a job can be made larger or smaller by its owner, and what it is to come to.
+    ///
+    /// # Errors
+    /// [`ResizeError`].
+    pub fn check_resize(&self, order: &ResizeJob) -> Result<Resized, ResizeError> {
+        let job = order.job;
+        let managed = self.managing.jobs.get(&job);
+        let running = managed.is_some_and(|managed| managed.stage == Stage::Running);
+        let Some(view) = self.managing.view(job).filter(|_| running) else {
+            if self.jobs.contains_key(&job) && managed.is_none() {
+                return Err(ResizeError::NotManaged { job });
+            }
+            return Err(ResizeError::NotRunning { job });
+        };
+        if view.kind != Kind::Malleable {
+            return Err(ResizeError::Fixed { job, kind: view.kind });
+        }
+        let from: u32 = view.sizes.values().sum();
+        let to = match &order.by {
+            Resize::Grow { count, cluster, .. } => {
+                if let Some(cluster) = cluster.as_ref().filter(|at| !self.sites.contains_key(at)) {
+                    return Err(ResizeError::UnknownCluster { cluster: cluster.clone() });
+                }
+                from.saturating_add(*count)
+            }
+            Resize::Shrink { count } => from.saturating_sub(*count),
+        };
+        if to < view.least || to > view.useful {
+            let (least, most) = (view.least, view.useful);
+            return Err(ResizeError::Bounds { job, to, least, most });
+        }
+        Ok(Resized { from, to })
+    }
+
+    /// Makes a job larger or smaller, where that is possible.
+    pub(super) fn resize(&mut self, order: &ResizeJob, now: Instant, out: &mut Vec<Action>) {
+        let (job, Ok(Resized { to, .. })) = (order.job, self.check_resize(order)) else { return };
+        let Some(view) = self.managing.view(job) else { return };
+        let Some(managed) = self.managing.jobs.get_mut(&job) else { return };
+        let most = match &order.by {
+            Resize::Grow { count, within_ms, cluster } => {
+                let within = within_ms.map(Duration::from_millis);
+                let clusters = cluster.iter().cloned().collect();
+                managed.ordered = Ordered { count: *count, within, clusters };
+                // A limit that stands in the way goes up.
+                (to > view.most || view.most < view.useful).then_some(to.max(view.most))
+            }
+            Resize::Shrink { .. } => {
+                managed.ordered = Ordered::default();
+                Some(to)
+            }
+        };
+        if let Some(most) = most {
+            let most = (most < view.useful).then_some(most);
+            self.tell(News::Limit { job, most }, now, out);
+        }
+        self.settle_wants(job, now, out);
+        self.poll(now, out);
+    }
+
+    /// A job as its owner may see it; absent if nothing of it is known any more.
+    pub fn detail(&self, job: JobId, now: Instant) -> Option<JobDetail> {
+        let status = self.status().jobs.into_iter().find(|status| status.job == job);
+        let (view, history) = (self.managing.view(job), self.managing.history(job, now));
+        (status.is_some() || !history.is_empty()).then_some(JobDetail { status, view, history })
     }
 
     /// Where a job would be placed now, and if nowhere why not.

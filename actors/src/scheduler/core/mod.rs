@@ -11,6 +11,7 @@
 mod choose;
 mod drain;
 mod event;
+mod history;
 mod jobs;
 mod managed;
 mod pool;
@@ -37,7 +38,7 @@ use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
 use super::manager::Settings;
-use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit};
+use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit, SubmitError};
 use crate::job::{JobError, Reached};
 use crate::poison::Poison;
 
@@ -166,9 +167,18 @@ impl Core {
                 self.lost(&node, &reason, returns, now, &mut out)
             }
             Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
-                if let Some(need) = submit.need.take() {
-                    submit.params.managed = true;
-                    self.submit_managed(job, epoch, (submit, need), now, &mut out);
+                match submit.need.take() {
+                    Some(need) => match need.check() {
+                        Ok(()) => {
+                            submit.params.managed = true;
+                            self.submit_managed(job, epoch, (submit, need), now, &mut out);
+                        }
+                        Err(reason) => {
+                            let error = SubmitError::NotPlaced { reason };
+                            out.push(Action::Refuse { job, error });
+                        }
+                    },
+                    None => {}
                 }
             }
             Event::Submit { job, epoch, submit } => {
@@ -216,6 +226,8 @@ impl Core {
                 self.answered(job, change, count, now, &mut out);
             }
             Event::Efficiency(told) => self.efficiency_told(told, now, &mut out),
+            Event::Resize(order) => self.resize(&order, now, &mut out),
+            Event::Poll => self.poll(now, &mut out),
             Event::Tick => {}
         }
         self.blame_roots(now, &mut out);

@@ -85,6 +85,8 @@ pub(super) struct Job {
     pub(super) change: Option<Change>,
     pub(super) benefit: Benefit,
     pub(super) want: Option<Wanted>,
+    /// Most processors that whoever owns it lets it have.
+    pub(super) limit: Option<u32>,
 }
 
 /// What a job asked for, and until when it waits for it.
@@ -140,6 +142,7 @@ impl Job {
             change: None,
             benefit: Benefit::default(),
             want: None,
+            limit: None,
         }
     }
 
@@ -162,8 +165,21 @@ impl Job {
         self.accounts.values().map(Account::all).sum()
     }
 
+    /// Most processors that it can use.
+    pub(super) fn most(&self) -> u32 {
+        self.need.most.iter().fold(0u32, |sum, most| sum.saturating_add(*most))
+    }
+
     /// Fewest and most that it can have in a cluster, as long as it has what it has elsewhere.
     pub(super) fn bounds(&self, cluster: &ClusterId) -> (u32, u32) {
+        let (min, most) = self.needs(cluster);
+        let Some(limit) = self.limit else { return (min, most) };
+        let here = self.accounts.get(cluster).map_or(0, |account| account.size);
+        (min, most.min(limit.saturating_sub(self.size() - here)))
+    }
+
+    /// The same by what it needs alone.
+    fn needs(&self, cluster: &ClusterId) -> (u32, u32) {
         let as_one =
             self.need.spreads || self.need.placement == Placement::FlexibleClusterMinimisation;
         if !as_one {
@@ -174,8 +190,7 @@ impl Job {
         }
         let here = self.accounts.get(cluster).map_or(0, |account| account.size);
         let elsewhere = self.size() - here;
-        let most = self.need.most.iter().fold(0u32, |sum, most| sum.saturating_add(*most));
-        (self.need.least().saturating_sub(elsewhere), most.saturating_sub(elsewhere))
+        (self.need.least().saturating_sub(elsewhere), self.most().saturating_sub(elsewhere))
     }
 
     /// What it says it will release in a cluster, or is releasing.

@@ -154,6 +154,26 @@ impl Manager {
         out.push(Action::Shrink { job: id, change, cluster, count, mandatory, within, why });
     }
 
+    /// Jobs that have more than they may give it back, where most can go.
+    pub(super) fn keep_limits(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let over = |(&id, job): (&JobId, &super::Job)| {
+            let excess = job.size().saturating_sub(job.limit?);
+            if excess == 0 || job.stage != Stage::Running || job.change.is_some() {
+                return None;
+            }
+            let can = |(cluster, account): (&ClusterId, &super::Account)| {
+                (account.size.saturating_sub(job.bounds(cluster).0), cluster.clone())
+            };
+            let (can, cluster) = job.accounts.iter().map(can).max()?;
+            (can > 0).then(|| (id, cluster, excess.min(can)))
+        };
+        let over: Vec<(JobId, ClusterId, u32)> = self.jobs.iter().filter_map(over).collect();
+        for (id, cluster, count) in over {
+            let why = "its owner wants it smaller".to_owned();
+            self.ask_back(id, &cluster, count, true, why, now, out);
+        }
+    }
+
     /// Nobody waits for a job in a cluster's round any more.
     fn settle(&mut self, cluster: &ClusterId, id: JobId) {
         if let Some(round) = self.rounds.get_mut(cluster) {

@@ -33,6 +33,33 @@ impl Need {
         Self { kind, placement, components, most: vec![most], spreads: false }
     }
 
+    /// Whether it makes sense: it may come from another program.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<(), String> {
+        if self.components.is_empty() || self.components.len() != self.most.len() {
+            let (parts, most) = (self.components.len(), self.most.len());
+            return Err(format!(
+                "it has {parts} components and says of {most} how many processors they need"
+            ));
+        }
+        for (i, (one, most)) in self.components.iter().zip(&self.most).enumerate() {
+            if one.min == 0 || one.min > one.start || one.start > *most {
+                let (min, start) = (one.min, one.start);
+                return Err(format!(
+                    "component {} needs at least {min} processors, starts with {start} and may have {most}: each must be at least \
+                     the one before, and the first at least 1",
+                    i + 1
+                ));
+            }
+        }
+        if self.components.iter().try_fold(0u32, |sum, one| sum.checked_add(one.min)).is_none() {
+            return Err("its components need more processors than can be counted".to_owned());
+        }
+        Ok(())
+    }
+
     /// Fewest processors of all components together.
     pub fn least(&self) -> u32 {
         self.components.iter().map(|one| one.min).sum()
@@ -173,6 +200,14 @@ pub enum Event {
         job: JobId,
         /// What.
         want: Want,
+    },
+    /// A job may have so many processors at most, whatever it could use: where it has more it is made to shrink, but not below what
+    /// it needs.
+    Limit {
+        /// Which.
+        job: JobId,
+        /// How many; absent: as many as it can use.
+        most: Option<u32>,
     },
     /// A job has ended; its processors become free one by one ([`Event::Freed`]).
     Ended {

@@ -119,10 +119,18 @@ impl From<&SchedulingSection> for Settings {
 }
 
 /// A job as others may see it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
     /// What it does.
     pub phase: Phase,
+    /// Whether its size can change.
+    pub kind: Kind,
+    /// Fewest processors that it may have.
+    pub least: u32,
+    /// Most that it may have now.
+    pub most: u32,
+    /// Most that it can use.
+    pub useful: u32,
     /// Processors that it computes on, by cluster.
     pub sizes: BTreeMap<ClusterId, u32>,
     /// Scans that found no place for it.
@@ -240,11 +248,17 @@ impl Manager {
                 }
             }
             Event::Want { job, want } => self.want(job, want, now),
+            Event::Limit { job, most } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.limit = most;
+                }
+            }
             Event::Ended { job } => self.ended(job, &mut out),
             Event::Withdraw { job } => self.withdraw(job),
             Event::Tick => {}
         }
         self.expire(now, &mut out);
+        self.keep_limits(now, &mut out);
         self.claim_due(now, &mut out);
         self.scan(now, &mut out);
         self.serve_pledge(now, &mut out);
@@ -294,7 +308,9 @@ impl Manager {
         };
         let sizes = job.accounts.iter().filter(|(_, account)| account.size > 0);
         let sizes = sizes.map(|(cluster, account)| (cluster.clone(), account.size)).collect();
-        Some(JobView { phase, sizes, tries: job.tries, why })
+        let (kind, least, useful) = (job.need.kind, job.need.least(), job.most());
+        let most = job.limit.map_or(useful, |limit| limit.min(useful));
+        Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, why })
     }
 
     /// Jobs that wait, first the first.

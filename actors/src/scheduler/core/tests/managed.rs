@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::pool::State;
 use super::*;
 use crate::scheduler::manager::{Approach, Kind, Need};
-use crate::scheduler::{Freed, JobEfficiency, NodeFreed};
+use crate::scheduler::{Freed, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, Resized};
 
 fn needs(kind: Kind, min: u32, max: u32) -> Submit {
     Submit { need: Some(Need::one(kind, min, min, max)), ..submit(None, OURS, None) }
@@ -96,6 +96,62 @@ fn a_job_that_does_not_release_in_time_loses_nodes() {
     let mut out = grid.register("ams-4", 2, OURS);
     out.extend(grid.after(Duration::from_secs(1)));
     assert_eq!(out, ["assign job-3 ams-3", "assign job-3 ams-4"]);
+}
+
+#[test]
+fn an_owner_makes_a_job_smaller_and_larger() {
+    let mut grid = Grid::of(4, OURS);
+    let resize = |by: Resize| ResizeJob { job: JobId(1), by };
+    let shrink = |count| resize(Resize::Shrink { count });
+    let grow = |count| resize(Resize::Grow { count, within_ms: None, cluster: None });
+    assert_eq!(grid.core.check_resize(&grow(1)), Err(ResizeError::NotRunning { job: JobId(1) }));
+    grid.submit(needs(Kind::Malleable, 1, 6));
+    grid.accept(1, &["ams-1"]);
+    grid.after(Settings::default().poll_every);
+    grid.answer(1, 1, 3);
+    grid.told(1, 1, true);
+    // It has 4, and is to have 2.
+    let bounds = ResizeError::Bounds { job: JobId(1), to: 0, least: 1, most: 6 };
+    assert_eq!(grid.core.check_resize(&shrink(4)), Err(bounds));
+    let out = grid.put(Event::Resize(shrink(2)));
+    assert_eq!(out, ["job-1 must release 2 of ams (2)"]);
+    grid.answer(1, 2, 2);
+    grid.left(1, "ams-4");
+    grid.left(1, "ams-3");
+    grid.core.audit_managed();
+    // Nothing is offered to it beyond that, whatever is free.
+    assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
+    assert_eq!(grid.core.check_resize(&grow(1)), Ok(Resized { from: 2, to: 3 }));
+    // It asked for it, so it is not asked.
+    let out = grid.put(Event::Resize(grow(1)));
+    assert_eq!(out, ["grant 2 of job-1 at ams-1: ams-3 and 0"]);
+    grid.told(1, 2, true);
+    assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
+    grid.core.audit_managed();
+    let detail = grid.core.detail(JobId(1), grid.now).unwrap();
+    let view = detail.view.unwrap();
+    assert_eq!((view.least, view.most, view.useful), (1, 3, 6));
+    let lines: Vec<&str> = detail.history.iter().map(|(_, line)| line.as_str()).collect();
+    assert!(lines.contains(&"its owner lets it have 2 processors at most"), "{lines:?}");
+    assert_eq!(lines.last(), Some(&"grown by 1"), "{lines:?}");
+    grid.submit(needs(Kind::Rigid, 1, 1));
+    grid.accept(2, &["del-1"]);
+    let rigid = ResizeJob { job: JobId(2), by: Resize::Shrink { count: 1 } };
+    let fixed = ResizeError::Fixed { job: JobId(2), kind: Kind::Rigid };
+    assert_eq!(grid.core.check_resize(&rigid), Err(fixed));
+}
+
+#[test]
+fn needs_without_sense_are_refused() {
+    let mut grid = Grid::of(2, OURS);
+    let mut wrong = needs(Kind::Malleable, 3, 2);
+    let out = grid.submit(wrong.clone());
+    assert!(out[0].starts_with("refuse job-1"), "{out:?}");
+    if let Some(need) = &mut wrong.need {
+        need.most.clear();
+    }
+    assert!(grid.submit(wrong)[0].starts_with("refuse job-2"));
+    assert!(grid.core.status().jobs.is_empty());
 }
 
 #[test]

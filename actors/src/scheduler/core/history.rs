@@ -1,0 +1,112 @@
+//! What happened to each job of the malleability manager, in words and in order: for whoever asks why.
+//!
+//! Must not know how anything of it was decided.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use springtide_runtime::id::JobId;
+use tokio::time::Instant;
+
+use super::managed::Managing;
+use crate::scheduler::manager::{Action as Order, Event as News};
+
+/// Lines kept of each job, the last ones.
+const LINES_MAX: usize = 256;
+/// Jobs of which something is kept, the last ones.
+const JOBS_MAX: usize = 256;
+
+/// Lines of jobs, each with its time.
+#[derive(Debug, Default)]
+pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
+
+impl Histories {
+    fn add(&mut self, job: JobId, now: Instant, line: String) {
+        let lines = self.0.entry(job).or_default();
+        if lines.len() == LINES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back((now, line));
+        while self.0.len() > JOBS_MAX {
+            // Numbers grow: the smallest is the oldest.
+            self.0.pop_first();
+        }
+    }
+
+    /// A job's lines, oldest first, with their age in seconds.
+    pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
+        let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
+        let lines = self.0.get(&job).into_iter().flatten();
+        lines.map(|(at, line)| (age(*at), line.clone())).collect()
+    }
+
+    /// Somebody's word is about to be told to the manager.
+    pub(super) fn news(&mut self, news: &News, now: Instant) {
+        let (job, line) = match news {
+            News::Submit { job, need } => {
+                let (kind, min) = (need.kind, need.least());
+                let most = need.most.iter().fold(0u32, |sum, most| sum.saturating_add(*most));
+                (job, format!("submitted: {kind}, {min} to {most} processors, {}", need.placement))
+            }
+            News::Moved { .. } => return,
+            News::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
+            News::ClaimFailed { job, reason } => (job, format!("could not be started: {reason}")),
+            News::Answer { job, count, .. } => (job, format!("it answers {count}")),
+            News::NotHeld { job, count, reason, .. } => {
+                (job, format!("{count} processors were not to be had: {reason}"))
+            }
+            News::Grown { job, count, .. } => (job, format!("grown by {count}")),
+            News::Freed { job, cluster, count } => (job, format!("{count} of {cluster} are free")),
+            News::Want { job, want } if want.count > 0 => {
+                (job, format!("{} more processors are asked for", want.count))
+            }
+            News::Limit { job, most: Some(most) } => {
+                (job, format!("its owner lets it have {most} processors at most"))
+            }
+            News::Limit { job, most: None } => (job, "its owner sets it no limit".to_owned()),
+            News::Ended { job } => (job, "has ended".to_owned()),
+            News::Withdraw { job } => (job, "is withdrawn".to_owned()),
+            _ => return,
+        };
+        self.add(*job, now, line);
+    }
+
+    /// The manager has ordered something.
+    pub(super) fn order(&mut self, order: &Order, now: Instant) {
+        let (job, line) = match order {
+            Order::Claim { job, placed } => (job, format!("is placed: {}", placed.why)),
+            Order::Fail { job, reason } => (job, format!("never starts: {reason}")),
+            Order::Offer { job, cluster, count, why, .. } => {
+                (job, format!("is offered {count} of {cluster} ({why})"))
+            }
+            Order::Recruit { job, cluster, count, .. } => {
+                (job, format!("is given {count} of {cluster}"))
+            }
+            Order::Unhold { job, cluster, count, reason, .. } => {
+                (job, format!("{count} of {cluster} are given back: {reason}"))
+            }
+            Order::Shrink { job, cluster, count, mandatory, why, .. } => {
+                let must = if *mandatory { "must" } else { "is asked to" };
+                (job, format!("{must} release {count} of {cluster} ({why})"))
+            }
+            Order::Force { job, cluster, count, reason } => {
+                (job, format!("{count} of {cluster} are taken from it: {reason}"))
+            }
+            Order::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
+            Order::Move { .. } | Order::Hold { .. } | Order::Odd { .. } => return,
+        };
+        self.add(*job, now, line);
+    }
+}
+
+fn counts<K: std::fmt::Display>(all: &BTreeMap<K, u32>) -> String {
+    let parts: Vec<String> =
+        all.iter().map(|(place, count)| format!("{count} of {place}")).collect();
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+}
+
+impl Managing {
+    /// What happened to a job.
+    pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
+        self.histories.of(job, now)
+    }
+}
