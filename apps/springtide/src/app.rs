@@ -17,7 +17,8 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
-use crate::{drain, files, netcheck, node, run, sim, talk, up, why};
+use crate::jobs::{FileArgs, NeedArgs};
+use crate::{drain, files, jobs, netcheck, node, run, sim, talk, up, why};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -126,7 +127,9 @@ impl App {
 
     fn command(&self) -> Command {
         let jobs = self.jobs.iter().map(|job| args::job_command(job.name, job.about, job.augment));
-        args::command(self.name, self.version, jobs.collect())
+        let need = |job: &JobCommand| args::need_command(job.name, job.about, job.augment);
+        let needs = self.jobs.iter().map(need);
+        args::command(self.name, self.version, jobs.collect(), needs.collect())
     }
 
     fn dispatch(self, matches: &ArgMatches) -> Result<(), Failed> {
@@ -139,16 +142,21 @@ impl App {
             log_to_stderr(own_level(&global), false);
             return self.run(name, matches, global);
         }
+        if let Some(("job", matches)) = matches.subcommand() {
+            let global = args::global(matches);
+            log_to_stderr(own_level(&global), false);
+            return self.job_command(matches, &global);
+        }
         let other = Other::from_arg_matches(matches)
             .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
         match other {
             Other::Up { config } => {
                 log_to_stderr(own_level(&global), false);
-                on_arbiter(up::up(&config, &global))
+                on_arbiter(up::up(&config, self.version, &global))
             }
             Other::Dev { clusters, dir } => {
                 log_to_stderr(own_level(&global), false);
-                on_arbiter(up::dev(clusters, dir, &global))
+                on_arbiter(up::dev(clusters, dir, self.version, &global))
             }
             Other::Node(NodeCommand::Run { config, with_parent }) => {
                 let config = node::config(&config)?;
@@ -207,6 +215,62 @@ impl App {
         } else {
             format!("{} {} (registry {fingerprint})\n", self.name, self.version)
         }
+    }
+
+    /// A job of its name and options, or which there are ([`Exit::NotPlaced`] if it is the name that is wrong).
+    fn encode(&self, name: &str, options: &[String]) -> Result<(&'static str, Bytes), Failed> {
+        let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
+            let names = || self.jobs.iter().map(|job| job.name);
+            let hint = match nearest(name, names()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            return Err(Failed::new(Exit::NotPlaced, format!("no job is named {name}: {hint}")));
+        };
+        let command = (job.augment)(Command::new(job.name)).no_binary_name(true);
+        let matches = command.try_get_matches_from(options).map_err(|error| {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            let first = first.strip_prefix("error: ").unwrap_or(first);
+            Failed::usage(format!("{name}: {first}; see `run {name} --help`"))
+        })?;
+        Ok((job.name, (job.encode)(&matches)?))
+    }
+
+    fn job_command(self, matches: &ArgMatches, global: &GlobalArgs) -> Result<(), Failed> {
+        let wrong = |error: clap::Error| Failed::usage(error.to_string().trim_end());
+        let (dry, matches) = match matches.subcommand() {
+            Some(("submit", matches)) => (false, matches),
+            Some(("plan", matches)) => (true, matches),
+            _ => {
+                let command = jobs::JobCommand::from_arg_matches(matches).map_err(wrong)?;
+                return on_arbiter(jobs::job(command, global));
+            }
+        };
+        let fingerprint = self.registry.fingerprint();
+        let (grid, config, all) = match matches.subcommand() {
+            Some((name, matches)) => {
+                let args = NeedArgs::from_arg_matches(matches).map_err(wrong)?;
+                let config = jobs::grid_config(&args.grid.config)?.value;
+                let need = jobs::need(&args, &config)?;
+                let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
+                    return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
+                };
+                let (body, line) =
+                    ((job.encode)(matches)?, args::job_line(job.augment, name, matches));
+                let wanted = jobs::Wanted { name: job.name, body, line, need };
+                (args.grid, config, vec![wanted])
+            }
+            None => {
+                let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
+                let config = jobs::grid_config(&args.grid.config)?.value;
+                let encode = |name: &str, options: &[String]| self.encode(name, options);
+                let all = jobs::of_file(&args.file, &config, encode)?;
+                (args.grid, config, all)
+            }
+        };
+        let order = jobs::Order { file: grid.config, json: grid.json, dry, fingerprint };
+        on_arbiter(jobs::submit(order, &config, all, global))
     }
 
     fn run(self, name: &str, matches: &ArgMatches, global: GlobalArgs) -> Result<(), Failed> {

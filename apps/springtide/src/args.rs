@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, Val
 use springtide_runtime::config::{Level, Mode, Sources, Steal, Time};
 
 use crate::exit::EXIT_CODES;
+use crate::jobs::{FileArgs, JobCommand, NeedArgs};
 use crate::sim::SimCommand;
 #[cfg(target_os = "linux")]
 use crate::wan::WanCommand;
@@ -250,6 +251,9 @@ pub enum ConfigCommand {
         /// A node's config in place of a grid's
         #[arg(long)]
         node: bool,
+        /// A file of jobs in place of a grid's config
+        #[arg(long, conflicts_with = "node")]
+        jobs: bool,
     },
     /// Tell all mistakes at once
     Check {
@@ -422,8 +426,14 @@ where
     PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
 }
 
-/// The whole command, `jobs` being the subcommands of `run`.
-pub fn command(name: &'static str, version: &'static str, jobs: Vec<Command>) -> Command {
+/// The whole command, `jobs` being the subcommands of `run`,
+/// `needs` those of `job submit` and `job plan`.
+pub fn command(
+    name: &'static str,
+    version: &'static str,
+    jobs: Vec<Command>,
+    needs: Vec<Command>,
+) -> Command {
     let about = "Divide-and-conquer programs over many clusters";
     let run = Command::new("run")
         .about("Run a job and print its result")
@@ -446,8 +456,41 @@ pub fn command(name: &'static str, version: &'static str, jobs: Vec<Command>) ->
         .subcommand_required(true)
         .arg_required_else_help(true)
         .after_help(EXIT_CODES)
-        .subcommand(run);
+        .subcommand(run)
+        .subcommand(job(needs));
     GlobalArgs::augment_args(Other::augment_subcommands(command)).about(about).long_about(None)
+}
+
+/// `job ...`
+fn job(needs: Vec<Command>) -> Command {
+    let submit = |name: &'static str, about: &'static str| {
+        FileArgs::augment_args(Command::new(name))
+            .about(about)
+            .arg_required_else_help(true)
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand_value_name("JOB")
+            .subcommand_help_heading("Jobs")
+            .disable_help_subcommand(true)
+            .override_usage(format!(
+                "springtide job {name} JOB --config FILE [OPTIONS]\n       springtide job {name} --file JOBS --config FILE"
+            ))
+            .subcommands(needs.clone())
+    };
+    let job = Command::new("job")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(submit(
+            "submit",
+            "Submit jobs to a grid that is up; their numbers are printed, nobody waits",
+        ))
+        .subcommand(submit(
+            "plan",
+            "Tell where jobs would start now, and if nowhere, why not; nothing is submitted",
+        ));
+    JobCommand::augment_subcommands(job).about(
+        "Many jobs on a grid that is up: submit them, look at them, make them larger and smaller",
+    )
 }
 
 /// The subcommand of a job: its own options and those of the run. Where both have an option of the same name, the job
@@ -457,22 +500,62 @@ pub fn job_command(
     about: &'static str,
     augment: fn(Command) -> Command,
 ) -> Command {
+    with_options(name, about, augment, "run", RunArgs::augment_args(Command::new("run")))
+}
+
+/// The same with what it needs: `--job-NAME` is where names clash.
+pub fn need_command(
+    name: &'static str,
+    about: &'static str,
+    augment: fn(Command) -> Command,
+) -> Command {
+    with_options(name, about, augment, "job", NeedArgs::augment_args(Command::new("need")))
+}
+
+fn with_options(
+    name: &'static str,
+    about: &'static str,
+    augment: fn(Command) -> Command,
+    prefix: &str,
+    mut more: Command,
+) -> Command {
     let job = Command::new(name).next_help_heading("Job options");
     let job = augment(job).about(about).long_about(None);
     let taken: Vec<String> =
         job.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned).collect();
-    let mut run = RunArgs::augment_args(Command::new("run"));
-    let ids: Vec<_> = run.get_arguments().map(|arg| arg.get_id().clone()).collect();
+    let ids: Vec<_> = more.get_arguments().map(|arg| arg.get_id().clone()).collect();
     for id in ids {
-        run = run.mut_arg(&id, |arg| {
+        more = more.mut_arg(&id, |arg| {
             let clash = arg.get_long().filter(|long| taken.iter().any(|known| known == long));
             // Names are built once in a process's life.
-            let renamed = clash.map(|long| &*format!("run-{long}").leak());
+            let renamed = clash.map(|long| &*format!("{prefix}-{long}").leak());
             if let Some(long) = renamed { arg.long(long) } else { arg }
         });
     }
-    let args: Vec<_> = run.get_arguments().cloned().collect();
+    let args: Vec<_> = more.get_arguments().cloned().collect();
     job.args(args).next_help_heading(None)
+}
+
+/// A job with those of its own options that were given, as people write it.
+pub fn job_line(augment: fn(Command) -> Command, name: &str, matches: &ArgMatches) -> String {
+    let job = augment(Command::new("job"));
+    let given = |arg: &&clap::Arg| {
+        let source = matches.value_source(arg.get_id().as_str());
+        source == Some(clap::parser::ValueSource::CommandLine)
+    };
+    let mut line = name.to_owned();
+    for arg in job.get_arguments().filter(given) {
+        if let Some(long) = arg.get_long() {
+            line += &format!(" --{long}");
+        }
+        if arg.get_action().takes_values() {
+            let raw = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+            for value in raw {
+                line += &format!(" {}", value.to_string_lossy());
+            }
+        }
+    }
+    line
 }
 
 /// What was said for all commands.
@@ -582,6 +665,7 @@ mod tests {
     #[test]
     fn the_command_is_sound() {
         let jobs = vec![job_command("job", "A job", Job::augment_args)];
-        command("springtide", "1.2.3", jobs).debug_assert();
+        let needs = vec![need_command("job", "A job", Job::augment_args)];
+        command("springtide", "1.2.3", jobs, needs).debug_assert();
     }
 }

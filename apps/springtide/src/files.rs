@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use springtide_runtime::config::{
-    Config, GridConfig, LinkSection, NetSection, NodeConfig, Sources, load,
+    Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
@@ -24,8 +24,12 @@ use crate::run::print;
 /// Mistakes in a config, all of them; files that cannot be written.
 pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
     match command {
-        ConfigCommand::Init { file, node } => {
-            let text = if *node { NodeConfig::template() } else { GridConfig::template() };
+        ConfigCommand::Init { file, node, jobs } => {
+            let text = match (node, jobs) {
+                (true, _) => NodeConfig::template(),
+                (false, true) => JobsConfig::template(),
+                (false, false) => GridConfig::template(),
+            };
             if file == Path::new("-") {
                 return print(&text);
             }
@@ -37,7 +41,14 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
             }
             write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))?;
             let shown = file.display();
-            eprintln!("wrote {shown}; check it with `springtide config check {shown}`");
+            match jobs {
+                true => eprintln!(
+                    "wrote {shown}; submit it with `springtide job submit --file {shown}`"
+                ),
+                false => {
+                    eprintln!("wrote {shown}; check it with `springtide config check {shown}`")
+                }
+            }
             Ok(())
         }
         ConfigCommand::Check { file, node: true } => {

@@ -13,6 +13,7 @@
 
 mod app;
 mod args;
+mod desk;
 #[cfg(target_os = "linux")]
 mod doctor;
 mod drain;
@@ -20,6 +21,7 @@ mod embed;
 mod exit;
 mod files;
 mod grid;
+mod jobs;
 #[cfg(target_os = "linux")]
 mod live;
 #[cfg(target_os = "linux")]

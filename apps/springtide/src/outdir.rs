@@ -98,7 +98,16 @@ impl OutDir {
 /// Names come from other machines: nothing may be written but beside the run's own files, and not over them.
 fn check_name(name: &str) -> Result<(), Failed> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let own = ["manifest.json", "config.toml", "events.jsonl", "result.json", "head.json"];
+    let own = [
+        "manifest.json",
+        "config.toml",
+        "events.jsonl",
+        "result.json",
+        "head.json",
+        "job.json",
+        "log.txt",
+        "summary.txt",
+    ];
     let wrong = if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
         "use up to 128 letters, digits, `-`, `_` and `.`"
     } else if name.starts_with('.') {

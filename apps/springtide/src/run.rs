@@ -503,7 +503,8 @@ async fn drive(
     }
 }
 
-fn conclude(name: &str, ended: JobEnded) -> (Ended, Exit) {
+/// What is told of a job's end.
+pub fn conclude(name: &str, ended: JobEnded) -> (Ended, Exit) {
     let exit = match &ended.outcome {
         Ok(_) => Exit::Ok,
         Err(JobError::Start { .. }) => Exit::NotPlaced,

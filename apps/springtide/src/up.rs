@@ -11,6 +11,7 @@ use springtide_runtime::event::write_atomic;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
+use crate::desk::{Desk, Setting};
 use crate::exit::Failed;
 use crate::grid::{self, HeadFile, Plan, cannot};
 use crate::netconf;
@@ -24,25 +25,35 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// It cannot be started, or all its nodes are broken.
-pub async fn up(file: &Path, global: &GlobalArgs) -> Result<(), Failed> {
+pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
-    stay(file, &config, global).await
+    stay(file, &config, version, global).await
 }
 
 /// Writes the config of an ad-hoc grid of this shape into `dir` and starts it.
 ///
 /// # Errors
 /// As [`up`].
-pub async fn dev(shape: Shape, dir: PathBuf, global: &GlobalArgs) -> Result<(), Failed> {
+pub async fn dev(
+    shape: Shape,
+    dir: PathBuf,
+    version: &'static str,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
     grid::make_private_dir(&dir)?;
     let file = dir.join("grid.toml");
     let text = grid::ad_hoc(shape, |sources| sources)?.show(false);
     write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
-    up(&file, global).await
+    up(&file, version, global).await
 }
 
-async fn stay(file: &Path, config: &Loaded<GridConfig>, global: &GlobalArgs) -> Result<(), Failed> {
+async fn stay(
+    file: &Path,
+    config: &Loaded<GridConfig>,
+    version: &'static str,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
     let dir = grid::dir_of(file, &config.value);
@@ -64,6 +75,12 @@ async fn stay(file: &Path, config: &Loaded<GridConfig>, global: &GlobalArgs) -> 
         log_level: global.log_level,
     };
     let head = grid::start(&plan).await?;
+    let log_max = config.value.run.log_size.bytes();
+    let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
+    if let Err(failed) = Desk::open(&head, setting) {
+        grid::stop(head, &dir, "the grid cannot keep jobs").await;
+        return Err(failed);
+    }
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
         biased;
@@ -82,7 +99,7 @@ async fn stay(file: &Path, config: &Loaded<GridConfig>, global: &GlobalArgs) -> 
             }
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
             talk.say(&format!(
-                "run jobs with: run JOB --config {}; Ctrl-C ends the grid",
+                "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends the grid",
                 file.display()
             ));
             let mut looks = interval(LOOK_EVERY);

@@ -4,6 +4,7 @@
 //! values are used for: no network, no actors.
 
 mod grid;
+mod jobs;
 mod links;
 mod node;
 mod problem;
@@ -31,6 +32,7 @@ pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection,
     LogSection, NetSection, RunSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
+pub use jobs::{JobSection, JobsConfig, Sizes, Words};
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};

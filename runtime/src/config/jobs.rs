@@ -1,0 +1,226 @@
+//! A file of jobs that are to be submitted together.
+//!
+//! Knows the form, not which programs there are: their arguments are the program's to read.
+
+use serde::{Deserialize, Serialize};
+use toml::Value;
+
+use super::grid::CONFIG_VERSION;
+use super::schema::{
+    Fallback::{Absent, Elements, Is, Required},
+    Leaf, section,
+};
+use super::units::{Name, Whole};
+use super::{Checker, Config, JobKind, Placing};
+
+/// Words in a row, written `["--size", "12"]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Words(pub Vec<String>);
+
+impl Leaf for Words {
+    fn read(value: &Value) -> Result<Self, String> {
+        let word = |word: &Value| word.as_str().filter(|w| !w.contains('\0')).map(str::to_owned);
+        let words = value.as_array().and_then(|all| all.iter().map(word).collect());
+        words.map(Self).ok_or_else(|| {
+            format!("must be texts in a list such as [\"--size\", \"12\"], found {value}")
+        })
+    }
+}
+
+section! {
+    /// Jobs that are submitted together.
+    JobsConfig {
+        /// Version of this form of file.
+        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        /// A job, or several that are alike. One table each.
+        job: Vec<JobSection> = Elements(&[
+            &[("program", "\"queens\""), ("args", "[\"--size\", \"14\"]"), ("min", "2"), ("max", "8")],
+            &[("program", "\"fib\""), ("kind", "\"rigid\""), ("min", "2")],
+        ]);
+    }
+
+    /// A job, or several that are alike.
+    JobSection {
+        /// What runs: one of those that `run --help` lists.
+        program: Name = Required("\"queens\"");
+        /// Its options, as on the command line.
+        args: Words = Is("[]");
+        /// How many such jobs.
+        count: Whole<1, 10_000> = Is("1");
+        /// Whether its number of processors can change: "rigid", "moldable" or "malleable".
+        kind: JobKind = Is("\"malleable\"");
+        /// How clusters are chosen; as [scheduling] of the grid says where not given.
+        placement: Option<Placing> = Absent("\"worst-fit\"");
+        /// Parts that may lie in different clusters. The numbers of processors are those of each part.
+        components: Whole<1, 10_000> = Is("1");
+        /// Fewest processors. Rigid jobs have just these.
+        min: Whole<1, 10_000_000> = Is("1");
+        /// Most that it starts with; the fewest where not given, and of moldable jobs the most.
+        start: Option<Whole<1, 10_000_000>> = Absent("2");
+        /// Most processors; where not given, as many as the grid has.
+        max: Option<Whole<1, 10_000_000>> = Absent("8");
+        /// It may lie in these clusters alone; empty: anywhere.
+        clusters: Words = Is("[]");
+        /// It may grow into clusters where it has nothing yet.
+        spreads: bool = Is("false");
+    }
+}
+
+/// A job's numbers of processors, of each component: fewest, most at its start, and most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Fewest.
+    pub min: u32,
+    /// Most at its start.
+    pub start: u32,
+    /// Most.
+    pub most: u32,
+}
+
+impl Sizes {
+    /// What follows from what was given, on a grid of `all` processors.
+    ///
+    /// # Errors
+    /// They contradict each other: the key and what is wrong with it.
+    pub fn of(
+        kind: JobKind,
+        (min, start, max): (u32, Option<u32>, Option<u32>),
+        all: u32,
+    ) -> Result<Self, (&'static str, String)> {
+        let rigid = kind == JobKind::Rigid;
+        for (key, value) in [("start", start), ("max", max)] {
+            if let Some(value) = value.filter(|value| rigid && *value != min) {
+                return Err((
+                    key,
+                    format!("a rigid job has its min of {min} processors, not {value}"),
+                ));
+            }
+        }
+        let most = max.unwrap_or(if rigid { min } else { all.max(min) });
+        if min > most {
+            return Err(("max", format!("min {min} is more than max {most}")));
+        }
+        let start = start.unwrap_or(if kind == JobKind::Moldable { most } else { min });
+        if !(min..=most).contains(&start) {
+            return Err(("start", format!("must lie within {min} and {most}, found {start}")));
+        }
+        Ok(Self { min, start, most })
+    }
+}
+
+impl JobSection {
+    /// Its numbers of processors on a grid of `all`.
+    ///
+    /// # Errors
+    /// As [`Sizes::of`].
+    pub fn sizes(&self, all: u32) -> Result<Sizes, (&'static str, String)> {
+        let given = (self.min.get(), self.start.map(Whole::get), self.max.map(Whole::get));
+        Sizes::of(self.kind, given, all)
+    }
+}
+
+impl JobsConfig {
+    /// A commented example with every key, which loads without error.
+    pub fn template() -> String {
+        super::template::<Self>(
+            "# Jobs that are submitted together. Every key is here with its default; what is commented out is not set by default.\n\
+             # Submit them with: springtide job submit --file FILE --config GRID\n\n",
+        )
+    }
+}
+
+impl Config for JobsConfig {
+    const WHAT: &'static str = "jobs";
+
+    fn check(&self, checker: &mut Checker<'_>) {
+        if self.job.is_empty() {
+            checker.tell("job", "there are no jobs: add a [[job]] with its program");
+        }
+        for (i, job) in self.job.iter().enumerate() {
+            if let Err((key, reason)) = job.sizes(u32::MAX) {
+                checker.tell(&format!("job[{i}].{key}"), reason);
+            }
+            if job.components.get().checked_mul(job.min.get()).is_none() {
+                let reason = "all components together need more processors than can be counted";
+                checker.tell(&format!("job[{i}].components"), reason);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Sources, load};
+    use super::*;
+
+    fn told(text: &str) -> String {
+        let read = load::<JobsConfig>(&Sources::of_text("jobs.toml", text));
+        read.map(|loaded| format!("{:?}", loaded.value.job)).unwrap_or_else(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_template_loads() {
+        load::<JobsConfig>(&Sources::of_text("jobs.toml", &JobsConfig::template())).unwrap();
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_lines() {
+        let text = r#"
+[[job]]
+program = "queens"
+size = 12
+[[job]]
+program = "fib"
+args = [30]
+min = 0
+[[job]]
+program = "fib"
+kind = "soft"
+components = 0
+"#;
+        let golden = r#"jobs.toml:4:1: unknown key `size` in [job]
+jobs.toml:7:8: `job.args` must be texts in a list such as ["--size", "12"], found [30]
+jobs.toml:8:7: `job.min` must be a whole number from 1 to 10000000, found 0
+jobs.toml:11:8: `job.kind` must be "rigid" or "moldable" or "malleable", found "soft"
+jobs.toml:12:14: `job.components` must be a whole number from 1 to 10000, found 0"#;
+        assert_eq!(told(text), golden);
+        let text = r#"
+[[job]]
+program = "queens"
+min = 5
+max = 4
+[[job]]
+program = "queens"
+kind = "rigid"
+min = 2
+max = 4
+[[job]]
+program = "queens"
+start = 7
+max = 6
+[[job]]
+program = "queens"
+components = 1000
+min = 9000000
+"#;
+        let golden = r#"jobs.toml:5:1: min 5 is more than max 4
+jobs.toml:10:1: a rigid job has its min of 2 processors, not 4
+jobs.toml:13:1: must lie within 1 and 6, found 7
+jobs.toml:17:1: all components together need more processors than can be counted"#;
+        assert_eq!(told(text), golden);
+        assert!(told("").contains("there are no jobs"), "{}", told(""));
+    }
+
+    #[test]
+    fn sizes_follow_from_what_is_given() {
+        let sizes = |kind, given| {
+            Sizes::of(kind, given, 20).map(|sizes| (sizes.min, sizes.start, sizes.most))
+        };
+        assert_eq!(sizes(JobKind::Malleable, (2, None, None)), Ok((2, 2, 20)));
+        assert_eq!(sizes(JobKind::Moldable, (2, None, Some(8))), Ok((2, 8, 8)));
+        assert_eq!(sizes(JobKind::Rigid, (4, None, None)), Ok((4, 4, 4)));
+        assert_eq!(sizes(JobKind::Rigid, (4, Some(4), Some(4))), Ok((4, 4, 4)));
+        assert_eq!(sizes(JobKind::Malleable, (30, None, None)), Ok((30, 30, 30)));
+        assert_eq!(sizes(JobKind::Malleable, (2, Some(9), Some(8))).unwrap_err().0, "start");
+    }
+}
