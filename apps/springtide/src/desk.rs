@@ -21,7 +21,7 @@ use serde_json::Value;
 use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::head::Head;
-use springtide_actors::job::NoteKind;
+use springtide_actors::job::{JobError, NoteKind};
 use springtide_actors::scheduler::{Enqueue, Scheduler, Submit, SubmitError};
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::JobId;
@@ -91,6 +91,20 @@ pub struct JobEntry {
 pub struct JobEnd {
     /// Why it has no outcome, if it has none.
     pub error: Option<String>,
+    /// It was cancelled.
+    #[serde(default)]
+    pub cancelled: bool,
+}
+
+impl JobEnd {
+    /// In a word.
+    pub fn word(&self) -> &'static str {
+        match (self.cancelled, &self.error) {
+            (true, _) => "cancelled",
+            (false, Some(_)) => "failed",
+            (false, None) => "done",
+        }
+    }
 }
 
 /// All that is known of a job.
@@ -185,9 +199,7 @@ impl Desk {
         let entry = JobEntry { job, name, line, submitted_unix_s, ended: None };
         let begun = || -> Result<Open, Failed> {
             let out = OutDir::create(&dir, &about, &self.config, self.log_max)?;
-            let path = dir.join("job.json");
-            let bytes = serde_json::to_vec(&entry).map_err(Failed::failure)?;
-            write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))?;
+            write_entry(&dir, &entry)?;
             let path = dir.join("log.txt");
             let log = OpenOptions::new().create(true).append(true).open(&path);
             Ok(Open { out, log: Some(log.map_err(|error| cannot("write", &path, &error))?) })
@@ -208,6 +220,12 @@ impl Desk {
     }
 }
 
+fn write_entry(dir: &Path, entry: &JobEntry) -> Result<(), Failed> {
+    let path = dir.join("job.json");
+    let bytes = serde_json::to_vec(entry).map_err(Failed::failure)?;
+    write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))
+}
+
 fn since_epoch() -> u64 {
     // Only people read it.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
@@ -225,19 +243,12 @@ fn read(dir: &Path) -> Result<BTreeMap<JobId, Kept>, Failed> {
             continue;
         };
         let path = dir.join("result.json");
-        let end =
-            fs::read(&path).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
-        let error = match &end {
-            Some(end) => end.get("error").and_then(Value::as_str).map(str::to_owned),
-            None => {
-                let lost = Ended::early(&entry.name, LOST).json();
-                let text = lost.to_string();
-                write_atomic(&path, text.as_bytes())
-                    .map_err(|error| cannot("write", &path, &error))?;
-                Some(LOST.to_owned())
-            }
-        };
-        entry.ended = Some(JobEnd { error });
+        if entry.ended.is_none() {
+            let lost = Ended::early(&entry.name, LOST).json().to_string();
+            write_atomic(&path, lost.as_bytes()).map_err(|error| cannot("write", &path, &error))?;
+            entry.ended = Some(JobEnd { error: Some(LOST.to_owned()), cancelled: false });
+            write_entry(&dir, &entry)?;
+        }
         let text = fs::read_to_string(dir.join("log.txt")).unwrap_or_default();
         let skip = text.lines().count().saturating_sub(LINES_MAX);
         let lines = text.lines().skip(skip).map(str::to_owned).collect();
@@ -265,8 +276,9 @@ impl Kept {
         let written = match news {
             News::Note(note) => self.note(*note),
             News::Ended(ended) => {
+                let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
                 let (ended, _) = conclude(&self.entry.name, *ended);
-                self.end(&ended)
+                self.end(&ended, cancelled)
             }
         };
         if let Err(failed) = written {
@@ -300,17 +312,18 @@ impl Kept {
         Ok(())
     }
 
-    fn end(&mut self, ended: &Ended) -> Result<(), Failed> {
+    fn end(&mut self, ended: &Ended, cancelled: bool) -> Result<(), Failed> {
         let error = ended.outcome.as_ref().err().cloned();
-        self.entry.ended = Some(JobEnd { error });
+        self.entry.ended = Some(JobEnd { error, cancelled });
         self.progress = None;
         let path = self.dir.join("summary.txt");
         write_atomic(&path, ended.summary().as_bytes())
             .map_err(|error| cannot("write", &path, &error))?;
-        match self.open.take() {
-            Some(mut open) => open.out.finish(&ended.json()),
-            None => Ok(()),
+        if let Some(mut open) = self.open.take() {
+            open.out.finish(&ended.json())?;
         }
+        // Last: from here on it has ended, whatever becomes of the head.
+        write_entry(&self.dir, &self.entry)
     }
 
     /// Its result, which is on disk.
@@ -405,21 +418,21 @@ mod tests {
             fs::create_dir_all(temp.path().join(job)).unwrap();
             fs::write(temp.path().join(job).join(file), text).unwrap();
         };
-        let entry = |job: u64| {
+        let entry = |job: u64, ended: Option<JobEnd>| {
             let line = "queens --size 8".to_owned();
             let entry = JobEntry {
                 job: JobId(job),
                 name: "queens".to_owned(),
                 line,
                 submitted_unix_s: 7,
-                ended: None,
+                ended,
             };
             serde_json::to_string(&entry).unwrap()
         };
-        write("job-1", "job.json", &entry(1));
+        write("job-1", "job.json", &entry(1, Some(JobEnd { error: None, cancelled: false })));
         write("job-1", "result.json", r#"{"ok": true}"#);
         write("job-1", "log.txt", "one\ntwo\n");
-        write("job-2", "job.json", &entry(2));
+        write("job-2", "job.json", &entry(2, None));
         write("job-3", "job.json", "damaged");
         write("other", "file", "");
         for _ in 0..2 {

@@ -18,7 +18,7 @@ use springtide_actors::scheduler::{
     ResizeError, ResizeJob, Scheduler, Submit,
 };
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobsConfig, Loaded, Placing, Sizes, Sources, load,
+    GridConfig, JobKind, JobsConfig, Loaded, Origin, Placing, Sizes, Sources, load,
 };
 use springtide_runtime::id::JobId;
 use springtide_runtime::remote::Remote;
@@ -262,8 +262,10 @@ pub fn of_file(
         let at = |key: &str, reason: &str| {
             let places = [format!("job[{i}].{key}"), format!("job[{i}].program")];
             let place = places.iter().find_map(|path| match jobs.origin(path) {
-                Some(springtide_runtime::config::Origin::Default) | None => None,
-                Some(origin) => Some(origin.to_string()),
+                Some(Origin::File { file, line, column }) => {
+                    Some(format!("{file}:{line}:{column}"))
+                }
+                _ => None,
             });
             let place = place.unwrap_or_else(|| file.display().to_string());
             Failed::usage(format!("{place}: {reason}"))
@@ -435,10 +437,15 @@ struct Known {
 }
 
 impl Known {
+    fn has_ended(&self) -> bool {
+        let record = self.record.as_ref();
+        record.map_or(self.state() == "over", |record| record.entry.ended.is_some())
+    }
+
     fn state(&self) -> &'static str {
         let ended = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
         if let Some(end) = ended {
-            return if end.error.is_some() { "failed" } else { "done" };
+            return end.word();
         }
         let detail = self.detail.as_ref();
         let view = detail.and_then(|detail| detail.view.as_ref());
@@ -516,7 +523,7 @@ async fn told(grid: &Grid, command: JobCommand, global: &GlobalArgs) -> Result<(
         JobCommand::Shrink { one, count } => resize(grid, &one, Resize::Shrink { count }).await,
         JobCommand::Cancel(one) => {
             let known = grid.known(one.job, 0).await?;
-            if matches!(known.state(), "done" | "failed" | "over") {
+            if known.has_ended() {
                 return Err(Failed::failure(format!("{} has ended already", one.job)));
             }
             let reason = "cancelled by `job cancel`".to_owned();
@@ -580,7 +587,7 @@ async fn ended(
     let began = Instant::now();
     loop {
         let known = grid.known(job, 0).await?;
-        if matches!(known.state(), "done" | "failed" | "over") {
+        if known.has_ended() {
             return Ok(known.record);
         }
         if let Some(limit) = limit.filter(|limit| began.elapsed() >= *limit) {
@@ -641,7 +648,7 @@ fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
         let age_s = Some(now.saturating_sub(entry.submitted_unix_s));
         let row = match (rows.remove(&entry.job), entry.ended) {
             (_, Some(end)) => {
-                let state = if end.error.is_some() { "failed" } else { "done" };
+                let state = end.word();
                 let first = end.error.as_deref().and_then(|error| error.lines().next());
                 let about = first.unwrap_or_default().to_owned();
                 Row { job: entry.job, state, nodes: 0, age_s, line: entry.line, about }
@@ -670,6 +677,15 @@ fn list_object(rows: &[Row]) -> String {
     format!("{}\n", json!({ "schema": SCHEMA, "jobs": jobs }))
 }
 
+/// How long ago, in a word or two.
+fn age(s: u64) -> String {
+    match s {
+        0..120 => format!("{s} s"),
+        120..7200 => format!("{} min", s / 60),
+        _ => format!("{} h", s / 3600),
+    }
+}
+
 fn list_text(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "no jobs\n".to_owned();
@@ -678,7 +694,7 @@ fn list_text(rows: &[Row]) -> String {
         .iter()
         .map(|row| {
             let nodes = if row.nodes == 0 { String::new() } else { row.nodes.to_string() };
-            let age = row.age_s.map_or_else(String::new, |s| seconds(s as f64));
+            let age = row.age_s.map_or_else(String::new, age);
             [
                 row.job.to_string(),
                 row.state.to_owned(),
@@ -837,9 +853,9 @@ mod tests {
             nodes,
             waits_for: waits.map(str::to_owned),
         };
-        let failed = JobEnd { error: Some("it broke\nbadly".to_owned()) };
+        let failed = JobEnd { error: Some("it broke\nbadly".to_owned()), cancelled: false };
         let entries = vec![
-            entry(1, Some(JobEnd { error: None })),
+            entry(1, Some(JobEnd { error: None, cancelled: false })),
             entry(2, Some(failed)),
             entry(3, None),
             entry(4, None),
@@ -863,7 +879,7 @@ job-4  waiting         60 s  queens --size 12  no cluster can take component 1: 
 job-5  running      2        fib
 ";
         let text = list_text(&rows(entries, live, 160));
-        assert_eq!(text.replace("60.0 s", "60 s").replace("1 min", "60 s"), expected, "{text}");
+        assert_eq!(text, expected, "{text}");
         assert_eq!(list_text(&[]), "no jobs\n");
     }
 }

@@ -273,7 +273,7 @@ impl Core {
             name: submit.name.clone(),
             state: JobState::Queued,
             nodes: 0,
-            waits_for: self.managing.view(job).map(|view| view.why),
+            waits_for: self.managing.view(job).map(|view| format!("a place: {}", view.why)),
         });
         let running = self.jobs.iter().map(|(&id, job)| JobStatus {
             job: id,

@@ -21,12 +21,18 @@ impl Up {
 
     /// With these clusters and so many nodes of each.
     pub fn of(clusters: &[(&str, u32)]) -> Self {
+        Self::with(clusters, "")
+    }
+
+    /// The same, and with these lines in the config.
+    pub fn with(clusters: &[(&str, u32)], lines: &str) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("grid.toml");
         let one = |(name, nodes): &(&str, u32)| {
             format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\n")
         };
-        std::fs::write(&file, clusters.iter().map(one).collect::<String>()).unwrap();
+        let clusters: String = clusters.iter().map(one).collect();
+        std::fs::write(&file, format!("{lines}\n{clusters}")).unwrap();
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
         up.told("Ctrl-C ends the grid");
@@ -60,6 +66,19 @@ impl Up {
 
     pub fn pid(&self, node: &str) -> Option<u32> {
         nodes(&self.dir).into_iter().find(|(name, _)| name == node).map(|(_, pid)| pid)
+    }
+
+    /// Ends it, and starts one of the same config.
+    pub fn again(mut self) -> Self {
+        self.running.signal("TERM");
+        assert_eq!(self.running.wait().code(), Some(0));
+        // Its words are those of the former one.
+        std::fs::remove_file(self.temp.path().join("stderr.log")).unwrap();
+        let Self { file, dir, temp, .. } = self;
+        let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+        let up = Self { running, dir, file, temp };
+        up.told("Ctrl-C ends the grid");
+        up
     }
 
     pub fn end(mut self) {

@@ -1,0 +1,136 @@
+//! Jobs that nobody waits for: submitted, looked at, made smaller and larger, ended, and known to the next head.
+
+use serde_json::Value;
+
+use crate::drains::Up;
+use crate::support::{Ended, run, until};
+
+/// Free processors are seen soon.
+const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
+
+fn job(up: &Up, line: &[&str]) -> Ended {
+    let config = ["--config", up.file.to_str().unwrap()];
+    run(&[&["job"], line, &config].concat())
+}
+
+fn object(told: &Ended) -> Value {
+    serde_json::from_str(&told.out).unwrap_or_else(|error| panic!("{error}: {}", told.out))
+}
+
+fn status(up: &Up, number: &str) -> Value {
+    let told = job(up, &["status", number, "--json"]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    object(&told)
+}
+
+/// Processors of a job.
+fn size(up: &Up, number: &str) -> u64 {
+    let sizes = status(up, number)["sizes"].clone();
+    sizes.as_object().map_or(0, |all| all.values().filter_map(Value::as_u64).sum())
+}
+
+#[test]
+fn jobs_are_submitted_resized_and_ended() {
+    let up = Up::with(&[("ams", 3)], QUICK);
+    assert_eq!(job(&up, &["list"]).out, "no jobs\n");
+    // Where it would go is told before, and nothing is submitted by that.
+    let plan = job(&up, &["plan", "queens", "--min", "2"]);
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
+    assert!(plan.out.contains("would start now") && plan.out.contains("2 of ams"), "{}", plan.out);
+    let plan = job(&up, &["plan", "queens", "--kind", "rigid", "--min", "4"]);
+    assert_eq!(plan.code, Some(3), "{}", plan.err);
+    assert!(plan.out.contains("ams: has 3 processors, 4 are needed"), "{}", plan.out);
+    // One that would never end grows into all that is free.
+    let long = job(&up, &["submit", "queens", "--size", "18"]);
+    assert_eq!((long.code, long.out.as_str()), (Some(0), "job-1\n"), "{}", long.err);
+    until("it has grown", || size(&up, "1") == 3);
+    // Its owner takes one away, and it gets no more.
+    let shrunk = job(&up, &["shrink", "1", "1"]);
+    assert_eq!(shrunk.out, "job-1 has 3 processors and is to have 2\n", "{}", shrunk.err);
+    until("it has shrunk", || size(&up, "1") == 2);
+    assert_eq!(status(&up, "job-1")["most"], 2);
+    let refused = job(&up, &["shrink", "1", "2"]);
+    assert_eq!(refused.code, Some(3), "{}", refused.err);
+    let told = "would have 0 processors, and may have 1 to 3";
+    assert!(refused.err.contains(told), "{}", refused.err);
+    // A rigid job that needs two makes it shrink once more.
+    let short = job(&up, &["submit", "queens", "--size", "9", "--kind", "rigid", "--min", "2"]);
+    assert_eq!(short.out, "job-2\n", "{}", short.err);
+    let done = job(&up, &["result", "2", "--wait", "--timeout", "2m", "--json"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert_eq!(object(&done)["result"]["solutions"], 352);
+    assert_eq!(status(&up, "2")["state"], "done");
+    let why = job(&up, &["why", "1"]).out;
+    assert!(why.contains("makes room for job-2"), "{why}");
+    until("it is as large as it may be", || size(&up, "1") == 2);
+    // More than that if its owner asks for it.
+    assert_eq!(job(&up, &["grow", "1", "1"]).code, Some(0));
+    until("it has grown again", || size(&up, "1") == 3);
+    assert_eq!(job(&up, &["grow", "1", "1"]).code, Some(3));
+    let early = job(&up, &["result", "1"]);
+    assert_eq!(early.code, Some(1), "{}", early.err);
+    assert!(early.err.contains("--wait"), "{}", early.err);
+    let late = job(&up, &["result", "1", "--wait", "--timeout", "1s"]);
+    assert_eq!(late.code, Some(4), "{}", late.err);
+    assert_eq!(job(&up, &["cancel", "1"]).code, Some(0));
+    assert_eq!(status(&up, "1")["state"], "cancelled");
+    assert_eq!(job(&up, &["cancel", "1"]).code, Some(1));
+    let logs = job(&up, &["logs", "1"]).out;
+    assert!(logs.contains("the root runs on ams-"), "{logs}");
+    let list = object(&job(&up, &["list", "--json"]));
+    let jobs = list["jobs"].as_array().unwrap();
+    let states: Vec<&str> = jobs.iter().filter_map(|job| job["state"].as_str()).collect();
+    assert_eq!(states, ["cancelled", "done"]);
+    up.end();
+}
+
+#[test]
+fn a_file_of_jobs_and_what_is_wrong_with_it() {
+    let up = Up::with(&[("ams", 2), ("del", 1)], QUICK);
+    let file = up.temp.path().join("jobs.toml");
+    let path = file.to_str().unwrap();
+    let submit = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        job(&up, &["submit", "--file", path])
+    };
+    let text = "[[job]]\nprogram = \"queens\"\nargs = [\"--size\", \"8\"]\ncount = 2\nmax = 2\n\
+                [[job]]\nprogram = \"fib\"\nargs = [\"--n\", \"15\"]\nclusters = [\"del\"]\n";
+    for (wrong, told) in [
+        (text.replace("fib", "fbi"), "jobs.toml:7:1: no job is named fbi: did you mean fib?"),
+        (text.replace("--n", "--m"), "jobs.toml:8:1: fib: unexpected argument '--m' found"),
+        (text.replace("\"del\"", "\"dle\""), "jobs.toml:9:1: the grid has no cluster dle"),
+        (text.replace("max = 2", "max = 2\nmin = 3"), "jobs.toml:5:1: min 3 is more than max 2"),
+        (
+            text.replace("max", "mx"),
+            "jobs.toml:5:1: unknown key `mx` in [job]; did you mean `max`?",
+        ),
+    ] {
+        let refused = submit(&wrong);
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        assert!(refused.err.contains(told), "{told}: {}", refused.err);
+    }
+    assert_eq!(job(&up, &["list"]).out, "no jobs\n");
+    let all = submit(text);
+    let expected = (Some(0), "job-1\njob-2\njob-3\n");
+    assert_eq!((all.code, all.out.as_str()), expected, "{}", all.err);
+    for number in ["1", "2", "3"] {
+        let done = job(&up, &["result", number, "--wait", "--timeout", "2m"]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        assert!(done.out.contains("checksum"), "{}", done.out);
+    }
+    for command in ["status", "why", "cancel", "result", "logs"] {
+        let refused = job(&up, &[command, "7"]);
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        assert!(refused.err.contains("the grid has no job-7"), "{}", refused.err);
+    }
+    // The next head knows them, and one that was not over has failed.
+    let long = job(&up, &["submit", "queens", "--size", "18"]);
+    assert_eq!(long.out, "job-4\n", "{}", long.err);
+    until("it runs", || status(&up, "4")["state"] == "running");
+    let up = up.again();
+    assert_eq!(status(&up, "4")["state"], "failed");
+    assert_eq!(status(&up, "3")["state"], "done");
+    let done = job(&up, &["result", "3", "--json"]);
+    assert_eq!(object(&done)["job"], "fib", "{}", done.out);
+    up.end();
+}
