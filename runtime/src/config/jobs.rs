@@ -1,6 +1,8 @@
 //! A file of jobs that are to be submitted together.
 //!
 //! Knows the form, not which programs there are: their arguments are the program's to read.
+// Doc lines of keys are the template's comments too, where `[scheduling]` is a section's name and no link.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use serde::{Deserialize, Serialize};
 use toml::Value;

@@ -167,18 +167,15 @@ impl Core {
                 self.lost(&node, &reason, returns, now, &mut out)
             }
             Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
-                match submit.need.take() {
-                    Some(need) => match need.check() {
-                        Ok(()) => {
-                            submit.params.managed = true;
-                            self.submit_managed(job, epoch, (submit, need), now, &mut out);
-                        }
-                        Err(reason) => {
-                            let error = SubmitError::NotPlaced { reason };
-                            out.push(Action::Refuse { job, error });
-                        }
-                    },
-                    None => {}
+                let Some(need) = submit.need.take() else { return out };
+                match need.check() {
+                    Ok(()) => {
+                        submit.params.managed = true;
+                        self.submit_managed(job, epoch, (submit, need), now, &mut out);
+                    }
+                    Err(reason) => {
+                        out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                    }
                 }
             }
             Event::Submit { job, epoch, submit } => {

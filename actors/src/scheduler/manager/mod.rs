@@ -9,7 +9,7 @@
 //!
 //! What it promises:
 //! - A processor is in one account from when it is offered, claimed or held for a job until the word that it is free
-//!   ([`books`]). What others use, as last polled, and all accounts of a cluster are never more than the cluster has
+//!   (`books`). What others use, as last polled, and all accounts of a cluster are never more than the cluster has
 //!   *by this manager's doing*.
 //! - Growth keeps to the reserve for local users and to the caps; placement does not.
 //! - Of each job one change at most is under way. Whatever is awaited is awaited for a stated time.
