@@ -428,15 +428,17 @@ impl Core {
         let managed = self.managing.jobs.get_mut(&id);
         // What its owner ordered is served before what its coordinator asks for.
         let ordered = managed.map_or(0, |managed| {
-            let ordered = managed.ordered.count.min(given);
-            managed.ordered.count -= ordered;
+            let Ordered { count, clusters, .. } = &mut managed.ordered;
+            let here = clusters.is_empty() || clusters.contains(&cluster);
+            let ordered = if here { given.min(*count) } else { 0 };
+            *count -= ordered;
             ordered
         });
         job.open.count = job.open.count.saturating_sub(given - ordered);
         job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.grants.insert(grant, change);
-            managed.wants = job.open.count + managed.ordered.count;
+            managed.wants = job.open.count.saturating_add(managed.ordered.count);
         }
         let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
         let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
