@@ -251,7 +251,7 @@ impl App {
         let (grid, config, all) = match matches.subcommand() {
             Some((name, matches)) => {
                 let args = NeedArgs::from_arg_matches(matches).map_err(wrong)?;
-                let config = jobs::grid_config(&args.grid.config)?.value;
+                let config = jobs::grid_config(&args.grid.config)?;
                 let need = jobs::need(&args, &config)?;
                 let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
                     return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
@@ -263,7 +263,7 @@ impl App {
             }
             None => {
                 let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
-                let config = jobs::grid_config(&args.grid.config)?.value;
+                let config = jobs::grid_config(&args.grid.config)?;
                 let encode = |name: &str, options: &[String]| self.encode(name, options);
                 let all = jobs::of_file(&args.file, &config, encode)?;
                 (args.grid, config, all)

@@ -204,17 +204,13 @@ impl Desk {
             let log = OpenOptions::new().create(true).append(true).open(&path);
             Ok(Open { out, log: Some(log.map_err(|error| cannot("write", &path, &error))?) })
         };
-        let begun = begun();
-        let open = match &begun {
-            Ok(_) => None,
+        let (open, failed) = match begun() {
+            Ok(open) => (open, Ok(())),
             // It runs all the same, and what it says is kept in memory.
-            Err(_) => Some(Open { out: OutDir::none(&about), log: None }),
+            Err(failed) => (Open { out: OutDir::none(&about), log: None }, Err(failed)),
         };
-        let (open, failed) = match begun {
-            Ok(open) => (Some(open), Ok(())),
-            Err(failed) => (open, Err(failed)),
-        };
-        let kept = Kept { entry, progress: None, lines: VecDeque::new(), dir: dir.clone(), open };
+        let open = Some(open);
+        let kept = Kept { entry, progress: None, lines: VecDeque::new(), dir, open };
         self.jobs.insert(job, kept);
         failed
     }
@@ -226,7 +222,8 @@ fn write_entry(dir: &Path, entry: &JobEntry) -> Result<(), Failed> {
     write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))
 }
 
-fn since_epoch() -> u64 {
+/// Seconds since the Unix epoch.
+pub fn since_epoch() -> u64 {
     // Only people read it.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
@@ -18,14 +18,14 @@ use springtide_actors::scheduler::{
     ResizeError, ResizeJob, Scheduler, Submit,
 };
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobsConfig, Loaded, Origin, Placing, Sizes, Sources, load,
+    GridConfig, JobKind, JobsConfig, Origin, Placing, Sizes, Sources, load,
 };
 use springtide_runtime::id::JobId;
 use springtide_runtime::remote::Remote;
 use tokio::time::{Instant, sleep};
 
 use crate::args::{GlobalArgs, time, words};
-use crate::desk::{DESK, Desk, JobEntry, JobRecord, ListJobs, ReadJob, SubmitJob};
+use crate::desk::{DESK, Desk, JobEntry, JobRecord, ListJobs, ReadJob, SubmitJob, since_epoch};
 use crate::exit::{Exit, Failed};
 use crate::netconf;
 use crate::report::{SCHEMA, seconds};
@@ -193,12 +193,8 @@ pub struct Order {
 ///
 /// # Errors
 /// Its mistakes.
-pub fn grid_config(file: &Path) -> Result<Loaded<GridConfig>, Failed> {
-    Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?)
-}
-
-fn processors(config: &GridConfig) -> u32 {
-    config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
+pub fn grid_config(file: &Path) -> Result<GridConfig, Failed> {
+    Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?.value)
 }
 
 /// What a job needs, by its options.
@@ -207,7 +203,7 @@ fn processors(config: &GridConfig) -> u32 {
 /// They contradict each other.
 pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
     let given = (args.min, args.start, args.max);
-    let sizes = Sizes::of(args.kind, given, processors(config))
+    let sizes = Sizes::of(args.kind, given, netconf::existing(config))
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let shape = Shape { kind: args.kind, components: args.components, sizes, spreads: args.spread };
     need_of(shape, args.placement, &args.on, config).map_err(Failed::usage)
@@ -275,7 +271,8 @@ pub fn of_file(
             let key = if failed.exit == Exit::NotPlaced { "program" } else { "args" };
             at(key, &failed.message)
         })?;
-        let sizes = job.sizes(processors(config)).map_err(|(key, reason)| at(key, &reason))?;
+        let sizes =
+            job.sizes(netconf::existing(config)).map_err(|(key, reason)| at(key, &reason))?;
         let (kind, components, spreads) = (job.kind, job.components.get(), job.spreads);
         let shape = Shape { kind, components, sizes, spreads };
         let need = need_of(shape, job.placement, &job.clusters.0, config)
@@ -312,7 +309,7 @@ pub async fn submit(
     let mut ended = Ok(());
     for Wanted { name, body, line, need } in jobs {
         if order.dry {
-            let plan = scheduler.send(PlanJob { need: need.clone() }).deadline(WITHIN).await?;
+            let plan = scheduler.send(PlanJob { need }).deadline(WITHIN).await?;
             if let Err(error) = &plan {
                 ended = Err(Failed::new(Exit::NotPlaced, error));
             }
@@ -325,8 +322,7 @@ pub async fn submit(
         }
         let mut params: JobParams = netconf::job_params(config);
         params.min_nodes = need.least();
-        params.max_nodes =
-            Some(need.most.iter().fold(0, |sum, most| u32::saturating_add(sum, *most)));
+        params.max_nodes = Some(need.greatest());
         let submit = Submit {
             name: name.to_owned(),
             body,
@@ -411,7 +407,7 @@ struct Grid {
 
 impl Grid {
     async fn attach(file: &Path) -> Result<Self, Failed> {
-        let config = grid_config(file)?.value;
+        let config = grid_config(file)?;
         let attachment = attach(file, &config).await?;
         let desk = attachment.endpoint.hub.remote(&attachment.head, DESK);
         let scheduler = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
@@ -504,7 +500,7 @@ async fn told(grid: &Grid, command: JobCommand, global: &GlobalArgs) -> Result<(
         JobCommand::List(args) => {
             let jobs = grid.desk.send(ListJobs {}).deadline(WITHIN).await?;
             let status = grid.scheduler.send(GetStatus {}).deadline(WITHIN).await?;
-            let rows = rows(jobs, status.jobs, now());
+            let rows = rows(jobs, status.jobs, since_epoch());
             print(&if args.json { list_object(&rows) } else { list_text(&rows) })
         }
         JobCommand::Status(one) => {
@@ -630,10 +626,6 @@ struct Row {
     age_s: Option<u64>,
     line: String,
     about: String,
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// Jobs of the desk and those of clients that wait for theirs, by number.

@@ -198,7 +198,7 @@ fn work_params(work: &WorkSection) -> JobParams {
 }
 
 /// The config's nodes.
-fn existing(config: &GridConfig) -> u32 {
+pub fn existing(config: &GridConfig) -> u32 {
     config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
 }
 

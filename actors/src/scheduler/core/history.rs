@@ -44,7 +44,7 @@ impl Histories {
         let (job, line) = match news {
             News::Submit { job, need } => {
                 let (kind, min) = (need.kind, need.least());
-                let most = need.most.iter().fold(0u32, |sum, most| sum.saturating_add(*most));
+                let most = need.greatest();
                 (job, format!("submitted: {kind}, {min} to {most} processors, {}", need.placement))
             }
             News::Moved { .. } => return,

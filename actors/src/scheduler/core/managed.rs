@@ -12,12 +12,12 @@ use std::time::Duration;
 use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::Core;
 use super::choose::{Case, choose};
 use super::event::Action;
 use super::history::Histories;
 use super::pool::{State, member};
 use super::queue::Waiting;
+use super::{Core, Job};
 use crate::job::AssignError;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
@@ -325,30 +325,17 @@ impl Core {
         job.view.coordinator.clone()
     }
 
-    /// The best free nodes of a cluster for a job.
-    fn pick(
-        &self,
-        id: JobId,
-        fingerprint: u64,
-        cluster: &ClusterId,
-        count: u32,
-        now: Instant,
-    ) -> Vec<NodeId> {
-        if let Some(job) = self.jobs.get(&id) {
-            let mut case = Case {
-                count,
-                request: job.open.request.clone(),
-                rtt_s: BTreeMap::new(),
-                bandwidth: BTreeMap::new(),
-                free: self.candidates_for(job.unit, fingerprint, now),
-            };
-            case.free.retain(|_, candidate| candidate.cluster == *cluster);
-            return choose(&case).nodes;
-        }
-        let free = self.nodes.iter().filter(|(_, node)| {
-            node.cluster == *cluster && node.is_free() && node.running(fingerprint).is_some()
-        });
-        free.take(count as usize).map(|(id, _)| id.clone()).collect()
+    /// The best free nodes of a cluster for a job that runs.
+    fn pick(&self, job: &Job, cluster: &ClusterId, count: u32, now: Instant) -> Vec<NodeId> {
+        let mut case = Case {
+            count,
+            request: job.open.request.clone(),
+            rtt_s: BTreeMap::new(),
+            bandwidth: BTreeMap::new(),
+            free: self.candidates_for(job.unit, job.fingerprint, now),
+        };
+        case.free.retain(|_, candidate| candidate.cluster == *cluster);
+        choose(&case).nodes
     }
 
     fn claim(&mut self, id: JobId, placed: &Placed, out: &mut Vec<Action>) -> Option<News> {
@@ -360,11 +347,8 @@ impl Core {
             *wanted.entry(&part.cluster).or_default() += part.count;
         }
         for (cluster, count) in wanted {
-            let free = self.nodes.iter().filter(|(_, node)| {
-                node.cluster == *cluster
-                    && node.is_free()
-                    && node.running(submit.fingerprint).is_some()
-            });
+            let free = self.free_running(submit.fingerprint);
+            let free = free.filter(|(_, life)| life.cluster == *cluster);
             let chosen: Vec<NodeId> = free.take(count as usize).map(|(id, _)| id.clone()).collect();
             if chosen.len() < count as usize {
                 let reason = format!(
@@ -398,11 +382,8 @@ impl Core {
     ) -> Option<News> {
         let nothing = Some(News::Grown { job: id, change, count: 0 });
         let Some(coordinator) = self.coordinator_of(id) else { return nothing };
-        let Some(fingerprint) = self.jobs.get(&id).map(|job| job.fingerprint) else {
-            return nothing;
-        };
-        let chosen = self.pick(id, fingerprint, &cluster, count, now);
-        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
+        let Some(job) = self.jobs.get(&id) else { return nothing };
+        let chosen = self.pick(job, &cluster, count, now);
         let nodes: Vec<GrantedNode> = chosen
             .iter()
             .filter_map(|node| {
@@ -414,16 +395,11 @@ impl Core {
         if nodes.is_empty() {
             return nothing;
         }
-        self.last_grant += 1;
-        let grant = self.last_grant;
         for GrantedNode { node, .. } in &nodes {
-            if let Some(known) = self.nodes.get_mut(node) {
-                known.state = State::Busy(id);
-            }
-            job.members.insert(node.clone());
-            job.granted.insert(node.clone());
             self.managing.ledger.insert(node.clone(), (id, Use::Recruited(change)));
         }
+        let grant = self.hand(id, &nodes);
+        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
         let given = nodes.len() as u32;
         let managed = self.managing.jobs.get_mut(&id);
         // What its owner ordered is served before what its coordinator asks for.
@@ -435,7 +411,6 @@ impl Core {
             ordered
         });
         job.open.count = job.open.count.saturating_sub(given - ordered);
-        job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.grants.insert(grant, change);
             managed.wants = job.open.count.saturating_add(managed.ordered.count);

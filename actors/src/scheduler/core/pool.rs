@@ -175,6 +175,15 @@ impl Core {
         })
     }
 
+    /// Free nodes that run this program, whoever waits for them.
+    pub(super) fn free_running(
+        &self,
+        fingerprint: u64,
+    ) -> impl Iterator<Item = (&NodeId, &Registered)> {
+        let free = self.nodes.iter().filter(|(_, node)| node.is_free());
+        free.filter_map(move |(id, node)| Some((id, node.running(fingerprint)?)))
+    }
+
     /// What free nodes are like, for a choice among them.
     pub(super) fn candidates_for(
         &self,
@@ -182,9 +191,9 @@ impl Core {
         fingerprint: u64,
         now: Instant,
     ) -> BTreeMap<NodeId, Candidate> {
-        let free = self.nodes.iter().filter(|(_, node)| node.is_free());
-        let lives = free.filter_map(|(id, node)| Some((id, node.running(fingerprint)?)));
-        lives.map(|(id, life)| (id.clone(), self.candidate_of(unit, life, now))).collect()
+        self.free_running(fingerprint)
+            .map(|(id, life)| (id.clone(), self.candidate_of(unit, life, now)))
+            .collect()
     }
 
     fn candidate_of(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Candidate {

@@ -278,21 +278,28 @@ impl Core {
             job.open.why = choice.why;
             return true;
         }
+        job.open.count -= nodes.len() as u32;
+        job.open.why = "nothing is free".to_owned();
+        let (open, why, case) = (job.open.count, choice.why, Box::new(case));
+        let grant = self.hand(id, &nodes);
+        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        true
+    }
+
+    /// Makes nodes the members of a running job. Returns the number of the grant that its coordinator is to be told.
+    pub(super) fn hand(&mut self, id: JobId, nodes: &[GrantedNode]) -> u64 {
         self.last_grant += 1;
         let grant = self.last_grant;
-        for GrantedNode { node, .. } in &nodes {
+        let Some(job) = self.jobs.get_mut(&id) else { return grant };
+        for GrantedNode { node, .. } in nodes {
             if let Some(known) = self.nodes.get_mut(node) {
                 known.state = State::Busy(id);
             }
             job.members.insert(node.clone());
             job.granted.insert(node.clone());
         }
-        job.open.count -= nodes.len() as u32;
-        job.open.why = "nothing is free".to_owned();
         job.grants.insert(grant, nodes.iter().map(|granted| granted.node.clone()).collect());
-        let (open, why, case) = (job.open.count, choice.why, Box::new(case));
-        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
-        true
+        grant
     }
 
     /// Has free nodes measured that the request could get, and of which no speed is known. Returns whether that is to

@@ -165,11 +165,6 @@ impl Job {
         self.accounts.values().map(Account::all).sum()
     }
 
-    /// Most processors that it can use.
-    pub(super) fn most(&self) -> u32 {
-        self.need.most.iter().fold(0u32, |sum, most| sum.saturating_add(*most))
-    }
-
     /// Fewest and most that it can have in a cluster, as long as it has what it has elsewhere.
     pub(super) fn bounds(&self, cluster: &ClusterId) -> (u32, u32) {
         let (min, most) = self.needs(cluster);
@@ -190,7 +185,10 @@ impl Job {
         }
         let here = self.accounts.get(cluster).map_or(0, |account| account.size);
         let elsewhere = self.size() - here;
-        (self.need.least().saturating_sub(elsewhere), self.most().saturating_sub(elsewhere))
+        (
+            self.need.least().saturating_sub(elsewhere),
+            self.need.greatest().saturating_sub(elsewhere),
+        )
     }
 
     /// What it says it will release in a cluster, or is releasing.

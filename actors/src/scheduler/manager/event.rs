@@ -60,6 +60,11 @@ impl Need {
         Ok(())
     }
 
+    /// Most processors of all components together.
+    pub fn greatest(&self) -> u32 {
+        self.most.iter().fold(0, |sum, most| sum.saturating_add(*most))
+    }
+
     /// Fewest processors of all components together.
     pub fn least(&self) -> u32 {
         self.components.iter().map(|one| one.min).sum()

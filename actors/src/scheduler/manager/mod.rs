@@ -308,7 +308,7 @@ impl Manager {
         };
         let sizes = job.accounts.iter().filter(|(_, account)| account.size > 0);
         let sizes = sizes.map(|(cluster, account)| (cluster.clone(), account.size)).collect();
-        let (kind, least, useful) = (job.need.kind, job.need.least(), job.most());
+        let (kind, least, useful) = (job.need.kind, job.need.least(), job.need.greatest());
         let most = job.limit.map_or(useful, |limit| limit.min(useful));
         Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, why })
     }
