@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::hardware::Hardware;
-use crate::provider::{Ended, LocalFuture, NodeRequest, Process, Provider};
+use crate::provider::{Ended, LocalFuture, NodeRequest, Provider, Stub, StubNews};
 use crate::scheduler::{NodeLost, Registered, Scheduler, SiteUp};
 use crate::supervise::{Intensity, Limits};
 
@@ -177,8 +177,8 @@ impl Site {
         let (provider, site) = (Rc::clone(&self.provider), ctx.address());
         let told = Exited { node: node.clone(), round, ended: None };
         let keeper = async move {
-            let ended = match provider.start(&request).await {
-                Ok(process) => keep(process, orders).await,
+            let ended = match provider.hold(&request).await {
+                Ok(stub) => keep(stub, orders).await,
                 Err(error) => Some(Ended { how: error.to_string(), last_lines: Vec::new() }),
             };
             // The site is gone only when the head ends.
@@ -249,22 +249,25 @@ async fn say(mut words: mpsc::UnboundedReceiver<Word>, scheduler: Remote<Schedul
     }
 }
 
-/// Waits for the end of a process, and carries out orders meanwhile. `None`: it ended by order.
-async fn keep(mut process: Box<dyn Process>, mut orders: mpsc::Receiver<Order>) -> Option<Ended> {
+/// Waits for the end of a stub, and carries out orders meanwhile. `None`: it ended by order.
+async fn keep(mut stub: Box<dyn Stub>, mut orders: mpsc::Receiver<Order>) -> Option<Ended> {
     loop {
         let order = tokio::select! {
             biased;
             order = orders.recv() => order,
-            ended = process.ended() => return Some(ended),
+            news = stub.news() => match news {
+                StubNews::Ended(ended) => return Some(ended),
+                StubNews::Active | StubNews::Warned { .. } => continue,
+            },
         };
         match order {
             Some(Order::Stop(grace, done)) => {
-                process.stop(grace).await;
+                stub.release(grace).await;
                 let _ = done.send(());
                 return None;
             }
-            Some(Order::Kill) => process.kill(),
-            None => return None, // the site is gone: dropping the process kills it
+            Some(Order::Kill) => stub.kill(),
+            None => return None, // the site is gone: dropping the stub kills it
         }
     }
 }

@@ -16,7 +16,10 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
-use super::{Ended, LocalFuture, NodeRequest, Process, Provider, ProviderError};
+use super::{
+    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
+    StubNews,
+};
 
 /// How many of a node's last lines are shown.
 const LAST_LINES: usize = 8;
@@ -52,7 +55,11 @@ impl LocalProvider {
         Self { prepare: Some(Rc::new(prepare)), ..self }
     }
 
-    fn spawn(&self, request: &NodeRequest) -> Result<LocalProcess, ProviderError> {
+    /// Starts a node's process, which is the stub: this machine's processors are not asked for.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    pub fn spawn(&self, request: &NodeRequest) -> Result<LocalStub, ProviderError> {
         let log = OpenOptions::new().create(true).append(true).open(&request.log);
         let log_error = |source| ProviderError::Log { log: request.log.clone(), source };
         let log = log.map_err(log_error)?;
@@ -73,17 +80,36 @@ impl LocalProvider {
             ProviderError::Start { program, source }
         })?;
         let pipe = child.stdin.take();
-        Ok(LocalProcess { child, pipe, log: request.log.clone(), begin, ended: None })
+        let (log, provider) = (request.log.clone(), self.clone());
+        Ok(LocalStub { provider, child, pipe, log, begin, told: false, ended: None })
     }
 }
 
 impl Provider for LocalProvider {
-    fn start<'a>(
+    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// None: no process outlives the one that started it.
+    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Process>, ProviderError>> {
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         let started = self.spawn(request);
-        Box::pin(async move { started.map(|process| Box::new(process) as Box<dyn Process>) })
+        Box::pin(async move { started.map(|stub| Box::new(stub) as Box<dyn Stub>) })
+    }
+
+    /// A process like this one has no parent; another is started in its place.
+    fn adopt<'a>(
+        &'a self,
+        _: &'a Listed,
+        request: &'a NodeRequest,
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
+        self.hold(request)
     }
 
     fn starts_programs(&self) -> bool {
@@ -91,17 +117,26 @@ impl Provider for LocalProvider {
     }
 }
 
-struct LocalProcess {
+/// A node that is a child of this process.
+pub struct LocalStub {
+    provider: LocalProvider,
     child: Child,
     /// Closing it is the order to end. Kept apart from `child`, whose `wait` would close it.
     pipe: Option<ChildStdin>,
     log: PathBuf,
     /// Where this life's lines begin in the log.
     begin: u64,
+    /// That it is active was said.
+    told: bool,
     ended: Option<Ended>,
 }
 
-impl LocalProcess {
+impl LocalStub {
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     async fn wait(&mut self) -> Ended {
         if let Some(ended) = &self.ended {
             return ended.clone();
@@ -116,35 +151,57 @@ impl LocalProcess {
         self.ended = Some(ended.clone());
         ended
     }
+
+    async fn end(&mut self, grace: Duration) -> Ended {
+        self.pipe = None;
+        if timeout(grace, self.wait()).await.is_err() {
+            self.kill();
+        }
+        self.wait().await
+    }
 }
 
-impl Process for LocalProcess {
-    fn pid(&self) -> Option<u32> {
-        self.child.id()
+impl Stub for LocalStub {
+    fn id(&self) -> Option<StubId> {
+        self.pid().map(|pid| StubId(pid.to_string()))
     }
 
     fn last_lines(&self) -> Vec<String> {
         last_lines(&self.log, self.begin)
     }
 
-    fn ended(&mut self) -> LocalFuture<'_, Ended> {
-        Box::pin(self.wait())
+    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+        Box::pin(async {
+            if !std::mem::replace(&mut self.told, true) {
+                return StubNews::Active;
+            }
+            StubNews::Ended(self.wait().await)
+        })
     }
 
-    fn stop(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+    fn recruit<'a>(
+        &'a mut self,
+        request: &'a NodeRequest,
+        grace: Duration,
+    ) -> LocalFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            self.pipe = None;
-            if timeout(grace, self.wait()).await.is_err() {
-                self.kill();
-            }
-            self.wait().await
+            self.end(grace).await;
+            *self = self.provider.spawn(request)?;
+            Ok(())
         })
+    }
+
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+        Box::pin(self.end(grace))
     }
 
     fn kill(&mut self) {
         // An error says that it has ended already.
         let _ = self.child.start_kill();
     }
+
+    /// It ends all the same: it has no pipe to live by.
+    fn leave(self: Box<Self>) {}
 }
 
 /// The last lines of a log since `begin`.
@@ -184,6 +241,15 @@ mod tests {
             config: dir.join("node.toml"),
             log: dir.join("node.log"),
             env: vec![("GREETING".into(), "hello".into())],
+            threads: 1,
+        }
+    }
+
+    async fn ended(stub: &mut LocalStub) -> Ended {
+        loop {
+            if let StubNews::Ended(ended) = stub.news().await {
+                return ended;
+            }
         }
     }
 
@@ -204,35 +270,52 @@ mod tests {
         std::fs::write(&request.log, "of an earlier life\n").unwrap();
         let script = "for i in 1 2 3 4 5 6 7 8 9; do echo $GREETING $i >&2; done; exit 3";
         let provider = shell(script);
-        let mut process = provider.start(&request).await.unwrap();
-        let ended = process.ended().await;
+        let mut process = provider.spawn(&request).unwrap();
+        let ended = ended(&mut process).await;
         assert_eq!(ended.how, "exit status: 3");
         assert_eq!(ended.last_lines.len(), LAST_LINES);
         assert_eq!(ended.last_lines[LAST_LINES - 1], "hello 9");
         assert!(ended.describe().contains("exit status: 3"));
-        let mut process = shell("exit 0").start(&request).await.unwrap();
-        assert_eq!(process.ended().await.last_lines, [""; 0]);
+        let mut process = shell("exit 0").spawn(&request).unwrap();
+        assert_eq!(super::tests::ended(&mut process).await.last_lines, [""; 0]);
     }
 
     #[actix_rt::test]
     async fn the_end_of_the_pipe_is_the_order_to_end() {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
-        let mut process = shell("cat; echo bye >&2").start(&request).await.unwrap();
+        let mut process = shell("cat; echo bye >&2").spawn(&request).unwrap();
         // Waiting for it, and giving that up, must not end it.
-        assert!(timeout(Duration::from_millis(50), process.ended()).await.is_err());
+        assert_eq!(process.news().await, StubNews::Active);
+        assert!(timeout(Duration::from_millis(50), process.news()).await.is_err());
         assert!(alive(process.pid().unwrap()));
-        let ended = process.stop(LONG).await;
+        let ended = process.release(LONG).await;
         assert_eq!((ended.how.as_str(), ended.last_lines), ("exit status: 0", vec!["bye".into()]));
-        assert_eq!(process.stop(LONG).await.how, "exit status: 0");
+        assert_eq!(process.release(LONG).await.how, "exit status: 0");
+    }
+
+    #[actix_rt::test]
+    async fn another_program_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let request = request(dir.path());
+        let mut process = shell("cat; echo first >&2").spawn(&request).unwrap();
+        process.provider = shell("echo second $GREETING >&2; exit 4");
+        process.recruit(&request, LONG).await.unwrap();
+        let ended = ended(&mut process).await;
+        assert_eq!(
+            (ended.how.as_str(), ended.last_lines),
+            ("exit status: 4", vec!["second hello".into()])
+        );
+        let log = std::fs::read_to_string(&request.log).unwrap();
+        assert_eq!(log, "first\nsecond hello\n");
     }
 
     #[actix_rt::test]
     async fn one_that_does_not_listen_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
-        let mut process = shell("exec sleep 600").start(&request).await.unwrap();
-        let ended = process.stop(Duration::from_millis(50)).await;
+        let mut process = shell("exec sleep 600").spawn(&request).unwrap();
+        let ended = process.release(Duration::from_millis(50)).await;
         assert_eq!(ended.how, "signal: 9 (SIGKILL)");
     }
 
@@ -240,7 +323,7 @@ mod tests {
     async fn dropping_it_kills_it() {
         let dir = tempfile::tempdir().unwrap();
         let request = request(dir.path());
-        let process = shell("exec sleep 600").start(&request).await.unwrap();
+        let process = shell("exec sleep 600").spawn(&request).unwrap();
         let pid = process.pid().unwrap();
         assert!(alive(pid));
         drop(process);
@@ -258,11 +341,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("nothing");
         let lost = NodeRequest { program, ..request(dir.path()) };
-        let Err(error) = LocalProvider::new().start(&lost).await else { panic!("it started") };
+        let Err(error) = LocalProvider::new().hold(&lost).await else { panic!("it started") };
         let text = error.to_string();
         assert!(text.contains("cannot start") && text.contains("nothing"), "{text}");
         let lost = NodeRequest { log: dir.path().join("no/log"), ..request(dir.path()) };
-        let Err(error) = LocalProvider::new().start(&lost).await else { panic!("it started") };
+        let Err(error) = LocalProvider::new().hold(&lost).await else { panic!("it started") };
         assert!(error.to_string().contains("no/log"), "{error}");
     }
 }

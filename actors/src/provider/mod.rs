@@ -1,10 +1,16 @@
-//! Where a site's nodes come from: something that starts and ends processes.
+//! Where a site's nodes come from: something that has processors and starts programs on them.
 //!
-//! Must not know jobs, nor why a node is started. `local` starts processes on this machine; ssh and batch systems come
-//! later behind the same traits.
+//! A *stub* is one processor held at the provider (the number of compute threads of a node), with a node's program that
+//! is started in it as soon as it is there. A node that has registered and works for nobody is a held stub; a job that gets it
+//! recruits it by a message, which is why that is fast. Must not know jobs, nor why a processor is held.
+//!
+//! `local` starts processes on this machine, `ssh` on others, `slurm` has each stub as a batch job of size 1: batch
+//! systems do not resize jobs in a way that lasts from version to version, and many small ones need nothing that is not
+//! everywhere (Buisson et al., CLUSTER 2007, section 5.2).
 
 mod local;
 
+use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -30,9 +36,39 @@ pub struct NodeRequest {
     pub log: PathBuf,
     /// Added to its environment.
     pub env: Vec<(String, String)>,
+    /// Its compute threads: so many cores are one stub.
+    pub threads: u32,
 }
 
-/// Why a node could not be started.
+/// What a site has, as whoever owns the processors says. All in stubs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Those that work.
+    pub size: u32,
+    /// Of these, those in use by others than this grid.
+    pub others: u32,
+}
+
+/// A stub that exists at the provider, whoever asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Whose node it is.
+    pub node: NodeId,
+    /// As the provider calls it.
+    pub id: StubId,
+}
+
+/// What the provider calls a stub: a process id, or a batch job's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StubId(pub String);
+
+impl fmt::Display for StubId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a provider did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The program did not start.
@@ -51,9 +87,37 @@ pub enum ProviderError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// A command of the provider's failed.
+    #[error("`{command}` failed ({how}): {said}")]
+    Failed {
+        /// The command, as one would type it.
+        command: String,
+        /// How it ended.
+        how: String,
+        /// The end of what it wrote on standard error.
+        said: String,
+    },
+    /// A command of the provider's did not end.
+    #[error("`{command}` did not answer within {} s", after.as_secs_f64())]
+    Hung {
+        /// The command, as one would type it.
+        command: String,
+        /// How long it was waited for; then it was killed.
+        after: Duration,
+    },
+    /// A command of the provider's said what cannot be understood.
+    #[error("`{command}` answered what is not understood: {said:?}: {reason}")]
+    Nonsense {
+        /// The command, as one would type it.
+        command: String,
+        /// The line.
+        said: String,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
-/// How a process ended.
+/// How a stub ended: its processor is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// For example `exit status: 1` or `signal: 9 (SIGKILL)`.
@@ -77,35 +141,96 @@ impl Ended {
     }
 }
 
-/// Starts processes.
+/// What becomes of a stub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StubNews {
+    /// It has its processor, and its program is being started. Said once at most.
+    Active,
+    /// Its processor will be taken from it.
+    Warned {
+        /// In about this time.
+        within: Duration,
+        /// Why.
+        reason: String,
+    },
+    /// It has ended, and its processor is free.
+    Ended(Ended),
+}
+
+/// Whoever has the processors of a site.
 pub trait Provider {
-    /// Starts a node's process.
+    /// What there is now; none where there is what is held and nothing else. Also the sign that the provider works: while it fails,
+    /// nothing is asked of it.
     ///
     /// # Errors
     /// [`ProviderError`].
-    fn start<'a>(
+    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>>;
+
+    /// The site's stubs that exist, of former lives of the site too.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>>;
+
+    /// Asks for a processor, and starts a node's program in it when it is there, which may be long after this completes. When this
+    /// fails, no stub is left.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Process>, ProviderError>>;
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>>;
+
+    /// Takes over a stub that exists ([`Provider::list`]) for this node.
+    ///
+    /// # Errors
+    /// [`ProviderError`].
+    fn adopt<'a>(
+        &'a self,
+        listed: &'a Listed,
+        request: &'a NodeRequest,
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>>;
 
     /// Whether it can start a program handed in by whoever submits a job.
     fn starts_programs(&self) -> bool;
+
+    /// Whether processors are held when jobs need them and released afterwards. If not, all are held as long as the site is
+    /// there.
+    fn on_demand(&self) -> bool {
+        false
+    }
 }
 
-/// A process that was started. Dropping it kills it.
-pub trait Process {
-    /// Its id, while it runs.
-    fn pid(&self) -> Option<u32>;
+/// A stub, pending or held. Dropping it releases it at once, unless it was [left](Stub::leave).
+pub trait Stub {
+    /// What the provider calls it, while it exists.
+    fn id(&self) -> Option<StubId>;
 
-    /// The last lines it wrote, oldest first.
+    /// The last lines its program wrote, oldest first.
     fn last_lines(&self) -> Vec<String>;
 
-    /// Completes when it has ended. May be dropped and called again.
-    fn ended(&mut self) -> LocalFuture<'_, Ended>;
+    /// Completes when something becomes of it; [`StubNews::Ended`] is said again each time. May be dropped and called again, and
+    /// nothing is lost by that.
+    fn news(&mut self) -> LocalFuture<'_, StubNews>;
 
-    /// Asks it to end in order, and kills it if it has not ended after `grace`.
-    fn stop(&mut self, grace: Duration) -> LocalFuture<'_, Ended>;
+    /// Ends its program in order, or kills it after `grace`, and starts this one in the processor it holds: faster than to release
+    /// it and to hold another.
+    ///
+    /// # Errors
+    /// [`ProviderError`]: the stub ends.
+    fn recruit<'a>(
+        &'a mut self,
+        request: &'a NodeRequest,
+        grace: Duration,
+    ) -> LocalFuture<'a, Result<(), ProviderError>>;
 
-    /// Kills it; [`Process::ended`] follows.
+    /// Ends its program in order, or kills it after `grace`, and gives the processor back. Completes when that is free.
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended>;
+
+    /// Kills its program; [`StubNews::Ended`] follows.
     fn kill(&mut self);
+
+    /// It goes on without whoever holds it, as far as the provider lets it: a later site [adopts](Provider::adopt) it.
+    fn leave(self: Box<Self>);
 }

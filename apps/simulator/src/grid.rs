@@ -167,6 +167,7 @@ impl Grid {
                 config: PathBuf::new(),
                 log: PathBuf::new(),
                 env: Vec::new(),
+                threads: place.machine.threads,
             };
             let requests = of_cluster(place).into_iter().map(request).collect();
             head.start_site(place.name.clone(), requests, Rc::new(machines.clone()));

@@ -15,7 +15,8 @@ use springtide_actors::hardware::Hardware;
 use springtide_actors::job::{Shutdown, site_name};
 use springtide_actors::node::{End, Node, NodeOptions};
 use springtide_actors::provider::{
-    Ended, LocalFuture, NodeRequest, Process, Provider, ProviderError,
+    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
+    StubNews,
 };
 use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;
@@ -340,20 +341,31 @@ impl Drop for Life {
 }
 
 impl Provider for Machines {
-    fn start<'a>(
+    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Process>, ProviderError>> {
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(async move {
-            let life = Machines::start(self, &request.node).await;
-            let life = life.ok_or_else(|| ProviderError::Start {
-                program: request.program.clone(),
-                source: std::io::Error::other(format!("there is no machine {}", request.node)),
-            })?;
-            let process: Box<dyn Process> =
-                Box::new(Simulated { machines: self.clone(), node: request.node.clone(), life });
-            Ok(process)
+            let life = self.live(request).await?;
+            let (machines, node) = (self.clone(), request.node.clone());
+            Ok(Box::new(Simulated { machines, node, life, told: false }) as Box<dyn Stub>)
         })
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        _: &'a Listed,
+        request: &'a NodeRequest,
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
+        self.hold(request)
     }
 
     fn starts_programs(&self) -> bool {
@@ -361,10 +373,23 @@ impl Provider for Machines {
     }
 }
 
+impl Machines {
+    /// Begins a life of a node.
+    async fn live(&self, request: &NodeRequest) -> Result<Rc<Life>, ProviderError> {
+        let life = Machines::start(self, &request.node).await;
+        life.ok_or_else(|| ProviderError::Start {
+            program: request.program.clone(),
+            source: std::io::Error::other(format!("there is no machine {}", request.node)),
+        })
+    }
+}
+
 struct Simulated {
     machines: Machines,
     node: NodeId,
     life: Rc<Life>,
+    /// That it is active was said.
+    told: bool,
 }
 
 impl Simulated {
@@ -372,10 +397,26 @@ impl Simulated {
         let running = self.machines.0.running.borrow();
         running.get(&self.node).is_some_and(|life| Rc::ptr_eq(life, &self.life))
     }
+
+    async fn ended(&self) -> Ended {
+        let mut ended = self.life.ended.subscribe();
+        // The sender is held by this stub.
+        let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+        Ended { how: how.unwrap_or_default(), last_lines: Vec::new() }
+    }
+
+    async fn end(&mut self, grace: Duration) -> Ended {
+        let _ = self.life.ends.send(End::Now("its site ends it".to_owned()));
+        if timeout(grace, self.ended()).await.is_err() {
+            self.kill();
+        }
+        let how = self.life.ended.borrow().clone().unwrap_or_default();
+        Ended { how, last_lines: Vec::new() }
+    }
 }
 
-impl Process for Simulated {
-    fn pid(&self) -> Option<u32> {
+impl Stub for Simulated {
+    fn id(&self) -> Option<StubId> {
         None
     }
 
@@ -383,26 +424,30 @@ impl Process for Simulated {
         Vec::new()
     }
 
-    fn ended(&mut self) -> LocalFuture<'_, Ended> {
-        let mut ended = self.life.ended.subscribe();
+    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+        let first = !std::mem::replace(&mut self.told, true);
         Box::pin(async move {
-            // The sender is held by this process.
-            let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
-            Ended { how: how.unwrap_or_default(), last_lines: Vec::new() }
+            match first {
+                true => StubNews::Active,
+                false => StubNews::Ended(self.ended().await),
+            }
         })
     }
 
-    fn stop(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+    fn recruit<'a>(
+        &'a mut self,
+        request: &'a NodeRequest,
+        grace: Duration,
+    ) -> LocalFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            let _ = self.life.ends.send(End::Now("its site ends it".to_owned()));
-            let mut ended = self.life.ended.subscribe();
-            let over = timeout(grace, ended.wait_for(Option::is_some)).await;
-            if over.is_err() {
-                self.kill();
-            }
-            let how = self.life.ended.borrow().clone().unwrap_or_default();
-            Ended { how, last_lines: Vec::new() }
+            self.end(grace).await;
+            self.life = self.machines.live(request).await?;
+            Ok(())
         })
+    }
+
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+        Box::pin(self.end(grace))
     }
 
     fn kill(&mut self) {
@@ -410,6 +455,8 @@ impl Process for Simulated {
             self.machines.kill(&self.node);
         }
     }
+
+    fn leave(self: Box<Self>) {}
 }
 
 impl Drop for Simulated {

@@ -288,6 +288,7 @@ fn request(
         config,
         log: plan.dir.join("nodes").join(format!("{node}.log")),
         env: cluster.env.clone().into_iter().collect(),
+        threads: plan.config.threads_of(cluster),
     })
 }
 

@@ -20,7 +20,7 @@ use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::policy::Mode;
 use springtide_actors::provider::{
-    LocalFuture, LocalProvider, NodeRequest, Process, Provider, ProviderError,
+    Capacity, Listed, LocalFuture, LocalProvider, NodeRequest, Provider, ProviderError, Stub,
 };
 use springtide_actors::scheduler::{Granted, Scheduler};
 use springtide_runtime::config::{
@@ -615,20 +615,36 @@ impl Processes {
 }
 
 impl Provider for Processes {
-    fn start<'a>(
+    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
+        self.inner.poll()
+    }
+
+    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+        self.inner.list()
+    }
+
+    fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Process>, ProviderError>> {
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(async move {
             while self.off.borrow().contains_key(&request.node) {
                 self.on.notified().await;
             }
-            let process = self.inner.start(request).await?;
-            if let Some(pid) = process.pid() {
+            let stub = self.inner.spawn(request)?;
+            if let Some(pid) = stub.pid() {
                 self.pids.borrow_mut().insert(request.node.clone(), pid);
             }
-            Ok(process)
+            Ok(Box::new(stub) as Box<dyn Stub>)
         })
+    }
+
+    fn adopt<'a>(
+        &'a self,
+        _: &'a Listed,
+        request: &'a NodeRequest,
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
+        self.hold(request)
     }
 
     fn starts_programs(&self) -> bool {

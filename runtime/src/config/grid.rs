@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::problem::nearest;
 use super::schema::{
-    Fallback::{Absent, Elements, Is, Required, Section},
+    Fallback::{Absent, Elements, Is, Optional, Required, Section},
     section,
 };
 use super::units::{
@@ -71,16 +71,62 @@ section! {
     ClusterSection {
         /// Its name; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// How many nodes.
+        /// How many nodes; with provider "slurm", how many there may be at once.
         nodes: Whole<1, 100_000> = Is("1");
         /// Compute threads of each node; those of [work] where not given.
         threads: Option<Whole<1, 4096>> = Absent("1");
-        /// Who starts the nodes: "local" (the head, as processes on its machine).
+        /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch system, while jobs need
+        /// them) or "ssh" (other machines).
         provider: Provider = Is("\"local\"");
+        /// How a Slurm cluster is used.
+        slurm: Option<SlurmSection> = Optional;
+        /// How other machines are reached.
+        ssh: Option<SshSection> = Optional;
         /// The program that is a node; where not given, the one that runs now.
         program: Option<PathBuf> = Absent("\"/usr/local/bin/springtide\"");
         /// Environment of the nodes, beside that of the head.
         env: BTreeMap<String, String> = Absent("{ RUST_BACKTRACE = \"1\" }");
+    }
+
+    /// A Slurm cluster. Each node is a batch job of one task; its config, log and program must be where its machines find
+    /// them under the same paths as the head does.
+    SlurmSection {
+        /// The cluster's slurm.conf, where it is not the one that the commands find by themselves.
+        conf: Option<PathBuf> = Absent("\"/etc/slurm/slurm.conf\"");
+        /// Directory of sbatch, squeue, sinfo and scancel; where not given, they are looked for as commands are.
+        commands: Option<PathBuf> = Absent("\"/opt/slurm/bin\"");
+        /// Which partition; the cluster's default where not given.
+        partition: Option<String> = Absent("\"batch\"");
+        /// Whose account is charged.
+        account: Option<String> = Absent("\"physics\"");
+        /// Quality of service.
+        qos: Option<String> = Absent("\"normal\"");
+        /// Longest time that a node is held; the partition's where not given.
+        time: Option<Time> = Absent("\"8h\"");
+        /// Memory of a node; the cluster's default where not given.
+        memory: Option<Size> = Absent("\"2GiB\"");
+        /// A node leaves its job so long before its time ends.
+        leave_ahead: Time = Is("\"60s\"");
+        /// How often the cluster is asked what is free and what became of nodes.
+        poll: Time = Is("\"2s\"");
+        /// A command that has not ended after this time is given up.
+        answer_within: Time = Is("\"10s\"");
+        /// A node that no job needs is kept for so long, in case one does.
+        keep: Time = Is("\"2s\"");
+    }
+
+    /// Machines reached by ssh, without passwords.
+    SshSection {
+        /// Machines and how many nodes each takes.
+        hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \"me@n2.example.org:2222\" = \"4\" }");
+        /// The ssh command.
+        command: PathBuf = Is("\"ssh\"");
+        /// Options for it, as in its config file.
+        options: BTreeMap<String, String> = Absent("{ IdentityFile = \"/home/me/.ssh/grid\" }");
+        /// Directory for nodes' files there; relative to the home directory unless it begins with a slash.
+        dir: PathBuf = Is("\".springtide\"");
+        /// A command that has not ended after this time is given up.
+        answer_within: Time = Is("\"20s\"");
     }
 
     /// The network of a process.

@@ -57,6 +57,8 @@ pub(super) enum Fallback {
     Absent(&'static str),
     /// A section's own defaults.
     Section,
+    /// No section, unless one is given: then its own defaults for what it does not say.
+    Optional,
     /// No elements. The template has these: keys with values in TOML.
     Elements(&'static [&'static [(&'static str, &'static str)]]),
 }
@@ -118,6 +120,10 @@ macro_rules! section {
             impl $crate::config::schema::Item for $name {
                 const KIND: $crate::config::schema::Kind =
                     $crate::config::schema::Kind::Section(&<$name as $crate::config::schema::Section>::SCHEMA);
+            }
+
+            impl $crate::config::schema::Item for Option<$name> {
+                const KIND: $crate::config::schema::Kind = <$name as $crate::config::schema::Item>::KIND;
             }
 
             impl $crate::config::schema::Item for Vec<$name> {

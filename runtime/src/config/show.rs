@@ -104,13 +104,23 @@ fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str
                 comment(out, field.about);
                 let _ = writeln!(out, "# {} = {example}", field.key);
             }
-            (Fallback::Section | Fallback::Elements(_), None) => {}
+            (Fallback::Section | Fallback::Optional | Fallback::Elements(_), None) => {}
         }
     }
     for field in schema.fields {
         let Field { key, .. } = field;
         let path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
         match (field.kind, field.fallback) {
+            (Kind::Section(schema), Fallback::Optional) => {
+                out.push('\n');
+                comment(out, field.about);
+                let mut section = format!("[{path}]\n");
+                described(&mut section, schema, &path, &[]);
+                for line in section.lines() {
+                    let mark = if line.starts_with('#') || line.is_empty() { "" } else { "# " };
+                    let _ = writeln!(out, "{mark}{line}");
+                }
+            }
             (Kind::Section(schema), _) => {
                 out.push('\n');
                 comment(out, field.about);

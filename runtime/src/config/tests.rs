@@ -261,6 +261,9 @@ fn what_is_shown_loads_again_as_the_same() {
 fn uncommented(template: &str) -> String {
     let example = |line: &str| {
         let rest = line.strip_prefix("# ")?;
+        if rest.starts_with('[') && rest.ends_with(']') {
+            return Some(rest.to_owned());
+        }
         let (key, _) = rest.split_once(" = ")?;
         key.chars().all(|c| c.is_ascii_lowercase() || c == '_').then(|| rest.to_owned())
     };

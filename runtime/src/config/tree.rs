@@ -34,11 +34,17 @@ pub(super) fn builtin(toml: &str) -> Value {
     toml.parse().expect("defaults and examples are TOML: a test loads every one")
 }
 
+/// The section of a key in a tree; with its defaults, where there is none yet.
+fn section_of<'a>(tree: &'a mut Tree, field: &Field, schema: &Schema) -> &'a mut Node {
+    tree.entry(field.key.to_owned()).or_insert_with(|| Node::Section(defaults(schema)))
+}
+
 /// The tree of all defaults.
 pub(super) fn defaults(schema: &Schema) -> Tree {
     let mut tree = Tree::new();
     for field in schema.fields {
         let node = match (field.kind, field.fallback) {
+            (Kind::Section(_), Fallback::Optional) => continue,
             (Kind::Section(schema), _) => Node::Section(defaults(schema)),
             (Kind::List(_), _) => Node::List(Vec::new()),
             (Kind::Texts, _) => Node::Texts(BTreeMap::new()),
@@ -190,7 +196,7 @@ impl Layer<'_> {
                 }
             }
             (Kind::Section(schema), DeValue::Table(table)) => {
-                if let Some(Node::Section(tree)) = tree.get_mut(field.key) {
+                if let Node::Section(tree) = section_of(tree, field, schema) {
                     self.table(schema, table, tree, path);
                 }
             }
@@ -302,6 +308,9 @@ impl Layer<'_> {
             return self.problem(at, reason, nearest(&key, schema.fields.iter().map(|f| f.key)));
         };
         let path = join(&path, field.key);
+        if let Kind::Section(schema) = field.kind {
+            section_of(tree, field, schema);
+        }
         match (field.kind, tree.get_mut(field.key)) {
             (Kind::Section(schema), Some(Node::Section(tree))) => {
                 self.descend(schema, tree, rest, text, path);

@@ -625,6 +625,10 @@ choice! {
     Provider {
         /// The head, as processes on its own machine.
         Local = "local",
+        /// A Slurm cluster, as batch jobs of one processor each, while jobs need them.
+        Slurm = "slurm",
+        /// Other machines, by ssh.
+        Ssh = "ssh",
     }
 }
 
