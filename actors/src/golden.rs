@@ -1,6 +1,6 @@
 //! The bytes of this crate's messages, so that a change of the wire shows in review.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -33,10 +33,10 @@ use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetSample,
     GetStatus, Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed,
     MemberSilent, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered,
-    RequestNodes, Requested, RootAdvanced, SiteStatus, SiteUp, SpeedsMeasured, Stale, Submit,
-    SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
+    RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale,
+    StubGone, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
-use crate::site::{Register, RegisterError, StartAnew};
+use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
     Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
     Leave, NewView,
@@ -79,7 +79,18 @@ fn messages_of_scheduler_and_site() {
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
     message(&GetStatus {});
     let (cluster, nodes) = ("ams".into(), vec!["ams-1".into()]);
-    message(&SiteUp { cluster, nodes: nodes.clone(), starts_programs: true });
+    message(&SiteUp {
+        cluster,
+        nodes: nodes.clone(),
+        starts_programs: true,
+        keep_ms: None,
+        stubs: BTreeSet::new(),
+    });
+    message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
+    message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });
+    let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());
+    message(&HoldStubs { nodes: nodes.clone(), program, reason: reason.clone() });
+    message(&CloseStubs { nodes: nodes.clone(), reason });
     message(&Registered {
         cluster: "ams".into(),
         node: "ams-1".into(),
@@ -165,7 +176,8 @@ fn answers_of_scheduler_and_site() {
         nodes: 1,
         waits_for: None,
     };
-    let sites = BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node] })]);
+    let sites =
+        BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node], ..SiteStatus::default() })]);
     answer("get-status", &GridStatus { sites, jobs: vec![job] });
     let stale = RegisterError::Stale { node: "ams-1".into() };
     answer::<Result<(), RegisterError>>("register-stale", &Err(stale));

@@ -20,9 +20,10 @@ use crate::scheduler::manager::Settings;
 use crate::scheduler::{
     CancelJob, Drain, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
     MemberSilent, NodeFreed, NodeLost, NodeState, PlanJob, Registered, RequestNodes, ResizeJob,
-    RootAdvanced, Scheduler, SiteUp, SpeedsMeasured, Submit, Subscribe, Undrain, WithdrawNodes,
+    RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, Submit, Subscribe,
+    Undrain, WithdrawNodes,
 };
-use crate::site::{EndNodes, Register, Site, StartAnew};
+use crate::site::{CloseStubs, EndNodes, HoldStubs, OnDemand, Register, Site, StartAnew};
 use crate::store::Store;
 
 /// The head's node name.
@@ -40,7 +41,8 @@ pub struct Head {
     /// Its scheduler.
     pub scheduler: Addr<Scheduler>,
     sites: BTreeMap<ClusterId, Addr<Site>>,
-    nodes: usize,
+    /// Nodes that are always there, by cluster.
+    standing: BTreeMap<ClusterId, usize>,
 }
 
 impl Head {
@@ -62,6 +64,8 @@ impl Head {
             .accepts_from::<SiteUp>(admit::head)
             .accepts_from::<Registered>(admit::head)
             .accepts_from::<NodeLost>(admit::head)
+            .accepts_from::<SitePolled>(admit::head)
+            .accepts_from::<StubGone>(admit::head)
             .accepts_from::<MemberSilent>(admit::worker)
             .accepts_from::<RequestNodes>(admit::worker)
             .accepts_from::<WithdrawNodes>(admit::worker)
@@ -78,7 +82,7 @@ impl Head {
             .accepts_from::<JobOver>(admit::worker);
         Prober::publish(&endpoint.hub);
         endpoint.start();
-        Self { endpoint, scheduler, sites: BTreeMap::new(), nodes: 0 }
+        Self { endpoint, scheduler, sites: BTreeMap::new(), standing: BTreeMap::new() }
     }
 
     /// How nodes and clients reach it.
@@ -93,15 +97,30 @@ impl Head {
         nodes: Vec<NodeRequest>,
         provider: Rc<dyn Provider>,
     ) {
-        self.nodes += nodes.len();
+        self.start_site_by(cluster, nodes, provider, OnDemand::default());
+    }
+
+    /// The same; `on_demand`: how a provider that holds processors on demand is used.
+    pub fn start_site_by(
+        &mut self,
+        cluster: ClusterId,
+        nodes: Vec<NodeRequest>,
+        provider: Rc<dyn Provider>,
+        on_demand: OnDemand,
+    ) {
+        if !provider.on_demand() {
+            self.standing.insert(cluster.clone(), nodes.len());
+        }
         let here = &self.endpoint.net.me().node;
         let scheduler = self.endpoint.hub.remote(here, SCHEDULER);
-        let site = Site::new(cluster.clone(), nodes, provider, scheduler).start();
+        let site = Site::new(cluster.clone(), nodes, provider, on_demand, scheduler).start();
         self.endpoint
             .hub
             .publish(&site_name(&cluster), site.clone())
             .accepts_from::<Register>(admit::register)
-            .accepts_from::<StartAnew>(admit::head);
+            .accepts_from::<StartAnew>(admit::head)
+            .accepts_from::<HoldStubs>(admit::head)
+            .accepts_from::<CloseStubs>(admit::head);
         self.sites.insert(cluster, site);
     }
 
@@ -111,14 +130,17 @@ impl Head {
         self.scheduler.send(GetStatus {}).await.unwrap_or_default()
     }
 
-    /// Completes when every node has registered or is given up. `look` sees how many of how many have.
+    /// Completes when every node that is always there has registered or is given up. `look` sees how many of how many have.
     pub async fn settled(&self, mut look: impl FnMut(usize, usize)) -> GridStatus {
         loop {
             let status = self.status().await;
-            let starting = status.count(NodeState::Starting);
-            let known = status.nodes();
-            if known == self.nodes {
-                look(known - starting, self.nodes);
+            let sites = status.sites.iter().filter(|(at, _)| self.standing.contains_key(*at));
+            let nodes: Vec<NodeState> =
+                sites.flat_map(|(_, site)| &site.nodes).map(|node| node.state).collect();
+            let starting = nodes.iter().filter(|state| **state == NodeState::Starting).count();
+            let (known, all) = (nodes.len(), self.standing.values().sum());
+            if known == all {
+                look(known - starting, all);
                 if starting == 0 {
                     return status;
                 }

@@ -1,5 +1,6 @@
 //! The site: one a cluster. It starts the cluster's nodes through a provider, takes their registration, starts those anew
-//! that end, and ends them all.
+//! that end, and ends them all. Where the provider holds processors on demand (a batch system), nodes are there only while
+//! the scheduler wants them: none is started anew, and what the cluster has is polled.
 //!
 //! Must not know jobs: what a node's end means to a job is the scheduler's to say.
 
@@ -18,8 +19,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::hardware::Hardware;
-use crate::provider::{Ended, LocalFuture, NodeRequest, Provider, Stub, StubNews};
-use crate::scheduler::{NodeLost, Registered, Scheduler, SiteUp};
+use crate::provider::{
+    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubNews,
+};
+use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone};
 use crate::supervise::{Intensity, Limits};
 
 /// A node that has not registered after this time is started anew.
@@ -30,6 +33,10 @@ const LIMITS: Limits = Limits { restarts: 3, within: Duration::from_secs(60) };
 const RESTART_DELAY: Duration = Duration::from_millis(200);
 /// A node that is started anew by order gets this long to end.
 const REPLACE_GRACE: Duration = Duration::from_secs(3);
+/// A provider that fails is asked again after its usual time, then twice that, and so on to this.
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// The least time that the scheduler has to answer.
+const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// A scheduler with too many messages is left alone for so long.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -84,9 +91,46 @@ pub struct StartAnew {
     pub reason: String,
 }
 
+/// To a site that holds processors on demand, by the scheduler: hold one for each of these nodes, which are off, and start them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HoldStubs {
+    /// Which.
+    pub nodes: Vec<NodeId>,
+    /// With which program; absent: the site's own.
+    pub program: Option<PathBuf>,
+    /// Why, for logs.
+    pub reason: String,
+}
+
+/// To a site that holds processors on demand, by the scheduler: end these nodes, and give their processors back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CloseStubs {
+    /// Which.
+    pub nodes: Vec<NodeId>,
+    /// Why, for logs.
+    pub reason: String,
+}
+
 remote_message! {
     "register" => Register -> Result<(), RegisterError>;
     "start-anew" => StartAnew;
+    "hold-stubs" => HoldStubs;
+    "close-stubs" => CloseStubs;
+}
+
+/// How a site uses a provider that holds processors on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnDemand {
+    /// How often it is asked what there is.
+    pub poll: Duration,
+    /// How long a node that no job needs is kept.
+    pub keep: Duration,
+}
+
+impl Default for OnDemand {
+    fn default() -> Self {
+        Self { poll: Duration::from_secs(2), keep: Duration::from_secs(2) }
+    }
 }
 
 /// To a site of this process: end all nodes. Answered when no process is left.
@@ -102,9 +146,12 @@ pub struct Site {
     cluster: ClusterId,
     slots: BTreeMap<NodeId, Slot>,
     provider: Rc<dyn Provider>,
+    on_demand: OnDemand,
     scheduler: Remote<Scheduler>,
     /// What the scheduler is to be told, in order; set when the site starts.
     words: Option<mpsc::UnboundedSender<Word>>,
+    /// Polls that failed since the last that did not.
+    failures: u32,
     ending: bool,
 }
 
@@ -114,6 +161,8 @@ type Word = Box<dyn Fn(&Remote<Scheduler>) -> LocalFuture<'static, Result<(), Re
 /// A node's place: what is started there, life after life.
 struct Slot {
     request: NodeRequest,
+    /// The site's own program.
+    program: PathBuf,
     /// Counts the processes started in it, so that late word of an earlier one is known as such.
     round: u64,
     keeper: Option<mpsc::Sender<Order>>,
@@ -123,8 +172,10 @@ struct Slot {
 
 /// What the keeper of a process is told.
 enum Order {
-    /// End it in order within this time; answered when it has ended.
+    /// End it in order within this time; answered when it has ended, and its processor is free.
     Stop(Duration, oneshot::Sender<()>),
+    /// Let it run this in place of what it runs, in the processor that it holds.
+    Recruit(Box<NodeRequest>),
     /// Kill it: it is taken for dead.
     Kill,
 }
@@ -135,9 +186,11 @@ impl Site {
         cluster: ClusterId,
         requests: Vec<NodeRequest>,
         provider: Rc<dyn Provider>,
+        on_demand: OnDemand,
         scheduler: Remote<Scheduler>,
     ) -> Self {
         let slot = |request: NodeRequest| Slot {
+            program: request.program.clone(),
             request,
             round: 0,
             keeper: None,
@@ -145,7 +198,8 @@ impl Site {
             restarts: Intensity::new(LIMITS),
         };
         let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
-        Self { cluster, slots, provider, scheduler, words: None, ending: false }
+        let (words, failures, ending) = (None, 0, false);
+        Self { cluster, slots, provider, on_demand, scheduler, words, failures, ending }
     }
 
     /// Tells the scheduler, in order. It lives as long as the head does, and the head's end is also ours.
@@ -164,7 +218,9 @@ impl Site {
         }
     }
 
-    fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId) {
+    /// Starts a node; `listed`: it is there, and is taken over.
+    fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId, listed: Option<Listed>) {
+        let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
         if self.ending {
             return;
@@ -175,17 +231,44 @@ impl Site {
         slot.keeper = Some(order);
         let (round, request) = (slot.round, slot.request.clone());
         let (provider, site) = (Rc::clone(&self.provider), ctx.address());
-        let told = Exited { node: node.clone(), round, ended: None };
+        let (active, expected) = (Active { node: node.clone(), round }, node.clone());
+        let node = node.clone();
         let keeper = async move {
-            let ended = match provider.hold(&request).await {
-                Ok(stub) => keep(stub, orders).await,
-                Err(error) => Some(Ended { how: error.to_string(), last_lines: Vec::new() }),
+            let held = match &listed {
+                Some(listed) => provider.adopt(listed, &request).await,
+                None => provider.hold(&request).await,
+            };
+            let (to, whom) = (site.clone(), node.clone());
+            let news = move |news| match news {
+                StubNews::Active => to.do_send(active.clone()),
+                StubNews::Warned { within, reason } => {
+                    to.do_send(Warned { node: whom.clone(), within, reason });
+                }
+                StubNews::Ended(_) => {}
+            };
+            let end = match held {
+                Ok(stub) => keep(stub, orders, news).await,
+                Err(error) => {
+                    let reason = error.to_string();
+                    if on_demand {
+                        site.do_send(Polled(Err(reason.clone())));
+                    }
+                    End::Itself(Ended { how: reason, last_lines: Vec::new() })
+                }
             };
             // The site is gone only when the head ends.
-            let _ = site.send(Exited { ended, ..told }).await;
+            let _ = site.send(Exited { node, round, end }).await;
         };
         actix::spawn(keeper);
-        let late = Late { node: node.clone(), round };
+        // One that waits for its processor may wait for long.
+        if !on_demand {
+            self.expect(ctx, expected, round);
+        }
+    }
+
+    /// The node's program has been started: it is to register soon.
+    fn expect(&self, ctx: &mut Context<Self>, node: NodeId, round: u64) {
+        let late = Late { node, round };
         ctx.run_later(REGISTER_WITHIN, move |site, _| site.late(&late));
     }
 
@@ -204,10 +287,14 @@ impl Site {
     }
 
     fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, ended: &Ended) {
+        let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
         slot.keeper = None;
         let never = slot.registered.take().is_none();
         let mut reason = ended.describe();
+        if on_demand {
+            return self.tell(StubGone { node: node.clone(), reason });
+        }
         if never {
             reason = format!("it did not register: {reason}");
         }
@@ -225,11 +312,113 @@ impl Site {
         if returns {
             ctx.run_later(RESTART_DELAY, move |site, ctx| {
                 if site.slots.get(&node).is_some_and(|slot| slot.round == round) {
-                    site.start(ctx, &node);
+                    site.start(ctx, &node, None);
                 }
             });
         }
     }
+
+    /// Takes over the stubs that are there already, of a former life of this site, and ends those of nodes it does not have. Only
+    /// then the scheduler hears of the site.
+    fn take_over(&mut self, ctx: &mut Context<Self>) {
+        let provider = Rc::clone(&self.provider);
+        let listed = async move { provider.list().await };
+        let then = |listed: Result<Vec<Listed>, ProviderError>,
+                    site: &mut Self,
+                    ctx: &mut Context<Self>| {
+            match listed {
+                Ok(listed) => {
+                    site.failures = 0;
+                    site.up(ctx, listed);
+                    ctx.address().do_send(Poll);
+                }
+                Err(error) => {
+                    // To go on without knowing them would be to hold the same nodes twice.
+                    let wait = site.failed(&error.to_string());
+                    ctx.run_later(wait, Self::take_over);
+                }
+            }
+        };
+        ctx.spawn(listed.into_actor(self).map(then));
+    }
+
+    fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<Listed>) {
+        let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
+        let starts_programs = self.provider.starts_programs();
+        let on_demand = self.provider.on_demand();
+        let keep_ms = u64::try_from(self.on_demand.keep.as_millis()).unwrap_or(u64::MAX);
+        let known = |listed: &Listed| self.slots.contains_key(&listed.node);
+        let (known, unknown): (Vec<Listed>, Vec<Listed>) = listed.into_iter().partition(known);
+        self.tell(SiteUp {
+            cluster: self.cluster.clone(),
+            nodes: nodes.clone(),
+            starts_programs,
+            keep_ms: on_demand.then_some(keep_ms),
+            stubs: known.iter().map(|listed| listed.node.clone()).collect(),
+        });
+        for listed in unknown {
+            tracing::info!(
+                "stub {} of {}, which is no node of this site, ends",
+                listed.id,
+                listed.node
+            );
+            self.end_stray(listed);
+        }
+        for listed in known {
+            tracing::info!("stub {} of {} is taken over", listed.id, listed.node);
+            let node = listed.node.clone();
+            self.start(ctx, &node, Some(listed));
+        }
+        let all = nodes.iter().filter(|_| !on_demand);
+        for node in all {
+            if self.slots.get(node).is_some_and(|slot| slot.keeper.is_none()) {
+                self.start(ctx, node, None);
+            }
+        }
+    }
+
+    fn end_stray(&self, listed: Listed) {
+        let provider = Rc::clone(&self.provider);
+        let Some(like) = self.slots.values().next().map(|slot| slot.request.clone()) else {
+            return;
+        };
+        actix::spawn(async move {
+            match provider.adopt(&listed, &like).await {
+                Ok(mut stub) => drop(stub.release(REPLACE_GRACE).await),
+                Err(error) => {
+                    tracing::warn!("stub {} of {} is left: {error}", listed.id, listed.node)
+                }
+            }
+        });
+    }
+
+    /// The provider has failed. Returns when it is to be asked again.
+    fn failed(&mut self, reason: &str) -> Duration {
+        let wait = backoff(self.on_demand.poll, self.failures);
+        self.failures = self.failures.saturating_add(1);
+        tracing::warn!("{}: {reason}; asked again in {wait:?}", self.cluster);
+        let found = Err(reason.to_owned());
+        self.tell(SitePolled { cluster: self.cluster.clone(), found });
+        wait
+    }
+
+    fn polled(&mut self, found: Result<Option<Capacity>, String>) -> Duration {
+        match found {
+            Ok(Some(Capacity { size, others })) => {
+                self.failures = 0;
+                let found = Ok((size, others));
+                self.tell(SitePolled { cluster: self.cluster.clone(), found });
+                self.on_demand.poll
+            }
+            Ok(None) => self.on_demand.poll,
+            Err(reason) => self.failed(&reason),
+        }
+    }
+}
+
+/// When a provider that failed so many times in a row before is asked again.
+fn backoff(usual: Duration, failures: u32) -> Duration {
+    usual.saturating_mul(1 << failures.min(16)).min(BACKOFF_MAX).max(usual)
 }
 
 /// Says these to the scheduler, one after the other. One that has too much to do just now, as when thousands of nodes register
@@ -249,25 +438,49 @@ async fn say(mut words: mpsc::UnboundedReceiver<Word>, scheduler: Remote<Schedul
     }
 }
 
-/// Waits for the end of a stub, and carries out orders meanwhile. `None`: it ended by order.
-async fn keep(mut stub: Box<dyn Stub>, mut orders: mpsc::Receiver<Order>) -> Option<Ended> {
+/// How a stub ended.
+enum End {
+    /// By itself.
+    Itself(Ended),
+    /// By order.
+    Ordered,
+}
+
+/// Waits for the end of a stub, and carries out orders meanwhile.
+async fn keep(
+    mut stub: Box<dyn Stub>,
+    mut orders: mpsc::Receiver<Order>,
+    tell: impl Fn(StubNews),
+) -> End {
     loop {
         let order = tokio::select! {
             biased;
             order = orders.recv() => order,
             news = stub.news() => match news {
-                StubNews::Ended(ended) => return Some(ended),
-                StubNews::Active | StubNews::Warned { .. } => continue,
+                StubNews::Ended(ended) => return End::Itself(ended),
+                news => {
+                    tell(news);
+                    continue;
+                }
             },
         };
         match order {
             Some(Order::Stop(grace, done)) => {
                 stub.release(grace).await;
                 let _ = done.send(());
-                return None;
+                return End::Ordered;
+            }
+            Some(Order::Recruit(request)) => {
+                if let Err(error) = stub.recruit(&request, REPLACE_GRACE).await {
+                    return End::Itself(Ended { how: error.to_string(), last_lines: Vec::new() });
+                }
             }
             Some(Order::Kill) => stub.kill(),
-            None => return None, // the site is gone: dropping the stub kills it
+            None => {
+                // The site is gone: what can live without it is taken over by the next.
+                stub.leave();
+                return End::Ordered;
+            }
         }
     }
 }
@@ -279,12 +492,10 @@ impl Actor for Site {
         let (words, all) = mpsc::unbounded_channel();
         self.words = Some(words);
         ctx.spawn(say(all, self.scheduler.clone()).into_actor(self));
-        let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
-        let starts_programs = self.provider.starts_programs();
-        let cluster = self.cluster.clone();
-        self.tell(SiteUp { cluster, nodes: nodes.clone(), starts_programs });
-        for node in &nodes {
-            self.start(ctx, node);
+        if self.provider.on_demand() {
+            self.take_over(ctx);
+        } else {
+            self.up(ctx, Vec::new());
         }
     }
 }
@@ -325,6 +536,7 @@ impl Handler<StartAnew> for Site {
 
     fn handle(&mut self, message: StartAnew, ctx: &mut Self::Context) {
         for node in message.nodes {
+            let on_demand = self.provider.on_demand();
             let Some(slot) = self.slots.get_mut(&node) else { continue };
             tracing::info!("node {node} is started anew by order: {}", message.reason);
             if let Some(program) = &message.program {
@@ -333,6 +545,13 @@ impl Handler<StartAnew> for Site {
                 slot.restarts = Intensity::new(LIMITS);
             }
             slot.registered = None;
+            if on_demand && let Some(keeper) = &slot.keeper {
+                // Full or closed: it is ending, which is told.
+                let _ = keeper.try_send(Order::Recruit(Box::new(slot.request.clone())));
+                let round = slot.round;
+                self.expect(ctx, node, round);
+                continue;
+            }
             let old = slot.keeper.take();
             slot.round += 1; // whatever is under way in the slot is of the past
             let ended = async move {
@@ -340,8 +559,50 @@ impl Handler<StartAnew> for Site {
                     stop(&keeper, REPLACE_GRACE).await;
                 }
             };
-            let then = move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node);
+            let then =
+                move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node, None);
             ctx.spawn(ended.into_actor(self).map(then));
+        }
+    }
+}
+
+impl Handler<HoldStubs> for Site {
+    type Result = ();
+
+    fn handle(&mut self, message: HoldStubs, ctx: &mut Self::Context) {
+        tracing::info!("holds {} processors: {}", message.nodes.len(), message.reason);
+        for node in message.nodes {
+            let Some(slot) = self.slots.get_mut(&node) else { continue };
+            if slot.keeper.is_some() {
+                continue; // it is there, or coming
+            }
+            slot.request.program = message.program.clone().unwrap_or_else(|| slot.program.clone());
+            self.start(ctx, &node, None);
+        }
+    }
+}
+
+impl Handler<CloseStubs> for Site {
+    type Result = ();
+
+    fn handle(&mut self, message: CloseStubs, ctx: &mut Self::Context) {
+        tracing::info!("releases {} processors: {}", message.nodes.len(), message.reason);
+        for node in message.nodes {
+            let Some(slot) = self.slots.get_mut(&node) else { continue };
+            let keeper = slot.keeper.clone();
+            let (round, reason) = (slot.round, message.reason.clone());
+            let closed = async move {
+                if let Some(keeper) = keeper {
+                    stop(&keeper, REPLACE_GRACE).await;
+                }
+            };
+            let then = move |(), site: &mut Site, _: &mut Context<Site>| {
+                if let Some(slot) = site.slots.get_mut(&node).filter(|slot| slot.round == round) {
+                    (slot.keeper, slot.registered) = (None, None);
+                    site.tell(StubGone { node, reason });
+                }
+            };
+            ctx.spawn(closed.into_actor(self).map(then));
         }
     }
 }
@@ -378,9 +639,35 @@ async fn stop(keeper: &mpsc::Sender<Order>, grace: Duration) {
 struct Exited {
     node: NodeId,
     round: u64,
-    /// Absent: by order.
-    ended: Option<Ended>,
+    end: End,
 }
+
+/// A node's program is being started in its processor.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+struct Active {
+    node: NodeId,
+    round: u64,
+}
+
+/// A node's processor will be taken from it.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Warned {
+    node: NodeId,
+    within: Duration,
+    reason: String,
+}
+
+/// It is time to look what there is.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Poll;
+
+/// What there is, or why that is not known.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Polled(Result<Option<Capacity>, String>);
 
 struct Late {
     node: NodeId,
@@ -392,11 +679,80 @@ impl Handler<Exited> for Site {
 
     fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
         let current = self.slots.get(&message.node).is_some_and(|slot| slot.round == message.round);
-        if let Some(ended) = &message.ended
+        if let End::Itself(ended) = &message.end
             && current
             && !self.ending
         {
             self.exited(ctx, &message.node, ended);
         }
+    }
+}
+
+impl Handler<Active> for Site {
+    type Result = ();
+
+    fn handle(&mut self, Active { node, round }: Active, ctx: &mut Self::Context) {
+        if self.provider.on_demand() {
+            self.expect(ctx, node, round);
+        }
+    }
+}
+
+impl Handler<Warned> for Site {
+    type Result = ();
+
+    /// Its job is asked to let it go in time.
+    fn handle(&mut self, Warned { node, within, reason }: Warned, _: &mut Self::Context) {
+        let Some(life) = self.slots.get(&node).and_then(|slot| slot.registered) else { return };
+        let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+        let reason = format!("its processor will be taken away: {reason}");
+        let drain = Drain { nodes: vec![node], reason, deadline_ms, life: Some(life) };
+        let scheduler = self.scheduler.clone();
+        actix::spawn(async move {
+            match scheduler.send(drain).deadline(within.max(ASK_WITHIN)).await {
+                Ok(Err(error)) => tracing::warn!("a node is not drained: {error}"),
+                // Whether it was in time the node's end tells.
+                Ok(Ok(_)) | Err(_) => {}
+            }
+        });
+    }
+}
+
+impl Handler<Poll> for Site {
+    type Result = ();
+
+    fn handle(&mut self, _: Poll, ctx: &mut Self::Context) {
+        if self.ending {
+            return;
+        }
+        let provider = Rc::clone(&self.provider);
+        let asked = async move { provider.poll().await.map_err(|error| error.to_string()) };
+        let then = |found, site: &mut Self, ctx: &mut Context<Self>| {
+            let wait = site.polled(found);
+            ctx.notify_later(Poll, wait);
+        };
+        ctx.spawn(asked.into_actor(self).map(then));
+    }
+}
+
+impl Handler<Polled> for Site {
+    type Result = ();
+
+    /// What the next regular poll says counts from then on.
+    fn handle(&mut self, Polled(found): Polled, _: &mut Self::Context) {
+        self.polled(found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_that_fails_is_asked_less_and_less_but_always_again() {
+        let usual = Duration::from_secs(2);
+        let waits: Vec<u64> = [0, 1, 2, 4, 5, 40].map(|n| backoff(usual, n).as_secs()).to_vec();
+        assert_eq!(waits, [2, 4, 8, 32, 60, 60]);
+        assert_eq!(backoff(Duration::from_secs(300), 3), Duration::from_secs(300));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Must not know how it decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -249,6 +249,12 @@ impl GridStatus {
 /// A cluster at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteStatus {
+    /// Its nodes are there only while jobs need them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_demand: bool,
+    /// Why it cannot be used at the moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing: Option<String>,
     /// In order of name.
     pub nodes: Vec<NodeStatus>,
 }
@@ -292,6 +298,12 @@ pub enum NodeState {
     Drained,
     /// Lost and given up.
     Broken,
+    /// It has no processor, and none is asked for.
+    Off,
+    /// It has a processor, and is kept for a job that is not given it yet.
+    Held,
+    /// It is being ended, and its processor given back.
+    Closing,
 }
 
 /// A job at a moment.
@@ -332,6 +344,31 @@ pub struct SiteUp {
     pub nodes: Vec<NodeId>,
     /// Whether it can start nodes with a program handed in.
     pub starts_programs: bool,
+    /// Its processors are held when jobs need them, and kept for so many milliseconds after that. Absent: all nodes are always
+    /// there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_ms: Option<u64>,
+    /// Nodes of it that are there already, or are being started.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub stubs: BTreeSet<NodeId>,
+}
+
+/// To the scheduler, by a site that holds processors on demand: what there is now, or why that is not known.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SitePolled {
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Processors that work, and those of them that others than this grid use.
+    pub found: Result<(u32, u32), String>,
+}
+
+/// To the scheduler, by a site that holds processors on demand: a node's processor is not held any more.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StubGone {
+    /// Whose.
+    pub node: NodeId,
+    /// Why, with its last lines where there are any.
+    pub reason: String,
 }
 
 /// To the scheduler, by a site: a node has registered.
@@ -400,5 +437,7 @@ remote_message! {
     "site-up" => SiteUp;
     "registered" => Registered;
     "node-lost" => NodeLost;
+    "site-polled" => SitePolled;
+    "stub-gone" => StubGone;
     "member-silent" => MemberSilent;
 }

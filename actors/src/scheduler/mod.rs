@@ -31,7 +31,7 @@ use crate::job::{
 };
 use crate::links::{Link, Links};
 use crate::policy::malleability::Placed;
-use crate::site::{Site, StartAnew};
+use crate::site::{CloseStubs, HoldStubs, Site, StartAnew};
 use crate::store::Store;
 use crate::worker::Worker;
 
@@ -328,6 +328,30 @@ impl Scheduler {
                 Action::Replace { cluster, nodes, program, reason } => {
                     self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
                 }
+                Action::HoldStubs { cluster, nodes, program, reason } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("hold {} processors of {cluster}", nodes.len()),
+                        why: reason.clone(),
+                        inputs: serde_json::json!({ "nodes": nodes }),
+                    });
+                    let order = HoldStubs { nodes: nodes.clone(), program, reason };
+                    self.ask_site(ctx, &cluster, order, move |act, ctx, error| {
+                        for node in nodes {
+                            let reason = format!("its site was not asked: {error}");
+                            act.feed(ctx, Event::StubGone(StubGone { node, reason }));
+                        }
+                    });
+                }
+                Action::CloseStubs { cluster, nodes, reason } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("release {} processors of {cluster}", nodes.len()),
+                        why: reason.clone(),
+                        inputs: serde_json::json!({ "nodes": nodes }),
+                    });
+                    let order = CloseStubs { nodes, reason };
+                    // What is left of them ends with the site, which then tells what there is.
+                    self.ask_site(ctx, &cluster, order, |_, _, _| ());
+                }
             }
         }
     }
@@ -387,16 +411,33 @@ impl Scheduler {
             why: order.reason.clone(),
             inputs: serde_json::json!({ "nodes": order.nodes, "program": order.program }),
         });
-        // Sites are on the scheduler's node in this version.
-        let here = self.net.me().node.clone();
-        let site: Remote<Site> = self.hub.remote(&here, &site_name(cluster));
         let nodes = order.nodes.clone();
-        let call = site.send(order).start();
-        let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut Context<Self>| {
-            let Err(error) = answer else { return };
+        self.ask_site(ctx, cluster, order, move |act, ctx, error| {
             for node in nodes {
                 let reason = format!("its site did not start it anew: {error}");
                 act.feed(ctx, Event::NodeLost { node, reason, returns: false });
+            }
+        });
+    }
+
+    /// Gives a site an order; `failed` is called if it did not get it.
+    fn ask_site<M>(
+        &self,
+        ctx: &mut Context<Self>,
+        cluster: &ClusterId,
+        order: M,
+        failed: impl FnOnce(&mut Self, &mut Context<Self>, RemoteError) + 'static,
+    ) where
+        Site: Handler<M>,
+        M: RemoteMessage<Result = ()>,
+    {
+        // Sites are on the scheduler's node in this version.
+        let here = self.net.me().node.clone();
+        let site: Remote<Site> = self.hub.remote(&here, &site_name(cluster));
+        let call = site.send(order).start();
+        let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut Context<Self>| {
+            if let Err(error) = answer {
+                failed(act, ctx, error);
             }
         };
         ctx.spawn(call.into_actor(self).map(then));
@@ -691,8 +732,28 @@ impl Handler<SiteUp> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, message: SiteUp, ctx: &mut Self::Context) {
-        let SiteUp { cluster, nodes, starts_programs } = message;
-        self.feed(ctx, Event::SiteUp { cluster, nodes, starts_programs });
+        self.feed(ctx, Event::SiteUp(message));
+    }
+}
+
+impl Handler<SitePolled> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: SitePolled, ctx: &mut Self::Context) {
+        if let Err(reason) = &message.found {
+            let part = format!("site {}", message.cluster);
+            self.recorder.record(Told::Fault { part, what: reason.clone() });
+        }
+        self.feed(ctx, Event::SitePolled(message));
+    }
+}
+
+impl Handler<StubGone> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: StubGone, ctx: &mut Self::Context) {
+        tracing::info!("the stub of {} is gone: {}", message.node, message.reason);
+        self.feed(ctx, Event::StubGone(message));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The scheduler actor with real workers and a real job's coordinator, over the network in memory.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -107,7 +108,9 @@ impl Grid {
         for endpoint in &grid.endpoints[2..] {
             let Peer { node, incarnation, cluster } = endpoint.net.me().clone();
             let (nodes, starts_programs) = (vec![node.clone()], false);
-            grid.tell(SiteUp { cluster: cluster.clone(), nodes, starts_programs }).await;
+            let (keep_ms, stubs) = (None, BTreeSet::new());
+            let site = SiteUp { cluster: cluster.clone(), nodes, starts_programs, keep_ms, stubs };
+            grid.tell(site).await;
             let hardware = Hardware { model: "cpu".into(), threads: 1, mhz: 1000 };
             let fingerprint = grid.registry.fingerprint();
             let (address, threads, pid) = (Address::Memory, 1, 1);

@@ -2,12 +2,14 @@
 //!
 //! Must not know jobs.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use springtide_actors::scheduler::{GridStatus, JobState, NodeState};
+use springtide_actors::scheduler::{GridStatus, JobState, NodeState, NodeStatus, SiteStatus};
 use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
 use springtide_runtime::event::write_atomic;
+use springtide_runtime::id::NodeId;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
@@ -89,7 +91,8 @@ async fn stay(
     };
     let ended = match settled {
         Err(failed) => Err(failed),
-        Ok(status) if status.count(NodeState::Broken) == status.nodes() => {
+        // Where nodes are there only while jobs need them, there may be none to begin with.
+        Ok(status) if status.nodes() > 0 && status.count(NodeState::Broken) == status.nodes() => {
             grid::check_whole(&status)
         }
         Ok(status) => {
@@ -138,6 +141,11 @@ async fn stay(
 fn overview(status: &GridStatus) -> Vec<String> {
     let mut lines = Vec::new();
     for (cluster, site) in &status.sites {
+        if site.on_demand {
+            let most = site.nodes.len();
+            lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));
+            continue;
+        }
         let idle = site.nodes.iter().filter(|node| node.state != NodeState::Broken).count();
         let threads: u32 = site.nodes.iter().filter_map(|node| node.threads).sum();
         lines.push(format!(
@@ -175,16 +183,39 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             lines.push(format!("{} ({}) is over", job.job, job.name));
         }
     }
-    let nodes = |status: &GridStatus| -> Vec<_> {
-        status.sites.values().flat_map(|site| site.nodes.clone()).collect()
+    let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, bool)> {
+        let with = |site: &SiteStatus| {
+            let on_demand = site.on_demand;
+            site.nodes.clone().into_iter().map(move |node| (node.node.clone(), (node, on_demand)))
+        };
+        status.sites.values().flat_map(with).collect()
     };
-    for (old, new) in nodes(before).iter().zip(nodes(now)) {
-        if old.node != new.node || old.state == new.state {
-            continue;
+    for (cluster, site) in &now.sites {
+        let was = before.sites.get(cluster).map_or((0, 0), held);
+        let is = held(site);
+        let failed = before.sites.get(cluster).and_then(|site| site.failing.as_ref());
+        match &site.failing {
+            now if now.as_ref() == failed => {}
+            Some(reason) => lines.push(format!("cluster {cluster} cannot be used: {reason}")),
+            None => lines.push(format!("cluster {cluster} can be used")),
         }
+        if is != was && site.on_demand {
+            let (there, coming) = is;
+            lines.push(match coming {
+                0 => format!("cluster {cluster}: {there} nodes are held"),
+                _ => format!("cluster {cluster}: {there} nodes are held, {coming} are asked for"),
+            });
+        }
+    }
+    let before = nodes(before);
+    for (id, (new, on_demand)) in nodes(now) {
+        let Some((old, _)) = before.get(&id).filter(|(old, _)| old.state != new.state) else {
+            continue;
+        };
         let reason = new.reason.as_deref().unwrap_or("by order");
         match new.state {
             NodeState::Broken => lines.push(format!("node {} is broken: {reason}", new.node)),
+            NodeState::Starting | NodeState::Idle if on_demand => {} // told as a number
             NodeState::Starting => {
                 lines.push(format!("node {} is started anew: {reason}", new.node));
             }
@@ -195,15 +226,31 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             NodeState::Idle if old.state == NodeState::Drained => {
                 lines.push(format!("node {} is in service again", new.node));
             }
-            NodeState::Idle | NodeState::Busy | NodeState::Measuring | NodeState::Draining => {}
+            NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
+                lines.push(format!("node {} has ended: {reason}", new.node));
+            }
+            NodeState::Idle
+            | NodeState::Busy
+            | NodeState::Measuring
+            | NodeState::Draining
+            | NodeState::Held
+            | NodeState::Off
+            | NodeState::Closing => {}
         }
     }
     lines
 }
 
+/// Nodes of a cluster that are there, and those that are asked for.
+fn held(site: &SiteStatus) -> (usize, usize) {
+    let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
+    let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
+    (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)
+}
+
 #[cfg(test)]
 mod tests {
-    use springtide_actors::scheduler::{JobStatus, NodeStatus, SiteStatus};
+    use springtide_actors::scheduler::JobStatus;
     use springtide_runtime::id::JobId;
 
     use super::*;
@@ -226,10 +273,9 @@ mod tests {
             nodes: 2,
             waits_for: Some("nodes".into()),
         };
-        GridStatus {
-            sites: [("ams".into(), SiteStatus { nodes: nodes.iter().map(node).collect() })].into(),
-            jobs: jobs.iter().map(job).collect(),
-        }
+        let nodes = nodes.iter().map(node).collect();
+        let site = SiteStatus { nodes, ..SiteStatus::default() };
+        GridStatus { sites: [("ams".into(), site)].into(), jobs: jobs.iter().map(job).collect() }
     }
 
     #[test]
@@ -252,5 +298,29 @@ mod tests {
             ["job-1 (fib) is over", "job-2 (fib) is over", "node ams-1 is started anew: by order"];
         assert_eq!(changes(&busy, &back), expected);
         assert_eq!(changes(&back, &idle), ["node ams-1 is back"]);
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_are_told_as_numbers() {
+        let on_demand = |nodes: &[(&str, NodeState)], failing: Option<&str>| {
+            let mut status = status(nodes, &[]);
+            for site in status.sites.values_mut() {
+                (site.on_demand, site.failing) = (true, failing.map(str::to_owned));
+            }
+            status
+        };
+        let off = on_demand(&[("vu-1", NodeState::Off), ("vu-2", NodeState::Off)], None);
+        assert_eq!(overview(&off), ["cluster ams: up to 2 nodes, while jobs need them"]);
+        let coming = on_demand(&[("vu-1", NodeState::Held), ("vu-2", NodeState::Starting)], None);
+        let told = ["cluster ams: 1 nodes are held, 1 are asked for"];
+        assert_eq!(changes(&off, &coming), told);
+        let held = on_demand(&[("vu-1", NodeState::Busy), ("vu-2", NodeState::Idle)], None);
+        assert_eq!(changes(&coming, &held), ["cluster ams: 2 nodes are held"]);
+        let ill = on_demand(&[("vu-1", NodeState::Busy), ("vu-2", NodeState::Idle)], Some("no"));
+        assert_eq!(changes(&held, &ill), ["cluster ams cannot be used: no"]);
+        assert_eq!(
+            changes(&ill, &off),
+            ["cluster ams can be used", "cluster ams: 0 nodes are held"]
+        );
     }
 }

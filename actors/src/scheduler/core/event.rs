@@ -11,22 +11,19 @@ use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
-    NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured, Submit,
-    SubmitError, Subscribe, TakeOver, WithdrawNodes,
+    NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
+    SpeedsMeasured, StubGone, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// What the scheduler hears.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A site is there, with these nodes.
-    SiteUp {
-        /// Its cluster.
-        cluster: ClusterId,
-        /// Its nodes.
-        nodes: Vec<NodeId>,
-        /// Whether it can start nodes with a program handed in.
-        starts_programs: bool,
-    },
+    /// A site is there.
+    SiteUp(SiteUp),
+    /// A site has looked what there is, or could not.
+    SitePolled(SitePolled),
+    /// A stub is gone.
+    StubGone(StubGone),
     /// A node has registered.
     Registered(Registered),
     /// A node is gone.
@@ -252,6 +249,26 @@ pub enum Action {
         nodes: Vec<NodeId>,
         /// With what; absent: the one it had.
         program: Option<std::path::PathBuf>,
+        /// Why, for logs.
+        reason: String,
+    },
+    /// Ask the site to hold processors for these nodes, which are off; [`Event::Registered`] or [`Event::StubGone`] follows of each.
+    HoldStubs {
+        /// Where.
+        cluster: ClusterId,
+        /// Which.
+        nodes: Vec<NodeId>,
+        /// With what program; absent: the site's own.
+        program: Option<std::path::PathBuf>,
+        /// Why, for logs.
+        reason: String,
+    },
+    /// Ask the site to end these nodes and to give their processors back; [`Event::StubGone`] follows of each.
+    CloseStubs {
+        /// Where.
+        cluster: ClusterId,
+        /// Which.
+        nodes: Vec<NodeId>,
         /// Why, for logs.
         reason: String,
     },

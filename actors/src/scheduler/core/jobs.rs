@@ -28,7 +28,12 @@ impl Core {
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
-        node.state = if returns { State::Starting } else { State::Broken };
+        let on_demand = self.sites.get(&node.cluster).is_some_and(|site| site.on_demand.is_some());
+        match (returns, on_demand) {
+            (true, _) => node.state = State::Starting,
+            (false, true) => node.turn_off(None),
+            (false, false) => node.state = State::Broken,
+        }
         node.reason = Some(reason.to_owned());
         let State::Busy(job) = before else { return };
         let Some(held) = self.jobs.get_mut(&job) else { return };
@@ -108,7 +113,7 @@ impl Core {
     }
 
     /// The coordinator does not need a node any more, or never had it.
-    pub(super) fn freed(&mut self, freed: &NodeFreed, out: &mut Vec<Action>) {
+    pub(super) fn freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<Action>) {
         let NodeFreed { job: id, epoch, node, incarnation, why } = freed;
         if self.check(*id, *epoch).is_err() {
             return;
@@ -133,7 +138,7 @@ impl Core {
         match why {
             Freed::Left => {
                 job.let_go(node);
-                known.state = State::Idle;
+                known.idle(now);
             }
             Freed::Refused { .. } => self.release(*id, node, out),
         }
@@ -234,6 +239,7 @@ impl Core {
         node: &NodeId,
         incarnation: Incarnation,
         ok: bool,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -247,7 +253,7 @@ impl Core {
             return;
         }
         if ok {
-            known.state = State::Idle;
+            known.idle(now);
         } else {
             let reason = format!("it did not release {id}");
             known.state = State::Starting;
@@ -262,6 +268,7 @@ impl Core {
         id: JobId,
         epoch: Epoch,
         ended: Option<&BTreeSet<NodeId>>,
+        now: Instant,
         out: &mut Vec<Action>,
     ) {
         // A coordinator of an older epoch has no say.
@@ -279,7 +286,7 @@ impl Core {
             if let Some(node) = self.nodes.get_mut(&node)
                 && node.state == State::Busy(id)
             {
-                node.state = State::Idle;
+                node.idle(now);
             }
         }
         // Nodes that were granted late may have taken the job when its coordinator did not know of it any more; those that it did

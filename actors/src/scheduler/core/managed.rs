@@ -33,9 +33,9 @@ const GATHER: Duration = Duration::from_millis(500);
 
 /// A job of the manager's.
 #[derive(Debug)]
-struct Managed {
+pub(super) struct Managed {
     epoch: Epoch,
-    submit: Box<Submit>,
+    pub(super) submit: Box<Submit>,
     stage: Stage,
     /// Grants that its coordinator has not answered: for which change.
     grants: BTreeMap<u64, u64>,
@@ -59,6 +59,11 @@ struct Ordered {
 enum Stage {
     /// The manager seeks a place for it.
     Waiting,
+    /// Its nodes are coming; those that have not come then are given up, and it waits again.
+    Gathering {
+        nodes: BTreeSet<NodeId>,
+        until: Instant,
+    },
     /// Its workers are being told.
     Claiming,
     /// They could not all be told, for this reason: when all are free it waits again.
@@ -70,9 +75,13 @@ enum Stage {
 
 /// What the manager takes a node for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+pub(super) enum Use {
     /// The job is being started on it.
     Claimed,
+    /// It is asked for, for this change of the job, and has not come.
+    Ordered(u64),
+    /// It has come, and is held for this change of the job.
+    Held(u64),
     /// The job is being given it, by this change.
     Recruited(u64),
     /// The job computes on it.
@@ -83,9 +92,9 @@ enum Use {
 
 /// A cluster's processors, as last told to the manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Polled {
-    size: u32,
-    others: u32,
+pub(super) struct Polled {
+    pub(super) size: u32,
+    pub(super) others: u32,
 }
 
 /// The manager, and what it was told of.
@@ -94,8 +103,10 @@ pub(super) struct Managing {
     manager: Manager,
     /// How often clusters are polled though nothing changed.
     every: Duration,
-    jobs: BTreeMap<JobId, Managed>,
-    ledger: BTreeMap<NodeId, (JobId, Use)>,
+    /// How long the nodes of a job that is to start are waited for.
+    hold_within: Duration,
+    pub(super) jobs: BTreeMap<JobId, Managed>,
+    pub(super) ledger: BTreeMap<NodeId, (JobId, Use)>,
     polled: BTreeMap<ClusterId, Polled>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
@@ -105,6 +116,7 @@ impl Managing {
     pub(super) fn new(settings: Settings, now: Instant) -> Self {
         Self {
             every: settings.poll_every,
+            hold_within: settings.hold_within,
             manager: Manager::new(settings, [], now),
             jobs: BTreeMap::new(),
             ledger: BTreeMap::new(),
@@ -118,13 +130,18 @@ impl Managing {
         if self.jobs.is_empty() {
             return None;
         }
-        self.manager.due().into_iter().chain(self.next_poll).min()
+        let gathering = self.jobs.values().filter_map(|job| match job.stage {
+            Stage::Gathering { until, .. } => Some(until),
+            _ => None,
+        });
+        self.manager.due().into_iter().chain(self.next_poll).chain(gathering).min()
     }
 
     /// Jobs that have no nodes yet, first those that are first in the queue.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (JobId, &Submit)> {
         let queued = self.manager.queued();
-        let of = move |id: &JobId| self.jobs.get(id).filter(|job| job.stage == Stage::Waiting);
+        let waits = |job: &&Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+        let of = move |id: &JobId| self.jobs.get(id).filter(waits);
         let first: Vec<JobId> = queued.filter(|id| of(id).is_some()).collect();
         let placed: Vec<JobId> = self
             .jobs
@@ -161,7 +178,8 @@ impl Managing {
 
     /// Waiting jobs whose client is this process.
     pub(super) fn waiting_of<'a>(&'a self, client: &'a NodeId) -> impl Iterator<Item = JobId> + 'a {
-        let theirs = self.jobs.iter().filter(|(_, job)| job.stage == Stage::Waiting);
+        let waits = |job: &Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+        let theirs = self.jobs.iter().filter(move |(_, job)| waits(job));
         theirs.filter(move |(_, job)| job.submit.client.node == *client).map(|(&id, _)| id)
     }
 }
@@ -213,7 +231,13 @@ impl Core {
         for cluster in self.sites.keys() {
             all.entry(cluster.clone()).or_default();
         }
-        for (id, node) in &self.nodes {
+        for (cluster, known) in &mut all {
+            if self.is_on_demand(cluster) {
+                *known = self.processors_on_demand(cluster);
+            }
+        }
+        let standing = self.nodes.iter().filter(|(_, node)| !self.is_on_demand(&node.cluster));
+        for (id, node) in standing {
             let known = all.entry(node.cluster.clone()).or_default();
             let managed = self.managing.ledger.contains_key(id);
             let there = node.life.is_some() && node.drain.is_none();
@@ -241,12 +265,16 @@ impl Core {
         let all = self.processors();
         self.managing.polled = all.clone();
         for (cluster, Polled { size, others }) in all {
-            self.tell(News::Polled { cluster, size, others }, now, out);
+            let news = match self.failing(&cluster) {
+                Some(reason) => News::Unreachable { cluster, reason },
+                None => News::Polled { cluster, size, others },
+            };
+            self.tell(news, now, out);
         }
     }
 
     /// Tells the manager, does what it orders, and tells it what came of that at once.
-    fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
         let mut all = VecDeque::from([news]);
         while let Some(news) = all.pop_front() {
             self.managing.histories.news(&news, now);
@@ -261,7 +289,7 @@ impl Core {
         match order {
             // Without files nothing is moved.
             Order::Move { job, .. } => Some(News::Moved { job }),
-            Order::Claim { job, placed } => self.claim(job, &placed, out),
+            Order::Claim { job, placed } => self.claim(job, &placed, now, out),
             Order::Fail { job, reason } => {
                 self.managing.jobs.remove(&job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
@@ -274,13 +302,16 @@ impl Core {
                 out.push(Action::OfferGrowth { job, coordinator, change, cluster, count, why });
                 None
             }
+            Order::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
+                self.hold(job, change, &cluster, count, out)
+            }
             // Nodes of a standing pool are held as soon as they are chosen, which is when the job is given them.
             Order::Hold { job, change, count, .. } => Some(News::Held { job, change, count }),
             Order::Recruit { job, change, cluster, count } => {
                 self.recruit(job, change, cluster, count, now, out)
             }
             Order::Unhold { job, change, cluster, count, .. } => {
-                self.give_back(job, change, &cluster, count, out)
+                self.give_back(job, change, &cluster, count, now, out)
             }
             Order::Shrink { job, change, cluster, count, mandatory, within, why } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
@@ -338,36 +369,105 @@ impl Core {
         choose(&case).nodes
     }
 
-    fn claim(&mut self, id: JobId, placed: &Placed, out: &mut Vec<Action>) -> Option<News> {
-        let job = self.managing.jobs.get_mut(&id)?;
-        let (epoch, submit) = (job.epoch, job.submit.clone());
-        let mut nodes: Vec<NodeId> = Vec::new();
+    fn claim(
+        &mut self,
+        id: JobId,
+        placed: &Placed,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<News> {
+        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
         let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
         for part in &placed.parts {
             *wanted.entry(&part.cluster).or_default() += part.count;
         }
         for (cluster, count) in wanted {
-            let free = self.free_running(submit.fingerprint);
-            let free = free.filter(|(_, life)| life.cluster == *cluster);
-            let chosen: Vec<NodeId> = free.take(count as usize).map(|(id, _)| id.clone()).collect();
-            if chosen.len() < count as usize {
-                let reason = format!(
-                    "of {count} nodes of {cluster} only {} are free and run the job's program",
-                    chosen.len()
-                );
-                return Some(News::ClaimFailed { job: id, reason });
-            }
+            let chosen = self.reserve(id, cluster, count, Use::Claimed, out);
+            let (has, needs) = (chosen.len(), count as usize);
             nodes.extend(chosen);
+            if has < needs {
+                let what = match self.is_on_demand(cluster) {
+                    true => "can be had at once",
+                    false => "are free and run the job's program",
+                };
+                let reason = format!("of {count} nodes of {cluster} only {has} {what}");
+                self.give_up(id, reason, now, out);
+                return self.given_up(id);
+            }
         }
-        for node in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, Use::Claimed));
-        }
-        if let Some(job) = self.managing.jobs.get_mut(&id) {
-            job.stage = Stage::Claiming;
-        }
-        let (waits_for, blocked) = (String::new(), false);
-        self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);
+        let until = now + self.managing.hold_within;
+        self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, until };
+        self.gather(id, now, out);
         None
+    }
+
+    /// Starts a job when all its nodes have come; gives them up when one is lost or late.
+    fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let Some(job) = self.managing.jobs.get_mut(&id) else { return };
+        let Stage::Gathering { nodes, until } = &job.stage else { return };
+        let fingerprint = job.submit.fingerprint;
+        let (mut coming, mut lost) = (0, None);
+        for node in nodes {
+            match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
+                Some(known) if known.state != State::Idle => coming += 1,
+                Some(known) if known.running(fingerprint).is_some() => {}
+                Some(_) => lost = Some(format!("{node} runs another program than the job's")),
+                None => {
+                    let reason = self.nodes.get(node).and_then(|node| node.reason.clone());
+                    let reason = reason.unwrap_or_else(|| "it is gone".to_owned());
+                    lost = Some(format!("{node}: {reason}"));
+                }
+            }
+        }
+        if coming > 0 && *until <= now {
+            let (all, within) = (nodes.len(), self.managing.hold_within);
+            lost =
+                lost.or(Some(format!("{coming} of {all} nodes have not come within {within:?}")));
+        }
+        if let Some(reason) = lost {
+            return self.give_up(id, reason, now, out);
+        }
+        if coming == 0 {
+            let nodes = nodes.iter().cloned().collect();
+            job.stage = Stage::Claiming;
+            let (epoch, submit) = (job.epoch, job.submit.clone());
+            let (waits_for, blocked) = (String::new(), false);
+            self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);
+        }
+    }
+
+    /// A job does not get its nodes. It waits again when none of them is its any more.
+    fn give_up(&mut self, id: JobId, reason: String, now: Instant, out: &mut Vec<Action>) {
+        if let Some(job) = self.managing.jobs.get_mut(&id) {
+            job.stage = Stage::Failing(reason);
+        }
+        self.unreserve_all(id, now, out);
+    }
+
+    fn unreserve_all(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let theirs = self.nodes.iter().filter(|(_, node)| node.reserved == Some(id));
+        let theirs: Vec<NodeId> = theirs.map(|(node, _)| node.clone()).collect();
+        for node in theirs {
+            if self.unreserve(&node, now, out)
+                && let Some(job) = self.managing.jobs.get_mut(&id)
+            {
+                *job.lost.entry(self.nodes[&node].cluster.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    /// A job that got no nodes waits again, if none of those that came or were coming is its any more.
+    fn given_up(&mut self, id: JobId) -> Option<News> {
+        let job = self.managing.jobs.get_mut(&id)?;
+        let Stage::Failing(reason) = &job.stage else { return None };
+        if self.nodes.values().any(|node| node.reserved == Some(id)) {
+            return None;
+        }
+        let reason = reason.clone();
+        job.stage = Stage::Waiting;
+        job.lost.clear();
+        self.managing.ledger.retain(|_, (job, _)| *job != id);
+        Some(News::ClaimFailed { job: id, reason })
     }
 
     /// Gives a running job nodes, those that it likes best.
@@ -383,7 +483,10 @@ impl Core {
         let nothing = Some(News::Grown { job: id, change, count: 0 });
         let Some(coordinator) = self.coordinator_of(id) else { return nothing };
         let Some(job) = self.jobs.get(&id) else { return nothing };
-        let chosen = self.pick(job, &cluster, count, now);
+        let chosen = match self.is_on_demand(&cluster) {
+            true => self.held_for(id, change, &cluster),
+            false => self.pick(job, &cluster, count, now),
+        };
         let nodes: Vec<GrantedNode> = chosen
             .iter()
             .filter_map(|node| {
@@ -421,6 +524,16 @@ impl Core {
         None
     }
 
+    /// What is held for a change.
+    fn held_for(&self, id: JobId, change: u64, cluster: &ClusterId) -> Vec<NodeId> {
+        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
+            let here = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
+            let held = *job == id && *used == Use::Held(change) && here.state == State::Idle;
+            held.then(|| node.clone())
+        };
+        self.managing.ledger.iter().filter_map(of_change).collect()
+    }
+
     /// A job's coordinator has answered a grant, or not: so many nodes of it are its.
     pub(super) fn grant_settled(
         &mut self,
@@ -450,21 +563,32 @@ impl Core {
         change: u64,
         cluster: &ClusterId,
         count: u32,
+        now: Instant,
         out: &mut Vec<Action>,
     ) -> Option<News> {
         let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
             let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
-            (*job == id && *used == Use::Recruited(change) && here).then(|| node.clone())
+            // What has not come yet goes first.
+            let rank = match *used {
+                Use::Ordered(of) if of == change => 0,
+                Use::Held(of) | Use::Recruited(of) if of == change => 1,
+                _ => return None,
+            };
+            (*job == id && here).then(|| (rank, node.clone()))
         };
-        let nodes: Vec<NodeId> =
-            self.managing.ledger.iter().filter_map(of_change).take(count as usize).collect();
-        for node in &nodes {
+        let mut nodes: Vec<(u8, NodeId)> =
+            self.managing.ledger.iter().filter_map(of_change).collect();
+        nodes.sort();
+        nodes.truncate(count as usize);
+        let mut gone = count - nodes.len() as u32;
+        for (_, node) in &nodes {
             self.managing.ledger.insert(node.clone(), (id, Use::GivenBack));
             if self.jobs.get(&id).is_some_and(|job| job.members.contains(node)) {
                 self.release(id, node, out);
             }
+            let kept = self.nodes.get(node).is_some_and(|known| known.reserved == Some(id));
+            gone += u32::from(kept && self.unreserve(node, now, out));
         }
-        let gone = count - nodes.len() as u32;
         let cluster = cluster.clone();
         (gone > 0).then_some(News::Unheld { job: id, cluster, count: gone })
     }
@@ -501,7 +625,9 @@ impl Core {
         let mut free = Vec::new();
         self.managing.ledger.retain(|node, (job, used)| {
             let known = self.nodes.get(node);
-            let holds = known.is_some_and(|known| known.state == State::Busy(*job));
+            let holds = known.is_some_and(|known| {
+                known.state == State::Busy(*job) || known.reserved == Some(*job)
+            });
             free.extend(known.filter(|_| !holds).map(|known| (known.cluster.clone(), *job, *used)));
             holds
         });
@@ -511,12 +637,18 @@ impl Core {
                 *managed.lost.entry(cluster.clone()).or_default() += 1;
             }
         }
+        self.settle_stubs(now, out);
         for id in self.managing.jobs.keys().copied().collect::<Vec<_>>() {
+            self.gather(id, now, out);
             self.settle_job(id, now, out);
         }
         for (cluster, job, used) in free {
             match used {
                 Use::Claimed | Use::Recruited(_) => {}
+                Use::Ordered(change) | Use::Held(change) => {
+                    let reason = "its node is gone".to_owned();
+                    self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
+                }
                 Use::Computes => self.tell(News::Freed { job, cluster, count: 1 }, now, out),
                 Use::GivenBack => self.tell(News::Unheld { job, cluster, count: 1 }, now, out),
             }
@@ -548,11 +680,10 @@ impl Core {
                 }
                 self.tell(News::Claimed { job: id, got }, now, out);
             }
-            (Stage::Failing(reason), None) => {
-                managed.stage = Stage::Waiting;
-                managed.lost.clear();
-                self.managing.ledger.retain(|_, (job, _)| *job != id);
-                self.tell(News::ClaimFailed { job: id, reason }, now, out);
+            (Stage::Failing(_), None) => {
+                if let Some(news) = self.given_up(id) {
+                    self.tell(news, now, out);
+                }
             }
             (Stage::Claiming | Stage::Running, Some(JobState::Ending) | None) => {
                 managed.stage = Stage::Over;
@@ -622,6 +753,11 @@ impl Core {
             Stage::Waiting => {
                 self.managing.jobs.remove(&id);
                 self.tell(News::Withdraw { job: id }, now, out);
+            }
+            // The manager knows it as one that is being started: it ends, and what came for it is given back.
+            Stage::Gathering { .. } => {
+                job.stage = Stage::Claiming;
+                self.unreserve_all(id, now, out);
             }
             // When its nodes are free it is not started again.
             Stage::Failing(_) => job.stage = Stage::Claiming,
@@ -749,10 +885,10 @@ impl Core {
             );
         }
         for (node, (job, _)) in &self.managing.ledger {
-            assert_eq!(
-                self.nodes[node].state,
-                State::Busy(*job),
-                "{node} is in the ledger of {job}"
+            let known = &self.nodes[node];
+            assert!(
+                known.state == State::Busy(*job) || known.reserved == Some(*job),
+                "{node} is in the ledger of {job} and is {known:?}"
             );
         }
     }

@@ -18,6 +18,7 @@ mod pool;
 mod queue;
 mod request;
 mod speeds;
+mod stubs;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -38,7 +39,7 @@ use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
 use super::manager::Settings;
-use super::{GridStatus, JobState, JobStatus, SiteStatus, Submit, SubmitError};
+use super::{GridStatus, JobState, JobStatus, SitePolled, SiteStatus, Submit, SubmitError};
 use crate::job::{JobError, Reached};
 use crate::poison::Poison;
 
@@ -159,9 +160,11 @@ impl Core {
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
         match event {
-            Event::SiteUp { cluster, nodes, starts_programs } => {
-                self.site_up(cluster, nodes, starts_programs);
+            Event::SiteUp(site) => self.site_up(&site, now, &mut out),
+            Event::SitePolled(SitePolled { cluster, found }) => {
+                self.site_polled(&cluster, found, now, &mut out);
             }
+            Event::StubGone(gone) => self.stub_gone(&gone, now, &mut out),
             Event::Registered(life) => self.registered(life, now, &mut out),
             Event::NodeLost { node, reason, returns } => {
                 self.lost(&node, &reason, returns, now, &mut out)
@@ -186,9 +189,11 @@ impl Core {
                 self.assigned(job, &node, answer, now, &mut out);
             }
             Event::Released { job, node, incarnation, ok } => {
-                self.released(job, &node, incarnation, ok, &mut out)
+                self.released(job, &node, incarnation, ok, now, &mut out)
             }
-            Event::JobOver { job, epoch, ended } => self.over(job, epoch, ended.as_ref(), &mut out),
+            Event::JobOver { job, epoch, ended } => {
+                self.over(job, epoch, ended.as_ref(), now, &mut out);
+            }
             Event::Cancel { job, reason } => self.cancel(job, &reason, now, &mut out),
             Event::CancelFailed { job, reason } => {
                 self.fail(job, JobError::Cancelled { reason }, None, &mut out)
@@ -204,7 +209,7 @@ impl Core {
             Event::Request(request) => self.request(*request, now, &mut out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),
             Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, &mut out),
-            Event::Freed(freed) => self.freed(&freed, &mut out),
+            Event::Freed(freed) => self.freed(&freed, now, &mut out),
             Event::Subscribe(subscribe) => self.subscribe(subscribe, &mut out),
             Event::Speeds(speeds) => self.speeds_told(speeds, now, &mut out),
             Event::Measured { node, incarnation, answer } => {
@@ -235,6 +240,7 @@ impl Core {
         self.ask_leaves(now, &mut out);
         self.answer_drains(&mut out);
         self.tell_subscribers(now, &mut out);
+        self.close_idle(now, &mut out);
         out
     }
 
@@ -246,14 +252,15 @@ impl Core {
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
-        all.chain([self.managing.due()]).flatten().min()
+        all.chain([self.managing.due(), self.close_due()]).flatten().min()
     }
 
     /// How things are.
     pub fn status(&self) -> GridStatus {
         let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
-        for cluster in self.sites.keys() {
-            sites.insert(cluster.clone(), SiteStatus::default());
+        for (cluster, site) in &self.sites {
+            let (on_demand, failing) = (site.on_demand.is_some(), self.failing(cluster));
+            sites.insert(cluster.clone(), SiteStatus { on_demand, failing, nodes: Vec::new() });
         }
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);

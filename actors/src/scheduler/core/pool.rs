@@ -10,15 +10,18 @@ use super::choose::{Candidate, is_rate};
 use super::drain::Mark;
 use super::event::Action;
 use super::speeds::{Speeds, Unit};
+use super::stubs::OnDemand;
 use super::{Core, Job};
 use crate::policy::Offer;
-use crate::scheduler::{NodeState, NodeStatus, Registered};
+use crate::scheduler::{NodeState, NodeStatus, Registered, SiteUp};
 
 /// A cluster's nodes.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) starts_programs: bool,
+    /// Its processors are held when jobs need them; else its nodes are always there.
+    pub(super) on_demand: Option<OnDemand>,
 }
 
 #[derive(Debug)]
@@ -33,6 +36,10 @@ pub(super) struct Node {
     pub(super) tried: Option<JobId>,
     /// That it is to be empty.
     pub(super) drain: Option<Mark>,
+    /// It is kept for this job, which is not given it yet.
+    pub(super) reserved: Option<JobId>,
+    /// Since when it is idle.
+    pub(super) idle_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,17 +51,47 @@ pub(super) enum State {
     /// Runs a benchmark.
     Measuring(Unit),
     Broken,
+    /// There is no process, and none is asked for.
+    Off,
+    /// Its process is being ended.
+    Closing,
 }
 
 impl Node {
     fn new(cluster: ClusterId) -> Self {
         let state = State::Starting;
-        Self { cluster, state, life: None, reason: None, tried: None, drain: None }
+        Self {
+            cluster,
+            state,
+            life: None,
+            reason: None,
+            tried: None,
+            drain: None,
+            reserved: None,
+            idle_since: None,
+        }
+    }
+
+    /// It waits for work from now on.
+    pub(super) fn idle(&mut self, now: Instant) {
+        (self.state, self.idle_since) = (State::Idle, Some(now));
+    }
+
+    /// There is no process of it any more.
+    pub(super) fn turn_off(&mut self, reason: Option<String>) {
+        (self.state, self.reason, self.reserved, self.life) = (State::Off, reason, None, None);
+        // What was said of a life of it has ended with that.
+        self.drain = self.drain.take().filter(|mark| mark.life.is_none());
     }
 
     /// Whether it may be given to somebody.
     pub(super) fn is_free(&self) -> bool {
-        self.state == State::Idle && self.drain.is_none()
+        self.state == State::Idle && self.drain.is_none() && self.reserved.is_none()
+    }
+
+    /// Whether a process may be asked for.
+    pub(super) fn is_off(&self) -> bool {
+        self.state == State::Off && self.drain.is_none()
     }
 
     /// Whether nothing runs on it.
@@ -75,9 +112,14 @@ impl Node {
     fn status(&self, id: &NodeId) -> NodeStatus {
         let life = self.life.as_ref();
         let (state, job) = match (self.state, &self.drain) {
-            (State::Starting, _) => (NodeState::Starting, None),
+            (State::Starting, _) => (NodeState::Starting, self.reserved),
             (State::Broken, _) => (NodeState::Broken, None),
-            (State::Idle, None) => (NodeState::Idle, None),
+            (State::Off, _) => (NodeState::Off, None),
+            (State::Closing, _) => (NodeState::Closing, None),
+            (State::Idle, None) => match self.reserved {
+                Some(job) => (NodeState::Held, Some(job)),
+                None => (NodeState::Idle, None),
+            },
             (State::Idle, Some(_)) => (NodeState::Drained, None),
             (State::Busy(job), None) => (NodeState::Busy, Some(job)),
             (State::Busy(job), Some(_)) => (NodeState::Draining, Some(job)),
@@ -114,16 +156,17 @@ impl Core {
         self.nodes.iter().map(|(id, node)| (&node.cluster, node.status(id)))
     }
 
-    pub(super) fn site_up(
-        &mut self,
-        cluster: ClusterId,
-        nodes: Vec<NodeId>,
-        starts_programs: bool,
-    ) {
-        for node in &nodes {
+    pub(super) fn site_up(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
+        let SiteUp { cluster, nodes, starts_programs, .. } = site;
+        for node in nodes {
             self.nodes.entry(node.clone()).or_insert_with(|| Node::new(cluster.clone()));
         }
-        self.sites.insert(cluster, Site { nodes: nodes.into_iter().collect(), starts_programs });
+        let before = self.sites.remove(cluster);
+        let on_demand = before.and_then(|site| site.on_demand);
+        let nodes = nodes.iter().cloned().collect();
+        let known = Site { nodes, starts_programs: *starts_programs, on_demand };
+        self.sites.insert(cluster.clone(), known);
+        self.stubs_up(site, now, out);
     }
 
     pub(super) fn registered(&mut self, life: Registered, now: Instant, out: &mut Vec<Action>) {
@@ -140,8 +183,8 @@ impl Core {
             }
         }
         let Some(node) = self.nodes.get_mut(&life.node) else { return };
-        if node.is_empty() {
-            node.state = State::Idle;
+        if node.is_empty() && node.state != State::Closing {
+            node.idle(now);
         }
         if node.drain.as_ref().is_some_and(|mark| mark.life.is_some_and(|l| l != life.incarnation))
         {

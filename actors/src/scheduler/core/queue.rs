@@ -118,10 +118,11 @@ impl Core {
                 let fits = node.running(submit.fingerprint).is_some();
                 match node.state {
                     _ if node.drain.is_some() => {}
+                    _ if node.reserved.is_some() => {}
                     State::Idle if fits => of_program.push(id.clone()),
                     State::Idle => of_other.push((id.clone(), node)),
                     State::Starting | State::Measuring(_) => coming += 1,
-                    State::Busy(_) | State::Broken => {}
+                    State::Busy(_) | State::Broken | State::Off | State::Closing => {}
                 }
             }
             if of_program.len() >= count {
@@ -176,6 +177,9 @@ impl Core {
                 let names = names.join(", ");
                 return not_placed(format!("the grid has no cluster {cluster}; it has {names}"));
             };
+            if site.on_demand.is_some() {
+                return not_placed(held_on_demand(cluster));
+            }
             let count = count as usize;
             if count == 0 {
                 return not_placed(format!("it asks for no node of cluster {cluster}"));
@@ -212,7 +216,8 @@ impl Core {
     fn wants_all(&self, least: usize, most: usize) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let (mut all, mut sum) = (BTreeMap::new(), 0);
         let mut out_of_service = Vec::new();
-        for (cluster, site) in &self.sites {
+        let standing = self.sites.iter().filter(|(_, site)| site.on_demand.is_none());
+        for (cluster, site) in standing.clone() {
             let (works, drained) = self.capacity(site);
             out_of_service.extend(drained);
             let taken = works.min(most - sum);
@@ -228,6 +233,10 @@ impl Core {
             let lacks = least - sum;
             let why = blocked_by(&out_of_service);
             return Err(Lack::Blocked(format!("nodes: {lacks} more; {why}")));
+        }
+        if let Some(cluster) = self.sites.keys().next().filter(|_| standing.count() == 0) {
+            let reason = held_on_demand(cluster);
+            return Err(Lack::Never(SubmitError::NotPlaced { reason }));
         }
         let why = Self::broken_reasons(self.nodes.values());
         let reason = match sum {
@@ -263,7 +272,7 @@ impl Core {
             let Some(node) = self.nodes.get_mut(name) else { continue };
             let Some(life) = &node.life else { continue };
             let member = member(life);
-            node.state = State::Busy(id);
+            (node.state, node.reserved) = (State::Busy(id), None);
             view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());
             view.members.insert(name.clone(), member);
         }
@@ -292,6 +301,12 @@ impl Core {
         }
         self.jobs.insert(id, Job::assigning(epoch, *submit, view, members));
     }
+}
+
+fn held_on_demand(cluster: &ClusterId) -> String {
+    format!(
+        "nodes of {cluster} are there only while jobs need them: use `job submit`, which says how many those are"
+    )
 }
 
 /// What to do about nodes out of service.

@@ -207,7 +207,7 @@ impl Core {
         let Some(life) = node.life.as_ref().filter(|life| life.incarnation == incarnation) else {
             return; // of an earlier life
         };
-        node.state = State::Idle;
+        (node.state, node.idle_since) = (State::Idle, Some(now));
         match answer {
             Ok(Measurement { speed, .. }) => {
                 if let Err(speed) = self.speeds.benchmarked(unit, life, speed, now) {
@@ -293,7 +293,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return grant };
         for GrantedNode { node, .. } in nodes {
             if let Some(known) = self.nodes.get_mut(node) {
-                known.state = State::Busy(id);
+                (known.state, known.reserved) = (State::Busy(id), None);
             }
             job.members.insert(node.clone());
             job.granted.insert(node.clone());

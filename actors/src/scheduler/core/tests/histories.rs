@@ -455,6 +455,9 @@ impl World {
                 | Action::OfferGrowth { .. }
                 | Action::AskShrink { .. }
                 | Action::Odd { .. } => {}
+                Action::HoldStubs { .. } | Action::CloseStubs { .. } => {
+                    prop_assert!(false, "these clusters have all their nodes");
+                }
             }
         }
         prop_assert!(self.grid.core.due().is_none_or(|due| due > now), "it would never sleep");

@@ -9,7 +9,7 @@ use super::*;
 use crate::scheduler::manager::{Approach, Kind, Need};
 use crate::scheduler::{Freed, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, Resized};
 
-fn needs(kind: Kind, min: u32, max: u32) -> Submit {
+pub(super) fn needs(kind: Kind, min: u32, max: u32) -> Submit {
     Submit { need: Some(Need::one(kind, min, min, max)), ..submit(None, OURS, None) }
 }
 
@@ -20,15 +20,15 @@ impl Grid {
         grid
     }
 
-    fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<String> {
+    pub(super) fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<String> {
         self.put(Event::Answered { job: JobId(job), change, count })
     }
 
-    fn told(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
+    pub(super) fn told(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
         self.put(Event::GrantTold { job: JobId(job), grant, ok })
     }
 
-    fn left(&mut self, job: u64, node: &str) -> Vec<String> {
+    pub(super) fn left(&mut self, job: u64, node: &str) -> Vec<String> {
         let node = NodeId::from(node);
         let incarnation = self.life(&node);
         let (job, epoch, why) = (JobId(job), Epoch(1), Freed::Left);

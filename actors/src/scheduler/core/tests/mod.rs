@@ -7,6 +7,7 @@ mod histories;
 mod managed;
 mod poison;
 mod requests;
+mod stubs;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use springtide_runtime::meter::BenchmarkSpec;
 use super::*;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::scheduler::{Drain, HandOver, MemberSilent, NodeState, Registered};
+use crate::scheduler::{Drain, HandOver, MemberSilent, NodeState, Registered, SiteUp};
 
 const OURS: u64 = 7;
 
@@ -56,17 +57,23 @@ impl Grid {
         };
         for cluster in ["ams", "del"] {
             let names: Vec<NodeId> = (1..=nodes).map(|n| format!("{cluster}-{n}").into()).collect();
-            let site = Event::SiteUp {
-                cluster: cluster.into(),
-                nodes: names.clone(),
-                starts_programs: true,
-            };
-            grid.put(site);
+            grid.site(cluster, &names, None);
             for name in names {
                 grid.register(name.as_str(), 1, fingerprint);
             }
         }
         grid
+    }
+
+    /// A site comes; `keep_ms`: its processors are held on demand.
+    fn site(&mut self, cluster: &str, nodes: &[NodeId], keep_ms: Option<u64>) -> Vec<String> {
+        self.put(Event::SiteUp(SiteUp {
+            cluster: cluster.into(),
+            nodes: nodes.to_vec(),
+            starts_programs: true,
+            keep_ms,
+            stubs: BTreeSet::new(),
+        }))
     }
 
     fn put(&mut self, event: Event) -> Vec<String> {
@@ -140,6 +147,8 @@ fn text(action: &Action) -> String {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
             format!("replace {cluster} {nodes:?} {program}")
         }
+        Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
+        Action::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
         Action::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
             let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();
             format!("grant {grant} of {job} at {coordinator}: {} and {open}", nodes.join(" "))
