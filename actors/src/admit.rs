@@ -129,6 +129,7 @@ mod tests {
             fingerprint: 7,
             pid: 1,
             hardware: Hardware::default(),
+            work: None,
         };
         let own = register_of("ams-1", "ams", 5);
         assert_eq!(admitted(|from| register(from, &own)), [false, true, false, false, true]);

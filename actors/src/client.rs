@@ -45,9 +45,26 @@ impl Client {
         (Self { jobs: BTreeMap::new(), news }, receiver)
     }
 
+    /// Jobs that a former life of this process had: what was said of them before is known already.
+    #[must_use]
+    pub fn resuming(mut self, jobs: impl IntoIterator<Item = JobId>) -> Self {
+        let joined = || Watched { joins: true, ..Watched::default() };
+        self.jobs.extend(jobs.into_iter().map(|job| (job, joined())));
+        self
+    }
+
     /// Publishes the client of a process on its endpoint, before that starts. Returns its links and where its news come out.
     pub fn publish(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
+        Self::publish_again(endpoint, [])
+    }
+
+    /// The same with jobs that a former life of the process had.
+    pub fn publish_again(
+        endpoint: &Endpoint,
+        jobs: impl IntoIterator<Item = JobId>,
+    ) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
         let (client, news) = Self::new();
+        let client = client.resuming(jobs);
         endpoint
             .hub
             .publish(CLIENT, client.start())
@@ -118,6 +135,8 @@ struct Watched {
     ended: Option<Box<JobEnded>>,
     over: bool,
     impatient: bool,
+    /// The first note heard is the next: those before were told to a former life of this process, one after the other.
+    joins: bool,
 }
 
 impl Watched {
@@ -125,6 +144,9 @@ impl Watched {
         self.follow(epoch);
         if epoch < self.epoch {
             return; // of a coordinator that was replaced
+        }
+        if std::mem::take(&mut self.joins) {
+            self.next = seq;
         }
         if seq >= self.next && self.early.len() < EARLY_MAX {
             self.early.entry(seq).or_insert(what);
@@ -253,6 +275,19 @@ mod tests {
                 (0..count).map(|seq| seq.to_string()).chain(["end true".to_owned()]).collect();
             prop_assert_eq!(out, expected);
         }
+    }
+
+    #[test]
+    fn a_later_life_hears_on_from_where_the_former_was() {
+        let mut watched = Watched { joins: true, ..Watched::default() };
+        watched.note(Epoch(1), 7, note(7));
+        watched.note(Epoch(1), 9, note(9));
+        assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["7"]);
+        watched.note(Epoch(1), 8, note(8));
+        assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["8", "9"]);
+        // Another coordinator has taken over meanwhile: it speaks from its own beginning.
+        watched.note(Epoch(2), 0, note(0));
+        assert_eq!(watched.take().iter().map(text).collect::<Vec<_>>(), ["0"]);
     }
 
     #[test]

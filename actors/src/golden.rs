@@ -100,6 +100,7 @@ fn messages_of_scheduler_and_site() {
         fingerprint: 7,
         pid: 11,
         hardware: hardware(),
+        work: None,
     });
     message(&NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
     message(&Register {
@@ -109,6 +110,7 @@ fn messages_of_scheduler_and_site() {
         fingerprint: 7,
         pid: 11,
         hardware: hardware(),
+        work: None,
     });
     let program = Some(PathBuf::from("/bin/own"));
     message(&StartAnew { nodes, program, reason: "another program".into() });
@@ -178,7 +180,7 @@ fn answers_of_scheduler_and_site() {
     };
     let sites =
         BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node], ..SiteStatus::default() })]);
-    answer("get-status", &GridStatus { sites, jobs: vec![job] });
+    answer("get-status", &GridStatus { sites, jobs: vec![job], superseded: false });
     let stale = RegisterError::Stale { node: "ams-1".into() };
     answer::<Result<(), RegisterError>>("register-stale", &Err(stale));
 }

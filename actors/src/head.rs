@@ -16,6 +16,7 @@ use crate::job::{JobOver, SCHEDULER, site_name};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
+use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
     CancelJob, Drain, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
@@ -49,9 +50,22 @@ impl Head {
     /// Starts a scheduler with this store behind this endpoint, and begins to take links. `settings`: how many malleable jobs share
     /// the nodes.
     pub fn start(endpoint: Endpoint, store: Store, settings: Settings) -> Self {
+        Self::start_again(endpoint, store, settings, (Vec::new(), Vec::new()), |_, _| ())
+    }
+
+    /// The same with the jobs that a former head had, and the clusters whose sites will be started. `before`: what is to be published before anybody can call, so that nobody who
+    /// looks for it finds nothing.
+    pub fn start_again(
+        endpoint: Endpoint,
+        store: Store,
+        settings: Settings,
+        (recovered, clusters): (Vec<Recovered>, Vec<ClusterId>),
+        before: impl FnOnce(&Endpoint, &Addr<Scheduler>),
+    ) -> Self {
         let links = Links::listen(&endpoint.router, Door::Scheduler);
         let Endpoint { net, hub, recorder, .. } = endpoint.clone();
-        let scheduler = Scheduler::new(net, hub, links, store, recorder, settings).start();
+        let scheduler = Scheduler::new(net, hub, links, store, recorder, settings);
+        let scheduler = scheduler.recovering(recovered, clusters).start();
         endpoint
             .hub
             .publish(SCHEDULER, scheduler.clone())
@@ -81,6 +95,7 @@ impl Head {
             .accepts_from::<Undrain>(admit::client)
             .accepts_from::<JobOver>(admit::worker);
         Prober::publish(&endpoint.hub);
+        before(&endpoint, &scheduler);
         endpoint.start();
         Self { endpoint, scheduler, sites: BTreeMap::new(), standing: BTreeMap::new() }
     }

@@ -10,6 +10,7 @@ mod golden;
 pub mod hardware;
 pub mod head;
 pub mod job;
+pub mod lease;
 pub mod links;
 pub mod node;
 mod poison;

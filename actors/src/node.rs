@@ -22,7 +22,7 @@ use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::scheduler::{Drain, DrainError, Drained, Scheduler};
 use crate::site::{Register, RegisterError, Site};
-use crate::worker::{Worker, WorkerConfig};
+use crate::worker::{GetWork, Worker, WorkerConfig};
 
 /// A node whose head cannot be reached for this long ends. Longer than most cuts: meanwhile its job goes on.
 const HEAD_GONE: Duration = Duration::from_secs(60);
@@ -120,6 +120,7 @@ impl Node {
             fingerprint,
             pid: options.pid,
             hardware: options.hardware.clone(),
+            work: None,
         };
         tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
         Self { endpoint, worker, links, shutdowns, register, options }
@@ -138,7 +139,8 @@ impl Node {
         let Self { endpoint, worker, links, mut shutdowns, register, options } = self;
         let head = &options.head;
         let site = endpoint.hub.remote(&head.node, &options.site);
-        let mut registration = pin!(stay_registered(&site, &register, &links, &head.address));
+        let mut registration =
+            pin!(stay_registered(&site, &worker, &register, &links, &head.address));
         let told = tokio::select! {
             biased;
             Some(end) = ends.recv() => Ok(end),
@@ -215,13 +217,17 @@ fn how_it_went(
 /// Registers, and again after each change of the link. Completes when that is in vain.
 async fn stay_registered(
     site: &Remote<Site>,
+    worker: &Addr<Worker>,
     register: &Register,
     links: &Links,
     address: &Address,
 ) -> NodeError {
     let mut alone_since = Instant::now();
     loop {
-        match site.send(register.clone()).deadline(REGISTER_WITHIN).await {
+        // The site may be another than the one that knows what this node does.
+        let work = worker.send(GetWork).await.unwrap_or_default();
+        let register = Register { work, ..register.clone() };
+        match site.send(register).deadline(REGISTER_WITHIN).await {
             Ok(Ok(())) => {
                 tracing::debug!("registered");
                 while !links.next().await.contains_key(site.node()) {}

@@ -5,7 +5,9 @@
 //! Must not know jobs: what a node's end means to a job is the scheduler's to say.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,7 +24,9 @@ use crate::hardware::Hardware;
 use crate::provider::{
     Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubNews,
 };
-use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone};
+use crate::scheduler::{
+    Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, Work,
+};
 use crate::supervise::{Intensity, Limits};
 
 /// A node that has not registered after this time is started anew.
@@ -57,6 +61,9 @@ pub struct Register {
     /// Its machine.
     #[serde(default)]
     pub hardware: Hardware,
+    /// What it works for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
 }
 
 /// Why a site does not take a node.
@@ -227,17 +234,24 @@ impl Site {
         }
         slot.round += 1;
         slot.registered = None;
-        let (order, orders) = mpsc::channel(4);
+        let (order, mut orders) = mpsc::channel(4);
         slot.keeper = Some(order);
         let (round, request) = (slot.round, slot.request.clone());
         let (provider, site) = (Rc::clone(&self.provider), ctx.address());
-        let (active, expected) = (Active { node: node.clone(), round }, node.clone());
-        let node = node.clone();
+        let (active, node) = (Active { node: node.clone(), round }, node.clone());
         let keeper = async move {
-            let held = match &listed {
-                Some(listed) => provider.adopt(listed, &request).await,
-                None => provider.hold(&request).await,
+            let asked = async {
+                match &listed {
+                    Some(listed) => provider.adopt(listed, &request).await,
+                    None => provider.hold(&request).await,
+                }
             };
+            let held = match on_demand {
+                // What a batch system was asked for cannot be taken back before it has said what that is called.
+                true => Some(asked.await),
+                false => unless_ended(asked, &mut orders).await,
+            };
+            let Some(held) = held else { return };
             let (to, whom) = (site.clone(), node.clone());
             let news = move |news| match news {
                 StubNews::Active => to.do_send(active.clone()),
@@ -260,10 +274,6 @@ impl Site {
             let _ = site.send(Exited { node, round, end }).await;
         };
         actix::spawn(keeper);
-        // One that waits for its processor may wait for long.
-        if !on_demand {
-            self.expect(ctx, expected, round);
-        }
     }
 
     /// The node's program has been started: it is to register soon.
@@ -446,6 +456,29 @@ enum End {
     Ordered,
 }
 
+/// A stub that is being asked for, unless it is to be ended meanwhile: then it is dropped, and with it what there is of it.
+async fn unless_ended<T>(
+    asked: impl Future<Output = T>,
+    orders: &mut mpsc::Receiver<Order>,
+) -> Option<T> {
+    let mut asked = pin!(asked);
+    loop {
+        tokio::select! {
+            biased;
+            held = &mut asked => return Some(held),
+            order = orders.recv() => match order {
+                Some(Order::Stop(_, done)) => {
+                    let _ = done.send(());
+                    return None;
+                }
+                // There is nothing to be killed yet, and what it is to run is known when it is there.
+                Some(Order::Kill | Order::Recruit(_)) => {}
+                None => return None,
+            },
+        }
+    }
+}
+
 /// Waits for the end of a stub, and carries out orders meanwhile.
 async fn keep(
     mut stub: Box<dyn Stub>,
@@ -525,6 +558,7 @@ impl Handler<Register> for Site {
             fingerprint: message.fingerprint,
             pid: message.pid,
             hardware: message.hardware,
+            work: message.work,
         };
         self.tell(registered);
         Ok(())
@@ -692,9 +726,7 @@ impl Handler<Active> for Site {
     type Result = ();
 
     fn handle(&mut self, Active { node, round }: Active, ctx: &mut Self::Context) {
-        if self.provider.on_demand() {
-            self.expect(ctx, node, round);
-        }
+        self.expect(ctx, node, round);
     }
 }
 

@@ -1,17 +1,33 @@
 //! A small append-only file that survives crashes: what the scheduler must not forget.
 //!
 //! Each record is a line `CRC32 JSON`; it counts from when it is synced. A last line cut short by a crash is dropped; any
-//! other damage is refused, never guessed. Must not know what the records mean to the scheduler.
+//! other damage is refused, never guessed. Whole submissions are files of their own, written before the record that speaks of
+//! them. Whoever has the store open has the grid's lease. Must not know what the records mean to the scheduler.
+//!
+//! ```text
+//! scheduler.log        the records
+//! scheduler.lease      who may write them
+//! scheduler.jobs/N     what was submitted as job N, as long as it has not ended
+//! ```
 
-use std::fs::{File, OpenOptions};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{Epoch, JobId};
 
+use crate::lease::{Lease, LeaseError};
+use crate::scheduler::Submit;
+use crate::scheduler::core::{Begun, Recovered};
+
+/// A file of so many records is written anew when it is opened.
+const COMPACT_FROM: usize = 1000;
+
 /// What is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Entry {
     /// This epoch of this job was given out.
@@ -21,6 +37,34 @@ pub enum Entry {
         /// Its ownership generation.
         epoch: Epoch,
     },
+    /// This job was submitted by somebody who does not wait for it; the rest is in a file of its own.
+    Submitted {
+        /// The job.
+        job: JobId,
+    },
+    /// It is being started.
+    Begun {
+        /// The job.
+        job: JobId,
+        /// Where.
+        begun: Begun,
+    },
+    /// It has ended.
+    Over {
+        /// The job.
+        job: JobId,
+    },
+}
+
+impl Entry {
+    fn job(&self) -> JobId {
+        match self {
+            Self::Epoch { job, .. }
+            | Self::Submitted { job }
+            | Self::Begun { job, .. }
+            | Self::Over { job } => *job,
+        }
+    }
 }
 
 /// Why the store cannot be used.
@@ -46,6 +90,9 @@ pub enum StoreError {
         /// What is wrong.
         reason: String,
     },
+    /// Another scheduler may write it.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
 }
 
 /// The open store.
@@ -54,6 +101,16 @@ pub struct Store {
     /// Absent: it is in memory.
     kept: Option<Kept>,
     last_job: u64,
+    /// Jobs that have not ended and that nobody waits for.
+    open: BTreeMap<JobId, Open>,
+}
+
+/// What is known of a job that has not ended.
+#[derive(Clone, Debug, Default)]
+struct Open {
+    epoch: Epoch,
+    begun: Option<Begun>,
+    submitted: bool,
 }
 
 /// Where records are written.
@@ -63,34 +120,54 @@ struct Kept {
     file: File,
     /// Where the next record goes: the end of the last whole one.
     end: u64,
+    /// Where submissions are.
+    jobs: PathBuf,
+    lease: Lease,
 }
 
 impl Store {
-    /// Opens the store, makes it when it is not there, and reads what it holds.
+    /// Opens the store, makes it when it is not there, and reads what it holds. Nobody else can open it meanwhile.
     ///
     /// # Errors
     /// [`StoreError`].
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let io = |source| StoreError::Io { path: path.to_owned(), source };
+        let lease = Lease::take(&path.with_extension("lease"))?;
         let mut options = OpenOptions::new();
-        let mut file =
-            options.read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let mut options = options.read(true).write(true).create(true).truncate(false).clone();
+        let mut file = options.open(path).map_err(io)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io)?;
-        let (entries, end) = parse(&bytes).map_err(|(line, reason)| StoreError::Damaged {
+        let (entries, mut end) = parse(&bytes).map_err(|(line, reason)| StoreError::Damaged {
             path: path.to_owned(),
             line,
             reason,
         })?;
+        let last_job = entries.iter().map(|entry| entry.job().0).max().unwrap_or(0);
+        let open = still_open(&entries);
+        if entries.len() >= COMPACT_FROM {
+            let text = compacted(last_job, &open);
+            write_atomic(path, text.as_bytes()).map_err(io)?;
+            file = options.create(false).open(path).map_err(io)?;
+            end = text.len();
+        }
         file.set_len(end as u64).map_err(io)?;
-        let last_job = entries.iter().map(|Entry::Epoch { job, .. }| job.0).max().unwrap_or(0);
-        let kept = Kept { path: path.to_owned(), file, end: end as u64 };
-        Ok(Self { kept: Some(kept), last_job })
+        let jobs = path.with_extension("jobs");
+        let kept = Kept { path: path.to_owned(), file, end: end as u64, jobs, lease };
+        Ok(Self { kept: Some(kept), last_job, open })
     }
 
     /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
     pub fn in_memory() -> Self {
-        Self { kept: None, last_job: 0 }
+        Self { kept: None, last_job: 0, open: BTreeMap::new() }
+    }
+
+    /// Whether this is still the only scheduler of the grid.
+    ///
+    /// # Errors
+    /// [`StoreError::Lease`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        Ok(self.kept.as_ref().map_or(Ok(()), |kept| kept.lease.check())?)
     }
 
     /// Gives out a job number never given out before, with its first epoch. Both are on disk when this returns.
@@ -111,11 +188,94 @@ impl Store {
     pub fn new_epoch(&mut self, job: JobId, known: Epoch) -> Result<Epoch, StoreError> {
         let epoch = Epoch(known.0 + 1);
         self.append(Entry::Epoch { job, epoch })?;
+        if let Some(open) = self.open.get_mut(&job) {
+            open.epoch = epoch;
+        }
         Ok(epoch)
     }
 
+    /// Keeps what was submitted until the job has [ended](Store::over).
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is not kept.
+    pub fn keep(&mut self, job: JobId, epoch: Epoch, submit: &Submit) -> Result<(), StoreError> {
+        if let Some(Kept { jobs, .. }) = &self.kept {
+            let path = jobs.join(job.0.to_string());
+            let io = |source| StoreError::Io { path: path.clone(), source };
+            let bytes = rmp_serde::to_vec_named(submit).map_err(|e| io(io::Error::other(e)))?;
+            fs::create_dir_all(jobs).and_then(|()| write_atomic(&path, &bytes)).map_err(io)?;
+        }
+        self.append(Entry::Submitted { job })?;
+        self.open.insert(job, Open { epoch, begun: None, submitted: true });
+        Ok(())
+    }
+
+    /// Notes that a job is being started. Of jobs that are not [kept](Store::keep) nothing is noted.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is not noted.
+    pub fn begun(&mut self, job: JobId, begun: Begun) -> Result<(), StoreError> {
+        if self.open.contains_key(&job) {
+            self.append(Entry::Begun { job, begun: begun.clone() })?;
+            if let Some(open) = self.open.get_mut(&job) {
+                open.begun = Some(begun);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a job.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the next scheduler finds it.
+    pub fn over(&mut self, job: JobId) -> Result<(), StoreError> {
+        if self.open.remove(&job).is_none() {
+            return Ok(());
+        }
+        self.append(Entry::Over { job })?;
+        if let Some(Kept { jobs, .. }) = &self.kept {
+            // What is left of it is found and removed when the store is opened the next time.
+            let _ = fs::remove_file(jobs.join(job.0.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Jobs that a former scheduler had, as it left them. Those that `wanted` does not want are forgotten.
+    ///
+    /// # Errors
+    /// [`StoreError`]: a submission cannot be read.
+    pub fn recover(
+        &mut self,
+        wanted: impl Fn(JobId) -> bool,
+    ) -> Result<Vec<Recovered>, StoreError> {
+        let mut found = Vec::new();
+        let Some(Kept { jobs, .. }) = &self.kept else { return Ok(found) };
+        let jobs = jobs.clone();
+        for (job, open) in self.open.clone() {
+            if !wanted(job) {
+                self.over(job)?;
+                continue;
+            }
+            let path = jobs.join(job.0.to_string());
+            let io = |source| StoreError::Io { path: path.clone(), source };
+            let bytes = fs::read(&path).map_err(io)?;
+            let submit = rmp_serde::from_slice(&bytes).map_err(|e| io(io::Error::other(e)))?;
+            let Open { epoch, begun, .. } = open;
+            found.push(Recovered { job, epoch, submit: Box::new(submit), begun });
+        }
+        // Files that no record speaks of: a crash came between.
+        for entry in fs::read_dir(&jobs).into_iter().flatten().filter_map(Result::ok) {
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if number.is_none_or(|number| !self.open.contains_key(&JobId(number))) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(found)
+    }
+
     fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
-        let Some(Kept { path, file, end }) = &mut self.kept else { return Ok(()) };
+        let Some(Kept { path, file, end, lease, .. }) = &mut self.kept else { return Ok(()) };
+        lease.check()?;
         let line = encode(&entry);
         let written = file
             .seek(SeekFrom::Start(*end))
@@ -131,8 +291,40 @@ impl Store {
     }
 }
 
+/// Jobs without an end that nobody waits for.
+fn still_open(entries: &[Entry]) -> BTreeMap<JobId, Open> {
+    let mut all: BTreeMap<JobId, Open> = BTreeMap::new();
+    for entry in entries {
+        let open = all.entry(entry.job()).or_default();
+        match entry {
+            Entry::Epoch { epoch, .. } => open.epoch = open.epoch.max(*epoch),
+            Entry::Submitted { .. } => open.submitted = true,
+            Entry::Begun { begun, .. } => open.begun = Some(begun.clone()),
+            Entry::Over { .. } => open.submitted = false,
+        }
+    }
+    all.retain(|_, open| open.submitted);
+    all
+}
+
+/// The records that say the same in fewer lines.
+fn compacted(last_job: u64, open: &BTreeMap<JobId, Open>) -> String {
+    let last = JobId(last_job);
+    let mut entries = Vec::new();
+    for (&job, Open { epoch, begun, .. }) in open {
+        entries.push(Entry::Epoch { job, epoch: *epoch });
+        entries.push(Entry::Submitted { job });
+        entries.extend(begun.clone().map(|begun| Entry::Begun { job, begun }));
+    }
+    if !open.contains_key(&last) && last_job > 0 {
+        // So that its number is not given out again.
+        entries.push(Entry::Over { job: last });
+    }
+    entries.iter().map(encode).collect()
+}
+
 fn encode(entry: &Entry) -> String {
-    let json = serde_json::to_string(entry).expect("an entry is plain numbers");
+    let json = serde_json::to_string(entry).expect("an entry is plain numbers and names");
     format!("{:08x} {json}\n", crc32(json.as_bytes()))
 }
 
@@ -194,11 +386,13 @@ mod tests {
     fn cut_at_every_byte_it_recovers_to_the_last_whole_record() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("scheduler.log");
-        let mut store = Store::open(&path).unwrap();
         let mut ends = vec![0];
-        for _ in 0..3 {
-            store.new_job().unwrap();
-            ends.push(fs::metadata(&path).unwrap().len());
+        {
+            let mut store = Store::open(&path).unwrap();
+            for _ in 0..3 {
+                store.new_job().unwrap();
+                ends.push(fs::metadata(&path).unwrap().len());
+            }
         }
         let whole = fs::read(&path).unwrap();
         for cut in 0..=whole.len() {
@@ -206,6 +400,7 @@ mod tests {
             let records = ends.iter().filter(|&&end| end <= cut as u64).count() as u64 - 1;
             let mut store = Store::open(&path).unwrap();
             assert_eq!(store.new_job().unwrap().0, JobId(records + 1), "cut at {cut}");
+            drop(store);
             // What was appended after the cut reads back.
             assert_eq!(Store::open(&path).unwrap().last_job, records + 1, "cut at {cut}");
         }
@@ -218,6 +413,7 @@ mod tests {
         let mut store = Store::open(&path).unwrap();
         store.new_job().unwrap();
         store.new_job().unwrap();
+        drop(store);
         let whole = fs::read(&path).unwrap();
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
@@ -231,5 +427,88 @@ mod tests {
                 Err(error) => assert!(matches!(error, StoreError::Damaged { .. }), "{error}"),
             }
         }
+    }
+
+    fn submit(name: &str) -> Submit {
+        Submit {
+            name: name.to_owned(),
+            body: bytes::Bytes::from_static(b"body"),
+            fingerprint: 7,
+            params: crate::job::JobParams::default(),
+            clusters: None,
+            client: springtide_runtime::net::Contact {
+                node: "head".into(),
+                cluster: "head".into(),
+                address: springtide_runtime::net::Address::Memory,
+            },
+            program: None,
+            need: None,
+        }
+    }
+
+    fn begun() -> Begun {
+        let (parts, transfers, why) = (Vec::new(), Vec::new(), "why".to_owned());
+        Begun { placed: crate::policy::malleability::Placed { parts, transfers, why } }
+    }
+
+    #[test]
+    fn jobs_without_an_end_are_found_by_the_next_and_nobody_has_it_open_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("scheduler.log");
+        let mut store = Store::open(&path).unwrap();
+        for name in ["queued", "running", "ended", "unwanted"] {
+            let (job, epoch) = store.new_job().unwrap();
+            store.keep(job, epoch, &submit(name)).unwrap();
+        }
+        let plain = store.new_job().unwrap().0;
+        store.begun(JobId(2), begun()).unwrap();
+        store.begun(plain, begun()).unwrap();
+        assert_eq!(store.new_epoch(JobId(2), Epoch(1)).unwrap(), Epoch(2));
+        store.over(JobId(3)).unwrap();
+        let refused = Store::open(&path).unwrap_err();
+        assert!(matches!(refused, StoreError::Lease(LeaseError::Held { .. })), "{refused}");
+        drop(store);
+        // A crash between the file and its record leaves a file.
+        fs::write(dir.path().join("scheduler.jobs/77"), "").unwrap();
+        for _ in 0..2 {
+            let mut store = Store::open(&path).unwrap();
+            let found = store.recover(|job| job != JobId(4)).unwrap();
+            let told: Vec<_> = found
+                .iter()
+                .map(|found| {
+                    (found.job.0, found.epoch.0, &*found.submit.name, found.begun.is_some())
+                })
+                .collect();
+            assert_eq!(told, [(1, 1, "queued", false), (2, 2, "running", true)]);
+            assert_eq!(found[1].submit.body, &b"body"[..]);
+            let mut left: Vec<_> = fs::read_dir(dir.path().join("scheduler.jobs"))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            left.sort();
+            assert_eq!(left, ["1", "2"]);
+        }
+    }
+
+    #[test]
+    fn a_long_store_is_written_anew_and_says_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("scheduler.log");
+        let mut store = Store::open(&path).unwrap();
+        for _ in 0..COMPACT_FROM {
+            store.new_job().unwrap();
+        }
+        store.keep(JobId(5), Epoch(1), &submit("fib")).unwrap();
+        store.begun(JobId(5), begun()).unwrap();
+        drop(store);
+        let before = fs::metadata(&path).unwrap().len();
+        let mut store = Store::open(&path).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < before / 10);
+        assert_eq!(store.recover(|_| true).unwrap().len(), 1);
+        assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 1));
+        drop(store);
+        let mut store = Store::open(&path).unwrap();
+        assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 2));
+        assert!(store.recover(|_| true).unwrap()[0].begun.is_some());
     }
 }

@@ -154,9 +154,12 @@ where
     let began = Instant::now();
     loop {
         match to.send(message.clone()).deadline(NOTE_DEADLINE).await {
-            Err(RemoteError::Gone { .. } | RemoteError::Timeout { .. })
-                if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) =>
-            {
+            // Where a head has just begun anew, its actors are there in a moment.
+            Err(
+                RemoteError::Gone { .. }
+                | RemoteError::Timeout { .. }
+                | RemoteError::NoActor { .. },
+            ) if began.elapsed() < CLIENT_GONE && !give_up.load(Ordering::Relaxed) => {
                 tokio::time::sleep(TELL_AGAIN).await;
             }
             answer => return answer,

@@ -232,6 +232,9 @@ pub struct GridStatus {
     pub sites: BTreeMap<ClusterId, SiteStatus>,
     /// Jobs that wait, then those that run.
     pub jobs: Vec<JobStatus>,
+    /// Another scheduler has taken over, and this one does nothing any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub superseded: bool,
 }
 
 impl GridStatus {
@@ -391,6 +394,19 @@ pub struct Registered {
     /// Its machine.
     #[serde(default)]
     pub hardware: Hardware,
+    /// What it works for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
+}
+
+/// What a node works for when it registers: its scheduler may be another than the one that gave it its work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// The job.
+    pub job: JobId,
+    /// Who takes part, from those who coordinate the job or a cluster of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<View>,
 }
 
 /// To the scheduler, by a site: a node is gone.

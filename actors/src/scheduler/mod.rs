@@ -19,7 +19,7 @@ use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use self::core::{Action, Case, Core, Event};
+use self::core::{Action, Case, Core, Event, Recovered};
 pub use self::exchange::*;
 use self::manager::Settings;
 pub use self::messages::*;
@@ -29,10 +29,11 @@ use crate::job::{
     AssignError, CLIENT, Cancel, JobEnded, JobError, JobOver, JobReport, MemberLost, Release,
     WORKER, coordinator_name, site_name,
 };
+use crate::lease::LeaseError;
 use crate::links::{Link, Links};
 use crate::policy::malleability::Placed;
 use crate::site::{CloseStubs, HoldStubs, Site, StartAnew};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::worker::Worker;
 
 /// A worker that has not answered an assignment after this time does not take part.
@@ -48,6 +49,8 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 const MEASURE_WITHIN: Duration = Duration::from_secs(15);
 /// A node that has not taken a job over after this time does not.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
+/// How often it is looked whether another scheduler has taken over.
+const LEASE_EVERY: Duration = Duration::from_secs(1);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
@@ -65,6 +68,12 @@ pub struct Scheduler {
     assigning: Arc<Semaphore>,
     /// When the core wants to be asked again.
     timer: Option<(Instant, SpawnHandle)>,
+    /// Another scheduler has taken over.
+    superseded: bool,
+    /// Jobs of a former scheduler, until this one begins.
+    recovered: Vec<Recovered>,
+    /// Clusters whose sites will come.
+    expected: Vec<ClusterId>,
 }
 
 impl Scheduler {
@@ -92,10 +101,65 @@ impl Scheduler {
             last_drain: 0,
             assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
             timer: None,
+            superseded: false,
+            recovered: Vec::new(),
+            expected: Vec::new(),
         }
     }
 
+    /// Goes on with jobs that a former scheduler had ([`Store::recover`]). `clusters`: whose sites will come.
+    pub fn recovering(self, recovered: Vec<Recovered>, clusters: Vec<ClusterId>) -> Self {
+        Self { recovered, expected: clusters, ..self }
+    }
+
+    /// The store did not take something. If that is because another scheduler took over, this one does nothing any more.
+    fn store_failed(&mut self, error: &StoreError) {
+        tracing::error!("{error}");
+        let (part, what) = ("scheduler".to_owned(), error.to_string());
+        self.recorder.record(Told::Fault { part, what });
+        self.superseded |= matches!(error, StoreError::Lease(LeaseError::Superseded { .. }));
+    }
+
+    fn look_at_lease(&mut self) {
+        if !self.superseded
+            && let Err(error) = self.store.check()
+        {
+            self.store_failed(&error);
+        }
+    }
+
+    /// Feeds a submission that nobody waits for. Why it does not run, if it does not, its client is told.
+    fn feed_unwaited(
+        &mut self,
+        ctx: &mut Context<Self>,
+        job: JobId,
+        client: &Contact,
+        event: Event,
+    ) {
+        let client: Remote<Client> = self.hub.remote(&client.node, CLIENT);
+        let (reply, answer) = oneshot::channel();
+        self.waiting.insert(job, reply);
+        self.feed(ctx, event);
+        let told = async move {
+            let error = match answer.await {
+                Ok(Err(SubmitError::Cancelled { reason })) => JobError::Cancelled { reason },
+                Ok(Err(error)) => JobError::Start { reason: error.to_string() },
+                // It runs: its coordinator tells of its end. Or the scheduler ends, and its client with it.
+                Ok(Ok(_)) | Err(_) => return,
+            };
+            let (outcome, report) = (Err(error), JobReport::default());
+            let ended = JobEnded { job, epoch: None, outcome, report };
+            if let Err(error) = client.send(ended).deadline(TELL_WITHIN).await {
+                tracing::warn!("nobody heard that {job} does not run: {error}");
+            }
+        };
+        ctx.spawn(told.into_actor(self));
+    }
+
     fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
+        if self.superseded {
+            return; // it has no say any more
+        }
         let actions = self.core.handle(event, Instant::now());
         self.set_timer(ctx);
         self.carry_out(ctx, actions.into());
@@ -328,6 +392,19 @@ impl Scheduler {
                 Action::Replace { cluster, nodes, program, reason } => {
                     self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
                 }
+                Action::Begin { job, begun } => {
+                    if let Err(error) = self.store.begun(job, begun) {
+                        self.store_failed(&error);
+                        if self.superseded {
+                            return;
+                        }
+                    }
+                }
+                Action::Forget { job } => {
+                    if let Err(error) = self.store.over(job) {
+                        self.store_failed(&error);
+                    }
+                }
                 Action::HoldStubs { cluster, nodes, program, reason } => {
                     self.recorder.record(Told::Decision {
                         decision: format!("hold {} processors of {cluster}", nodes.len()),
@@ -460,6 +537,14 @@ impl Actor for Scheduler {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
+        let clusters = std::mem::take(&mut self.expected);
+        self.feed(ctx, Event::Expect { clusters });
+        for found in std::mem::take(&mut self.recovered) {
+            let (job, client) = (found.job, found.submit.client.clone());
+            tracing::info!("{job} ({}) is of a former scheduler", found.submit.name);
+            self.feed_unwaited(ctx, job, &client, Event::Recovered(Box::new(found)));
+        }
+        ctx.run_interval(LEASE_EVERY, |act, _| act.look_at_lease());
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
         ctx.spawn(
             async move {
@@ -520,28 +605,18 @@ impl Handler<Enqueue> for Scheduler {
     type Result = Result<JobId, SubmitError>;
 
     fn handle(&mut self, Enqueue(submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
-        let issued = self.store.new_job();
-        let (job, epoch) =
-            issued.map_err(|error| SubmitError::Store { reason: error.to_string() })?;
+        let issued = self.store.new_job().and_then(|(job, epoch)| {
+            self.store.keep(job, epoch, &submit)?;
+            Ok((job, epoch))
+        });
+        let (job, epoch) = issued.map_err(|error| {
+            self.store_failed(&error);
+            SubmitError::Store { reason: error.to_string() }
+        })?;
         tracing::info!("{job} ({}) is submitted and not waited for", submit.name);
-        let client: Remote<Client> = self.hub.remote(&submit.client.node, CLIENT);
-        let (reply, answer) = oneshot::channel();
-        self.waiting.insert(job, reply);
-        self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });
-        let told = async move {
-            let error = match answer.await {
-                Ok(Err(SubmitError::Cancelled { reason })) => JobError::Cancelled { reason },
-                Ok(Err(error)) => JobError::Start { reason: error.to_string() },
-                // It runs: its coordinator tells of its end. Or the scheduler ends, and its client with it.
-                Ok(Ok(_)) | Err(_) => return,
-            };
-            let (outcome, report) = (Err(error), JobReport::default());
-            let ended = JobEnded { job, epoch: None, outcome, report };
-            if let Err(error) = client.send(ended).deadline(TELL_WITHIN).await {
-                tracing::warn!("nobody heard that {job} does not run: {error}");
-            }
-        };
-        ctx.spawn(told.into_actor(self));
+        let client = submit.client.clone();
+        let event = Event::Submit { job, epoch, submit: Box::new(submit) };
+        self.feed_unwaited(ctx, job, &client, event);
         Ok(job)
     }
 }
@@ -724,7 +799,7 @@ impl Handler<GetStatus> for Scheduler {
     type Result = MessageResult<GetStatus>;
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.core.status())
+        MessageResult(GridStatus { superseded: self.superseded, ..self.core.status() })
     }
 }
 

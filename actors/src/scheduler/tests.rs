@@ -123,6 +123,7 @@ impl Grid {
                 fingerprint,
                 pid,
                 hardware,
+                work: None,
             })
             .await;
         }

@@ -46,7 +46,7 @@ use crate::job::{
 };
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
-use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver};
+use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work};
 
 pub(crate) use messages::newest;
 pub use messages::{
@@ -123,6 +123,19 @@ pub struct Worker {
     over: BTreeSet<JobId>,
     /// Set to end the benchmark that runs.
     measuring: Option<Arc<AtomicBool>>,
+}
+
+/// To the worker of this process: what does it work for?
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Option<Work>")]
+pub struct GetWork;
+
+impl Handler<GetWork> for Worker {
+    type Result = Option<Work>;
+
+    fn handle(&mut self, _: GetWork, _: &mut Self::Context) -> Self::Result {
+        self.work()
+    }
 }
 
 /// Who hears what the job's root reports: the coordinator, if this node has that role.
@@ -203,6 +216,15 @@ impl Worker {
             .accepts_from::<Shutdown>(admit::head);
         hub.publish(CHECKPOINTS, addr.clone()).accepts_from::<KeepRoot>(admit::worker);
         addr
+    }
+
+    /// What it works for; who coordinates says with whom.
+    fn work(&self) -> Option<Work> {
+        let Running { spec, view, .. } = self.running.as_ref()?;
+        let me = self.me();
+        let hosts = view.cluster_coordinators.values().any(|host| *host == me);
+        let knows = (hosts || view.coordinator.as_ref() == Some(&me)) && !view.partial;
+        Some(Work { job: spec.id, view: knows.then(|| view.clone()) })
     }
 
     fn me(&self) -> NodeId {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
-use springtide_actors::head::Head;
+use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_actors::scheduler::{Enqueue, Scheduler, Submit, SubmitError};
 use springtide_runtime::event::write_atomic;
@@ -164,19 +164,30 @@ pub struct Setting {
 }
 
 impl Desk {
-    /// Opens the desk of a head: what was submitted to former ones is known, and has ended.
+    /// Opens the desk of a head before anybody can call that: what was submitted to former heads is known, and goes on if the
+    /// scheduler has it still.
     ///
     /// # Errors
-    /// The directory cannot be read or made.
-    pub fn open(head: &Head, setting: Setting) -> Result<(), Failed> {
-        let Setting { dir, config, version, log_max } = setting;
-        let dir = dir.join("jobs");
-        fs::create_dir_all(&dir).map_err(|error| cannot("make", &dir, &error))?;
-        let jobs = read(&dir)?;
-        let (_, mut news) = Client::publish(&head.endpoint);
-        let (scheduler, me, early) = (head.scheduler.clone(), head.contact(), Vec::new());
+    /// The jobs' directories cannot be written.
+    pub fn open(
+        drawer: Drawer,
+        endpoint: &Endpoint,
+        scheduler: &Addr<Scheduler>,
+        recovered: &[JobId],
+    ) -> Result<(), Failed> {
+        let Drawer { setting, dir, mut jobs } = drawer;
+        let Setting { config, version, log_max, .. } = setting;
+        for (job, kept) in jobs.iter_mut().filter(|(_, kept)| kept.entry.ended.is_none()) {
+            match recovered.contains(job) {
+                true => kept.resume(log_max),
+                false => kept.lose()?,
+            }
+        }
+        let (_, mut news) = Client::publish_again(endpoint, recovered.iter().copied());
+        let (me, early) = (endpoint.net.contact(), Vec::new());
+        let scheduler = scheduler.clone();
         let desk = Self { dir, scheduler, me, config, version, log_max, jobs, early }.start();
-        let hub = &head.endpoint.hub;
+        let hub = &endpoint.hub;
         hub.publish(DESK, desk.clone())
             .accepts_from::<SubmitJob>(admit::client)
             .accepts_from::<ListJobs>(admit::client)
@@ -228,24 +239,42 @@ pub fn since_epoch() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Jobs of former heads. What is no job's is passed over; those without an end have ended with their head.
+/// What former heads have left of their jobs.
+pub struct Drawer {
+    setting: Setting,
+    dir: PathBuf,
+    jobs: BTreeMap<JobId, Kept>,
+}
+
+impl Drawer {
+    /// Looks what there is.
+    ///
+    /// # Errors
+    /// The directory cannot be read or made.
+    pub fn open(setting: Setting) -> Result<Self, Failed> {
+        let dir = setting.dir.join("jobs");
+        fs::create_dir_all(&dir).map_err(|error| cannot("make", &dir, &error))?;
+        let jobs = read(&dir)?;
+        Ok(Self { setting, dir, jobs })
+    }
+
+    /// Whether a job was submitted, and has no end. Of one that is not known whoever submitted it has had no answer.
+    pub fn wants(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|kept| kept.entry.ended.is_none())
+    }
+}
+
+/// Jobs of former heads. What is no job's is passed over.
 fn read(dir: &Path) -> Result<BTreeMap<JobId, Kept>, Failed> {
     let mut jobs = BTreeMap::new();
     let all = fs::read_dir(dir).map_err(|error| cannot("read", dir, &error))?;
     for entry in all.filter_map(Result::ok) {
         let dir = entry.path();
         let Ok(bytes) = fs::read(dir.join("job.json")) else { continue };
-        let Ok(mut entry) = serde_json::from_slice::<JobEntry>(&bytes) else {
+        let Ok(entry) = serde_json::from_slice::<JobEntry>(&bytes) else {
             tracing::warn!("{} is damaged and passed over", dir.join("job.json").display());
             continue;
         };
-        let path = dir.join("result.json");
-        if entry.ended.is_none() {
-            let lost = Ended::early(&entry.name, LOST).json().to_string();
-            write_atomic(&path, lost.as_bytes()).map_err(|error| cannot("write", &path, &error))?;
-            entry.ended = Some(JobEnd { error: Some(LOST.to_owned()), cancelled: false });
-            write_entry(&dir, &entry)?;
-        }
         let text = fs::read_to_string(dir.join("log.txt")).unwrap_or_default();
         let skip = text.lines().count().saturating_sub(LINES_MAX);
         let lines = text.lines().skip(skip).map(str::to_owned).collect();
@@ -255,6 +284,28 @@ fn read(dir: &Path) -> Result<BTreeMap<JobId, Kept>, Failed> {
 }
 
 impl Kept {
+    /// It has ended with its head.
+    fn lose(&mut self) -> Result<(), Failed> {
+        let path = self.dir.join("result.json");
+        let lost = Ended::early(&self.entry.name, LOST).json().to_string();
+        write_atomic(&path, lost.as_bytes()).map_err(|error| cannot("write", &path, &error))?;
+        self.entry.ended = Some(JobEnd { error: Some(LOST.to_owned()), cancelled: false });
+        write_entry(&self.dir, &self.entry)
+    }
+
+    /// It goes on, or begins anew.
+    fn resume(&mut self, log_max: u64) {
+        let path = self.dir.join("log.txt");
+        let log = OpenOptions::new().create(true).append(true).open(&path).ok();
+        let out = OutDir::resume(&self.dir, log_max).unwrap_or_else(|failed| {
+            // It runs all the same.
+            tracing::warn!("{}: what happens is not written down: {failed}", self.entry.job);
+            OutDir::none(&manifest(&self.entry.name, "", None))
+        });
+        self.open = Some(Open { out, log });
+        self.say("the grid's head began anew");
+    }
+
     fn say(&mut self, text: &str) {
         for line in text.lines() {
             if self.lines.len() == LINES_MAX {
@@ -409,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_of_a_head_that_is_gone_have_ended() {
+    fn jobs_of_a_head_that_is_gone_are_known_and_end_if_nobody_has_them() {
         let temp = tempfile::tempdir().unwrap();
         let write = |job: &str, file: &str, text: &str| {
             fs::create_dir_all(temp.path().join(job)).unwrap();
@@ -432,8 +483,12 @@ mod tests {
         write("job-2", "job.json", &entry(2, None));
         write("job-3", "job.json", "damaged");
         write("other", "file", "");
-        for _ in 0..2 {
-            let jobs = read(temp.path()).unwrap();
+        for round in 0..2 {
+            let mut jobs = read(temp.path()).unwrap();
+            if round == 0 {
+                assert!(jobs[&JobId(2)].entry.ended.is_none());
+                jobs.get_mut(&JobId(2)).unwrap().lose().unwrap();
+            }
             let ends: Vec<_> = jobs
                 .values()
                 .map(|kept| (kept.entry.job.0, kept.entry.ended.clone().unwrap().error))

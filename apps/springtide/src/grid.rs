@@ -11,7 +11,7 @@
 //! Must not know jobs.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,11 +26,12 @@ use springtide_runtime::config::{
     ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
 
 use crate::args::Shape;
+use crate::desk::{Desk, Drawer};
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
 
@@ -216,13 +217,32 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
 /// # Errors
 /// As of [`start`].
 pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
+    launch(plan, provider, None).await
+}
+
+/// The same for a grid whose head goes on with what former heads of it have left.
+///
+/// # Errors
+/// As of [`start`]; a head of this grid runs already.
+pub async fn start_again(plan: &Plan<'_>, drawer: Drawer) -> Result<Head, Failed> {
+    let provider = Rc::new(LocalProvider::new()) as Rc<dyn Provider>;
+    launch(plan, &provider, Some(drawer)).await
+}
+
+async fn launch(
+    plan: &Plan<'_>,
+    provider: &Rc<dyn Provider>,
+    drawer: Option<Drawer>,
+) -> Result<Head, Failed> {
     let Plan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
+    // First of all: whoever has it is the only head of this grid.
+    let mut store = Store::open(&dir.join("scheduler.log"))?;
     let logs = dir.join("nodes");
     fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
     let identity = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
-    let mut net = netconf::head_net(config, config.head.bind);
+    let mut net = netconf::head_net(config, bind_of(config, dir));
     if let Some(advertise) = &config.head.advertise {
         net.advertise = Some(netconf::resolve(advertise).await?);
     }
@@ -248,16 +268,44 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
             .collect();
         sites.push((name, requests?));
     }
-    let mut head = Head::start(
-        endpoint,
-        Store::open(&dir.join("scheduler.log"))?,
-        manager::Settings::from(&config.scheduling),
-    );
+    let settings = manager::Settings::from(&config.scheduling);
+    let mut recovered = match &drawer {
+        Some(drawer) => store.recover(|job| drawer.wants(job))?,
+        None => Vec::new(),
+    };
+    for found in &mut recovered {
+        found.submit.client = endpoint.net.contact();
+    }
+    let jobs: Vec<JobId> = recovered.iter().map(|found| found.job).collect();
+    let mut opened = Ok(());
+    let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
+    let before = (recovered, names.collect());
+    let mut head = Head::start_again(endpoint, store, settings, before, |endpoint, scheduler| {
+        if let Some(drawer) = drawer {
+            opened = Desk::open(drawer, endpoint, scheduler, &jobs);
+        }
+    });
+    if let Err(failed) = opened {
+        head.stop(NODE_GRACE, "the grid cannot keep jobs").await;
+        return Err(failed);
+    }
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
     for (cluster, requests) in sites {
         head.start_site(cluster, requests, provider.clone());
     }
     Ok(head)
+}
+
+/// Where the head listens. One that takes any free port takes that of the last one, if it is free: nodes that have outlived it know no
+/// other.
+fn bind_of(config: &GridConfig, dir: &Path) -> SocketAddr {
+    let bind = config.head.bind;
+    let last = fs::read(HeadFile::path(dir)).ok();
+    let last: Option<HeadFile> = last.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    match last.map(|last| SocketAddr::new(bind.ip(), last.address.port())) {
+        Some(last) if bind.port() == 0 && UdpSocket::bind(last).is_ok() => last,
+        _ => bind,
+    }
 }
 
 /// Ends a grid: every node, then the head.

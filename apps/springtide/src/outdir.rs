@@ -37,6 +37,16 @@ impl OutDir {
         Ok(Self { dir: Some(run), log: Some(log), files: dir.to_owned(), written: Vec::new() })
     }
 
+    /// Goes on with that of a run whose writer has died.
+    ///
+    /// # Errors
+    /// There is none, or the system refuses.
+    pub fn resume(dir: &Path, log_max: u64) -> Result<Self, Failed> {
+        let run = RunDir::open(dir)?;
+        let log = run.resume_log(log_max)?;
+        Ok(Self { dir: Some(run), log: Some(log), files: dir.to_owned(), written: Vec::new() })
+    }
+
     /// Without one.
     pub fn none(manifest: &Manifest) -> Self {
         let files = PathBuf::from(format!("springtide-{}", manifest.run));

@@ -13,7 +13,7 @@ use springtide_runtime::id::NodeId;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
-use crate::desk::{Desk, Setting};
+use crate::desk::{Drawer, Setting};
 use crate::exit::Failed;
 use crate::grid::{self, HeadFile, Plan, cannot};
 use crate::netconf;
@@ -76,13 +76,9 @@ async fn stay(
         program: &program,
         log_level: global.log_level,
     };
-    let head = grid::start(&plan).await?;
     let log_max = config.value.run.log_size.bytes();
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
-    if let Err(failed) = Desk::open(&head, setting) {
-        grid::stop(head, &dir, "the grid cannot keep jobs").await;
-        return Err(failed);
-    }
+    let head = grid::start_again(&plan, Drawer::open(setting)?).await?;
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
         biased;
@@ -120,6 +116,10 @@ async fn stay(
                             tracing::info!(event = ?record.event, "{}", record.node);
                         }
                         let status = head.status().await;
+                        if status.superseded {
+                            let message = "another head of this grid has taken over: this one ends";
+                            break Err(Failed::failure(message));
+                        }
                         for line in changes(&last, &status) {
                             talk.say(&line);
                         }
@@ -275,7 +275,11 @@ mod tests {
         };
         let nodes = nodes.iter().map(node).collect();
         let site = SiteStatus { nodes, ..SiteStatus::default() };
-        GridStatus { sites: [("ams".into(), site)].into(), jobs: jobs.iter().map(job).collect() }
+        GridStatus {
+            sites: [("ams".into(), site)].into(),
+            jobs: jobs.iter().map(job).collect(),
+            superseded: false,
+        }
     }
 
     #[test]

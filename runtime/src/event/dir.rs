@@ -174,6 +174,14 @@ impl RunDir {
         };
         Ok(RunLog::create(&self.events(), &header, max_bytes)?)
     }
+
+    /// Goes on with the run log of a run whose writer has died.
+    ///
+    /// # Errors
+    /// [`RunDirError::Log`].
+    pub fn resume_log(&self, max_bytes: u64) -> Result<RunLog, RunDirError> {
+        Ok(RunLog::resume(&self.events(), max_bytes)?)
+    }
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunDirError> {

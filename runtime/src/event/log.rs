@@ -97,6 +97,34 @@ impl RunLog {
         Ok(log)
     }
 
+    /// Goes on with a log whose writer has died: what it had half written is cut off.
+    ///
+    /// # Errors
+    /// [`LogError::Io`], also when there is none.
+    pub fn resume(path: &Path, max_bytes: u64) -> Result<Self, LogError> {
+        let io = |what, source| LogError::Io { file: path.to_owned(), what, source };
+        let file = File::options().read(true).write(true).open(path);
+        let mut file = file.map_err(|source| io("open it", source))?;
+        let (mut bytes, mut lines, mut buffer) = (0, 0, Vec::new());
+        let mut reader = BufReader::new(&file);
+        loop {
+            buffer.clear();
+            let read = reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut buffer);
+            if read.map_err(|source| io("read it", source))? == 0 || !buffer.ends_with(b"\n") {
+                break;
+            }
+            bytes += buffer.len() as u64;
+            lines += 1;
+        }
+        file.set_len(bytes)
+            .and_then(|()| file.seek(SeekFrom::End(0)))
+            .map_err(|source| io("cut it", source))?;
+        let path = path.to_owned();
+        // The first line is the header.
+        let records = u64::saturating_sub(lines, 1);
+        Ok(Self { file, path, max_bytes, bytes, records, facts_left_out: 0 })
+    }
+
     /// Writes a batch of records.
     ///
     /// # Errors
@@ -317,6 +345,25 @@ mod tests {
         assert_eq!(order, expected);
         assert_eq!((log.header, log.duplicates, log.facts_left_out), (header(), 1, 0));
         assert!(log.complete && log.cut.is_none());
+    }
+
+    #[test]
+    fn a_log_whose_writer_died_goes_on_wherever_it_was_cut() {
+        let records = some_records();
+        let (dir, path, bytes) = written(u64::MAX, &records);
+        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
+        let header_end = ends.clone().next().unwrap();
+        for cut in header_end + 1..bytes.len() {
+            fs::write(&path, &bytes[..cut]).unwrap();
+            let whole = ends.clone().filter(|end| *end < cut).count() - 1;
+            let mut log = RunLog::resume(&path, u64::MAX).unwrap();
+            log.append(&[record("c", 1, fact(1))]).unwrap();
+            log.finish().unwrap();
+            let log = read(&path).unwrap();
+            assert_eq!(log.records.len(), whole + 1, "cut at {cut}");
+            assert!(log.complete, "cut at {cut}");
+        }
+        assert!(RunLog::resume(&dir.path().join("none"), 1).is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{BenchmarkSpec, Measurement};
 use springtide_runtime::net::Contact;
@@ -9,21 +10,49 @@ use springtide_runtime::net::Contact;
 use super::choose::Case;
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
+use crate::policy::malleability::Placed;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
     NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
     SpeedsMeasured, StubGone, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
+/// A job that was being started, or ran.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Begun {
+    /// Where it was placed.
+    pub placed: Placed,
+}
+
+/// A job that a former scheduler had when it ended.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// Which.
+    pub job: JobId,
+    /// The last epoch that was issued for it.
+    pub epoch: Epoch,
+    /// What was submitted.
+    pub submit: Box<Submit>,
+    /// That it was started, if it was.
+    pub begun: Option<Begun>,
+}
+
 /// What the scheduler hears.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// These clusters' sites will come.
+    Expect {
+        /// Which.
+        clusters: Vec<ClusterId>,
+    },
     /// A site is there.
     SiteUp(SiteUp),
     /// A site has looked what there is, or could not.
     SitePolled(SitePolled),
     /// A stub is gone.
     StubGone(StubGone),
+    /// The store still has a job of a former scheduler.
+    Recovered(Box<Recovered>),
     /// A node has registered.
     Registered(Registered),
     /// A node is gone.
@@ -251,6 +280,18 @@ pub enum Action {
         program: Option<std::path::PathBuf>,
         /// Why, for logs.
         reason: String,
+    },
+    /// Put on disk that a job is being started, before anybody is told of it.
+    Begin {
+        /// Which.
+        job: JobId,
+        /// Where.
+        begun: Begun,
+    },
+    /// Nothing of a job need be kept any more.
+    Forget {
+        /// Which.
+        job: JobId,
     },
     /// Ask the site to hold processors for these nodes, which are off; [`Event::Registered`] or [`Event::StubGone`] follows of each.
     HoldStubs {

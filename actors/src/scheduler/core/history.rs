@@ -49,6 +49,9 @@ impl Histories {
             }
             News::Moved { .. } => return,
             News::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
+            News::Resumed { job, sizes, .. } => {
+                (job, format!("goes on, on {}, though the scheduler began anew", counts(sizes)))
+            }
             News::ClaimFailed { job, reason } => (job, format!("could not be started: {reason}")),
             News::Answer { job, count, .. } => (job, format!("it answers {count}")),
             News::NotHeld { job, count, reason, .. } => {

@@ -30,7 +30,7 @@ impl Core {
         let before = node.state;
         let on_demand = self.sites.get(&node.cluster).is_some_and(|site| site.on_demand.is_some());
         match (returns, on_demand) {
-            (true, _) => node.state = State::Starting,
+            (true, _) => node.starts(now),
             (false, true) => node.turn_off(None),
             (false, false) => node.state = State::Broken,
         }
@@ -99,7 +99,7 @@ impl Core {
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         held.let_go(&id);
-        node.state = State::Starting;
+        node.starts(now);
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
         self.member_died(job, &id, &reason, now);
@@ -242,6 +242,9 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        if self.stray_released(id, node, incarnation, ok, now, out) {
+            return;
+        }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.releasing.get(node) != Some(&incarnation) {
             return; // it was lost meanwhile
@@ -256,7 +259,7 @@ impl Core {
             known.idle(now);
         } else {
             let reason = format!("it did not release {id}");
-            known.state = State::Starting;
+            known.starts(now);
             known.reason = Some(reason.clone());
             let cluster = known.cluster.clone();
             out.push(Action::Replace { cluster, nodes: vec![node.clone()], program: None, reason });
@@ -271,6 +274,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        self.returned_over(id, epoch, now, out);
         // A coordinator of an older epoch has no say.
         let Some(job) = self.jobs.get_mut(&id).filter(|job| epoch >= job.epoch) else { return };
         if job.state != JobState::Running {
@@ -306,7 +310,7 @@ impl Core {
     }
 
     pub(super) fn cancel(&mut self, id: JobId, reason: &str, now: Instant, out: &mut Vec<Action>) {
-        if self.withdraw_managed(id, reason, now, out) {
+        if self.withdraw_managed(id, reason, now, out) || self.cancel_returning(id, reason, out) {
             return;
         }
         if let Some(at) = self.queue.iter().position(|waiting| waiting.job == id) {

@@ -13,7 +13,7 @@ use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::choose::{Case, choose};
-use super::event::Action;
+use super::event::{Action, Begun};
 use super::history::Histories;
 use super::pool::{State, member};
 use super::queue::Waiting;
@@ -36,7 +36,7 @@ const GATHER: Duration = Duration::from_millis(500);
 pub(super) struct Managed {
     epoch: Epoch,
     pub(super) submit: Box<Submit>,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Grants that its coordinator has not answered: for which change.
     grants: BTreeMap<u64, u64>,
     /// Nodes that were lost while it was being started.
@@ -55,13 +55,14 @@ struct Ordered {
     clusters: BTreeSet<ClusterId>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Stage {
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Stage {
     /// The manager seeks a place for it.
     Waiting,
     /// Its nodes are coming; those that have not come then are given up, and it waits again.
     Gathering {
         nodes: BTreeSet<NodeId>,
+        placed: Placed,
         until: Instant,
     },
     /// Its workers are being told.
@@ -90,6 +91,21 @@ pub(super) enum Use {
     GivenBack,
 }
 
+impl Managed {
+    /// One that has no nodes yet.
+    pub(super) fn waiting(epoch: Epoch, submit: Box<Submit>) -> Self {
+        Self {
+            epoch,
+            submit,
+            stage: Stage::Waiting,
+            grants: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            wants: 0,
+            ordered: Ordered::default(),
+        }
+    }
+}
+
 /// A cluster's processors, as last told to the manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Polled {
@@ -104,7 +120,7 @@ pub(super) struct Managing {
     /// How often clusters are polled though nothing changed.
     every: Duration,
     /// How long the nodes of a job that is to start are waited for.
-    hold_within: Duration,
+    pub(super) hold_within: Duration,
     pub(super) jobs: BTreeMap<JobId, Managed>,
     pub(super) ledger: BTreeMap<NodeId, (JobId, Use)>,
     polled: BTreeMap<ClusterId, Polled>,
@@ -194,10 +210,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let (stage, grants, lost) = (Stage::Waiting, BTreeMap::new(), BTreeMap::new());
-        let ordered = Ordered::default();
-        let job = Managed { epoch, submit, stage, grants, lost, wants: 0, ordered };
-        self.managing.jobs.insert(id, job);
+        self.managing.jobs.insert(id, Managed::waiting(epoch, submit));
         self.poll(now, out);
         self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
     }
@@ -240,10 +253,10 @@ impl Core {
         for (id, node) in standing {
             let known = all.entry(node.cluster.clone()).or_default();
             let managed = self.managing.ledger.contains_key(id);
-            let there = node.life.is_some() && node.drain.is_none();
-            let busy = matches!(node.state, State::Busy(_) | State::Measuring(_));
-            known.size += u32::from(managed || (there && (busy || node.is_free())));
-            known.others += u32::from(!managed && there && busy);
+            // One that is being started is there, and nobody's yet.
+            let there = managed || node.works();
+            known.size += u32::from(there);
+            known.others += u32::from(there && !managed && !node.is_free());
         }
         all
     }
@@ -258,6 +271,17 @@ impl Core {
             more |= idle(&is) > was;
         }
         (fewer, more)
+    }
+
+    /// Clusters that will be there, of which nothing has been heard: what needs them waits.
+    pub(super) fn expect(&mut self, clusters: Vec<ClusterId>, now: Instant, out: &mut Vec<Action>) {
+        for cluster in clusters {
+            if self.sites.contains_key(&cluster) {
+                continue;
+            }
+            let reason = "its site is not there yet".to_owned();
+            self.tell(News::Unreachable { cluster, reason }, now, out);
+        }
     }
 
     pub(super) fn poll(&mut self, now: Instant, out: &mut Vec<Action>) {
@@ -293,6 +317,7 @@ impl Core {
             Order::Fail { job, reason } => {
                 self.managing.jobs.remove(&job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                out.push(Action::Forget { job });
                 None
             }
             Order::Offer { job, change, cluster, count, why } => {
@@ -396,7 +421,8 @@ impl Core {
             }
         }
         let until = now + self.managing.hold_within;
-        self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, until };
+        let placed = placed.clone();
+        self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, placed, until };
         self.gather(id, now, out);
         None
     }
@@ -404,7 +430,7 @@ impl Core {
     /// Starts a job when all its nodes have come; gives them up when one is lost or late.
     fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
-        let Stage::Gathering { nodes, until } = &job.stage else { return };
+        let Stage::Gathering { nodes, placed, until } = &job.stage else { return };
         let fingerprint = job.submit.fingerprint;
         let (mut coming, mut lost) = (0, None);
         for node in nodes {
@@ -429,6 +455,8 @@ impl Core {
         }
         if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
+            let begun = Begun { placed: placed.clone() };
+            out.push(Action::Begin { job: id, begun });
             job.stage = Stage::Claiming;
             let (epoch, submit) = (job.epoch, job.submit.clone());
             let (waits_for, blocked) = (String::new(), false);
@@ -660,6 +688,7 @@ impl Core {
             self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
         for id in over {
             self.managing.jobs.remove(&id);
+            out.push(Action::Forget { job: id });
         }
     }
 
@@ -752,7 +781,9 @@ impl Core {
         match job.stage {
             Stage::Waiting => {
                 self.managing.jobs.remove(&id);
+                self.anew.remove(&id);
                 self.tell(News::Withdraw { job: id }, now, out);
+                out.push(Action::Forget { job: id });
             }
             // The manager knows it as one that is being started: it ends, and what came for it is given back.
             Stage::Gathering { .. } => {

@@ -16,6 +16,7 @@ mod jobs;
 mod managed;
 mod pool;
 mod queue;
+mod recover;
 mod request;
 mod speeds;
 mod stubs;
@@ -29,16 +30,17 @@ use springtide_runtime::net::Contact;
 use tokio::time::Instant;
 
 pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
-pub use self::event::{Action, Event};
+pub use self::event::{Action, Begun, Event, Recovered};
 
 use self::drain::Pending;
 use self::managed::Managing;
 use self::pool::{Node, Site};
 use self::queue::Waiting;
+use self::recover::Returning;
 use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
-use super::manager::Settings;
+use super::manager::{Need, Settings};
 use super::{GridStatus, JobState, JobStatus, SitePolled, SiteStatus, Submit, SubmitError};
 use crate::job::{JobError, Reached};
 use crate::poison::Poison;
@@ -136,6 +138,14 @@ pub struct Core {
     last_grant: u64,
     /// Jobs whose nodes the malleability manager deals out.
     managing: Managing,
+    /// Jobs of a former scheduler whose nodes may live.
+    returning: BTreeMap<JobId, Returning>,
+    /// Those that begin again, until their new epoch is on disk.
+    anew: BTreeMap<JobId, Need>,
+    /// Members of jobs that came back which did not come back themselves, and until when they may.
+    awaited: BTreeMap<NodeId, (JobId, Instant)>,
+    /// Nodes that end a job of which they are no members.
+    strays: BTreeMap<NodeId, (JobId, Incarnation)>,
 }
 
 impl Core {
@@ -153,6 +163,10 @@ impl Core {
             unheard: BTreeSet::new(),
             last_grant: 0,
             managing: Managing::new(settings, now),
+            returning: BTreeMap::new(),
+            anew: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            strays: BTreeMap::new(),
         }
     }
 
@@ -164,6 +178,8 @@ impl Core {
             Event::SitePolled(SitePolled { cluster, found }) => {
                 self.site_polled(&cluster, found, now, &mut out);
             }
+            Event::Expect { clusters } => self.expect(clusters, now, &mut out),
+            Event::Recovered(found) => self.recovered(*found, now, &mut out),
             Event::StubGone(gone) => self.stub_gone(&gone, now, &mut out),
             Event::Registered(life) => self.registered(life, now, &mut out),
             Event::NodeLost { node, reason, returns } => {
@@ -233,6 +249,7 @@ impl Core {
             Event::Tick => {}
         }
         self.blame_roots(now, &mut out);
+        self.return_jobs(now, &mut out);
         self.manage(now, &mut out);
         // Whole jobs come before the wishes of those that run.
         self.serve_queue(&mut out);
@@ -252,7 +269,7 @@ impl Core {
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
-        all.chain([self.managing.due(), self.close_due()]).flatten().min()
+        all.chain([self.managing.due(), self.close_due(), self.returning_due()]).flatten().min()
     }
 
     /// How things are.
@@ -286,7 +303,9 @@ impl Core {
             nodes: (job.members.len() + job.releasing.len()) as u32,
             waits_for: job.open.waits_for(),
         });
-        GridStatus { sites, jobs: queued.chain(managed).chain(running).collect() }
+        let returning = self.returning_statuses();
+        let jobs = queued.chain(managed).chain(returning).chain(running).collect();
+        GridStatus { sites, jobs, superseded: false }
     }
 }
 

@@ -38,8 +38,8 @@ pub(super) struct Node {
     pub(super) drain: Option<Mark>,
     /// It is kept for this job, which is not given it yet.
     pub(super) reserved: Option<JobId>,
-    /// Since when it is idle.
-    pub(super) idle_since: Option<Instant>,
+    /// Since when it is idle, or is being started.
+    pub(super) since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +68,18 @@ impl Node {
             tried: None,
             drain: None,
             reserved: None,
-            idle_since: None,
+            since: None,
         }
     }
 
     /// It waits for work from now on.
     pub(super) fn idle(&mut self, now: Instant) {
-        (self.state, self.idle_since) = (State::Idle, Some(now));
+        (self.state, self.since) = (State::Idle, Some(now));
+    }
+
+    /// It is being started from now on.
+    pub(super) fn starts(&mut self, now: Instant) {
+        (self.state, self.since) = (State::Starting, Some(now));
     }
 
     /// There is no process of it any more.
@@ -191,7 +196,12 @@ impl Core {
             node.drain = None; // it drained itself to end, and has
         }
         node.reason = None;
-        node.life = Some(life);
+        let (id, work) = (life.node.clone(), life.work.clone());
+        node.life = Some(Registered { work: None, ..life });
+        self.awaited.remove(&id);
+        if let Some(work) = work {
+            self.works_for(&id, &work, out);
+        }
     }
 
     /// Clusters of which jobs in the queue wait for nodes: their free nodes are not given to anybody else.

@@ -73,6 +73,7 @@ impl Core {
                 Err(Stale::Epoch { job: id, asked: epoch, known: job.epoch })
             }
             Some(_) => Ok(()),
+            None if self.is_returning(id) => Ok(()),
             None => Err(Stale::Over { job: id }),
         }
     }
@@ -207,7 +208,7 @@ impl Core {
         let Some(life) = node.life.as_ref().filter(|life| life.incarnation == incarnation) else {
             return; // of an earlier life
         };
-        (node.state, node.idle_since) = (State::Idle, Some(now));
+        (node.state, node.since) = (State::Idle, Some(now));
         match answer {
             Ok(Measurement { speed, .. }) => {
                 if let Err(speed) = self.speeds.benchmarked(unit, life, speed, now) {

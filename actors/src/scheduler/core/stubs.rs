@@ -47,7 +47,7 @@ impl Core {
             if node.state != State::Off && !site.stubs.contains(id) {
                 self.lost(id, "its stub was gone when its site came back", false, now, out);
             } else if node.state == State::Off && site.stubs.contains(id) {
-                node.state = State::Starting;
+                node.starts(now);
             }
         }
     }
@@ -140,7 +140,7 @@ impl Core {
         let other: Vec<NodeId> = other.take(missing).collect();
         for node in off.iter().chain(&other) {
             if let Some(node) = self.nodes.get_mut(node) {
-                (node.state, node.tried) = (State::Starting, Some(id));
+                (node.state, node.tried, node.since) = (State::Starting, Some(id), None);
             }
         }
         let nodes: BTreeSet<NodeId> =
@@ -217,7 +217,7 @@ impl Core {
             }
             State::Closing => false,
             _ => {
-                (node.reserved, node.idle_since) = (None, Some(now));
+                (node.reserved, node.since) = (None, Some(now));
                 self.managing.ledger.remove(id);
                 true
             }
@@ -265,10 +265,16 @@ impl Core {
     fn kept(&self) -> impl Iterator<Item = (NodeId, Instant)> {
         self.nodes.iter().filter_map(|(id, node)| {
             let keep = self.sites.get(&node.cluster)?.on_demand.as_ref()?.keep;
-            let idle = node.state == State::Idle && node.reserved.is_none();
-            let since = node.idle_since.filter(|_| idle)?;
-            // One that is to be empty is, and is of no use to anybody.
-            Some((id.clone(), if node.drain.is_some() { since } else { since + keep }))
+            let since = node.since.filter(|_| node.reserved.is_none())?;
+            let at = match node.state {
+                // One that is to be empty is, and is of no use to anybody.
+                State::Idle if node.drain.is_some() => since,
+                State::Idle => since + keep,
+                // Asked for by a former scheduler, or being started anew: it may be waiting for a processor for ever.
+                State::Starting => since + self.managing.hold_within,
+                _ => return None,
+            };
+            Some((id.clone(), at))
         })
     }
 

@@ -192,6 +192,9 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        if self.began_anew(id, &epoch, now, out) {
+            return;
+        }
         let epoch = match epoch {
             Ok(epoch) => epoch,
             Err(reason) => {

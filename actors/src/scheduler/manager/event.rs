@@ -127,6 +127,17 @@ pub enum Event {
         /// Processors by cluster.
         got: BTreeMap<ClusterId, u32>,
     },
+    /// A job of a former manager runs on these processors.
+    Resumed {
+        /// Which.
+        job: JobId,
+        /// What it needs.
+        need: Box<Need>,
+        /// Where it was placed.
+        placed: Placed,
+        /// Processors by cluster.
+        sizes: Box<BTreeMap<ClusterId, u32>>,
+    },
     /// A job could not be started; all that was claimed is free.
     ClaimFailed {
         /// Which.

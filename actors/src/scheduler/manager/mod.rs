@@ -233,6 +233,9 @@ impl Manager {
             Event::Submit { job, need } => self.submit(job, *need, now, &mut out),
             Event::Moved { job } => self.moved(job, now, &mut out),
             Event::Claimed { job, got } => self.claimed(job, &got, now),
+            Event::Resumed { job, need, placed, sizes } => {
+                self.resumed(job, *need, &placed, &sizes, now);
+            }
             Event::ClaimFailed { job, reason } => self.claim_failed(job, &reason, now, &mut out),
             Event::Answer { job, change, count } => self.answer(job, change, count, now, &mut out),
             Event::Held { job, change, count } => self.held(job, change, count, now, &mut out),

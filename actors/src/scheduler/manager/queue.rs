@@ -268,6 +268,36 @@ impl Manager {
         self.stirred = true;
     }
 
+    /// A job runs that a former manager placed.
+    pub(super) fn resumed(
+        &mut self,
+        id: JobId,
+        need: Need,
+        placed: &Placed,
+        sizes: &BTreeMap<ClusterId, u32>,
+        now: Instant,
+    ) {
+        if self.jobs.contains_key(&id) {
+            return;
+        }
+        if need.spreads {
+            self.spreading.insert(id);
+        }
+        let started = now.duration_since(self.origin);
+        let mut job = Job { stage: Stage::Running, started, ..Job::waiting(need) };
+        job.why = "it ran when the scheduler came back".to_owned();
+        job.lie(placed);
+        self.jobs.insert(id, job);
+        for (cluster, size) in sizes {
+            self.clusters.entry(cluster.clone()).or_default();
+            if let Some((known, account)) = self.account(id, cluster) {
+                account.size += size;
+                known.booked += size;
+            }
+        }
+        self.stirred = true;
+    }
+
     pub(super) fn claim_failed(
         &mut self,
         id: JobId,

@@ -171,6 +171,7 @@ impl World {
                     fingerprint: if ours { OURS } else { 99 },
                     pid: 1,
                     hardware: Hardware { model: NODES[n][..3].into(), threads: 1, mhz: 1 },
+                    work: None,
                 })
             }
             Step::Lose(n, returns) => {
@@ -454,6 +455,8 @@ impl World {
                 | Action::BetterFree { .. }
                 | Action::OfferGrowth { .. }
                 | Action::AskShrink { .. }
+                | Action::Begin { .. }
+                | Action::Forget { .. }
                 | Action::Odd { .. } => {}
                 Action::HoldStubs { .. } | Action::CloseStubs { .. } => {
                     prop_assert!(false, "these clusters have all their nodes");

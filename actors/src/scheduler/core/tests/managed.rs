@@ -390,6 +390,7 @@ impl Played {
             fingerprint: OURS,
             pid: 1,
             hardware: Hardware::default(),
+            work: None,
         }));
     }
 

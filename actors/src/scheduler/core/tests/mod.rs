@@ -6,6 +6,7 @@ mod drains;
 mod histories;
 mod managed;
 mod poison;
+mod recover;
 mod requests;
 mod stubs;
 
@@ -45,6 +46,8 @@ struct Grid {
     core: Core,
     jobs: u64,
     now: Instant,
+    /// What went to the store.
+    noted: Vec<String>,
 }
 
 impl Grid {
@@ -54,6 +57,7 @@ impl Grid {
             core: Core::new(contact("head"), Settings::default(), Instant::now()),
             jobs: 0,
             now: Instant::now(),
+            noted: Vec::new(),
         };
         for cluster in ["ams", "del"] {
             let names: Vec<NodeId> = (1..=nodes).map(|n| format!("{cluster}-{n}").into()).collect();
@@ -77,7 +81,11 @@ impl Grid {
     }
 
     fn put(&mut self, event: Event) -> Vec<String> {
-        self.core.handle(event, self.now).iter().map(text).collect()
+        let noted =
+            |action: &&Action| matches!(action, Action::Begin { .. } | Action::Forget { .. });
+        let actions = self.core.handle(event, self.now);
+        self.noted.extend(actions.iter().filter(noted).map(text));
+        actions.iter().filter(|action| !noted(action)).map(text).collect()
     }
 
     fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
@@ -91,6 +99,7 @@ impl Grid {
             fingerprint,
             pid: 1,
             hardware: Hardware::default(),
+            work: None,
         }))
     }
 
@@ -147,6 +156,8 @@ fn text(action: &Action) -> String {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
             format!("replace {cluster} {nodes:?} {program}")
         }
+        Action::Begin { job, .. } => format!("begin {job}"),
+        Action::Forget { job } => format!("forget {job}"),
         Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
         Action::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
         Action::GrantNodes { job, grant, coordinator, nodes, open, .. } => {

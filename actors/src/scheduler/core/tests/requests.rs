@@ -69,6 +69,7 @@ impl Grid {
             fingerprint: OURS,
             pid: 1,
             hardware: Hardware { model: model.into(), threads: 1, mhz: 1000 },
+            work: None,
         }))
     }
 

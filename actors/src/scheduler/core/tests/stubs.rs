@@ -8,7 +8,7 @@ use super::super::pool::State;
 use super::managed::needs;
 use super::*;
 use crate::scheduler::manager::{Approach, Kind};
-use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone};
+use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone, Work};
 
 const KEEP: Duration = Duration::from_secs(5);
 
@@ -19,6 +19,7 @@ impl Grid {
             core: Core::new(contact("head"), settings, Instant::now()),
             jobs: 0,
             now: Instant::now(),
+            noted: Vec::new(),
         };
         let names: Vec<NodeId> = (1..=nodes).map(|n| format!("vu-{n}").into()).collect();
         grid.site("vu", &names, Some(KEEP.as_millis() as u64));
@@ -232,6 +233,8 @@ enum Step {
     Undrain(usize),
     Wait(u64),
     SiteAnew,
+    /// The scheduler dies, and another begins with what the store has.
+    Crash,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -251,6 +254,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             1 => (0usize..6).prop_map(Step::Undrain),
             6 => (1u64..40_000).prop_map(Step::Wait),
             1 => Just(Step::SiteAnew),
+            2 => Just(Step::Crash),
         ],
         1..90,
     )
@@ -267,6 +271,8 @@ enum Owed {
     Starts(NodeId),
     /// It has been ended.
     Ends(NodeId),
+    /// A node registers with a new scheduler.
+    Comes(NodeId, Option<Work>),
 }
 
 struct Batch {
@@ -276,13 +282,89 @@ struct Batch {
     users: u32,
     stubs: BTreeMap<NodeId, Stub>,
     lives: BTreeMap<NodeId, u64>,
+    settings: Settings,
+    /// What is on disk.
+    store: BTreeMap<JobId, (Epoch, Box<Submit>, Option<Begun>)>,
 }
 
 impl Batch {
     fn new(settings: Settings) -> Self {
-        let grid = Grid::on_demand(6, settings);
+        let grid = Grid::on_demand(6, settings.clone());
         let (owed, stubs, lives) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Self { grid, owed, size: 7, users: 0, stubs, lives }
+        let store = BTreeMap::new();
+        Self { grid, owed, size: 7, users: 0, stubs, lives, settings, store }
+    }
+
+    fn site(&self) -> Event {
+        Event::SiteUp(SiteUp {
+            cluster: "vu".into(),
+            nodes: (0..6).map(Self::node).collect(),
+            starts_programs: true,
+            keep_ms: Some(5000),
+            stubs: self.stubs.keys().cloned().collect(),
+        })
+    }
+
+    fn comes(&mut self, node: NodeId, work: Option<Work>) {
+        let incarnation = Incarnation(self.lives[&node]);
+        self.put(Event::Registered(Registered {
+            cluster: "vu".into(),
+            node,
+            incarnation,
+            address: Address::Memory,
+            threads: 1,
+            fingerprint: OURS,
+            pid: 1,
+            hardware: Hardware::default(),
+            work,
+        }));
+    }
+
+    /// What was on its way to the scheduler, and from it, is lost; nodes go on, and the batch system does.
+    fn crash(&mut self) {
+        let core = Core::new(contact("head"), self.settings.clone(), self.grid.now);
+        let old = std::mem::replace(&mut self.grid.core, core);
+        self.owed.retain(|owed| matches!(owed, Owed::Starts(_)));
+        self.put(Event::Expect { clusters: vec!["vu".into()] });
+        for (job, (epoch, submit, begun)) in self.store.clone() {
+            let found = Recovered { job, epoch, submit, begun };
+            self.put(Event::Recovered(Box::new(found)));
+        }
+        // Cancelled and not gone yet, it is as if it had not been.
+        for (node, stub) in &self.stubs {
+            if *stub == Stub::Pending && !self.owed.contains(&Owed::Starts(node.clone())) {
+                self.owed.push(Owed::Starts(node.clone()));
+            }
+        }
+        // The processes of the former scheduler's orders to the site have ended with it.
+        let up = self.site();
+        self.put(up);
+        self.poll(true);
+        for (node, _) in self.stubs.clone().into_iter().filter(|(_, stub)| *stub == Stub::Runs) {
+            if self.owed.contains(&Owed::Starts(node.clone())) {
+                continue; // it is being started anew
+            }
+            let works = match old.nodes[&node].state {
+                State::Busy(job) => Some(job),
+                _ => None,
+            };
+            let work = works.map(|id| {
+                let job = old.jobs.get(&id);
+                let mut view = View { epoch: Epoch(1), version: 1, ..View::default() };
+                for member in job.into_iter().flat_map(|job| &job.members) {
+                    if let Some(life) = &old.nodes[member].life {
+                        view.members.insert(member.clone(), super::super::pool::member(life));
+                    }
+                }
+                view.epoch = job.map_or(Epoch(1), |job| job.epoch);
+                let first = view.members.keys().next().cloned();
+                view.coordinator = job.and_then(|job| job.view.coordinator.clone()).or(first);
+                let runs = job.is_some_and(|job| job.state == JobState::Running);
+                let knows = runs && view.coordinator.as_ref() == Some(&node);
+                Work { job: id, view: knows.then_some(view) }
+            });
+            self.owed.push(Owed::Comes(node, work));
+        }
     }
 
     fn node(n: usize) -> NodeId {
@@ -337,8 +419,15 @@ impl Batch {
                         self.owed.push(Owed::Starts(node));
                     }
                 }
+                Action::Begin { job, begun } => self.store.get_mut(&job).unwrap().2 = Some(begun),
+                Action::Forget { job } => drop(self.store.remove(&job)),
                 Action::NewEpoch { job, known } => {
-                    let epoch = Ok(Epoch(known.0 + 1));
+                    let epoch = Epoch(known.0 + 1);
+                    if let Some((last, ..)) = self.store.get_mut(&job) {
+                        assert!(*last < epoch, "{job}: an epoch is given out twice");
+                        *last = epoch;
+                    }
+                    let epoch = Ok(epoch);
                     epochs.push(Event::EpochIssued { job, epoch });
                 }
                 _ => {}
@@ -360,8 +449,9 @@ impl Batch {
 
     fn ends(&mut self, node: &NodeId) {
         if self.stubs.remove(node).is_some() {
-            self.owed.retain(|owed| {
-                *owed != Owed::Starts(node.clone()) && *owed != Owed::Ends(node.clone())
+            self.owed.retain(|owed| match owed {
+                Owed::Starts(of) | Owed::Ends(of) | Owed::Comes(of, _) => of != node,
+                _ => true,
             });
             let reason = "it was cancelled".to_owned();
             self.put(Event::StubGone(StubGone { node: node.clone(), reason }));
@@ -389,26 +479,15 @@ impl Batch {
                     return self.owed.push(Owed::Starts(node)); // it stays in the queue
                 }
                 self.stubs.insert(node.clone(), Stub::Runs);
-                let life = self.lives.entry(node.clone()).or_default();
-                *life += 1;
-                let life = *life;
+                *self.lives.entry(node.clone()).or_default() += 1;
                 if ok {
                     self.grid.now += Duration::from_millis(1);
-                    let fingerprint = OURS;
-                    self.put(Event::Registered(Registered {
-                        cluster: "vu".into(),
-                        node,
-                        incarnation: Incarnation(life),
-                        address: Address::Memory,
-                        threads: 1,
-                        fingerprint,
-                        pid: 1,
-                        hardware: Hardware::default(),
-                    }));
+                    self.comes(node, None);
                 } else {
                     self.ends(&node);
                 }
             }
+            Owed::Comes(node, work) => self.comes(node, work),
             Owed::Ends(node) => {
                 self.owed.push(Owed::Ends(node.clone()));
                 self.ends(&node);
@@ -428,8 +507,10 @@ impl Batch {
                 self.grid.jobs += 1;
                 let submit = Box::new(needs(kind, min, min + more));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
+                self.store.insert(job, (epoch, submit.clone(), None));
                 self.put(Event::Submit { job, epoch, submit });
             }
+            Step::Crash => self.crash(),
             Step::Next(n, ok, count) if !self.owed.is_empty() => {
                 let owed = self.owed.remove(n % self.owed.len());
                 self.next(owed, ok, count);
@@ -475,13 +556,8 @@ impl Batch {
                         *owed != Owed::Starts(node.clone()) && *owed != Owed::Ends(node.clone())
                     });
                 }
-                self.put(Event::SiteUp(SiteUp {
-                    cluster: "vu".into(),
-                    nodes: (0..6).map(Self::node).collect(),
-                    starts_programs: true,
-                    keep_ms: Some(5000),
-                    stubs: self.stubs.keys().cloned().collect(),
-                }));
+                let up = self.site();
+                self.put(up);
             }
         }
     }
@@ -512,6 +588,7 @@ impl Batch {
             self.put(Event::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
+        assert!(self.store.is_empty(), "{:?} are kept for ever", self.store.keys());
         assert!(self.stubs.is_empty(), "{:?} {:?}", self.stubs, self.grid.core.status());
         assert_eq!(self.grid.core.managing.booked(&"vu".into()), 0);
         assert_eq!(self.grid.core.due(), None);

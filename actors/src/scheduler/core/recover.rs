@@ -1,0 +1,359 @@
+//! After a crash of the scheduler: jobs that its store still has come back.
+//!
+//! A job that had not been started waits again. Of one that had, the nodes may live and go on with it: they register, and
+//! say so, and when it is known who takes part the job is a running one as before. If nobody comes in time it begins anew, under an
+//! epoch that fences whoever may come later. Nodes that work for a job of which nothing is known are told to end it. Must not know
+//! how anything is stored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::membership::View;
+use tokio::time::Instant;
+
+use super::event::{Action, Begun, Recovered};
+use super::managed::{Managed, Stage, Use};
+use super::pool::State;
+use super::{Core, Job};
+use crate::hardware::Hardware;
+use crate::job::JobError;
+use crate::policy::malleability::Placed;
+use crate::scheduler::manager::{Event as News, Need};
+use crate::scheduler::{JobState, JobStatus, Registered, Submit, SubmitError, Work};
+
+/// Nodes of a job that was running are waited for so long. They notice that the former scheduler is gone by silence, look for a new
+/// one all the time, and give up after a minute.
+pub(super) const RETURN_WITHIN: Duration = Duration::from_secs(45);
+/// When the first of them is there, the others follow within this time, or are lost.
+pub(super) const GATHER: Duration = Duration::from_secs(5);
+
+/// A job of which it is not known yet whether its nodes live.
+#[derive(Debug)]
+pub(super) struct Returning {
+    /// The last one issued.
+    epoch: Epoch,
+    submit: Box<Submit>,
+    need: Need,
+    placed: Placed,
+    /// The newest that any of its nodes has.
+    view: Option<View>,
+    came: BTreeSet<NodeId>,
+    until: Instant,
+    /// A view is known: the others are not waited for much longer.
+    gathering: bool,
+}
+
+impl Core {
+    /// The store still has a job.
+    pub(super) fn recovered(&mut self, found: Recovered, now: Instant, out: &mut Vec<Action>) {
+        let Recovered { job, epoch, submit, begun } = found;
+        let mut submit = submit;
+        let Some(need) = submit.need.take() else { return };
+        submit.params.managed = true;
+        let Some(Begun { placed }) = begun else {
+            return self.submit_managed(job, epoch, (submit, need), now, out);
+        };
+        let until = now + RETURN_WITHIN;
+        let (view, came, gathering) = (None, BTreeSet::new(), false);
+        let returning = Returning { epoch, submit, need, placed, view, came, until, gathering };
+        self.returning.insert(job, returning);
+    }
+
+    /// A node that registers works for a job.
+    pub(super) fn works_for(&mut self, id: &NodeId, work: &Work, out: &mut Vec<Action>) {
+        let closing = |node: &&mut super::Node| node.state == State::Closing;
+        let Some(node) = self.nodes.get_mut(id).filter(|node| !closing(node)) else { return };
+        if let Some(returning) = self.returning.get_mut(&work.job) {
+            node.state = State::Busy(work.job);
+            returning.came.insert(id.clone());
+            let newest = |view: &View| (view.epoch, view.version);
+            if let Some(view) = &work.view
+                && !view.partial
+                && returning.view.as_ref().map(newest) < Some(newest(view))
+            {
+                returning.view = Some(view.clone());
+            }
+            return;
+        }
+        if self.jobs.get(&work.job).is_some_and(|job| job.members.contains(id)) {
+            node.state = State::Busy(work.job);
+            return;
+        }
+        // Its job is over, or began anew, or this node was given up for it.
+        node.state = State::Busy(work.job);
+        let known = self.jobs.contains_key(&work.job) || self.managing.has(work.job);
+        self.release_stray(work.job, id.clone(), !known, out);
+    }
+
+    /// Whether a running job is not known again yet: its coordinator is to have patience.
+    pub(super) fn is_returning(&self, id: JobId) -> bool {
+        self.returning.contains_key(&id)
+    }
+
+    /// Jobs whose nodes may come back.
+    pub(super) fn returning_due(&self) -> Option<Instant> {
+        let jobs = self.returning.values().map(|job| job.until);
+        jobs.chain(self.awaited.values().map(|(_, until)| *until)).min()
+    }
+
+    /// Goes on with jobs whose nodes are there, begins others anew, and gives up nodes that do not come back.
+    pub(super) fn return_jobs(&mut self, now: Instant, out: &mut Vec<Action>) {
+        for id in self.returning.keys().copied().collect::<Vec<_>>() {
+            let Some(returning) = self.returning.get_mut(&id) else { continue };
+            if returning.view.is_some() && !std::mem::replace(&mut returning.gathering, true) {
+                returning.until = returning.until.min(now + GATHER);
+            }
+            let all = returning
+                .view
+                .as_ref()
+                .is_some_and(|view| view.members.keys().all(|node| returning.came.contains(node)));
+            if !all && returning.until > now && !self.nobody_left(id) {
+                continue;
+            }
+            let Some(returning) = self.returning.remove(&id) else { continue };
+            match returning.view.clone() {
+                Some(view) => self.resume(id, returning, view, now, out),
+                None => self.begin_anew(id, returning, out),
+            }
+        }
+        let late = |(_, (_, until)): &(&NodeId, &(JobId, Instant))| *until <= now;
+        let late: Vec<NodeId> =
+            self.awaited.iter().filter(late).map(|(node, _)| node.clone()).collect();
+        for id in late {
+            self.awaited.remove(&id);
+            let Some(node) = self.nodes.get(&id) else { continue };
+            let cluster = node.cluster.clone();
+            let reason = "it did not come back to the scheduler".to_owned();
+            if node.state == State::Off {
+                continue;
+            }
+            self.lost(&id, &reason, true, now, out);
+            out.push(Action::Replace { cluster, nodes: vec![id], program: None, reason });
+        }
+    }
+
+    /// Where all sites have said what there is, and no node of a job's clusters is left that may work for it, nobody is waited for.
+    fn nobody_left(&self, id: JobId) -> bool {
+        let Some(returning) = self.returning.get(&id) else { return false };
+        let of = |cluster: &ClusterId| self.sites.get(cluster);
+        let clusters: BTreeSet<&ClusterId> =
+            returning.placed.parts.iter().map(|part| &part.cluster).collect();
+        !returning.need.spreads
+            && returning.came.is_empty()
+            && clusters.iter().all(|cluster| {
+                let left = |node: &NodeId| self.nodes[node].state == State::Starting;
+                of(cluster).is_some_and(|site| !site.nodes.iter().any(left))
+            })
+    }
+
+    /// What a returning job is, for people.
+    pub(super) fn returning_statuses(&self) -> impl Iterator<Item = JobStatus> {
+        self.returning.iter().map(|(&job, returning)| JobStatus {
+            job,
+            name: returning.submit.name.clone(),
+            state: JobState::Queued,
+            nodes: 0,
+            waits_for: Some("nodes that may have outlived the former scheduler".to_owned()),
+        })
+    }
+
+    /// A job that is returning has ended before it was known again. Returns whether it is one that runs now.
+    pub(super) fn returned_over(
+        &mut self,
+        id: JobId,
+        epoch: Epoch,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let ours = |returning: &Returning| epoch >= returning.epoch;
+        if !self.returning.get(&id).is_some_and(ours) {
+            return;
+        }
+        let Some(returning) = self.returning.remove(&id) else { return };
+        match returning.view.clone() {
+            Some(view) => self.resume(id, returning, view, now, out),
+            None => self.drop_returning(id, returning, true, out),
+        }
+    }
+
+    /// A job that is returning is not wanted any more. Returns whether it was returning.
+    pub(super) fn cancel_returning(
+        &mut self,
+        id: JobId,
+        reason: &str,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(returning) = self.returning.remove(&id) else { return false };
+        let error = JobError::Cancelled { reason: reason.to_owned() };
+        out.push(Action::Ended { job: id, client: returning.submit.client.clone(), error });
+        self.drop_returning(id, returning, true, out);
+        true
+    }
+
+    /// What came of a job ends it.
+    fn drop_returning(
+        &mut self,
+        id: JobId,
+        returning: Returning,
+        over: bool,
+        out: &mut Vec<Action>,
+    ) {
+        for node in returning.came {
+            self.release_stray(id, node, over, out);
+        }
+        if over {
+            out.push(Action::Forget { job: id });
+        }
+    }
+
+    /// Tells a node that works for a job without being a member of it to end that.
+    fn release_stray(&mut self, id: JobId, node: NodeId, over: bool, out: &mut Vec<Action>) {
+        let life = self.nodes.get(&node).and_then(|node| node.life.as_ref());
+        let Some(incarnation) = life.map(|life| life.incarnation) else { return };
+        self.strays.insert(node.clone(), (id, incarnation));
+        out.push(Action::Release { node, incarnation, job: id, over });
+    }
+
+    /// A job begins again from its start, under a new epoch.
+    fn begin_anew(&mut self, id: JobId, returning: Returning, out: &mut Vec<Action>) {
+        let (epoch, need) = (returning.epoch, returning.need.clone());
+        let submit = returning.submit.clone();
+        self.drop_returning(id, returning, false, out);
+        let what = format!("{id} begins anew: none of its nodes came back");
+        out.push(Action::Odd { what });
+        let job = Managed::waiting(epoch, submit);
+        self.managing.jobs.insert(id, job);
+        self.anew.insert(id, need);
+        out.push(Action::NewEpoch { job: id, known: epoch });
+    }
+
+    /// The epoch of a job that begins anew is on disk, or could not be put there.
+    pub(super) fn began_anew(
+        &mut self,
+        id: JobId,
+        epoch: &Result<Epoch, String>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(need) = self.anew.remove(&id) else { return false };
+        let Some(managed) = self.managing.jobs.remove(&id) else { return true };
+        match epoch {
+            Ok(epoch) => self.submit_managed(id, *epoch, (managed.submit, need), now, out),
+            Err(reason) => {
+                let error = SubmitError::Store { reason: reason.clone() };
+                out.push(Action::Refuse { job: id, error });
+            }
+        }
+        true
+    }
+
+    /// A job runs: these are its nodes.
+    fn resume(
+        &mut self,
+        id: JobId,
+        returning: Returning,
+        view: View,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Returning { epoch, submit, need, placed, came, .. } = returning;
+        let mut members = BTreeSet::new();
+        for (name, member) in view.members.iter() {
+            let Some(node) = self.nodes.get_mut(name) else { continue };
+            members.insert(name.clone());
+            if came.contains(name) {
+                continue;
+            }
+            // It is known from the others that it takes part.
+            if node.life.is_none() {
+                node.life = Some(Registered {
+                    cluster: member.cluster.clone(),
+                    node: name.clone(),
+                    incarnation: member.incarnation,
+                    address: member.address.clone(),
+                    threads: member.threads,
+                    fingerprint: submit.fingerprint,
+                    pid: 0,
+                    hardware: Hardware::default(),
+                    work: None,
+                });
+            }
+            node.reserved = None;
+        }
+        let absent: Vec<NodeId> = members.difference(&came).cloned().collect();
+        let gone = |node: &NodeId| self.nodes[node].state == State::Off;
+        let (gone, late): (Vec<NodeId>, Vec<NodeId>) = absent.into_iter().partition(gone);
+        for node in &members {
+            if let Some(node) = self.nodes.get_mut(node) {
+                node.state = State::Busy(id);
+            }
+            self.managing.ledger.insert(node.clone(), (id, Use::Computes));
+        }
+        let mut sizes: BTreeMap<ClusterId, u32> = BTreeMap::new();
+        for node in &members {
+            *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;
+        }
+        let mut managed = Managed::waiting(epoch, submit.clone());
+        managed.stage = Stage::Running;
+        self.managing.jobs.insert(id, managed);
+        let mut job = Job::assigning(view.epoch, *submit, view.clone(), members.clone());
+        job.state = JobState::Running;
+        job.unanswered.clear();
+        job.since = Some(now);
+        self.jobs.insert(id, job);
+        self.poll(now, out);
+        let sizes = Box::new(sizes);
+        self.tell(News::Resumed { job: id, need: Box::new(need), placed, sizes }, now, out);
+        // Who was released by the former scheduler and is no member works on.
+        for node in came.difference(&members) {
+            self.release_stray(id, node.clone(), false, out);
+        }
+        for node in late {
+            self.awaited.insert(node, (id, now + RETURN_WITHIN));
+        }
+        for node in gone {
+            self.lost(&node, "it was gone when the scheduler came back", false, now, out);
+        }
+        // Another was being made coordinator when the scheduler died: whether it is one nobody can know, so both are fenced.
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.epoch < epoch {
+            job.epoch = epoch;
+            if let Some(coordinator) = job.view.coordinator.clone() {
+                let reason = "the scheduler died while another was to take its place";
+                self.coordinator_lost(id, &coordinator, reason, now, out);
+            }
+        }
+    }
+
+    /// A node that worked for a job of which nothing is known has ended that, or has not.
+    pub(super) fn stray_released(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        incarnation: Incarnation,
+        ok: bool,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        if self.strays.get(node) != Some(&(id, incarnation)) {
+            return false;
+        }
+        self.strays.remove(node);
+        let Some(known) = self.nodes.get_mut(node) else { return true };
+        let this_life = known.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
+        if known.state != State::Busy(id) || !this_life {
+            return true;
+        }
+        if ok {
+            known.idle(now);
+            return true;
+        }
+        let reason = format!("it did not release {id}");
+        known.starts(now);
+        known.reason = Some(reason.clone());
+        let cluster = known.cluster.clone();
+        out.push(Action::Replace { cluster, nodes: vec![node.clone()], program: None, reason });
+        true
+    }
+}

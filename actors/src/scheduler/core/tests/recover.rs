@@ -1,0 +1,229 @@
+//! The scheduler dies and another begins with what the store has.
+
+use std::time::Duration;
+
+use super::super::recover::{GATHER, RETURN_WITHIN};
+use super::managed::needs;
+use super::*;
+use crate::policy::malleability::{Part, Placed};
+use crate::scheduler::manager::{Kind, Need};
+use crate::scheduler::{SitePolled, StubGone, Work};
+
+/// A scheduler that begins anew on the sites of this one, with these jobs; a cluster vu of four nodes held on demand.
+struct Anew {
+    grid: Grid,
+}
+
+fn begun(cluster: &str, count: u32) -> Option<Begun> {
+    let part = Part { component: 0, cluster: cluster.into(), count };
+    let placed = Placed { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
+    Some(Begun { placed })
+}
+
+fn view(epoch: u32, members: &[&str], coordinator: &str) -> View {
+    let mut view = View { epoch: Epoch(epoch), version: 4, ..View::default() };
+    for &name in members {
+        let (cluster, _) = name.split_once('-').unwrap();
+        let life = Registered { cluster: cluster.into(), ..life(name, None) };
+        view.members.insert(name.into(), super::super::pool::member(&life));
+    }
+    view.coordinator = Some(coordinator.into());
+    view
+}
+
+fn life(node: &str, work: Option<Work>) -> Registered {
+    let (cluster, _) = node.split_once('-').unwrap();
+    Registered {
+        cluster: cluster.into(),
+        node: node.into(),
+        incarnation: Incarnation(3),
+        address: Address::Memory,
+        threads: 1,
+        fingerprint: OURS,
+        pid: 1,
+        hardware: Hardware::default(),
+        work,
+    }
+}
+
+impl Anew {
+    fn new() -> Self {
+        let grid = Grid {
+            core: Core::new(contact("head"), Settings::default(), Instant::now()),
+            jobs: 9,
+            now: Instant::now(),
+            noted: Vec::new(),
+        };
+        let mut anew = Self { grid };
+        anew.grid.put(Event::Expect { clusters: vec!["vu".into()] });
+        anew
+    }
+
+    fn recovered(&mut self, job: u64, epoch: u32, need: Need, begun: Option<Begun>) -> Vec<String> {
+        let submit = Box::new(Submit { need: Some(need), ..submit(None, OURS, None) });
+        let (job, epoch) = (JobId(job), Epoch(epoch));
+        self.grid.put(Event::Recovered(Box::new(Recovered { job, epoch, submit, begun })))
+    }
+
+    fn site(&mut self, stubs: &[&str]) -> Vec<String> {
+        let nodes: Vec<NodeId> = (1..=4).map(|n| format!("vu-{n}").into()).collect();
+        let stubs = stubs.iter().map(|&node| node.into()).collect();
+        let (cluster, keep_ms) = ("vu".into(), Some(5000));
+        let site = SiteUp { cluster, nodes, starts_programs: true, keep_ms, stubs };
+        let mut out = self.grid.put(Event::SiteUp(site));
+        let found = Ok((4, 0));
+        out.extend(self.grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found })));
+        out
+    }
+
+    fn comes(&mut self, node: &str, job: u64, view: Option<View>) -> Vec<String> {
+        let work = Some(Work { job: JobId(job), view });
+        self.grid.put(Event::Registered(life(node, work)))
+    }
+}
+
+fn need() -> Need {
+    needs(Kind::Malleable, 1, 4).need.unwrap()
+}
+
+#[test]
+fn a_job_whose_nodes_live_goes_on_as_before() {
+    let mut anew = Anew::new();
+    assert_eq!(anew.recovered(1, 1, need(), begun("vu", 1)), [""; 0]);
+    anew.site(&["vu-1", "vu-2"]);
+    assert_eq!(anew.grid.core.status().jobs[0].state, JobState::Queued);
+    // Its coordinator may ask for whatever it wants meanwhile.
+    assert_eq!(anew.grid.core.check(JobId(1), Epoch(1)), Ok(()));
+    assert_eq!(anew.comes("vu-2", 1, None), [""; 0]);
+    assert_eq!(anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1"))), [""; 0]);
+    let status = anew.grid.core.status();
+    assert_eq!((status.jobs[0].state, status.jobs[0].nodes), (JobState::Running, 2));
+    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
+    anew.grid.core.audit_managed();
+    // It is one of the manager's as before: what is free is offered to it.
+    let out = anew.grid.after(Settings::default().poll_every);
+    assert_eq!(out, ["offer 1 to job-1: 2 of vu"]);
+    let detail = anew.grid.core.detail(JobId(1), anew.grid.now).unwrap();
+    assert!(detail.history[0].1.contains("goes on, on 2 of vu"), "{detail:?}");
+    anew.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    anew.grid.core.audit_managed();
+    assert_eq!(anew.grid.noted, ["forget job-1"]);
+    assert!(anew.grid.core.status().jobs.is_empty());
+}
+
+#[test]
+fn a_job_that_waited_waits_again_and_one_whose_nodes_are_gone_begins_anew_under_another_epoch() {
+    let mut anew = Anew::new();
+    assert_eq!(anew.recovered(1, 1, need(), None), [""; 0]);
+    assert_eq!(anew.recovered(2, 3, need(), begun("vu", 1)), [""; 0]);
+    // The site has no stub: nobody is waited for.
+    let out = anew.site(&[]);
+    assert_eq!(
+        out,
+        [
+            "odd: job-2 begins anew: none of its nodes came back",
+            "epoch after 3 for job-2",
+            "hold vu [vu-1]"
+        ]
+    );
+    let out = anew.grid.put(Event::EpochIssued { job: JobId(2), epoch: Ok(Epoch(4)) });
+    assert_eq!(out, ["hold vu [vu-2]"]);
+    anew.grid.register("vu-1", 1, OURS);
+    anew.grid.register("vu-2", 1, OURS);
+    assert_eq!(anew.grid.noted, ["begin job-1", "begin job-2"]);
+    let assigned = anew.grid.core.jobs.get(&JobId(2)).unwrap();
+    assert_eq!(assigned.epoch, Epoch(4));
+    anew.grid.core.audit_managed();
+}
+
+#[test]
+fn nodes_that_do_not_come_back_in_time_are_lost_to_it() {
+    let mut anew = Anew::new();
+    anew.recovered(1, 1, need(), begun("vu", 3));
+    // vu-3 has no stub any more; of vu-2 the site says that it has one.
+    anew.site(&["vu-1", "vu-2"]);
+    let members = ["vu-1", "vu-2", "vu-3"];
+    assert_eq!(anew.comes("vu-1", 1, Some(view(1, &members, "vu-1"))), [""; 0]);
+    assert_eq!(anew.grid.after(GATHER), ["lost job-1 vu-1 vu-3"]);
+    anew.grid.core.audit_managed();
+    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
+    let out = anew.grid.after(RETURN_WITHIN);
+    assert!(out.contains(&"lost job-1 vu-1 vu-2".to_owned()), "{out:?}");
+    assert!(out.contains(&"replace vu [vu-2] same".to_owned()), "{out:?}");
+    anew.grid.core.audit_managed();
+    // A stub that ends is nothing new.
+    anew.grid.put(Event::StubGone(StubGone { node: "vu-2".into(), reason: "it is gone".into() }));
+    anew.grid.core.audit_managed();
+}
+
+#[test]
+fn a_job_without_its_coordinator_gets_another() {
+    let mut anew = Anew::new();
+    anew.recovered(1, 1, need(), begun("vu", 2));
+    anew.site(&["vu-2"]);
+    // The coordinator's node ended while there was no scheduler.
+    anew.comes("vu-2", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
+    assert_eq!(anew.grid.after(GATHER), ["epoch after 1 for job-1"]);
+    let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) });
+    assert_eq!(out, ["vu-2 takes job-1 over under 2"]);
+    anew.grid.core.audit_managed();
+}
+
+#[test]
+fn what_was_being_taken_over_is_fenced() {
+    let mut anew = Anew::new();
+    // Epoch 2 was issued, and its first holder may never have heard of it.
+    anew.recovered(1, 2, need(), begun("vu", 2));
+    anew.site(&["vu-1", "vu-2"]);
+    anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
+    assert_eq!(anew.comes("vu-2", 1, None), ["epoch after 2 for job-1"]);
+}
+
+#[test]
+fn nodes_of_jobs_that_nobody_knows_are_freed() {
+    let mut anew = Anew::new();
+    anew.site(&["vu-1"]);
+    assert_eq!(anew.comes("vu-1", 7, None), ["release job-7 vu-1"]);
+    assert_eq!(anew.grid.state("vu-1"), NodeState::Busy);
+    anew.grid.released(7, "vu-1", true);
+    assert_eq!(anew.grid.state("vu-1"), NodeState::Idle);
+    // So are those that come when their job has begun anew.
+    let out = anew.recovered(1, 1, need(), begun("vu", 1));
+    assert!(out.contains(&"epoch after 1 for job-1".to_owned()), "{out:?}");
+    anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) });
+    let out = anew.comes("vu-3", 1, Some(view(1, &["vu-3"], "vu-3")));
+    assert_eq!(out, ["release job-1 vu-3"]);
+    anew.grid.core.audit_managed();
+}
+
+#[test]
+fn one_that_ended_or_is_cancelled_while_nobody_knew_of_it_is_over() {
+    let mut anew = Anew::new();
+    anew.recovered(1, 1, need(), begun("vu", 1));
+    anew.recovered(2, 1, need(), begun("vu", 1));
+    anew.site(&["vu-1", "vu-2"]);
+    anew.comes("vu-1", 1, None);
+    let out = anew.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    assert_eq!(out, ["release job-1 vu-1"]);
+    let out = anew.grid.put(Event::Cancel { job: JobId(2), reason: "enough".to_owned() });
+    assert_eq!(out, ["ended job-2: the job was cancelled: enough"]);
+    assert_eq!(anew.grid.noted, ["forget job-1", "forget job-2"]);
+    assert!(anew.grid.core.status().jobs.is_empty());
+}
+
+#[test]
+fn the_first_poll_after_a_crash_counts_nobody_twice() {
+    let mut anew = Anew::new();
+    anew.recovered(1, 1, need(), begun("vu", 2));
+    anew.recovered(2, 1, needs(Kind::Rigid, 2, 2).need.unwrap(), None);
+    anew.site(&["vu-1", "vu-2"]);
+    // Two of four may be the first job's: the second gets the others.
+    anew.grid.after(Duration::from_secs(1));
+    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
+    anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
+    anew.comes("vu-2", 1, None);
+    anew.grid.core.audit_managed();
+    assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 4);
+    anew.grid.after(Duration::from_secs(1));
+    anew.grid.core.audit_managed();
+}
