@@ -19,11 +19,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
-use springtide_actors::provider::{LocalProvider, NodeRequest, Provider};
+use springtide_actors::provider::{LocalProvider, NodeRequest, Provider, SshProvider};
 use springtide_actors::scheduler::{GridStatus, NodeState, manager};
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
+    self, ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
@@ -203,19 +203,46 @@ pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
     made.map_err(|error| cannot("make", dir, &error))
 }
 
-/// Starts the head of a grid and, through its sites, every node as a child of this process.
+/// Starts the head of a grid and, through its sites, every node: each cluster's by the provider that the config names.
 ///
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
-    start_by(plan, &(Rc::new(LocalProvider::new()) as Rc<dyn Provider>)).await
+    start_with(plan, provider_for).await
 }
 
-/// The same by another provider.
+/// The same by another provider for all clusters.
 ///
 /// # Errors
 /// As of [`start`].
 pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
+    start_with(plan, |_, _| Ok(provider.clone())).await
+}
+
+/// Who has the processors of a cluster with these nodes.
+fn provider_for(cluster: &ClusterSection, nodes: &[NodeId]) -> Result<Rc<dyn Provider>, Failed> {
+    let name = &cluster.name;
+    match (cluster.provider, &cluster.ssh) {
+        (config::Provider::Local, _) => Ok(Rc::new(LocalProvider::new())),
+        (config::Provider::Ssh, Some(ssh)) => {
+            let provider = SshProvider::new(ssh, nodes)
+                .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
+            Ok(Rc::new(provider))
+        }
+        (config::Provider::Ssh, None) => Err(Failed::usage(format!(
+            "cluster \"{name}\" has no [cluster.ssh]: add it with `hosts`"
+        ))),
+        (config::Provider::Slurm, _) => Err(Failed::usage(format!(
+            "cluster \"{name}\": provider \"slurm\" is not built in yet: choose \"local\" or \"ssh\""
+        ))),
+    }
+}
+
+/// Starts a grid whose clusters have these providers.
+async fn start_with(
+    plan: &Plan<'_>,
+    provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
+) -> Result<Head, Failed> {
     let Plan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
@@ -242,11 +269,12 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
     for cluster in &config.cluster {
         let name = ClusterId::from(cluster.name.as_str());
         let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+        let provider = provider(cluster, &nodes)?;
         let requests: Result<Vec<_>, _> = nodes
             .iter()
             .map(|node| request(plan, cluster, node, address, network.as_ref()))
             .collect();
-        sites.push((name, requests?));
+        sites.push((name, requests?, provider));
     }
     let mut head = Head::start(
         endpoint,
@@ -254,8 +282,8 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
         manager::Settings::from(&config.scheduling),
     );
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
-    for (cluster, requests) in sites {
-        head.start_site(cluster, requests, provider.clone());
+    for (cluster, requests, provider) in sites {
+        head.start_site(cluster, requests, provider);
     }
     Ok(head)
 }
