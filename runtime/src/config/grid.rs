@@ -116,7 +116,8 @@ section! {
         keep: Time = Is("\"2s\"");
     }
 
-    /// Machines reached by ssh, without passwords.
+    /// Machines reached by ssh, without passwords. A node there listens where ssh reached its machine, if [net] says nothing
+    /// else; `head.bind` must be an address that they reach.
     SshSection {
         /// Machines and how many nodes each takes.
         hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \"me@n2.example.org:2222\" = \"4\" }");

@@ -3,7 +3,9 @@
 //! A node's files (config, certificate, key, the authority's certificate) are brought by one ssh command, over its standard
 //! input; a second starts the node there. The standard input of that one is the node's life, as with a local child: when
 //! whoever started it ends, however it ends, so does the connection, and the node takes that as the order to end. So nothing
-//! outlives its head, and there is nothing to take over. The directory with the files goes when the node does.
+//! outlives its head, and there is nothing to take over. The directory with the files goes when the node does. Where a line is
+//! cut in silence, this side ends the connection after some seconds; the other may take hours to notice, and there the node
+//! ends by itself when it has not heard the head for long.
 //!
 //! Must not know jobs, nor what a node does with its files.
 
@@ -55,7 +57,8 @@ pub enum SshError {
     Dir(PathBuf),
 }
 
-/// Starts nodes on machines that are reached by ssh. All are held as long as the site is there.
+/// Starts nodes on machines that are reached by ssh. All are held as long as the site is there. Of a `hold` that is dropped
+/// before it completes nothing is left.
 #[derive(Clone)]
 pub struct SshProvider {
     shared: Rc<Shared>,

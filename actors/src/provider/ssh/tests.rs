@@ -55,12 +55,16 @@ impl World {
     }
 
     fn provider(&self) -> SshProvider {
+        self.provider_of(&["a-1".into()])
+    }
+
+    fn provider_of(&self, nodes: &[NodeId]) -> SshProvider {
         let text = format!(
-            "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\nhosts = {{ \"me@h:22\" = \"1\" }}\n\
+            "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\nhosts = {{ \"me@h:22\" = \"20\" }}\n\
              command = {:?}\ndir = \"grid\"\nanswer_within = \"60s\"\noptions = {{ Compression = \"yes\" }}\n",
             self.path("ssh").display().to_string(),
         );
-        SshProvider::new(&section(&text), &["a-1".into()]).unwrap()
+        SshProvider::new(&section(&text), nodes).unwrap()
     }
 
     fn hurried(&self) -> SshProvider {
@@ -277,6 +281,44 @@ impl Drop for Left {
             let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
         }
     }
+}
+
+#[actix_rt::test]
+async fn few_go_in_at_once() {
+    let busy = "echo + >> \"$0.turns\"\nsleep 0.1\necho - >> \"$0.turns\"\nexit 255\n";
+    let world = World::new(busy, "");
+    let nodes: Vec<NodeId> = (1..=20).map(|i| format!("a-{i}").as_str().into()).collect();
+    let provider = world.provider_of(&nodes);
+    let hold = |node: NodeId| {
+        let (provider, request) = (provider.clone(), NodeRequest { node, ..world.request() });
+        actix_rt::spawn(async move { provider.hold(&request).await.is_err() })
+    };
+    for refused in nodes.into_iter().map(hold).collect::<Vec<_>>() {
+        assert!(refused.await.unwrap());
+    }
+    let turns = fs::read_to_string(world.path("ssh.turns")).unwrap();
+    let (mut inside, mut most) = (0, 0);
+    for turn in turns.lines() {
+        inside = if turn == "+" { inside + 1 } else { inside - 1 };
+        most = most.max(inside);
+    }
+    assert_eq!((turns.lines().count(), inside), (40, 0));
+    // From 10 on an sshd of the usual settings refuses some.
+    assert!(most < 10, "{most}");
+}
+
+#[actix_rt::test]
+async fn of_a_hold_that_is_dropped_nothing_is_left() {
+    let world = World::new("echo $$ >> \"$0.pids\"\nexec sleep 300\n", "");
+    let left = Left(world.path("ssh.pids"));
+    let provider = world.provider();
+    let request = world.request();
+    tokio::select! {
+        _ = provider.hold(&request) => panic!("nothing answered"),
+        () = until("ssh runs", || !left.pids().is_empty()) => {}
+    }
+    let pid = left.pids()[0];
+    until("it is killed", || !runs(pid)).await;
 }
 
 #[actix_rt::test]
