@@ -13,7 +13,7 @@ use std::process::{ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::{
@@ -60,28 +60,19 @@ impl LocalProvider {
     /// # Errors
     /// [`ProviderError`].
     pub fn spawn(&self, request: &NodeRequest) -> Result<LocalStub, ProviderError> {
-        let log = OpenOptions::new().create(true).append(true).open(&request.log);
-        let log_error = |source| ProviderError::Log { log: request.log.clone(), source };
-        let log = log.map_err(log_error)?;
-        let begin = log.metadata().map_err(log_error)?.len();
         let mut command = Command::new(&request.program);
         match &self.args {
             Some(args) => command.args(args),
             None => command.args(["node", "run", "--with-parent", "--config"]).arg(&request.config),
         };
         command.envs(request.env.iter().map(|(key, value)| (key, value)));
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        command.process_group(0).kill_on_drop(true);
-        if let Some(prepare) = &self.prepare {
-            prepare(request, command.as_std_mut());
-        }
-        let mut child = command.spawn().map_err(|source| {
-            let program = request.program.clone();
-            ProviderError::Start { program, source }
+        command.stdout(Stdio::null());
+        let process = Process::spawn(command, &request.log, |command| {
+            if let Some(prepare) = &self.prepare {
+                prepare(request, command);
+            }
         })?;
-        let pipe = child.stdin.take();
-        let (log, provider) = (request.log.clone(), self.clone());
-        Ok(LocalStub { provider, child, pipe, log, begin, told: false, ended: None })
+        Ok(LocalStub { provider: self.clone(), process, told: false })
     }
 }
 
@@ -117,27 +108,55 @@ impl Provider for LocalProvider {
     }
 }
 
-/// A node that is a child of this process.
-pub struct LocalStub {
-    provider: LocalProvider,
+/// A process that lives by a pipe: what every provider's stubs on this machine are.
+pub(super) struct Process {
     child: Child,
     /// Closing it is the order to end. Kept apart from `child`, whose `wait` would close it.
     pipe: Option<ChildStdin>,
     log: PathBuf,
     /// Where this life's lines begin in the log.
     begin: u64,
-    /// That it is active was said.
-    told: bool,
     ended: Option<Ended>,
 }
 
-impl LocalStub {
-    /// Its process, while it runs.
-    pub fn pid(&self) -> Option<u32> {
+impl Process {
+    /// Starts this command with the pipe as its standard input and the log as its standard error; `prepare` is the last to
+    /// change it.
+    pub(super) fn spawn(
+        mut command: Command,
+        log: &Path,
+        prepare: impl FnOnce(&mut std::process::Command),
+    ) -> Result<Self, ProviderError> {
+        let file = OpenOptions::new().create(true).append(true).open(log);
+        let log_error = |source| ProviderError::Log { log: log.to_owned(), source };
+        let file = file.map_err(log_error)?;
+        let begin = file.metadata().map_err(log_error)?.len();
+        let program = PathBuf::from(command.as_std().get_program());
+        command.stdin(Stdio::piped()).stderr(file).process_group(0).kill_on_drop(true);
+        prepare(command.as_std_mut());
+        let started = command.spawn();
+        let mut child = started.map_err(|source| ProviderError::Start { program, source })?;
+        let pipe = child.stdin.take();
+        Ok(Self { child, pipe, log: log.to_owned(), begin, ended: None })
+    }
+
+    /// Its id, while it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    async fn wait(&mut self) -> Ended {
+    /// Its standard output, once, if the command had it piped.
+    pub(super) fn output(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
+    }
+
+    /// The last lines it wrote, oldest first.
+    pub(super) fn last_lines(&self) -> Vec<String> {
+        last_lines(&self.log, self.begin)
+    }
+
+    /// Waits for its end. May be dropped and called again.
+    pub(super) async fn wait(&mut self) -> Ended {
         if let Some(ended) = &self.ended {
             return ended.clone();
         }
@@ -147,17 +166,39 @@ impl LocalStub {
 
     fn note(&mut self, status: std::io::Result<ExitStatus>) -> Ended {
         let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-        let ended = Ended { how, last_lines: last_lines(&self.log, self.begin) };
+        let ended = Ended { how, last_lines: self.last_lines() };
         self.ended = Some(ended.clone());
         ended
     }
 
-    async fn end(&mut self, grace: Duration) -> Ended {
+    /// Tells it to end, and kills it after `grace`.
+    pub(super) async fn end(&mut self, grace: Duration) -> Ended {
         self.pipe = None;
         if timeout(grace, self.wait()).await.is_err() {
             self.kill();
         }
         self.wait().await
+    }
+
+    /// Kills it.
+    pub(super) fn kill(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.child.start_kill();
+    }
+}
+
+/// A node that is a child of this process.
+pub struct LocalStub {
+    provider: LocalProvider,
+    process: Process,
+    /// That it is active was said.
+    told: bool,
+}
+
+impl LocalStub {
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.pid()
     }
 }
 
@@ -167,7 +208,7 @@ impl Stub for LocalStub {
     }
 
     fn last_lines(&self) -> Vec<String> {
-        last_lines(&self.log, self.begin)
+        self.process.last_lines()
     }
 
     fn news(&mut self) -> LocalFuture<'_, StubNews> {
@@ -175,7 +216,7 @@ impl Stub for LocalStub {
             if !std::mem::replace(&mut self.told, true) {
                 return StubNews::Active;
             }
-            StubNews::Ended(self.wait().await)
+            StubNews::Ended(self.process.wait().await)
         })
     }
 
@@ -185,19 +226,18 @@ impl Stub for LocalStub {
         grace: Duration,
     ) -> LocalFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            self.end(grace).await;
+            self.process.end(grace).await;
             *self = self.provider.spawn(request)?;
             Ok(())
         })
     }
 
     fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
-        Box::pin(self.end(grace))
+        Box::pin(self.process.end(grace))
     }
 
     fn kill(&mut self) {
-        // An error says that it has ended already.
-        let _ = self.child.start_kill();
+        self.process.kill();
     }
 
     /// It ends all the same: it has no pipe to live by.

@@ -19,11 +19,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
-use springtide_actors::provider::{LocalProvider, NodeRequest, Provider};
+use springtide_actors::provider::{LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider};
 use springtide_actors::scheduler::{GridStatus, NodeState, manager};
+use springtide_actors::site::OnDemand;
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
+    self, ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -204,34 +205,70 @@ pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
     made.map_err(|error| cannot("make", dir, &error))
 }
 
-/// Starts the head of a grid and, through its sites, every node as a child of this process.
+/// Starts the head of a grid and, through its sites, every node: each cluster's by the provider that the config names.
 ///
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
-    start_by(plan, &(Rc::new(LocalProvider::new()) as Rc<dyn Provider>)).await
+    launch(plan, |cluster, nodes| provider_for(plan, cluster, nodes), None).await
 }
 
-/// The same by another provider.
+/// The same by another provider for all clusters.
 ///
 /// # Errors
 /// As of [`start`].
 pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
-    launch(plan, provider, None).await
+    launch(plan, |_, _| Ok(provider.clone()), None).await
 }
 
-/// The same for a grid whose head goes on with what former heads of it have left.
+/// The same as [`start`] for a grid whose head goes on with what former heads of it have left.
 ///
 /// # Errors
 /// As of [`start`]; a head of this grid runs already.
 pub async fn start_again(plan: &Plan<'_>, drawer: Drawer) -> Result<Head, Failed> {
-    let provider = Rc::new(LocalProvider::new()) as Rc<dyn Provider>;
-    launch(plan, &provider, Some(drawer)).await
+    launch(plan, |cluster, nodes| provider_for(plan, cluster, nodes), Some(drawer)).await
 }
 
+/// Who has the processors of a cluster with these nodes.
+fn provider_for(
+    plan: &Plan<'_>,
+    cluster: &ClusterSection,
+    nodes: &[NodeId],
+) -> Result<Rc<dyn Provider>, Failed> {
+    let name = &cluster.name;
+    let lacks = |section: &str, key: &str| {
+        Failed::usage(format!("cluster \"{name}\" has no [cluster.{section}]: add it{key}"))
+    };
+    match (cluster.provider, &cluster.ssh, &cluster.slurm) {
+        (config::Provider::Local, ..) => Ok(Rc::new(LocalProvider::new())),
+        (config::Provider::Ssh, Some(ssh), _) => {
+            let provider = SshProvider::new(ssh, nodes)
+                .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
+            Ok(Rc::new(provider))
+        }
+        (config::Provider::Slurm, _, Some(slurm)) => {
+            let (id, threads) = (ClusterId::from(name.as_str()), plan.config.threads_of(cluster));
+            let grid = plan.config.grid.as_str();
+            Ok(Rc::new(SlurmProvider::new(grid, &id, slurm, threads)))
+        }
+        (config::Provider::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
+        (config::Provider::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
+    }
+}
+
+/// How a cluster's processors are held on demand, if they are.
+fn on_demand(cluster: &ClusterSection) -> OnDemand {
+    let slurm = cluster.slurm.as_ref();
+    slurm.map_or_else(OnDemand::default, |slurm| OnDemand {
+        poll: slurm.poll.get(),
+        keep: slurm.keep.get(),
+    })
+}
+
+/// Starts a grid whose clusters have these providers.
 async fn launch(
     plan: &Plan<'_>,
-    provider: &Rc<dyn Provider>,
+    provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
     drawer: Option<Drawer>,
 ) -> Result<Head, Failed> {
     let Plan { config, dir, .. } = *plan;
@@ -262,11 +299,12 @@ async fn launch(
     for cluster in &config.cluster {
         let name = ClusterId::from(cluster.name.as_str());
         let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
+        let provider = provider(cluster, &nodes)?;
         let requests: Result<Vec<_>, _> = nodes
             .iter()
             .map(|node| request(plan, cluster, node, address, network.as_ref()))
             .collect();
-        sites.push((name, requests?));
+        sites.push((name, requests?, provider, on_demand(cluster)));
     }
     let settings = manager::Settings::from(&config.scheduling);
     let mut recovered = match &drawer {
@@ -290,8 +328,8 @@ async fn launch(
         return Err(failed);
     }
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
-    for (cluster, requests) in sites {
-        head.start_site(cluster, requests, provider.clone());
+    for (cluster, requests, provider, on_demand) in sites {
+        head.start_site_by(cluster, requests, provider, on_demand);
     }
     Ok(head)
 }

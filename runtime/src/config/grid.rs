@@ -12,6 +12,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Optional, Required, Section},
     section,
 };
+use super::ssh::SshHostsError;
 use super::units::{
     Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, Size, Steal,
     Time, Whole,
@@ -115,7 +116,8 @@ section! {
         keep: Time = Is("\"2s\"");
     }
 
-    /// Machines reached by ssh, without passwords.
+    /// Machines reached by ssh, without passwords. A node there listens where ssh reached its machine, if [net] says nothing
+    /// else; `head.bind` must be an address that they reach.
     SshSection {
         /// Machines and how many nodes each takes.
         hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \"me@n2.example.org:2222\" = \"4\" }");
@@ -370,6 +372,11 @@ impl Config for GridConfig {
                 checker.tell_taken(&path, &first, cluster.name.as_str());
             }
         }
+        for (i, cluster) in self.cluster.iter().enumerate() {
+            if cluster.provider == Provider::Ssh {
+                check_ssh(cluster, &format!("cluster[{i}]"), checker);
+            }
+        }
         check_links(&self.link, checker);
         for (i, link) in self.link.iter().enumerate() {
             let Pair(a, b) = &link.between;
@@ -420,6 +427,55 @@ impl Config for GridConfig {
         }
         if self.run.timeout.is_some_and(|timeout| timeout.get().is_zero()) {
             checker.tell("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
+        }
+    }
+}
+
+/// What a cluster on other machines needs: machines enough, and a program that is there.
+fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
+    match &cluster.ssh {
+        None => checker.tell(
+            &format!("{path}.provider"),
+            "provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`",
+        ),
+        Some(ssh) => {
+            if let Err(error) = ssh.hosts_for(u64::from(cluster.nodes.get())) {
+                // A host's entry has a place; an absent one's is where the provider was chosen.
+                let at = match (&error, ssh.hosts.keys().next()) {
+                    (SshHostsError::NoHost { name } | SshHostsError::NoNumber { name, .. }, _)
+                    | (_, Some(name)) => format!("{path}.ssh.hosts.{name}"),
+                    (_, None) => format!("{path}.provider"),
+                };
+                checker.tell(&at, error.to_string());
+            }
+            let long = Duration::from_secs(1);
+            if ssh.answer_within.get() < long {
+                let reason = format!(
+                    "`ssh.answer_within` must be at least \"1s\", found \"{}\"",
+                    ssh.answer_within
+                );
+                checker.tell(&format!("{path}.ssh.answer_within"), reason);
+            }
+            if ssh.dir.to_str().is_none_or(|dir| dir.contains('\0')) {
+                let reason = "`ssh.dir` must be a path in UTF-8 without NUL";
+                checker.tell(&format!("{path}.ssh.dir"), reason);
+            }
+        }
+    }
+    if cluster.program.is_none() {
+        checker.tell(
+            &format!("{path}.provider"),
+            "provider \"ssh\" needs `program`: where springtide is on those machines",
+        );
+    }
+    for name in cluster.env.keys() {
+        let mut letters = name.chars();
+        let begins = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+        if !begins || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            let reason = format!(
+                "no shell can set a variable named {name:?}: use letters, digits and underscores"
+            );
+            checker.tell(&format!("{path}.env.{name}"), reason);
         }
     }
 }

@@ -12,6 +12,7 @@ mod profile;
 mod scenario;
 mod schema;
 mod show;
+mod ssh;
 mod topology;
 mod tree;
 mod units;
@@ -30,7 +31,8 @@ use toml::de::{DeTable, DeValue};
 
 pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection,
-    LogSection, NetSection, RunSection, StatsSection, TlsSection, WeightsSection, WorkSection,
+    LogSection, NetSection, RunSection, SshSection, StatsSection, TlsSection, WeightsSection,
+    WorkSection,
 };
 pub use jobs::{JobSection, JobsConfig, Sizes, Words};
 pub use links::{InsideSection, LinksConfig};
@@ -41,6 +43,7 @@ pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
     ScenarioJobSection, WideSection, allowed_delay, allowed_share,
 };
+pub use ssh::{SshHost, SshHostsError};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
     App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate,

@@ -337,6 +337,50 @@ fn threads_come_from_the_cluster_or_from_work() {
     assert_eq!(threads, [3, 2]);
 }
 
+#[test]
+fn an_ssh_cluster_has_machines_and_a_program() {
+    let text = r#"
+[[cluster]]
+name = "a"
+provider = "ssh"
+[[cluster]]
+name = "b"
+nodes = 6
+provider = "ssh"
+program = "/opt/springtide"
+env = { "A B" = "x", C_1 = "y" }
+[cluster.ssh]
+hosts = { n1 = "2", "me@[::1]:2222" = "3" }
+answer_within = "10ms"
+[[cluster]]
+name = "c"
+provider = "ssh"
+program = "/opt/springtide"
+[cluster.ssh]
+hosts = { n1 = "some" }
+[[cluster]]
+name = "d"
+provider = "ssh"
+program = "/opt/springtide"
+[cluster.ssh]
+command = "ssh"
+"#;
+    let golden = r#"grid.toml:4:1: provider "ssh" needs `program`: where springtide is on those machines
+grid.toml:4:1: provider "ssh" needs machines: add [cluster.ssh] with `hosts`
+grid.toml:10:9: no shell can set a variable named "A B": use letters, digits and underscores
+grid.toml:12:21: `ssh.hosts` has places for 5 nodes, and the cluster has 6: raise the numbers or name more hosts
+grid.toml:13:1: `ssh.answer_within` must be at least "1s", found "10ms"
+grid.toml:19:11: `ssh.hosts`: "n1" must take a whole number of nodes, at least 1, found "some"
+grid.toml:22:1: `ssh.hosts` names no machine: give each with how many nodes it takes, { "n1.example.org" = "8" }"#;
+    assert_eq!(mistakes(text), golden);
+    let right = text.split("[[cluster]]").nth(2).unwrap();
+    let right = right.replace("= 6", "= 5").replace("10ms", "10s").replace("A B", "AB");
+    let config = grid(&format!("[[cluster]]{right}")).unwrap().value;
+    let hosts = config.cluster[0].ssh.as_ref().unwrap().hosts_for(5).unwrap();
+    let names: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.places)).collect();
+    assert_eq!(names, [("me@[::1]:2222", 3), ("n1", 2)]);
+}
+
 /// One edit of a key: a letter dropped, doubled, swapped with the next, or another in its place.
 fn typo(key: &str, at: usize, how: u8) -> String {
     let mut letters: Vec<char> = key.chars().collect();

@@ -12,6 +12,8 @@ mod malleable;
 #[cfg(target_os = "linux")]
 mod netem_scripts;
 mod poison;
+#[cfg(target_os = "linux")]
+mod ssh;
 mod support;
 #[cfg(target_os = "linux")]
 mod wan;

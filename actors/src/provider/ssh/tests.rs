@@ -1,0 +1,354 @@
+//! The provider against commands that stand in ssh's place: one that has a shell of this machine do what ssh would have
+//! another's do, and ones that fail as ssh does. With a real sshd: the tests of the `springtide` program.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use springtide_runtime::config::{GridConfig, Sources, load};
+use tempfile::TempDir;
+
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+const SECRET: &str = "it's a secret";
+
+/// What ssh does when all is well: the last word goes to a shell, at home.
+const WELL: &str =
+    "for last; do :; done\ncd \"$(dirname \"$0\")\" || exit 1\nexec sh -c \"$last\"\n";
+
+fn executable(path: &Path, script: &str) {
+    fs::write(path, format!("#!/bin/sh\n{script}")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// A machine's home, with a command in ssh's place and a program in the node's.
+struct World {
+    dir: TempDir,
+}
+
+impl World {
+    fn new(ssh: &str, program: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| dir.path().join(name);
+        executable(&of("ssh"), &format!("echo \"$*\" >> \"$0.log\"\n{ssh}"));
+        executable(&of("node"), program);
+        fs::create_dir(of("local")).unwrap();
+        for name in ["node.pem", "node.key", "ca.pem"] {
+            fs::write(of("local").join(name), format!("the {name}\n")).unwrap();
+        }
+        let path = |name: &str| of("local").join(name).display().to_string();
+        let config = format!(
+            "node = \"a-1\"\ncluster = \"a\"\n[head]\naddress = \"127.0.0.1:47000\"\n[identity]\n\
+             certificate = {:?}\nkey = {:?}\nca = {:?}\n",
+            path("node.pem"),
+            path("node.key"),
+            path("ca.pem"),
+        );
+        fs::write(of("local/node.toml"), config).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn provider(&self) -> SshProvider {
+        self.provider_of(&["a-1".into()])
+    }
+
+    fn provider_of(&self, nodes: &[NodeId]) -> SshProvider {
+        let text = format!(
+            "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\nhosts = {{ \"me@h:22\" = \"20\" }}\n\
+             command = {:?}\ndir = \"grid\"\nanswer_within = \"60s\"\noptions = {{ Compression = \"yes\" }}\n",
+            self.path("ssh").display().to_string(),
+        );
+        SshProvider::new(&section(&text), nodes).unwrap()
+    }
+
+    fn hurried(&self) -> SshProvider {
+        let provider = self.provider();
+        let mut shared = Rc::into_inner(provider.shared).unwrap();
+        shared.answer_within = Duration::from_secs(1);
+        SshProvider { shared: Rc::new(shared) }
+    }
+
+    fn request(&self) -> NodeRequest {
+        NodeRequest {
+            node: "a-1".into(),
+            program: self.path("node"),
+            config: self.path("local/node.toml"),
+            log: self.path("a-1.log"),
+            env: vec![("API_TOKEN".into(), SECRET.into())],
+            threads: 1,
+        }
+    }
+
+    /// The directories of nodes' lives.
+    fn lives(&self) -> Vec<std::path::PathBuf> {
+        let Ok(entries) = fs::read_dir(self.path("grid")) else { return Vec::new() };
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn section(text: &str) -> SshSection {
+    let config = load::<GridConfig>(&Sources::of_text("grid.toml", text)).unwrap().value;
+    config.cluster[0].ssh.clone().unwrap()
+}
+
+async fn failure(provider: &SshProvider, request: &NodeRequest) -> String {
+    match provider.hold(request).await {
+        Ok(_) => panic!("it started"),
+        Err(error) => error.to_string(),
+    }
+}
+
+async fn ended(stub: &mut Box<dyn Stub>) -> Ended {
+    loop {
+        if let StubNews::Ended(ended) = stub.news().await {
+            return ended;
+        }
+    }
+}
+
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie has ended.
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}");
+}
+
+#[actix_rt::test]
+async fn a_node_is_brought_started_and_told_to_end() {
+    let program = "echo \"$API_TOKEN\" >&2\ncat\nfor last; do :; done\ncat \"$last\" >&2\nexit 5\n";
+    let world = World::new(&format!("echo welcome\n{WELL}"), program);
+    let provider = world.provider();
+    let mut stub = provider.hold(&world.request()).await.unwrap();
+    assert_eq!(stub.news().await, StubNews::Active);
+    assert!(stub.id().unwrap().0.starts_with("me@h:22/"));
+    let lives = world.lives();
+    let [life] = &lives[..] else { panic!("{lives:?}") };
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(life), 0o700);
+    for name in ["node.toml", "node.pem", "node.key", "ca.pem", "start.sh"] {
+        assert_eq!(mode(&life.join(name)), 0o600, "{name}");
+    }
+    assert_eq!(fs::read_to_string(life.join("node.key")).unwrap(), "the node.key\n");
+    // What it read is where the directory is over there: relative to the home directory.
+    let text = fs::read_to_string(life.join("node.toml")).unwrap();
+    let config = load::<NodeConfig>(&Sources::of_text("node.toml", &text)).unwrap().value;
+    assert_eq!(world.path("").join(config.identity.key), life.join("node.key"));
+    assert_eq!(config.head.address.to_string(), "127.0.0.1:47000");
+
+    let how = stub.release(LONG).await.how;
+    assert_eq!(how, "exit status: 5");
+    let log = fs::read_to_string(world.path("a-1.log")).unwrap();
+    assert!(log.starts_with(SECRET) && log.contains("node.key"), "{log}");
+    assert!(stub.last_lines().last().is_some_and(|line| !line.is_empty()));
+    assert_eq!(world.lives(), [""; 0].map(std::path::PathBuf::from));
+    let lines = fs::read_to_string(world.path("ssh.log")).unwrap();
+    let [bring, start] = lines.lines().collect::<Vec<_>>()[..] else { panic!("{lines}") };
+    let options = "-T -a -x -o BatchMode=yes -o Compression=yes -o ConnectTimeout=60 -o ServerAliveInterval=5 \
+                   -o ServerAliveCountMax=3 -o ControlPath=none -p 22 -l me -- h exec sh";
+    assert_eq!(bring, options);
+    assert!(start.starts_with(options) && !lines.contains("secret"), "{start}");
+}
+
+#[actix_rt::test]
+async fn what_ssh_says_is_told() {
+    let refused = World::new("echo 'me@h: Permission denied (publickey).' >&2\nexit 255\n", "");
+    let told = failure(&refused.provider(), &refused.request()).await;
+    let ssh = refused.path("ssh").display().to_string();
+    let golden = format!(
+        "`{ssh} -p 22 me@h sh` failed (exit status: 255): me@h: Permission denied (publickey)."
+    );
+    assert_eq!(told, golden);
+
+    let silent = World::new("exec sleep 600\n", "");
+    let told = failure(&silent.hurried(), &silent.request()).await;
+    assert!(told.contains("did not answer within 1 s"), "{told}");
+
+    // The directory cannot be made.
+    let full = World::new(WELL, "");
+    fs::write(full.path("grid"), "a file").unwrap();
+    let told = failure(&full.provider(), &full.request()).await;
+    assert!(told.contains("failed (exit status: 1)") && told.contains("mkdir"), "{told}");
+}
+
+/// The second command's failures, for which the first must work.
+#[actix_rt::test]
+async fn a_node_that_does_not_start_is_none() {
+    let second = |then: &str| format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}");
+    let refused = World::new(&second("echo 'Connection refused' >&2; exit 255"), "");
+    let told = failure(&refused.provider(), &refused.request()).await;
+    assert!(
+        told.contains("/start.sh` failed (exit status: 255: the connection to me@h:22"),
+        "{told}"
+    );
+    assert!(told.ends_with("Connection refused"), "{told}");
+
+    let silent = World::new(&second("exec sleep 600"), "");
+    let told = failure(&silent.hurried(), &silent.request()).await;
+    assert!(told.contains("/start.sh` did not answer within 1 s"), "{told}");
+
+    let world = World::new(WELL, "");
+    let request = NodeRequest { program: "/no/such program".into(), ..world.request() };
+    let mut stub = world.provider().hold(&request).await.unwrap();
+    let ended = ended(&mut stub).await;
+    assert_eq!(ended.how, "exit status: 127");
+    assert!(ended.last_lines.join("\n").contains("/no/such program"), "{ended:?}");
+}
+
+#[actix_rt::test]
+async fn a_lost_connection_is_told_from_the_nodes_end() {
+    let then = format!("echo '{STARTED}'; echo 'Timeout, server h not responding.' >&2; exit 255");
+    let lost = World::new(&format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}"), "");
+    let mut stub = lost.provider().hold(&lost.request()).await.unwrap();
+    let news = ended(&mut stub).await;
+    assert_eq!(news.how, "exit status: 255: the connection to me@h:22 failed or was lost");
+    assert_eq!(news.last_lines, ["Timeout, server h not responding."]);
+    assert_eq!(ended(&mut stub).await, news);
+
+    let killed = World::new(WELL, "kill -9 $$\n");
+    let mut stub = killed.provider().hold(&killed.request()).await.unwrap();
+    assert_eq!(ended(&mut stub).await.how, "exit status: 137");
+}
+
+#[actix_rt::test]
+async fn another_program_takes_its_place() {
+    let world = World::new(WELL, "cat\necho first >&2\n");
+    let mut stub = world.provider().hold(&world.request()).await.unwrap();
+    executable(&world.path("other"), "echo second >&2\nexit 4\n");
+    let other = NodeRequest { program: world.path("other"), ..world.request() };
+    stub.recruit(&other, LONG).await.unwrap();
+    assert_eq!(stub.news().await, StubNews::Active);
+    assert_eq!(ended(&mut stub).await.how, "exit status: 4");
+    assert_eq!(fs::read_to_string(world.path("a-1.log")).unwrap(), "first\nsecond\n");
+    let lost = NodeRequest { config: world.path("none.toml"), ..world.request() };
+    let told = stub.recruit(&lost, LONG).await.unwrap_err().to_string();
+    assert!(told.contains("none.toml"), "{told}");
+    assert_eq!(ended(&mut stub).await.how, "exit status: 4");
+}
+
+/// Its connection ends and it does not notice.
+#[actix_rt::test]
+async fn a_life_that_hangs_ends_when_the_next_begins() {
+    let program = "echo $$ >> \"$(dirname \"$0\")/pids\"\nfor i in $(seq 300); do sleep 1; done\n";
+    let world = World::new(WELL, program);
+    let left = Left(world.path("pids"));
+    let pids = || left.pids();
+    let provider = world.provider();
+    let mut stub = provider.hold(&world.request()).await.unwrap();
+    until("the node runs", || !pids().is_empty()).await;
+    stub.kill();
+    assert_eq!(ended(&mut stub).await.how, "signal: 9 (SIGKILL)");
+    let first = pids()[0];
+    assert!(runs(first));
+    let mut stub = provider.hold(&world.request()).await.unwrap();
+    until("the first life has ended", || !runs(first)).await;
+    until("the second runs", || pids().len() == 2).await;
+    assert_eq!(world.lives().len(), 1);
+    // It hangs like the first.
+    let second = pids()[1];
+    assert!(runs(second));
+    stub.kill();
+    ended(&mut stub).await;
+}
+
+/// Processes that do not listen, by a file with their numbers; killed when the test ends.
+struct Left(PathBuf);
+
+impl Left {
+    fn pids(&self) -> Vec<u32> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        for pid in self.pids().into_iter().filter(|pid| runs(*pid)) {
+            let _ = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+        }
+    }
+}
+
+#[actix_rt::test]
+async fn few_go_in_at_once() {
+    let busy = "echo + >> \"$0.turns\"\nsleep 0.1\necho - >> \"$0.turns\"\nexit 255\n";
+    let world = World::new(busy, "");
+    let nodes: Vec<NodeId> = (1..=20).map(|i| format!("a-{i}").as_str().into()).collect();
+    let provider = world.provider_of(&nodes);
+    let hold = |node: NodeId| {
+        let (provider, request) = (provider.clone(), NodeRequest { node, ..world.request() });
+        actix_rt::spawn(async move { provider.hold(&request).await.is_err() })
+    };
+    for refused in nodes.into_iter().map(hold).collect::<Vec<_>>() {
+        assert!(refused.await.unwrap());
+    }
+    let turns = fs::read_to_string(world.path("ssh.turns")).unwrap();
+    let (mut inside, mut most) = (0, 0);
+    for turn in turns.lines() {
+        inside = if turn == "+" { inside + 1 } else { inside - 1 };
+        most = most.max(inside);
+    }
+    assert_eq!((turns.lines().count(), inside), (40, 0));
+    // From 10 on an sshd of the usual settings refuses some.
+    assert!(most < 10, "{most}");
+}
+
+#[actix_rt::test]
+async fn of_a_hold_that_is_dropped_nothing_is_left() {
+    let world = World::new("echo $$ >> \"$0.pids\"\nexec sleep 300\n", "");
+    let left = Left(world.path("ssh.pids"));
+    let provider = world.provider();
+    let request = world.request();
+    tokio::select! {
+        _ = provider.hold(&request) => panic!("nothing answered"),
+        () = until("ssh runs", || !left.pids().is_empty()) => {}
+    }
+    let pid = left.pids()[0];
+    until("it is killed", || !runs(pid)).await;
+}
+
+#[actix_rt::test]
+async fn what_no_shell_can_be_told_is_refused() {
+    let world = World::new(WELL, "");
+    let provider = world.provider();
+    for (name, value) in [("A B", "x"), ("", "x"), ("1A", "x"), ("A", "x\0y")] {
+        let env = vec![(name.to_owned(), value.to_owned())];
+        let told = failure(&provider, &NodeRequest { env, ..world.request() }).await;
+        assert!(told.contains("`cluster.env`"), "{told}");
+    }
+    let told = failure(&provider, &NodeRequest { node: "b-1".into(), ..world.request() }).await;
+    assert!(told.contains("no host of `ssh.hosts` was given node b-1"), "{told}");
+    fs::write(world.path("local/node.toml"), "node = 3\n").unwrap();
+    let told = failure(&provider, &world.request()).await;
+    assert!(told.contains("node.toml:1:8"), "{told}");
+    assert!(!world.path("ssh.log").exists());
+}
+
+#[test]
+fn each_host_gets_as_many_nodes_as_it_takes() {
+    let text = "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\n\
+                hosts = { h2 = \"9\", h1 = \"2\" }\n";
+    let nodes: Vec<NodeId> = (1..=4).map(|i| format!("a-{i}").as_str().into()).collect();
+    let provider = SshProvider::new(&section(text), &nodes).unwrap();
+    let hosts: Vec<_> =
+        nodes.iter().map(|node| provider.shared.hosts[node].host.name.as_str()).collect();
+    assert_eq!(hosts, ["h1", "h1", "h2", "h2"]);
+    assert!(!provider.starts_programs() && !provider.on_demand());
+    let nodes: Vec<NodeId> = (1..=12).map(|i| format!("a-{i}").as_str().into()).collect();
+    let Err(told) = SshProvider::new(&section(text), &nodes) else { panic!("they have places") };
+    assert!(told.to_string().contains("`ssh.hosts` has places for 11 nodes"), "{told}");
+}

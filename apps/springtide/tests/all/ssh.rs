@@ -1,0 +1,233 @@
+//! A grid with nodes behind a real sshd: one of the test's own, on a loopback port, with keys and config of its own.
+//!
+//! Where there is no sshd, or none may run, the test says so and ends.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{Running, finish, kill, program, text, until};
+
+/// Where sshd may be, for it must be started by its full path.
+const SSHD: [&str; 3] = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
+/// A directory that sshd wants to be there when it runs as root.
+const PRIVILEGES: &str = "/run/sshd";
+
+/// A running sshd; killed when the test ends.
+struct Sshd {
+    child: Child,
+    dir: PathBuf,
+    port: u16,
+    user: String,
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn output(program: &str, args: &[&str]) -> Option<String> {
+    let ended = Command::new(program).args(args).stdin(Stdio::null()).output().ok()?;
+    ended.status.success().then(|| String::from_utf8_lossy(&ended.stdout).trim().to_owned())
+}
+
+impl Sshd {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Why it cannot run here.
+    fn start(dir: &Path) -> Result<Self, String> {
+        let sshd = SSHD.into_iter().find(|path| Path::new(path).exists());
+        let sshd = sshd.ok_or("no sshd is installed")?;
+        let user = output("id", &["-un"]).ok_or("nobody knows who runs this")?;
+        let root = output("id", &["-u"]).as_deref() == Some("0");
+        for key in ["host", "user"] {
+            let file = dir.join(key).display().to_string();
+            let made = output("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &file]);
+            made.ok_or("no ssh-keygen is installed")?;
+        }
+        fs::copy(dir.join("user.pub"), dir.join("authorized")).unwrap();
+        let mut told = String::new();
+        // Another program may take the port in between.
+        for _ in 0..5 {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let path = dir.display();
+            let config = format!(
+                "Port {port}\nListenAddress 127.0.0.1\nHostKey {path}/host\nAuthorizedKeysFile {path}/authorized\n\
+                 PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
+                 KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
+            );
+            fs::write(dir.join("sshd.conf"), config).unwrap();
+            let mut command = match root && !Path::new(PRIVILEGES).exists() {
+                false => Command::new(sshd),
+                // In a view of the files of its own, so that nothing of the system is touched.
+                true => {
+                    let script = format!(
+                        "mount -t tmpfs none /run && mkdir -m 755 {PRIVILEGES} && exec \"$0\" \"$@\""
+                    );
+                    let mut command = Command::new("unshare");
+                    command.args(["-m", "sh", "-c", &script, sshd]);
+                    command
+                }
+            };
+            command.args(["-D", "-e", "-f"]).arg(dir.join("sshd.conf")).stdin(Stdio::null());
+            let log = fs::File::create(dir.join("sshd.log")).unwrap();
+            command.stdout(Stdio::null()).stderr(log);
+            let child = command.spawn().map_err(|error| format!("sshd does not start: {error}"))?;
+            let mut sshd = Self { child, dir: dir.to_owned(), port, user: user.clone() };
+            let mut ended = false;
+            until("sshd listens or ends", || {
+                ended = sshd.child.try_wait().unwrap().is_some();
+                ended || TcpStream::connect(("127.0.0.1", port)).is_ok()
+            });
+            if !ended {
+                let key = text(&dir.join("host.pub"));
+                fs::write(dir.join("known"), format!("[127.0.0.1]:{port} {key}")).unwrap();
+                return Ok(sshd);
+            }
+            told = text(&dir.join("sshd.log"));
+        }
+        Err(format!("sshd does not run here: {told}"))
+    }
+
+    /// The grid's config: a cluster here and one of two nodes behind this sshd. What the user or the machine sets for ssh
+    /// is left out.
+    fn grid(&self) -> String {
+        let path = |name: &str| self.dir.join(name).display().to_string();
+        let ssh = self.dir.join("ssh");
+        fs::write(&ssh, "#!/bin/sh\nexec ssh -F none \"$@\"\n").unwrap();
+        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o700)).unwrap();
+        let mut grid = format!(
+            "[[cluster]]\nname = \"here\"\n[[cluster]]\nname = \"there\"\nnodes = 2\nprovider = \"ssh\"\nprogram = {:?}\n\
+             env = {{ GREETING = \"it's me\" }}\n[cluster.ssh]\nhosts = {{ \"{}@127.0.0.1:{}\" = \"2\" }}\n\
+             command = {:?}\ndir = {:?}\n[cluster.ssh.options]\n",
+            env!("CARGO_BIN_EXE_springtide"),
+            self.user,
+            self.port,
+            path("ssh"),
+            path("over there"),
+        );
+        for (key, value) in [
+            ("IdentityFile", path("user")),
+            ("IdentitiesOnly", "yes".to_owned()),
+            ("UserKnownHostsFile", path("known")),
+            ("StrictHostKeyChecking", "yes".to_owned()),
+        ] {
+            let _ = writeln!(grid, "{key} = {value:?}");
+        }
+        grid
+    }
+
+    /// The nodes that run there, and their processes.
+    fn nodes(&self) -> Vec<(String, u32)> {
+        let start = format!("{}/", self.dir.join("over there").display());
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            let config = line.split('\0').find_map(|word| word.strip_prefix(&start));
+            if let Some(life) = config.and_then(|config| config.strip_suffix("/node.toml")) {
+                found.push((life.split('.').next().unwrap_or_default().to_owned(), pid));
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// What nodes left there.
+    fn left(&self) -> usize {
+        fs::read_dir(self.dir.join("over there")).map_or(0, Iterator::count)
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn nodes_behind_ssh_work_are_replaced_and_leave_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let sshd = match Sshd::start(temp.path()) {
+        Ok(sshd) => sshd,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let file = temp.path().join("grid.toml");
+    fs::write(&file, sshd.grid()).unwrap();
+    let config = file.to_str().unwrap();
+    let told = || text(&temp.path().join("stderr.log"));
+    let all_told = || format!("{}\n{}", told(), text(&temp.path().join("sshd.log")));
+    let up = || {
+        let running = Running::start(program(&["up", config]), temp.path());
+        until("it is up", || told().contains("Ctrl-C ends the grid"));
+        running
+    };
+    // Whether all three nodes had a part in a job whose answer is right.
+    let whole = || {
+        let ended = finish(program(&["run", "fib", "--n", "27", "--config", config, "--json"]));
+        assert_eq!(ended.code, Some(0), "{}\n{}", ended.err, all_told());
+        let result = json(&ended.out);
+        assert_eq!(result["result"]["fib"], 196_418);
+        let all = serde_json::json!([{ "name": "here", "workers": 1 }, { "name": "there", "workers": 2 }]);
+        result["clusters"] == all
+    };
+
+    let mut grid = up();
+    let names = |nodes: &[(String, u32)]| -> Vec<String> {
+        nodes.iter().map(|(name, _)| name.clone()).collect()
+    };
+    let first = sshd.nodes();
+    assert_eq!(names(&first), ["there-1", "there-2"], "{}", all_told());
+    let variables = fs::read(format!("/proc/{}/environ", first[0].1)).unwrap();
+    assert!(variables.split(|b| *b == 0).any(|word| word == b"GREETING=it's me"));
+    assert!(whole(), "{}", all_told());
+
+    // A node that dies there is started anew there.
+    kill(first[1].1, "KILL");
+    until("it is started anew", || {
+        let now = sshd.nodes();
+        names(&now) == ["there-1", "there-2"] && now[1] != first[1]
+    });
+    until("the grid is whole again", whole);
+    grid.signal("TERM");
+    assert_eq!(grid.wait().code(), Some(0), "{}", all_told());
+    assert_eq!(sshd.nodes(), []);
+    until("no file is left there", || sshd.left() == 0);
+
+    // No node outlives its head, however that ends.
+    let mut grid = up();
+    assert_eq!(sshd.nodes().len(), 2, "{}", all_told());
+    grid.signal("KILL");
+    grid.wait();
+    until("the nodes end", || sshd.nodes().is_empty());
+    until("no file is left there", || sshd.left() == 0);
+}
+
+#[test]
+fn a_host_that_does_not_let_us_in_is_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let sshd = match Sshd::start(temp.path()) {
+        Ok(sshd) => sshd,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let file = temp.path().join("grid.toml");
+    fs::write(&file, sshd.grid()).unwrap();
+    fs::write(temp.path().join("authorized"), "").unwrap();
+    let mut up = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+    let told = || text(&temp.path().join("stderr.log"));
+    until("it is told", || told().contains("Permission denied (publickey)"));
+    let from = format!("-p {} {}@127.0.0.1 sh` failed (exit status: 255)", sshd.port, sshd.user);
+    assert!(told().contains(&from), "{}", told());
+    up.signal("TERM");
+    up.wait();
+    assert_eq!(sshd.left(), 0);
+}
