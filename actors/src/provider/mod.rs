@@ -9,6 +9,7 @@
 //! everywhere (Buisson et al., CLUSTER 2007, section 5.2).
 
 mod local;
+mod slurm;
 
 use std::fmt;
 use std::future::Future;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use springtide_runtime::id::NodeId;
 
 pub use self::local::LocalProvider;
+pub use self::slurm::SlurmProvider;
 
 /// A future of this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
