@@ -47,7 +47,7 @@ impl Order {
             Self::Swap => vec![args(&["--batch", &signal(script::SWAP)])],
             Self::Leave => vec![args(&["--batch", &signal(script::LEAVE)])],
             Self::Cancel => vec![args(&[])],
-            Self::Kill => vec![args(&["--full", &signal("KILL")]), args(&[])],
+            Self::Kill => vec![args(&["--batch", &signal(script::KILL)]), args(&[])],
         }
     }
 }
@@ -322,7 +322,7 @@ mod tests {
             lines[0]
         );
         assert!(lines[1].starts_with("scancel --batch --signal=USR1 "), "{}", lines[1]);
-        assert!(lines[2].starts_with("scancel --full --signal=KILL 7 14 "), "{}", lines[2]);
+        assert!(lines[2].starts_with("scancel --batch --signal=ALRM 7 14 "), "{}", lines[2]);
         assert!(lines[3].starts_with("scancel 7 14 "), "{}", lines[3]);
     }
 

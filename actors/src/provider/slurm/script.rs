@@ -2,7 +2,8 @@
 //!
 //! Signals. When Slurm ends a job it sends SIGTERM to all processes of it, the program as well: the script only notes it, for a
 //! second one would tell the program to hurry. Who wants the stub to leave in order sends SIGUSR1 to the script alone, which
-//! passes one SIGTERM on, however often it is told. SIGUSR2 says that another program waits to be started: the first ends the
+//! passes one SIGTERM on, however often it is told; SIGALRM has it kill the program. (Slurm's own SIGKILL is no such thing: to a
+//! job it is the beginning of an orderly end, and to a script alone it leaves the program behind.) SIGUSR2 says that another program waits to be started: the first ends the
 //! present program in order, the second kills it; if that other one has been started meanwhile, neither does anything.
 //!
 //! Must not know Slurm beyond the number of the job in its environment.
@@ -16,6 +17,8 @@ use crate::provider::NodeRequest;
 
 /// The signal for an orderly end.
 pub(super) const LEAVE: &str = "USR1";
+/// The signal for an end at once.
+pub(super) const KILL: &str = "ALRM";
 /// The signal for another program in its place.
 pub(super) const SWAP: &str = "USR2";
 
@@ -24,19 +27,22 @@ pub(super) const SWAP: &str = "USR2";
 /// File `.next-JOB-N` is the Nth other program; by renaming it the script takes it. Each has a name of its own, so that no file
 /// system's memory of an earlier one hides it. `.up-JOB` says that signals are listened to.
 const LOOP: &str = r#"
-n=1 pid= told= end= swap= started= code=0
+n=1 pid= told= end= swap= started= heard= code=0
 pass() {
     if [ -n "$pid" ] && [ -z "$told" ]; then told=1; kill -TERM "$pid" 2>/dev/null; fi
 }
-leave() { end=1; pass; }
+leave() { heard=1 end=1; pass; }
+finish() { heard=1 end=2; [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; }
 swap() {
+    heard=1
     [ -e "$base.next-$job-$n" ] || return 0
     if [ "$swap" != "$n" ]; then swap=$n; pass
     elif [ -n "$pid" ]; then kill -KILL "$pid" 2>/dev/null
     fi
 }
-trap 'end=1' TERM
+trap 'heard=1 end=1' TERM
 trap leave USR1
+trap finish ALRM
 trap swap USR2
 : >"$base.up-$job"
 while [ -z "$end" ]; do
@@ -50,13 +56,16 @@ while [ -z "$end" ]; do
         break
     fi
     pid=$! started=1
-    if [ -n "$end" ] || [ "$swap" = "$n" ]; then pass; fi
+    if [ "$end" = 2 ]; then finish; elif [ -n "$end" ] || [ "$swap" = "$n" ]; then pass; fi
+    heard=
     wait "$pid"
     code=$?
-    # A signal ends the wait, not the program.
-    while [ "$code" -gt 128 ] && kill -0 "$pid" 2>/dev/null; do
+    # A signal ends the wait, not the program. 127: its end was told already.
+    while [ -n "$heard" ]; do
+        heard=
         wait "$pid"
-        code=$?
+        again=$?
+        [ "$again" -eq 127 ] || code=$again
     done
     pid=
 done
@@ -263,6 +272,17 @@ mod tests {
         assert_eq!(batch.code(), Some(3));
         assert_eq!(batch.told(), 1);
         assert!(!batch.path("vu-1's.toml.up-7").exists());
+    }
+
+    #[test]
+    fn who_does_not_listen_is_killed() {
+        let mut batch = Batch::new();
+        fs::write(batch.path("stay"), "").unwrap();
+        batch.start();
+        batch.runs("it's");
+        batch.signal("-ALRM", false);
+        assert_eq!(batch.code(), Some(128 + 9));
+        assert_eq!(batch.told(), 0);
     }
 
     #[test]

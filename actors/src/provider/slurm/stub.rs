@@ -21,6 +21,8 @@ use crate::provider::{Ended, LocalFuture, NodeRequest, ProviderError, Stub, Stub
 const LOOK: Duration = Duration::from_millis(20);
 /// A script that listens starts another program so soon after the end of the one before.
 const TAKE_WITHIN: Duration = Duration::from_secs(10);
+/// One that was killed and is still there is killed again after this time: the order may have been lost.
+const KILL_AGAIN: Duration = Duration::from_secs(5);
 /// A stub that should leave or end is told again after this time, and then after twice the time each,
 const AGAIN: Duration = Duration::from_secs(2);
 /// up to this.
@@ -43,6 +45,7 @@ pub(super) struct SlurmStub {
     /// and that its processor will be taken.
     warned: bool,
     ended: Option<Ended>,
+    killed: bool,
     left: bool,
 }
 
@@ -60,8 +63,21 @@ impl SlurmStub {
         while is_there(&answers::told(&base, "ran", id, next)) {
             next += 1;
         }
-        let (active, warned, ended, left) = (false, false, None, false);
-        Self { keeper, id, sights, base, next, log, begin, active, warned, ended, left }
+        let (active, warned, killed, left) = (false, false, false, false);
+        Self {
+            keeper,
+            id,
+            sights,
+            base,
+            next,
+            log,
+            begin,
+            active,
+            warned,
+            ended: None,
+            killed,
+            left,
+        }
     }
 
     fn phase(&self) -> Phase {
@@ -85,6 +101,8 @@ impl SlurmStub {
         }
     }
 
+    /// Ends it, and waits until its processor is free. That is not known while Slurm does not answer: then this takes as long as
+    /// that does.
     async fn end(&mut self, grace: Duration) -> Ended {
         // What was to be started next is not.
         self.withdraw();
@@ -199,8 +217,15 @@ impl Stub for SlurmStub {
                 {
                     return StubNews::Warned { within, reason };
                 }
-                if self.sights.changed().await.is_err() {
-                    return StubNews::Ended(self.ended().await);
+                let changed = self.sights.changed();
+                let changed = match self.killed {
+                    true => timeout(KILL_AGAIN, changed).await,
+                    false => Ok(changed.await),
+                };
+                match changed {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return StubNews::Ended(self.ended().await),
+                    Err(_) => self.keeper.order(self.id, Order::Kill),
                 }
             }
         })
@@ -227,6 +252,7 @@ impl Stub for SlurmStub {
 
     fn kill(&mut self) {
         if self.id().is_some() {
+            self.killed = true;
             self.keeper.order(self.id, Order::Kill);
         }
     }
