@@ -65,6 +65,18 @@ impl SlurmLab {
         files
     }
 
+    /// Sends a signal (`STOP`, `CONT`) to a cluster's controller, which all commands ask. Stopped, it does not answer, but what was
+    /// asked meanwhile may be done later.
+    ///
+    /// # Panics
+    /// If there is no controller.
+    pub fn signal_controller(&self, cluster: &str, signal: &str) {
+        let file = self.dir.path().join(cluster).join("slurmctld.pid");
+        let pid = std::fs::read_to_string(file).expect("its number");
+        let done = Command::new("kill").args([&format!("-{signal}"), pid.trim()]).status();
+        assert!(done.expect("kill").success(), "no controller {pid}");
+    }
+
     /// Runs a command of a cluster's user, who is not the provider, and returns what it wrote.
     ///
     /// # Panics

@@ -44,7 +44,7 @@ impl Cluster {
         let conf = self.lab.conf("vu").display().to_string();
         let text = format!(
             "[[cluster]]\nname = \"vu\"\nprovider = \"slurm\"\n[cluster.slurm]\nconf = {conf:?}\n\
-             poll = \"500ms\"\nanswer_within = \"30s\"\n{more}\n"
+             poll = \"500ms\"\n{more}\n"
         );
         let config = load::<GridConfig>(&Sources::of_text("test", &text)).expect("a config").value;
         let section = config.cluster[0].slurm.as_ref().expect("a section");
@@ -269,6 +269,41 @@ async fn who_is_to_lose_its_processor_is_warned_and_who_stays_is_killed() {
     }
     let end = timeout(LONG, stub.release(Duration::ZERO)).await.unwrap();
     assert!(!end.how.contains("time limit"), "{end:?}");
+    assert_eq!(cluster.busy(), 0);
+}
+
+#[actix_rt::test]
+async fn a_controller_that_hangs_ends_nobody_and_leaves_nothing_behind() {
+    let Some(cluster) = Cluster::start(3) else { return };
+    let provider = cluster.provider("");
+    let mut stub = cluster.hold(&provider, "vu-1").await;
+    assert_eq!(news(&mut stub).await, StubNews::Active);
+    cluster.says("vu-1", "hello").await;
+
+    let hasty = cluster.provider("answer_within = \"1s\"");
+    cluster.lab.signal_controller("vu", "STOP");
+    let Err(error) = hasty.hold(&cluster.request("vu-2", LISTENS, "hello")).await else {
+        panic!("it was submitted to a controller that stands still");
+    };
+    assert!(error.to_string().contains("did not answer within 1 s"), "{error}");
+    assert!(hasty.poll().await.is_err());
+    let none = timeout(Duration::from_secs(2), stub.news()).await;
+    assert!(none.is_err(), "nothing is known of it: {none:?}");
+    cluster.lab.signal_controller("vu", "CONT");
+
+    // The submission may be carried out now, and then it is taken back.
+    let begun = Instant::now();
+    let mut quiet = 0;
+    while quiet < 10 {
+        assert!(begun.elapsed() < LONG, "{:?}", provider.list().await);
+        sleep(Duration::from_millis(200)).await;
+        let there = provider.list().await.unwrap();
+        quiet = if there.len() == 1 && there[0].node.as_str() == "vu-1" { quiet + 1 } else { 0 };
+    }
+    assert_eq!(cluster.busy(), 1);
+    let none = timeout(Duration::from_millis(100), stub.news()).await;
+    assert!(none.is_err(), "it runs on: {none:?}");
+    timeout(LONG, stub.release(LONG)).await.unwrap();
     assert_eq!(cluster.busy(), 0);
 }
 

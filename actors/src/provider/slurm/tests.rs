@@ -317,6 +317,35 @@ async fn dropped_is_cancelled_and_left_is_not() {
     assert_eq!(end.how, "batch job 102 cancelled");
 }
 
+#[test]
+fn a_process_that_ends_in_a_hurry_cancels_what_it_holds() {
+    let fake = Fake::new();
+    let system = actix_rt::System::new();
+    let (provider, request) = (fake.provider.clone(), fake.request("vu-1"));
+    let again = fake.provider.clone();
+    let outlives = system.block_on(async move {
+        let second = NodeRequest { node: "vu-2".into(), ..request.clone() };
+        let stub = provider.hold(&request).await.unwrap();
+        // One in a task, as a site has it, and one that outlives the executor.
+        actix_rt::spawn(async move {
+            let mut stub = stub;
+            loop {
+                stub.news().await;
+            }
+        });
+        again.hold(&second).await.unwrap()
+    });
+    drop(system);
+    drop(outlives);
+    let begun = std::time::Instant::now();
+    // What is read is what was ordered: these commands run at the same time, and the scripts' queue is not made for that.
+    let ordered = || fake.calls("scancel").join(" ");
+    while ["101", "102"].iter().any(|id| !ordered().contains(id)) {
+        assert!(begun.elapsed() < LONG, "{}", ordered());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[actix_rt::test]
 async fn hundreds_of_stubs_are_one_command_each_time() {
     let fake = Fake::new();
