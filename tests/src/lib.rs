@@ -1,6 +1,7 @@
 //! Helpers of the tests that cross crates. The tests themselves are in `tests/tests/all.rs`.
 
 pub mod modelled;
+pub mod slurm;
 pub mod virtual_grid;
 
 /// A number from the environment, for tests whose length is set so.

@@ -4,5 +4,6 @@ mod faults;
 mod histories;
 mod managed;
 mod simulated;
+mod slurm;
 mod tidy;
 mod virtual_time;

@@ -245,7 +245,7 @@ impl Stub for LocalStub {
 }
 
 /// The last lines of a log since `begin`.
-fn last_lines(log: &Path, begin: u64) -> Vec<String> {
+pub(super) fn last_lines(log: &Path, begin: u64) -> Vec<String> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(log)?;
         let from = file.metadata()?.len().saturating_sub(LAST_BYTES).max(begin);

@@ -9,6 +9,7 @@
 //! everywhere (Buisson et al., CLUSTER 2007, section 5.2).
 
 mod local;
+mod slurm;
 mod ssh;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use springtide_runtime::id::NodeId;
 
 pub use self::local::LocalProvider;
+pub use self::slurm::SlurmProvider;
 pub use self::ssh::{SshError, SshProvider};
 
 /// A future of this thread.

@@ -19,7 +19,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
-use springtide_actors::provider::{LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider};
+use springtide_actors::provider::{
+    LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
+};
 use springtide_actors::scheduler::{GridStatus, NodeState, manager};
 use springtide_actors::site::OnDemand;
 use springtide_actors::store::Store;

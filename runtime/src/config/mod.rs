@@ -31,8 +31,8 @@ use toml::de::{DeTable, DeValue};
 
 pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, GridConfig, HeadSection, LinkSection,
-    LogSection, NetSection, RunSection, SshSection, StatsSection, TlsSection, WeightsSection,
-    WorkSection,
+    LogSection, NetSection, RunSection, SlurmSection, SshSection, StatsSection, TlsSection,
+    WeightsSection, WorkSection,
 };
 pub use jobs::{JobSection, JobsConfig, Sizes, Words};
 pub use links::{InsideSection, LinksConfig};
