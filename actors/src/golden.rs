@@ -31,10 +31,11 @@ use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
 use crate::pulse::{Beat, Heard};
 use crate::scheduler::{
     AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetSample,
-    GetStatus, Granted, GrantedNode, GridStatus, HandOver, JobState, JobStatus, MeasureSpeed,
-    MemberSilent, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, Registered,
-    RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp, SpeedsMeasured, Stale,
-    StubGone, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
+    GetStatus, Granted, GrantedNode, GridStatus, GrowthRefused, HandOver, JobState, JobStatus,
+    MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus,
+    NodesGranted, Offers, Registered, RequestNodes, Requested, RootAdvanced, SitePolled,
+    SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone, Submit, SubmitError, Subscribe, TakeOver,
+    Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -86,6 +87,8 @@ fn messages_of_scheduler_and_site() {
         keep_ms: None,
         stubs: BTreeSet::new(),
     });
+    message(&NeedNodes { job: JobId(3), epoch: Epoch(2), count: 4, within_ms: Some(5000) });
+    message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into() });
     message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
     message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });
     let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());

@@ -20,9 +20,9 @@ use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
     CancelJob, Drain, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
-    MemberSilent, NodeFreed, NodeLost, NodeState, PlanJob, Registered, RequestNodes, ResizeJob,
-    RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, Submit, Subscribe,
-    Undrain, WithdrawNodes,
+    MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, Registered, RequestNodes,
+    ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, Submit,
+    Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, EndNodes, HoldStubs, OnDemand, Register, Site, StartAnew};
 use crate::store::Store;
@@ -83,6 +83,7 @@ impl Head {
             .accepts_from::<MemberSilent>(admit::worker)
             .accepts_from::<RequestNodes>(admit::worker)
             .accepts_from::<WithdrawNodes>(admit::worker)
+            .accepts_from::<NeedNodes>(admit::worker)
             .accepts_from::<NodeFreed>(admit::worker)
             .accepts_from::<HandOver>(admit::worker)
             .accepts_from::<RootAdvanced>(admit::worker)

@@ -284,15 +284,14 @@ impl Site {
 
     fn late(&mut self, late: &Late) {
         let Some(slot) = self.slots.get(&late.node) else { return };
+        let Some(keeper) = &slot.keeper else { return };
         if slot.round == late.round && slot.registered.is_none() {
             tracing::warn!(
                 "node {} did not register within {REGISTER_WITHIN:?}: killed",
                 late.node
             );
-            if let Some(keeper) = &slot.keeper {
-                // Full or closed: it is being ended already.
-                let _ = keeper.try_send(Order::Kill);
-            }
+            // Full or closed: it is being ended already.
+            let _ = keeper.try_send(Order::Kill);
         }
     }
 

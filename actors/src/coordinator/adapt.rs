@@ -55,6 +55,10 @@ pub(super) struct Adaptation {
     sounder: Option<NodeId>,
     /// As last measured, and over how many nodes.
     efficiency: Option<(f64, u32)>,
+    /// The scheduler changes the job's nodes by itself: since the last period.
+    ordered: bool,
+    /// Nodes that were taken when the scheduler offered them, and have not come.
+    taken: u32,
 }
 
 struct Heard {
@@ -99,6 +103,22 @@ impl Adaptation {
             scale: Scale::default(),
             sounder: None,
             efficiency: None,
+            ordered: false,
+            taken: 0,
+        }
+    }
+
+    /// The scheduler has offered nodes, and so many were taken; or it has asked for some back.
+    pub(super) fn ordered(&mut self, taken: u32) {
+        self.ordered = true;
+        self.taken = taken;
+    }
+
+    /// Nodes have come: those that the scheduler offered, if it did.
+    pub(super) fn came(&mut self, nodes: usize) {
+        if self.taken > 0 {
+            self.ordered = true;
+            self.taken = self.taken.saturating_sub(u32::try_from(nodes).unwrap_or(u32::MAX));
         }
     }
 
@@ -342,6 +362,7 @@ impl Coordinator {
             crashes: std::mem::take(&mut adapt.crashes),
             links: telling(adapt.links(), home.as_ref()),
             offers: offers.collect(),
+            ordered: std::mem::take(&mut adapt.ordered),
             progress: self.told.lock().unwrap_or_else(PoisonError::into_inner).progress,
         }
     }

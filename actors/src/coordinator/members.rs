@@ -85,6 +85,7 @@ impl Coordinator {
     /// The scheduler has given the job more nodes.
     pub(super) fn nodes_granted(&mut self, granted: NodesGranted, ctx: &mut Context<Self>) {
         tracing::info!(nodes = granted.nodes.len(), open = granted.open, "nodes are granted");
+        self.adaptation.came(granted.nodes.len());
         self.changes.granted.extend(granted.nodes);
         self.assign_granted(ctx);
     }

@@ -41,8 +41,8 @@ use crate::job::{
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{
-    AskLeave, AskShrink, BetterFree, MemberSilent, NodesGranted, OfferGrowth, RootAdvanced,
-    Scheduler,
+    AskLeave, AskShrink, BetterFree, GrowthRefused, MemberSilent, NodesGranted, OfferGrowth,
+    RootAdvanced, Scheduler,
 };
 use crate::worker::{Bequest, KeptRoot, small_change, tell_view, workers_by_cluster};
 
@@ -255,6 +255,7 @@ impl Coordinator {
             .accepts_from::<OfferGrowth>(admit::head)
             .accepts_from::<AskShrink>(admit::head)
             .accepts_from::<BetterFree>(admit::head)
+            .accepts_from::<GrowthRefused>(admit::head)
             .accepts_from::<ClusterAlive>(admit::cluster_alive)
             .accepts_from::<Silent>(admit::worker)
             .accepts_from::<Cancel>(admit::client);

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::NodeId;
+use springtide_runtime::remote::RemoteError;
 
 use super::{Coordinator, Phase};
-use crate::job::SCHEDULER;
+use crate::job::{NoteKind, SCHEDULER};
 use crate::policy::malleability::Benefit;
-use crate::scheduler::{AskShrink, JobEfficiency, OfferGrowth, Scheduler};
+use crate::scheduler::{
+    AskShrink, GrowthRefused, JobEfficiency, NeedNodes, OfferGrowth, ResizeError, Scheduler,
+};
 
 impl Coordinator {
     /// Of what is offered it takes as many as leave its efficiency, as predicted from the last one measured, in the band. One
@@ -51,6 +54,11 @@ impl Coordinator {
         here.into_iter().take(count).cloned().collect()
     }
 
+    /// The job does not get the nodes that it says it needs.
+    fn refused(&self, why: &str) {
+        self.tell(NoteKind::Say { text: format!("the job does not get more nodes: {why}") });
+    }
+
     /// Tells the manager how well the nodes are used.
     pub(super) fn tell_efficiency(&self, efficiency: f64, processors: u32) {
         if !self.spec.params.managed {
@@ -67,12 +75,51 @@ impl Coordinator {
     }
 }
 
+/// The job's root says that it needs more nodes. Local only.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct WantNodes {
+    pub(super) more: u32,
+    pub(super) within: Option<Duration>,
+}
+
+impl Handler<WantNodes> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, WantNodes { more, within }: WantNodes, ctx: &mut Self::Context) {
+        let (job, epoch, count) = (self.spec.id, self.spec.epoch, more);
+        let within_ms = within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+        let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let call = scheduler.send(NeedNodes { job, epoch, count, within_ms }).start();
+        let then = |answer: Result<Result<_, _>, RemoteError>, job: &mut Self, _: &mut _| {
+            let why = match answer {
+                Ok(Ok(_)) => return,
+                Ok(Err(error)) => ResizeError::to_string(&error),
+                Err(error) => error.to_string(),
+            };
+            job.refused(&why);
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+}
+
+impl Handler<GrowthRefused> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, refused: GrowthRefused, _: &mut Self::Context) {
+        self.refused(&refused.reason);
+    }
+}
+
 impl Handler<OfferGrowth> for Coordinator {
     type Result = u32;
 
     fn handle(&mut self, offer: OfferGrowth, _: &mut Self::Context) -> Self::Result {
         let takes = self.takes(&offer);
         tracing::info!("{} of {} more nodes of {} are taken", takes, offer.count, offer.cluster);
+        if takes > 0 {
+            self.adaptation.ordered(takes);
+        }
         takes
     }
 }
@@ -82,6 +129,9 @@ impl Handler<AskShrink> for Coordinator {
 
     fn handle(&mut self, ask: AskShrink, ctx: &mut Self::Context) -> Self::Result {
         let nodes = self.gives(&ask);
+        if !nodes.is_empty() {
+            self.adaptation.ordered(0);
+        }
         self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.within_ms)), ctx);
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)
     }

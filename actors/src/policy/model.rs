@@ -269,6 +269,7 @@ impl World {
             links: Vec::new(),
             offers,
             progress: Some(Progress { done: self.done as u64, total: self.iterations }),
+            ordered: false,
         }
     }
 

@@ -24,6 +24,7 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     }
     iterations(turn);
     crashes(turn);
+    orders(turn);
     releases(turn);
     root(turn);
     let memory = &mut turn.memory;
@@ -138,6 +139,19 @@ fn crashes(turn: &mut Turn<'_>) {
     if let Some(trial) = turn.memory.trial.take() {
         turn.say(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
+}
+
+/// What the scheduler did by itself is no action of this policy: it is not judged as one, and begins no cool-down.
+fn orders(turn: &mut Turn<'_>) {
+    if !turn.snapshot.ordered {
+        return;
+    }
+    if let Some(trial) = turn.memory.trial.take() {
+        turn.say(Reason::Unjudged { aim: trial.aim, overtaken: true });
+    }
+    // Nor is what it took lost: it knows what it wants.
+    turn.memory.excess = 0;
+    turn.memory.last_good = None;
 }
 
 /// Remembers that lost capacity is to be replaced: up to what ran well last, else to `first` (a job that never ran

@@ -165,6 +165,9 @@ pub struct Snapshot {
     pub offers: BTreeMap<ClusterId, Offer>,
     /// How far the job is, where it says so.
     pub progress: Option<Progress>,
+    /// The scheduler has given the job nodes by itself, or has asked for some back, since the last period.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ordered: bool,
 }
 
 impl Snapshot {

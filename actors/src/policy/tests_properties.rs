@@ -150,6 +150,7 @@ struct Step {
     links: Vec<(u8, u8, f64)>,
     spoil: Option<u8>,
     progress: Option<(u64, u64)>,
+    ordered: bool,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -163,6 +164,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop::collection::vec((0u8..4, 0u8..4, 1e3f64..1e8), 0..4),
         prop::option::weighted(0.1, any::<u8>()),
         prop::option::of((0u64..100, 0u64..100)),
+        prop::bool::weighted(0.1),
     )
         .prop_map(
             |(
@@ -174,6 +176,7 @@ fn step() -> impl Strategy<Value = Step> {
                 links,
                 spoil,
                 progress,
+                ordered,
             )| Step {
                 workers,
                 root,
@@ -185,6 +188,7 @@ fn step() -> impl Strategy<Value = Step> {
                 links,
                 spoil,
                 progress,
+                ordered,
             },
         )
 }
@@ -243,6 +247,7 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
             .collect(),
         offers: step.offers.iter().map(offer).collect(),
         progress: step.progress.map(|(done, total)| Progress { done, total: Some(total) }),
+        ordered: step.ordered,
     }
 }
 

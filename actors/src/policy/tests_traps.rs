@@ -144,6 +144,23 @@ fn trap_28_a_planned_leave_is_no_crash() {
     }
 }
 
+/// What the scheduler does with a job's nodes is neither judged as the policy's own action, nor followed by a cool-down, nor taken for a
+/// loss.
+#[test]
+fn what_the_scheduler_orders_is_no_action_of_the_jobs_own() {
+    let mut case = Case::even(20, 0.8);
+    let decision = case.decide_patiently();
+    assert!(request(&decision).count > 0 && case.memory.trial.is_some(), "{}", text(&decision));
+    let mut alone = case.clone();
+    alone.decide();
+    case.snapshot.ordered = true;
+    let decision = case.decide();
+    assert!(says(&decision, "something else came between"), "{}", text(&decision));
+    assert!(case.memory.cool_until == alone.memory.cool_until && case.memory.refill.is_none());
+    // Nothing is held against growth: the next is tried as if it were the first.
+    assert!(case.memory.ceiling.is_none() && case.memory.floor.is_none());
+}
+
 /// While nodes that were told to go hand back what they hold the others have nothing to do: that is no surplus. But one that
 /// never gets away holds nobody up for ever.
 #[test]

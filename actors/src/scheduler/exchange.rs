@@ -15,6 +15,7 @@ use springtide_runtime::meter::{BenchmarkSpec, Measurement, SpecId};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote_message;
 
+use super::{ResizeError, Resized};
 use crate::job::Reached;
 use crate::policy::{Offer, Request};
 
@@ -40,6 +41,30 @@ pub struct RequestNodes {
     /// Bytes per second between each cluster and the job's others, as far as they were measured.
     #[serde(default)]
     pub bandwidth: BTreeMap<ClusterId, f64>,
+}
+
+/// To the scheduler, by a job's coordinator: the job itself says that it needs so many more processors. Answered at once, if it can
+/// never have them; else by nodes that are granted, or by [`GrowthRefused`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeedNodes {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's epoch.
+    pub epoch: Epoch,
+    /// How many more.
+    pub count: u32,
+    /// It cannot go on without them: others shrink for it, for so many milliseconds at most.
+    #[serde(default)]
+    pub within_ms: Option<u64>,
+}
+
+/// To a job's coordinator, by the scheduler: what it cannot go on without it does not get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrowthRefused {
+    /// Which job.
+    pub job: JobId,
+    /// Why.
+    pub reason: String,
 }
 
 /// To the scheduler, by a job's coordinator: so many of the nodes that are open are not needed any more.
@@ -389,6 +414,8 @@ pub struct MeasureSpeed {
 
 remote_message! {
     "request-nodes" => RequestNodes -> Result<Requested, Stale>;
+    "need-nodes" => NeedNodes -> Result<Resized, ResizeError>;
+    "growth-refused" => GrowthRefused;
     "withdraw-nodes" => WithdrawNodes -> Result<Requested, Stale>;
     "node-freed" => NodeFreed;
     "job-efficiency" => JobEfficiency;

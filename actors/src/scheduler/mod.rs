@@ -309,18 +309,13 @@ impl Scheduler {
                     let ask = AskShrink { job, cluster, count, mandatory, within_ms, why };
                     self.ask_count(ctx, (job, change), &coordinator, ask);
                 }
+                // It asks for offers anyway when it needs nodes.
                 Action::BetterFree { job, coordinator, offers } => {
-                    let remote: Remote<Coordinator> =
-                        self.hub.remote(&coordinator, &coordinator_name(job));
-                    let call = remote.send(BetterFree { job, offers });
-                    let call = call.deadline(TELL_WITHIN).start();
-                    let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
-                        if let Err(error) = answer {
-                            // It asks for offers anyway when it needs nodes.
-                            tracing::debug!("{job}'s coordinator was not told of nodes: {error}");
-                        }
-                    };
-                    ctx.spawn(call.into_actor(self).map(then));
+                    self.tell_coordinator(ctx, job, &coordinator, BetterFree { job, offers });
+                }
+                // Whoever asks why is told as well.
+                Action::RefuseGrowth { job, coordinator, reason } => {
+                    self.tell_coordinator(ctx, job, &coordinator, GrowthRefused { job, reason });
                 }
                 Action::Drained { drain, answer } => {
                     if let Some(reply) = self.drains.remove(&drain) {
@@ -431,6 +426,27 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Tells a job's coordinator what it can do without hearing.
+    fn tell_coordinator<M>(
+        &self,
+        ctx: &mut Context<Self>,
+        job: JobId,
+        coordinator: &NodeId,
+        word: M,
+    ) where
+        Coordinator: Handler<M>,
+        M: RemoteMessage<Result = ()>,
+    {
+        let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
+        let call = remote.send(word).deadline(TELL_WITHIN).start();
+        let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
+            if let Err(error) = answer {
+                tracing::debug!("{job}'s coordinator was not told {}: {error}", M::NAME);
+            }
+        };
+        ctx.spawn(call.into_actor(self).map(then));
     }
 
     /// Asks a job's coordinator a question of the malleability manager. No answer is none: the manager goes on.
@@ -634,6 +650,21 @@ impl Handler<ResizeJob> for Scheduler {
             why: "told to".to_owned(),
             inputs: serde_json::to_value(&order).unwrap_or_default(),
         });
+        self.feed(ctx, Event::Resize(order));
+        Ok(resized)
+    }
+}
+
+impl Handler<NeedNodes> for Scheduler {
+    type Result = Result<Resized, ResizeError>;
+
+    fn handle(&mut self, need: NeedNodes, ctx: &mut Self::Context) -> Self::Result {
+        let NeedNodes { job, epoch, count, within_ms } = need;
+        if self.core.check(job, epoch).is_err() {
+            return Err(ResizeError::NotRunning { job });
+        }
+        let order = ResizeJob { job, by: Resize::Grow { count, within_ms, cluster: None } };
+        let resized = self.core.check_resize(&order)?;
         self.feed(ctx, Event::Resize(order));
         Ok(resized)
     }

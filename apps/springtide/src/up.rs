@@ -191,11 +191,16 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
         status.sites.values().flat_map(with).collect()
     };
     for (cluster, site) in &now.sites {
-        let was = before.sites.get(cluster).map_or((0, 0), held);
-        let is = held(site);
-        let failed = before.sites.get(cluster).and_then(|site| site.failing.as_ref());
+        let former = before.sites.get(cluster);
+        let (was, is) = (former.map_or((0, 0), held), held(site));
+        if former.is_none() && site.on_demand {
+            let most = site.nodes.len();
+            lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));
+        }
+        // At first it has not said what it has.
+        let failed = former.and_then(|site| site.failing.as_ref());
         match &site.failing {
-            now if now.as_ref() == failed => {}
+            now if former.is_none() || now.as_ref() == failed => {}
             Some(reason) => lines.push(format!("cluster {cluster} cannot be used: {reason}")),
             None => lines.push(format!("cluster {cluster} can be used")),
         }

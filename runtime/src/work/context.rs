@@ -295,6 +295,14 @@ impl<'w> Context<'w> {
         self.tell(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
     }
 
+    /// Asks for more nodes, for a part of the job that needs them. Without `within` the job gets them when they are free, if it is
+    /// one that the scheduler makes larger and smaller (`job submit`); so adaptation asks, too, by itself. With it the job *cannot
+    /// go on without them*: other jobs are made smaller for it, down to what they need, or the job's owner is told within this time
+    /// why not. Asked again, the last word counts. Alone, without a grid, nothing happens.
+    pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
+        self.tell(Note::NeedNodes { more, within });
+    }
+
     /// Tells the node something, unless this is a root that another has taken the place of.
     fn tell(&self, note: Note) {
         if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_left_behind) {

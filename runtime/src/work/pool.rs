@@ -92,6 +92,13 @@ pub enum Note {
     },
     /// From here a new root can go on.
     Checkpoint(SavedRoot),
+    /// The job wants more nodes.
+    NeedNodes {
+        /// How many more.
+        more: u32,
+        /// It cannot go on without them: in this time, or never.
+        within: Option<Duration>,
+    },
 }
 
 /// A checkpoint of a job's root: what a new root needs to go on from there. Kept as a named map, so fields may be

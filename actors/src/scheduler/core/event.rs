@@ -416,6 +416,15 @@ pub enum Action {
         /// For what.
         why: String,
     },
+    /// Tell the job's coordinator that it does not get what it cannot go on without.
+    RefuseGrowth {
+        /// Which job.
+        job: JobId,
+        /// The coordinator's node.
+        coordinator: NodeId,
+        /// Why.
+        reason: String,
+    },
     /// Note in the log that somebody says what cannot be.
     Odd {
         /// Who said what, and what was done with it.

@@ -3,6 +3,7 @@
 //! Must not know how anything of it was decided.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use springtide_runtime::id::JobId;
 use tokio::time::Instant;
@@ -15,6 +16,22 @@ const LINES_MAX: usize = 256;
 /// Jobs of which something is kept, the last ones.
 const JOBS_MAX: usize = 256;
 
+/// What becomes free within this time is told as one.
+const TOGETHER: Duration = Duration::from_secs(1);
+
+/// Two lines of so many processors of one cluster that are free, as one.
+fn together(first: &str, second: &str) -> Option<String> {
+    let free = |line: &str| -> Option<(u32, String)> {
+        let (count, cluster) = line.strip_suffix(FREE)?.split_once(" of ")?;
+        Some((count.parse().ok()?, cluster.to_owned()))
+    };
+    let ((a, cluster), (b, other)) = (free(first)?, free(second)?);
+    (cluster == other).then(|| format!("{} of {cluster}{FREE}", a + b))
+}
+
+/// How lines of free processors end.
+const FREE: &str = " are free";
+
 /// Lines of jobs, each with its time.
 #[derive(Debug, Default)]
 pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
@@ -22,6 +39,13 @@ pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
 impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
         let lines = self.0.entry(job).or_default();
+        if let Some((at, last)) = lines.back_mut()
+            && now.saturating_duration_since(*at) < TOGETHER
+            && let Some(both) = together(last, &line)
+        {
+            *last = both;
+            return;
+        }
         if lines.len() == LINES_MAX {
             lines.pop_front();
         }
@@ -58,7 +82,7 @@ impl Histories {
                 (job, format!("{count} processors were not to be had: {reason}"))
             }
             News::Grown { job, count, .. } => (job, format!("grown by {count}")),
-            News::Freed { job, cluster, count } => (job, format!("{count} of {cluster} are free")),
+            News::Freed { job, cluster, count } => (job, format!("{count} of {cluster}{FREE}")),
             News::Want { job, want } if want.count > 0 => {
                 (job, format!("{} more processors are asked for", want.count))
             }
@@ -111,5 +135,24 @@ impl Managing {
     /// What happened to a job.
     pub(super) fn history(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         self.histories.of(job, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_free_at_once_is_one_line() {
+        let start = Instant::now();
+        let mut histories = Histories::default();
+        let freed =
+            |cluster: &str| News::Freed { job: JobId(1), cluster: cluster.into(), count: 1 };
+        for (ms, cluster) in [(0, "vu"), (10, "vu"), (900, "vu"), (950, "uva"), (2000, "uva")] {
+            histories.news(&freed(cluster), start + Duration::from_millis(ms));
+        }
+        let lines: Vec<String> =
+            histories.of(JobId(1), start).into_iter().map(|(_, line)| line).collect();
+        assert_eq!(lines, ["3 of vu are free", "1 of uva are free", "1 of uva are free"]);
     }
 }

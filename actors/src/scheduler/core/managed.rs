@@ -365,7 +365,10 @@ impl Core {
                     managed.ordered = Ordered::default();
                 }
                 if let Some(held) = self.jobs.get_mut(&job) {
-                    held.open.refused(reason);
+                    held.open.refused(reason.clone());
+                }
+                if let Some(coordinator) = self.coordinator_of(job) {
+                    out.push(Action::RefuseGrowth { job, coordinator, reason });
                 }
                 None
             }

@@ -89,13 +89,12 @@ impl Core {
     /// [`Stale`].
     pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, Stale> {
         self.check(id, epoch)?;
-        let Some(job) = self.jobs.get(&id) else { return Err(Stale::Over { job: id }) };
         let existing = self.nodes.values().filter(|node| node.works()).count();
-        Ok(Offers {
-            offers: self.offers_for(job, now),
-            open: job.asked(),
-            existing: u32::try_from(existing).unwrap_or(u32::MAX),
-        })
+        let existing = u32::try_from(existing).unwrap_or(u32::MAX);
+        // One that is returning is offered nothing yet.
+        let job = self.jobs.get(&id);
+        let offers = job.map_or_else(BTreeMap::new, |job| self.offers_for(job, now));
+        Ok(Offers { offers, open: job.map_or(0, Job::asked), existing })
     }
 
     /// Where a free node of a cluster is that would be offered to a job, if there is one.
@@ -109,7 +108,7 @@ impl Core {
         cluster: &ClusterId,
     ) -> Result<Option<Contact>, Stale> {
         self.check(id, epoch)?;
-        let Some(job) = self.jobs.get(&id) else { return Err(Stale::Over { job: id }) };
+        let Some(job) = self.jobs.get(&id) else { return Ok(None) };
         let found = self.free_for(job).find(|(_, life)| life.cluster == *cluster);
         Ok(found.map(|(node, life)| {
             let (node, cluster, address) = (node.clone(), cluster.clone(), life.address.clone());

@@ -134,7 +134,13 @@ impl Core {
         missing -= off.len();
         // Of another program, but held: quicker to start this one there than to hold another.
         let starts = self.sites.get(cluster).is_some_and(|site| site.starts_programs);
-        let other = all().filter(|(_, node)| node.is_free() && node.running(fingerprint).is_none());
+        // In a standing cluster only for a job that is to start: what grows there is chosen by speed.
+        let here = self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
+        let wanted = on_demand || used == Use::Claimed;
+        let tried = |node: &super::Node| !on_demand && node.tried == Some(id);
+        let other = here.filter(|(_, node)| {
+            wanted && node.is_free() && node.running(fingerprint).is_none() && !tried(node)
+        });
         let other = other.map(|(id, _)| id.clone());
         let missing = if starts && program.is_some() { missing } else { 0 };
         let other: Vec<NodeId> = other.take(missing).collect();

@@ -456,6 +456,7 @@ impl World {
                 | Action::OfferGrowth { .. }
                 | Action::AskShrink { .. }
                 | Action::Begin { .. }
+                | Action::RefuseGrowth { .. }
                 | Action::Forget { .. }
                 | Action::Odd { .. } => {}
                 Action::HoldStubs { .. } | Action::CloseStubs { .. } => {

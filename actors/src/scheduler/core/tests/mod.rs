@@ -156,6 +156,7 @@ fn text(action: &Action) -> String {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
             format!("replace {cluster} {nodes:?} {program}")
         }
+        Action::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
         Action::Begin { job, .. } => format!("begin {job}"),
         Action::Forget { job } => format!("forget {job}"),
         Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),

@@ -94,6 +94,9 @@ fn a_job_whose_nodes_live_goes_on_as_before() {
     assert_eq!(anew.grid.core.status().jobs[0].state, JobState::Queued);
     // Its coordinator may ask for whatever it wants meanwhile.
     assert_eq!(anew.grid.core.check(JobId(1), Epoch(1)), Ok(()));
+    let offers = anew.grid.core.offers(JobId(1), Epoch(1), anew.grid.now).unwrap();
+    assert!(offers.offers.is_empty());
+    assert_eq!(anew.grid.core.sample(JobId(1), Epoch(1), &"vu".into()), Ok(None));
     assert_eq!(anew.comes("vu-2", 1, None), [""; 0]);
     assert_eq!(anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1"))), [""; 0]);
     let status = anew.grid.core.status();
