@@ -429,6 +429,7 @@ mod tests {
                 name.clone()
             }
             Note::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
+            Note::NeedNodes { more, .. } => format!("{more} more nodes"),
         };
         let notes: Vec<_> = notes.iter().map(text).collect();
         let expected = [

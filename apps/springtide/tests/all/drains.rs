@@ -26,22 +26,45 @@ impl Up {
 
     /// The same, and with these lines in the config.
     pub fn with(clusters: &[(&str, u32)], lines: &str) -> Self {
-        let temp = tempfile::tempdir().unwrap();
-        let file = temp.path().join("grid.toml");
         let one = |(name, nodes): &(&str, u32)| {
             format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\n")
         };
         let clusters: String = clusters.iter().map(one).collect();
-        std::fs::write(&file, format!("{lines}\n{clusters}")).unwrap();
+        Self::by(&format!("{lines}\n{clusters}"))
+    }
+
+    /// With this config.
+    pub fn by(config: &str) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("grid.toml");
+        std::fs::write(&file, config).unwrap();
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
         up.told("Ctrl-C ends the grid");
         up
     }
 
+    /// Kills the head without a warning.
+    pub fn kill_head(&mut self) {
+        self.running.signal("KILL");
+        self.running.wait();
+    }
+
+    /// Starts a head again.
+    pub fn start_head(&mut self) {
+        let command = program(&["up", self.file.to_str().unwrap()]);
+        self.running = Running::start(command, self.temp.path());
+        self.told("Ctrl-C ends the grid");
+    }
+
+    /// What the head has said since it was started.
+    pub fn said(&self) -> String {
+        text(&self.temp.path().join("stderr.log"))
+    }
+
     /// Waits until `up` has said this.
     fn told(&self, what: &str) {
-        until(what, || text(&self.temp.path().join("stderr.log")).contains(what));
+        until(what, || self.said().contains(what));
     }
 
     pub fn node(&self, line: &[&str]) -> Ended {

@@ -8,23 +8,23 @@ use crate::support::{Ended, run, until};
 /// Free processors are seen soon.
 const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
 
-fn job(up: &Up, line: &[&str]) -> Ended {
+pub fn job(up: &Up, line: &[&str]) -> Ended {
     let config = ["--config", up.file.to_str().unwrap()];
     run(&[&["job"], line, &config].concat())
 }
 
-fn object(told: &Ended) -> Value {
+pub fn object(told: &Ended) -> Value {
     serde_json::from_str(&told.out).unwrap_or_else(|error| panic!("{error}: {}", told.out))
 }
 
-fn status(up: &Up, number: &str) -> Value {
+pub fn status(up: &Up, number: &str) -> Value {
     let told = job(up, &["status", number, "--json"]);
     assert_eq!(told.code, Some(0), "{}", told.err);
     object(&told)
 }
 
 /// Processors of a job.
-fn size(up: &Up, number: &str) -> u64 {
+pub fn size(up: &Up, number: &str) -> u64 {
     let sizes = status(up, number)["sizes"].clone();
     sizes.as_object().map_or(0, |all| all.values().filter_map(Value::as_u64).sum())
 }

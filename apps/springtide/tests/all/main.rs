@@ -13,6 +13,8 @@ mod malleable;
 mod netem_scripts;
 mod poison;
 #[cfg(target_os = "linux")]
+mod slurm;
+#[cfg(target_os = "linux")]
 mod ssh;
 mod support;
 #[cfg(target_os = "linux")]
