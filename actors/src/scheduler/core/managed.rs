@@ -12,21 +12,15 @@ use std::time::Duration;
 use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::choose::{Case, choose};
-use super::event::{Action, Begun};
+use super::Core;
+use super::event::Action;
 use super::history::Histories;
-use super::pool::{State, member};
-use super::queue::Waiting;
-use super::{Core, Job};
-use crate::job::AssignError;
+use super::pool::State;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
-    Action as Order, Event as News, JobView, Kind, Manager, Need, Settings, Want,
+    Action as Order, Event as News, JobView, Manager, Need, Settings, Want,
 };
-use crate::scheduler::{
-    GrantedNode, JobDetail, JobEfficiency, JobState, Resize, ResizeError, ResizeJob, Resized,
-    Submit, SubmitError,
-};
+use crate::scheduler::{JobState, Submit, SubmitError};
 
 /// Nodes that come are dealt out together if they come within this time.
 const GATHER: Duration = Duration::from_millis(500);
@@ -34,25 +28,25 @@ const GATHER: Duration = Duration::from_millis(500);
 /// A job of the manager's.
 #[derive(Debug)]
 pub(super) struct Managed {
-    epoch: Epoch,
+    pub(super) epoch: Epoch,
     pub(super) submit: Box<Submit>,
     pub(super) stage: Stage,
     /// Grants that its coordinator has not answered: for which change.
-    grants: BTreeMap<u64, u64>,
+    pub(super) grants: BTreeMap<u64, u64>,
     /// Nodes that were lost while it was being started.
-    lost: BTreeMap<ClusterId, u32>,
+    pub(super) lost: BTreeMap<ClusterId, u32>,
     /// As last told to the manager.
-    wants: u32,
+    pub(super) wants: u32,
     /// More that its owner wants it to have.
-    ordered: Ordered,
+    pub(super) ordered: Ordered,
 }
 
 /// What a job's owner asks for it.
 #[derive(Clone, Debug, Default)]
-struct Ordered {
-    count: u32,
-    within: Option<Duration>,
-    clusters: BTreeSet<ClusterId>,
+pub(super) struct Ordered {
+    pub(super) count: u32,
+    pub(super) within: Option<Duration>,
+    pub(super) clusters: BTreeSet<ClusterId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +110,7 @@ pub(super) struct Polled {
 /// The manager, and what it was told of.
 #[derive(Debug)]
 pub(super) struct Managing {
-    manager: Manager,
+    pub(super) manager: Manager,
     /// How often clusters are polled though nothing changed.
     every: Duration,
     /// How long the nodes of a job that is to start are waited for.
@@ -379,275 +373,9 @@ impl Core {
         }
     }
 
-    fn coordinator_of(&self, id: JobId) -> Option<NodeId> {
+    pub(super) fn coordinator_of(&self, id: JobId) -> Option<NodeId> {
         let job = self.jobs.get(&id).filter(|job| job.state == JobState::Running)?;
         job.view.coordinator.clone()
-    }
-
-    /// The best free nodes of a cluster for a job that runs.
-    fn pick(&self, job: &Job, cluster: &ClusterId, count: u32, now: Instant) -> Vec<NodeId> {
-        let mut case = Case {
-            count,
-            request: job.open.request.clone(),
-            rtt_s: BTreeMap::new(),
-            bandwidth: BTreeMap::new(),
-            free: self.candidates_for(job.unit, job.fingerprint, now),
-        };
-        case.free.retain(|_, candidate| candidate.cluster == *cluster);
-        choose(&case).nodes
-    }
-
-    fn claim(
-        &mut self,
-        id: JobId,
-        placed: &Placed,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
-        let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
-        for part in &placed.parts {
-            *wanted.entry(&part.cluster).or_default() += part.count;
-        }
-        for (cluster, count) in wanted {
-            let chosen = self.reserve(id, cluster, count, Use::Claimed, out);
-            let (has, needs) = (chosen.len(), count as usize);
-            nodes.extend(chosen);
-            if has < needs {
-                let what = match self.is_on_demand(cluster) {
-                    true => "can be had at once",
-                    false => "are free and run the job's program",
-                };
-                let reason = format!("of {count} nodes of {cluster} only {has} {what}");
-                self.give_up(id, reason, now, out);
-                return self.given_up(id);
-            }
-        }
-        let until = now + self.managing.hold_within;
-        let placed = placed.clone();
-        self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, placed, until };
-        self.gather(id, now, out);
-        None
-    }
-
-    /// Starts a job when all its nodes have come; gives them up when one is lost or late.
-    fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
-        let Some(job) = self.managing.jobs.get_mut(&id) else { return };
-        let Stage::Gathering { nodes, placed, until } = &job.stage else { return };
-        let fingerprint = job.submit.fingerprint;
-        let (mut coming, mut lost) = (0, None);
-        for node in nodes {
-            match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
-                Some(known) if known.state != State::Idle => coming += 1,
-                Some(known) if known.running(fingerprint).is_some() => {}
-                Some(_) => lost = Some(format!("{node} runs another program than the job's")),
-                None => {
-                    let reason = self.nodes.get(node).and_then(|node| node.reason.clone());
-                    let reason = reason.unwrap_or_else(|| "it is gone".to_owned());
-                    lost = Some(format!("{node}: {reason}"));
-                }
-            }
-        }
-        if coming > 0 && *until <= now {
-            let (all, within) = (nodes.len(), self.managing.hold_within);
-            lost =
-                lost.or(Some(format!("{coming} of {all} nodes have not come within {within:?}")));
-        }
-        if let Some(reason) = lost {
-            return self.give_up(id, reason, now, out);
-        }
-        if coming == 0 {
-            let nodes = nodes.iter().cloned().collect();
-            let begun = Begun { placed: placed.clone() };
-            out.push(Action::Begin { job: id, begun });
-            job.stage = Stage::Claiming;
-            let (epoch, submit) = (job.epoch, job.submit.clone());
-            let (waits_for, blocked) = (String::new(), false);
-            self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);
-        }
-    }
-
-    /// A job does not get its nodes. It waits again when none of them is its any more.
-    fn give_up(&mut self, id: JobId, reason: String, now: Instant, out: &mut Vec<Action>) {
-        if let Some(job) = self.managing.jobs.get_mut(&id) {
-            job.stage = Stage::Failing(reason);
-        }
-        self.unreserve_all(id, now, out);
-    }
-
-    fn unreserve_all(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
-        let theirs = self.nodes.iter().filter(|(_, node)| node.reserved == Some(id));
-        let theirs: Vec<NodeId> = theirs.map(|(node, _)| node.clone()).collect();
-        for node in theirs {
-            if self.unreserve(&node, now, out)
-                && let Some(job) = self.managing.jobs.get_mut(&id)
-            {
-                *job.lost.entry(self.nodes[&node].cluster.clone()).or_default() += 1;
-            }
-        }
-    }
-
-    /// A job that got no nodes waits again, if none of those that came or were coming is its any more.
-    fn given_up(&mut self, id: JobId) -> Option<News> {
-        let job = self.managing.jobs.get_mut(&id)?;
-        let Stage::Failing(reason) = &job.stage else { return None };
-        if self.nodes.values().any(|node| node.reserved == Some(id)) {
-            return None;
-        }
-        let reason = reason.clone();
-        job.stage = Stage::Waiting;
-        job.lost.clear();
-        self.managing.ledger.retain(|_, (job, _)| *job != id);
-        Some(News::ClaimFailed { job: id, reason })
-    }
-
-    /// Gives a running job nodes, those that it likes best.
-    fn recruit(
-        &mut self,
-        id: JobId,
-        change: u64,
-        cluster: ClusterId,
-        count: u32,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let nothing = Some(News::Grown { job: id, change, count: 0 });
-        let Some(coordinator) = self.coordinator_of(id) else { return nothing };
-        let Some(job) = self.jobs.get(&id) else { return nothing };
-        let chosen = match self.is_on_demand(&cluster) {
-            true => self.held_for(id, change, &cluster),
-            false => self.pick(job, &cluster, count, now),
-        };
-        let nodes: Vec<GrantedNode> = chosen
-            .iter()
-            .filter_map(|node| {
-                let life = self.nodes.get(node)?.life.as_ref()?;
-                let speed = self.speeds.best(job.unit, life, now);
-                Some(GrantedNode { node: node.clone(), member: member(life), speed })
-            })
-            .collect();
-        if nodes.is_empty() {
-            return nothing;
-        }
-        for GrantedNode { node, .. } in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, Use::Recruited(change)));
-        }
-        let grant = self.hand(id, &nodes);
-        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
-        let given = nodes.len() as u32;
-        let managed = self.managing.jobs.get_mut(&id);
-        // What its owner ordered is served before what its coordinator asks for.
-        let ordered = managed.map_or(0, |managed| {
-            let Ordered { count, clusters, .. } = &mut managed.ordered;
-            let here = clusters.is_empty() || clusters.contains(&cluster);
-            let ordered = if here { given.min(*count) } else { 0 };
-            *count -= ordered;
-            ordered
-        });
-        job.open.count = job.open.count.saturating_sub(given - ordered);
-        if let Some(managed) = self.managing.jobs.get_mut(&id) {
-            managed.grants.insert(grant, change);
-            managed.wants = job.open.count.saturating_add(managed.ordered.count);
-        }
-        let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
-        let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
-        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
-        None
-    }
-
-    /// What is held for a change.
-    fn held_for(&self, id: JobId, change: u64, cluster: &ClusterId) -> Vec<NodeId> {
-        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
-            let here = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
-            let held = *job == id && *used == Use::Held(change) && here.state == State::Idle;
-            held.then(|| node.clone())
-        };
-        self.managing.ledger.iter().filter_map(of_change).collect()
-    }
-
-    /// A job's coordinator has answered a grant, or not: so many nodes of it are its.
-    pub(super) fn grant_settled(
-        &mut self,
-        id: JobId,
-        grant: u64,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
-        let Some(change) = managed.grants.remove(&grant) else { return };
-        let holds =
-            |node: &NodeId| self.jobs.get(&id).is_some_and(|job| job.members.contains(node));
-        let mut count = 0;
-        for (node, (job, used)) in &mut self.managing.ledger {
-            if *job == id && *used == Use::Recruited(change) && holds(node) {
-                *used = Use::Computes;
-                count += 1;
-            }
-        }
-        self.tell(News::Grown { job: id, change, count }, now, out);
-    }
-
-    /// So many processors are not the job's after all: nodes of that change end the job first; others have gone already.
-    fn give_back(
-        &mut self,
-        id: JobId,
-        change: u64,
-        cluster: &ClusterId,
-        count: u32,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) -> Option<News> {
-        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
-            let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
-            // What has not come yet goes first.
-            let rank = match *used {
-                Use::Ordered(of) if of == change => 0,
-                Use::Held(of) | Use::Recruited(of) if of == change => 1,
-                _ => return None,
-            };
-            (*job == id && here).then(|| (rank, node.clone()))
-        };
-        let mut nodes: Vec<(u8, NodeId)> =
-            self.managing.ledger.iter().filter_map(of_change).collect();
-        nodes.sort();
-        nodes.truncate(count as usize);
-        let mut gone = count - nodes.len() as u32;
-        for (_, node) in &nodes {
-            self.managing.ledger.insert(node.clone(), (id, Use::GivenBack));
-            if self.jobs.get(&id).is_some_and(|job| job.members.contains(node)) {
-                self.release(id, node, out);
-            }
-            let kept = self.nodes.get(node).is_some_and(|known| known.reserved == Some(id));
-            gone += u32::from(kept && self.unreserve(node, now, out));
-        }
-        let cluster = cluster.clone();
-        (gone > 0).then_some(News::Unheld { job: id, cluster, count: gone })
-    }
-
-    /// Takes nodes from a job that has not let them go in time: they are started anew, as if it had lost them.
-    fn force(
-        &mut self,
-        id: JobId,
-        cluster: &ClusterId,
-        count: u32,
-        reason: &str,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        let coordinator = job.view.coordinator.as_ref();
-        let here = |node: &&NodeId| {
-            self.nodes.get(*node).is_some_and(|known| known.cluster == *cluster)
-                && coordinator != Some(*node)
-        };
-        // What came last has least to lose, and names are given out in order.
-        let taken: Vec<NodeId> =
-            job.members.iter().rev().filter(here).take(count as usize).cloned().collect();
-        for node in &taken {
-            self.lost(node, reason, true, now, out);
-        }
-        let (cluster, reason) = (cluster.clone(), reason.to_owned());
-        out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
     }
 
     /// Compares the ledger with what nodes do, and tells the manager of every difference.
@@ -737,7 +465,7 @@ impl Core {
     }
 
     /// What its coordinator asks for, as far as that changed.
-    fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(open) = self.jobs.get(&id).map(|job| job.open.count) else { return };
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
         let count = open.saturating_add(managed.ordered.count);
@@ -753,155 +481,6 @@ impl Core {
             }
         };
         self.tell(News::Want { job: id, want }, now, out);
-    }
-
-    /// A worker did not take a job of the manager's, or a node was lost meanwhile: if it may be tried again, it is when
-    /// all its nodes are free. Returns whether it is.
-    pub(super) fn claim_again(&mut self, id: JobId, error: &SubmitError) -> bool {
-        let lasting = matches!(
-            error,
-            SubmitError::Refused(AssignError::Program { .. } | AssignError::UnknownJob { .. })
-                | SubmitError::Cancelled { .. }
-        );
-        match self.managing.jobs.get_mut(&id) {
-            Some(job) if !lasting && job.stage == Stage::Claiming => {
-                job.stage = Stage::Failing(error.to_string());
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Takes a job that waits from the manager's queue. Returns whether it was there.
-    pub(super) fn withdraw_managed(
-        &mut self,
-        id: JobId,
-        reason: &str,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) -> bool {
-        let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
-        match job.stage {
-            Stage::Waiting => {
-                self.managing.jobs.remove(&id);
-                self.anew.remove(&id);
-                self.tell(News::Withdraw { job: id }, now, out);
-                out.push(Action::Forget { job: id });
-            }
-            // The manager knows it as one that is being started: it ends, and what came for it is given back.
-            Stage::Gathering { .. } => {
-                job.stage = Stage::Claiming;
-                self.unreserve_all(id, now, out);
-            }
-            // When its nodes are free it is not started again.
-            Stage::Failing(_) => job.stage = Stage::Claiming,
-            _ => return false,
-        }
-        let error = SubmitError::Cancelled { reason: reason.to_owned() };
-        out.push(Action::Refuse { job: id, error });
-        true
-    }
-
-    /// A job answered an offer, or a request for processors.
-    pub(super) fn answered(
-        &mut self,
-        id: JobId,
-        change: u64,
-        count: u32,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) {
-        if self.managing.has(id) {
-            self.tell(News::Answer { job: id, change, count }, now, out);
-        }
-    }
-
-    /// A job has measured its efficiency.
-    pub(super) fn efficiency_told(
-        &mut self,
-        told: JobEfficiency,
-        now: Instant,
-        out: &mut Vec<Action>,
-    ) {
-        let JobEfficiency { job, epoch, efficiency, processors } = told;
-        if self.managing.has(job) && self.check(job, epoch).is_ok() {
-            self.tell(News::Efficiency { job, efficiency, processors }, now, out);
-        }
-    }
-
-    /// Whether a job can be made larger or smaller by its owner, and what it is to come to.
-    ///
-    /// # Errors
-    /// [`ResizeError`].
-    pub fn check_resize(&self, order: &ResizeJob) -> Result<Resized, ResizeError> {
-        let job = order.job;
-        let managed = self.managing.jobs.get(&job);
-        let running = managed.is_some_and(|managed| managed.stage == Stage::Running);
-        let Some(view) = self.managing.view(job).filter(|_| running) else {
-            if self.jobs.contains_key(&job) && managed.is_none() {
-                return Err(ResizeError::NotManaged { job });
-            }
-            return Err(ResizeError::NotRunning { job });
-        };
-        if view.kind != Kind::Malleable {
-            return Err(ResizeError::Fixed { job, kind: view.kind });
-        }
-        let from: u32 = view.sizes.values().sum();
-        let to = match &order.by {
-            Resize::Grow { count, cluster, .. } => {
-                if let Some(cluster) = cluster.as_ref().filter(|at| !self.sites.contains_key(at)) {
-                    return Err(ResizeError::UnknownCluster { cluster: cluster.clone() });
-                }
-                from.saturating_add(*count)
-            }
-            Resize::Shrink { count } => from.saturating_sub(*count),
-        };
-        if to < view.least || to > view.useful {
-            let (least, most) = (view.least, view.useful);
-            return Err(ResizeError::Bounds { job, to, least, most });
-        }
-        Ok(Resized { from, to })
-    }
-
-    /// Makes a job larger or smaller, where that is possible.
-    pub(super) fn resize(&mut self, order: &ResizeJob, now: Instant, out: &mut Vec<Action>) {
-        let (job, Ok(Resized { to, .. })) = (order.job, self.check_resize(order)) else { return };
-        let Some(view) = self.managing.view(job) else { return };
-        let Some(managed) = self.managing.jobs.get_mut(&job) else { return };
-        let most = match &order.by {
-            Resize::Grow { count, within_ms, cluster } => {
-                let within = within_ms.map(Duration::from_millis);
-                let clusters = cluster.iter().cloned().collect();
-                managed.ordered = Ordered { count: *count, within, clusters };
-                // A limit that stands in the way goes up.
-                (to > view.most || view.most < view.useful).then_some(to.max(view.most))
-            }
-            Resize::Shrink { .. } => {
-                managed.ordered = Ordered::default();
-                Some(to)
-            }
-        };
-        if let Some(most) = most {
-            let most = (most < view.useful).then_some(most);
-            self.tell(News::Limit { job, most }, now, out);
-        }
-        self.settle_wants(job, now, out);
-        self.poll(now, out);
-    }
-
-    /// A job as its owner may see it; absent if nothing of it is known any more.
-    pub fn detail(&self, job: JobId, now: Instant) -> Option<JobDetail> {
-        let status = self.status().jobs.into_iter().find(|status| status.job == job);
-        let (view, history) = (self.managing.view(job), self.managing.history(job, now));
-        (status.is_some() || !history.is_empty()).then_some(JobDetail { status, view, history })
-    }
-
-    /// Where a job would be placed now, and if nowhere why not.
-    ///
-    /// # Errors
-    /// As [`Manager::plan`].
-    pub fn plan(&self, need: &Need) -> Result<Placed, crate::policy::malleability::NoPlace> {
-        self.managing.manager.plan(need)
     }
 
     /// For tests: the manager's books agree with themselves and with the nodes.

@@ -9,15 +9,18 @@
 //! free: the coordinator of nodes that left in order, the worker itself of all others.
 
 mod choose;
+mod claims;
 mod drain;
 mod event;
 mod history;
 mod jobs;
 mod managed;
+mod owner;
 mod pool;
 mod queue;
 mod recover;
 mod request;
+mod resize;
 mod speeds;
 mod stubs;
 mod takeover;

@@ -65,7 +65,13 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Some(site) = self.sites.get_mut(cluster) else { return };
+        let Some(site) = self.sites.get_mut(cluster) else {
+            // It will come when its provider answers.
+            if let Err(reason) = found {
+                self.tell(News::Unreachable { cluster: cluster.clone(), reason }, now, out);
+            }
+            return;
+        };
         let Some(on_demand) = &mut site.on_demand else { return };
         match found {
             Ok((size, others)) => {

@@ -103,7 +103,7 @@ impl Grid {
 }
 
 fn nbody(seed: &'static str) -> [&'static str; 7] {
-    ["barnes-hut", "--bodies", "3000", "--steps", "60", "--seed", seed]
+    ["barnes-hut", "--bodies", "8000", "--steps", "400", "--seed", seed]
 }
 
 fn alone(seed: &'static str) -> Value {
@@ -136,6 +136,41 @@ fn jobs_grow_into_what_is_free_and_shrink_for_others_and_local_users_are_seen() 
     grid.lab.user("uva", "scancel", &["-u", "root"]);
     grid.empty();
     grid.up.end();
+}
+
+/// A batch system that does not answer, or says nonsense, is told of and passed over: jobs run elsewhere.
+#[test]
+fn a_cluster_whose_commands_fail_is_passed_over_and_says_why() {
+    use std::os::unix::fs::PermissionsExt;
+    let commands = tempfile::tempdir().unwrap();
+    let fake = |script: &str| {
+        for name in ["sinfo", "squeue", "sbatch", "scancel", "scontrol"] {
+            let path = commands.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    };
+    fake("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1");
+    let up = Up::by(&format!(
+        "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
+         [[cluster]]\nname = \"ams\"\nnodes = 2\n\
+         [[cluster]]\nname = \"vu\"\nnodes = 9\nprovider = \"slurm\"\n\
+         [cluster.slurm]\ncommands = \"{}\"\npoll = \"300ms\"\nanswer_within = \"1s\"\n",
+        commands.path().display()
+    ));
+    let plan = || job(&up, &["plan", "queens", "--kind", "rigid", "--min", "3"]).out;
+    let told = "Unable to contact slurm controller";
+    until("it is told what fails", || plan().contains(told));
+    fake("echo what is this; echo '| | |'");
+    until("nonsense is told", || plan().contains("not understood"));
+    fake("exec sleep 60");
+    until("what hangs is told", || plan().contains("did not answer within 1 s"));
+    // Others go on.
+    let line = ["submit", "queens", "--size", "9", "--min", "1", "--max", "2"];
+    assert_eq!(job(&up, &line).out, "job-1\n");
+    let done = job(&up, &["result", "1", "--wait", "--timeout", "2m", "--json"]);
+    assert_eq!(object(&done)["result"]["solutions"], 352, "{}", done.err);
+    up.end();
 }
 
 /// When the head is killed.

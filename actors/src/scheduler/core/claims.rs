@@ -1,0 +1,176 @@
+//! How a job of the malleability manager gets its first nodes: they are claimed where it was placed, gathered until all have come, and given
+//! up together. Must not decide where it goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use tokio::time::Instant;
+
+use super::Core;
+use super::event::{Action, Begun};
+use super::managed::{Stage, Use};
+use super::pool::State;
+use super::queue::Waiting;
+use crate::job::AssignError;
+use crate::policy::malleability::Placed;
+use crate::scheduler::SubmitError;
+use crate::scheduler::manager::Event as News;
+
+impl Core {
+    pub(super) fn claim(
+        &mut self,
+        id: JobId,
+        placed: &Placed,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<News> {
+        let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
+        let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
+        for part in &placed.parts {
+            *wanted.entry(&part.cluster).or_default() += part.count;
+        }
+        for (cluster, count) in wanted {
+            let chosen = self.reserve(id, cluster, count, Use::Claimed, out);
+            let (has, needs) = (chosen.len(), count as usize);
+            nodes.extend(chosen);
+            if has < needs {
+                let what = match self.is_on_demand(cluster) {
+                    true => "can be had at once",
+                    false => "are free and run the job's program",
+                };
+                let reason = format!("of {count} nodes of {cluster} only {has} {what}");
+                self.give_up(id, reason, now, out);
+                return self.given_up(id);
+            }
+        }
+        let until = now + self.managing.hold_within;
+        let placed = placed.clone();
+        self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, placed, until };
+        self.gather(id, now, out);
+        None
+    }
+
+    /// Starts a job when all its nodes have come; gives them up when one is lost or late.
+    pub(super) fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let Some(job) = self.managing.jobs.get_mut(&id) else { return };
+        let Stage::Gathering { nodes, placed, until } = &job.stage else { return };
+        let fingerprint = job.submit.fingerprint;
+        let (mut coming, mut lost) = (0, None);
+        for node in nodes {
+            match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
+                Some(known) if known.state != State::Idle => coming += 1,
+                Some(known) if known.running(fingerprint).is_some() => {}
+                Some(_) => lost = Some(format!("{node} runs another program than the job's")),
+                None => {
+                    let reason = self.nodes.get(node).and_then(|node| node.reason.clone());
+                    let reason = reason.unwrap_or_else(|| "it is gone".to_owned());
+                    lost = Some(format!("{node}: {reason}"));
+                }
+            }
+        }
+        if coming > 0 && *until <= now {
+            let (all, within) = (nodes.len(), self.managing.hold_within);
+            lost =
+                lost.or(Some(format!("{coming} of {all} nodes have not come within {within:?}")));
+        }
+        if let Some(reason) = lost {
+            return self.give_up(id, reason, now, out);
+        }
+        if coming == 0 {
+            let nodes = nodes.iter().cloned().collect();
+            let begun = Begun { placed: placed.clone() };
+            out.push(Action::Begin { job: id, begun });
+            job.stage = Stage::Claiming;
+            let (epoch, submit) = (job.epoch, job.submit.clone());
+            let (waits_for, blocked) = (String::new(), false);
+            self.assign(Waiting { job: id, epoch, submit, waits_for, blocked }, nodes, out);
+        }
+    }
+
+    /// A job does not get its nodes. It waits again when none of them is its any more.
+    pub(super) fn give_up(
+        &mut self,
+        id: JobId,
+        reason: String,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(job) = self.managing.jobs.get_mut(&id) {
+            job.stage = Stage::Failing(reason);
+        }
+        self.unreserve_all(id, now, out);
+    }
+
+    pub(super) fn unreserve_all(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let theirs = self.nodes.iter().filter(|(_, node)| node.reserved == Some(id));
+        let theirs: Vec<NodeId> = theirs.map(|(node, _)| node.clone()).collect();
+        for node in theirs {
+            if self.unreserve(&node, now, out)
+                && let Some(job) = self.managing.jobs.get_mut(&id)
+            {
+                *job.lost.entry(self.nodes[&node].cluster.clone()).or_default() += 1;
+            }
+        }
+    }
+
+    /// A job that got no nodes waits again, if none of those that came or were coming is its any more.
+    pub(super) fn given_up(&mut self, id: JobId) -> Option<News> {
+        let job = self.managing.jobs.get_mut(&id)?;
+        let Stage::Failing(reason) = &job.stage else { return None };
+        if self.nodes.values().any(|node| node.reserved == Some(id)) {
+            return None;
+        }
+        let reason = reason.clone();
+        job.stage = Stage::Waiting;
+        job.lost.clear();
+        self.managing.ledger.retain(|_, (job, _)| *job != id);
+        Some(News::ClaimFailed { job: id, reason })
+    }
+
+    /// A worker did not take a job of the manager's, or a node was lost meanwhile: if it may be tried again, it is when
+    /// all its nodes are free. Returns whether it is.
+    pub(super) fn claim_again(&mut self, id: JobId, error: &SubmitError) -> bool {
+        let lasting = matches!(
+            error,
+            SubmitError::Refused(AssignError::Program { .. } | AssignError::UnknownJob { .. })
+                | SubmitError::Cancelled { .. }
+        );
+        match self.managing.jobs.get_mut(&id) {
+            Some(job) if !lasting && job.stage == Stage::Claiming => {
+                job.stage = Stage::Failing(error.to_string());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a job that waits from the manager's queue. Returns whether it was there.
+    pub(super) fn withdraw_managed(
+        &mut self,
+        id: JobId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
+        match job.stage {
+            Stage::Waiting => {
+                self.managing.jobs.remove(&id);
+                self.anew.remove(&id);
+                self.tell(News::Withdraw { job: id }, now, out);
+                out.push(Action::Forget { job: id });
+            }
+            // The manager knows it as one that is being started: it ends, and what came for it is given back.
+            Stage::Gathering { .. } => {
+                job.stage = Stage::Claiming;
+                self.unreserve_all(id, now, out);
+            }
+            // When its nodes are free it is not started again.
+            Stage::Failing(_) => job.stage = Stage::Claiming,
+            _ => return false,
+        }
+        let error = SubmitError::Cancelled { reason: reason.to_owned() };
+        out.push(Action::Refuse { job: id, error });
+        true
+    }
+}

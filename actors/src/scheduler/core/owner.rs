@@ -1,0 +1,92 @@
+//! What whoever owns a job may ask of it: to be larger or smaller, what became of it, and where one would go.
+//!
+//! Must not know how that is carried out.
+
+use std::time::Duration;
+
+use springtide_runtime::id::JobId;
+use tokio::time::Instant;
+
+use super::Core;
+use super::event::Action;
+use super::managed::{Ordered, Stage};
+use crate::policy::malleability::{NoPlace, Placed};
+use crate::scheduler::manager::{Event as News, Kind, Need};
+use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, Resized};
+
+impl Core {
+    /// Whether a job can be made larger or smaller by its owner, and what it is to come to.
+    ///
+    /// # Errors
+    /// [`ResizeError`].
+    pub fn check_resize(&self, order: &ResizeJob) -> Result<Resized, ResizeError> {
+        let job = order.job;
+        let managed = self.managing.jobs.get(&job);
+        let running = managed.is_some_and(|managed| managed.stage == Stage::Running);
+        let Some(view) = self.managing.view(job).filter(|_| running) else {
+            if self.jobs.contains_key(&job) && managed.is_none() {
+                return Err(ResizeError::NotManaged { job });
+            }
+            return Err(ResizeError::NotRunning { job });
+        };
+        if view.kind != Kind::Malleable {
+            return Err(ResizeError::Fixed { job, kind: view.kind });
+        }
+        let from: u32 = view.sizes.values().sum();
+        let to = match &order.by {
+            Resize::Grow { count, cluster, .. } => {
+                if let Some(cluster) = cluster.as_ref().filter(|at| !self.sites.contains_key(at)) {
+                    return Err(ResizeError::UnknownCluster { cluster: cluster.clone() });
+                }
+                from.saturating_add(*count)
+            }
+            Resize::Shrink { count } => from.saturating_sub(*count),
+        };
+        if to < view.least || to > view.useful {
+            let (least, most) = (view.least, view.useful);
+            return Err(ResizeError::Bounds { job, to, least, most });
+        }
+        Ok(Resized { from, to })
+    }
+
+    /// Makes a job larger or smaller, where that is possible.
+    pub(super) fn resize(&mut self, order: &ResizeJob, now: Instant, out: &mut Vec<Action>) {
+        let (job, Ok(Resized { to, .. })) = (order.job, self.check_resize(order)) else { return };
+        let Some(view) = self.managing.view(job) else { return };
+        let Some(managed) = self.managing.jobs.get_mut(&job) else { return };
+        let most = match &order.by {
+            Resize::Grow { count, within_ms, cluster } => {
+                let within = within_ms.map(Duration::from_millis);
+                let clusters = cluster.iter().cloned().collect();
+                managed.ordered = Ordered { count: *count, within, clusters };
+                // A limit that stands in the way goes up.
+                (to > view.most || view.most < view.useful).then_some(to.max(view.most))
+            }
+            Resize::Shrink { .. } => {
+                managed.ordered = Ordered::default();
+                Some(to)
+            }
+        };
+        if let Some(most) = most {
+            let most = (most < view.useful).then_some(most);
+            self.tell(News::Limit { job, most }, now, out);
+        }
+        self.settle_wants(job, now, out);
+        self.poll(now, out);
+    }
+
+    /// A job as its owner may see it; absent if nothing of it is known any more.
+    pub fn detail(&self, job: JobId, now: Instant) -> Option<JobDetail> {
+        let status = self.status().jobs.into_iter().find(|status| status.job == job);
+        let (view, history) = (self.managing.view(job), self.managing.history(job, now));
+        (status.is_some() || !history.is_empty()).then_some(JobDetail { status, view, history })
+    }
+
+    /// Where a job would be placed now, and if nowhere why not.
+    ///
+    /// # Errors
+    /// As [`Manager::plan`].
+    pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
+        self.managing.manager.plan(need)
+    }
+}

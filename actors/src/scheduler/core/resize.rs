@@ -1,0 +1,211 @@
+//! Nodes that a job of the malleability manager is given while it runs, and those taken from it. Must not decide how many.
+
+use std::collections::BTreeMap;
+
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use tokio::time::Instant;
+
+use super::choose::{Case, choose};
+use super::event::Action;
+use super::managed::{Ordered, Use};
+use super::pool::{State, member};
+use super::{Core, Job};
+use crate::scheduler::manager::Event as News;
+use crate::scheduler::{GrantedNode, JobEfficiency};
+
+impl Core {
+    /// The best free nodes of a cluster for a job that runs.
+    pub(super) fn pick(
+        &self,
+        job: &Job,
+        cluster: &ClusterId,
+        count: u32,
+        now: Instant,
+    ) -> Vec<NodeId> {
+        let mut case = Case {
+            count,
+            request: job.open.request.clone(),
+            rtt_s: BTreeMap::new(),
+            bandwidth: BTreeMap::new(),
+            free: self.candidates_for(job.unit, job.fingerprint, now),
+        };
+        case.free.retain(|_, candidate| candidate.cluster == *cluster);
+        choose(&case).nodes
+    }
+
+    /// Gives a running job nodes, those that it likes best.
+    pub(super) fn recruit(
+        &mut self,
+        id: JobId,
+        change: u64,
+        cluster: ClusterId,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<News> {
+        let nothing = Some(News::Grown { job: id, change, count: 0 });
+        let Some(coordinator) = self.coordinator_of(id) else { return nothing };
+        let Some(job) = self.jobs.get(&id) else { return nothing };
+        let chosen = match self.is_on_demand(&cluster) {
+            true => self.held_for(id, change, &cluster),
+            false => self.pick(job, &cluster, count, now),
+        };
+        let nodes: Vec<GrantedNode> = chosen
+            .iter()
+            .filter_map(|node| {
+                let life = self.nodes.get(node)?.life.as_ref()?;
+                let speed = self.speeds.best(job.unit, life, now);
+                Some(GrantedNode { node: node.clone(), member: member(life), speed })
+            })
+            .collect();
+        if nodes.is_empty() {
+            return nothing;
+        }
+        for GrantedNode { node, .. } in &nodes {
+            self.managing.ledger.insert(node.clone(), (id, Use::Recruited(change)));
+        }
+        let grant = self.hand(id, &nodes);
+        let Some(job) = self.jobs.get_mut(&id) else { return nothing };
+        let given = nodes.len() as u32;
+        let managed = self.managing.jobs.get_mut(&id);
+        // What its owner ordered is served before what its coordinator asks for.
+        let ordered = managed.map_or(0, |managed| {
+            let Ordered { count, clusters, .. } = &mut managed.ordered;
+            let here = clusters.is_empty() || clusters.contains(&cluster);
+            let ordered = if here { given.min(*count) } else { 0 };
+            *count -= ordered;
+            ordered
+        });
+        job.open.count = job.open.count.saturating_sub(given - ordered);
+        if let Some(managed) = self.managing.jobs.get_mut(&id) {
+            managed.grants.insert(grant, change);
+            managed.wants = job.open.count.saturating_add(managed.ordered.count);
+        }
+        let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
+        let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
+        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        None
+    }
+
+    /// What is held for a change.
+    pub(super) fn held_for(&self, id: JobId, change: u64, cluster: &ClusterId) -> Vec<NodeId> {
+        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
+            let here = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
+            let held = *job == id && *used == Use::Held(change) && here.state == State::Idle;
+            held.then(|| node.clone())
+        };
+        self.managing.ledger.iter().filter_map(of_change).collect()
+    }
+
+    /// A job's coordinator has answered a grant, or not: so many nodes of it are its.
+    pub(super) fn grant_settled(
+        &mut self,
+        id: JobId,
+        grant: u64,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
+        let Some(change) = managed.grants.remove(&grant) else { return };
+        let holds =
+            |node: &NodeId| self.jobs.get(&id).is_some_and(|job| job.members.contains(node));
+        let mut count = 0;
+        for (node, (job, used)) in &mut self.managing.ledger {
+            if *job == id && *used == Use::Recruited(change) && holds(node) {
+                *used = Use::Computes;
+                count += 1;
+            }
+        }
+        self.tell(News::Grown { job: id, change, count }, now, out);
+    }
+
+    /// So many processors are not the job's after all: nodes of that change end the job first; others have gone already.
+    pub(super) fn give_back(
+        &mut self,
+        id: JobId,
+        change: u64,
+        cluster: &ClusterId,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) -> Option<News> {
+        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
+            let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
+            // What has not come yet goes first.
+            let rank = match *used {
+                Use::Ordered(of) if of == change => 0,
+                Use::Held(of) | Use::Recruited(of) if of == change => 1,
+                _ => return None,
+            };
+            (*job == id && here).then(|| (rank, node.clone()))
+        };
+        let mut nodes: Vec<(u8, NodeId)> =
+            self.managing.ledger.iter().filter_map(of_change).collect();
+        nodes.sort();
+        nodes.truncate(count as usize);
+        let mut gone = count - nodes.len() as u32;
+        for (_, node) in &nodes {
+            self.managing.ledger.insert(node.clone(), (id, Use::GivenBack));
+            if self.jobs.get(&id).is_some_and(|job| job.members.contains(node)) {
+                self.release(id, node, out);
+            }
+            let kept = self.nodes.get(node).is_some_and(|known| known.reserved == Some(id));
+            gone += u32::from(kept && self.unreserve(node, now, out));
+        }
+        let cluster = cluster.clone();
+        (gone > 0).then_some(News::Unheld { job: id, cluster, count: gone })
+    }
+
+    /// Takes nodes from a job that has not let them go in time: they are started anew, as if it had lost them.
+    pub(super) fn force(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        count: u32,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let coordinator = job.view.coordinator.as_ref();
+        let here = |node: &&NodeId| {
+            self.nodes.get(*node).is_some_and(|known| known.cluster == *cluster)
+                && coordinator != Some(*node)
+        };
+        // What came last has least to lose, and names are given out in order.
+        let taken: Vec<NodeId> =
+            job.members.iter().rev().filter(here).take(count as usize).cloned().collect();
+        for node in &taken {
+            self.lost(node, reason, true, now, out);
+        }
+        let (cluster, reason) = (cluster.clone(), reason.to_owned());
+        out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
+    }
+
+    /// A job answered an offer, or a request for processors.
+    pub(super) fn answered(
+        &mut self,
+        id: JobId,
+        change: u64,
+        count: u32,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        if self.managing.has(id) {
+            self.tell(News::Answer { job: id, change, count }, now, out);
+        }
+    }
+
+    /// A job has measured its efficiency.
+    pub(super) fn efficiency_told(
+        &mut self,
+        told: JobEfficiency,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let JobEfficiency { job, epoch, efficiency, processors } = told;
+        if self.managing.has(job) && self.check(job, epoch).is_ok() {
+            self.tell(News::Efficiency { job, efficiency, processors }, now, out);
+        }
+    }
+}
