@@ -85,6 +85,7 @@ fn messages_of_scheduler_and_site() {
         starts_programs: true,
         keep_ms: None,
         stubs: BTreeSet::new(),
+        files: false,
     });
     message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
     message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });

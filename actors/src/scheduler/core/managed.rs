@@ -36,7 +36,7 @@ const GATHER: Duration = Duration::from_millis(500);
 pub(super) struct Managed {
     epoch: Epoch,
     pub(super) submit: Box<Submit>,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Grants that its coordinator has not answered: for which change.
     grants: BTreeMap<u64, u64>,
     /// Nodes that were lost while it was being started.
@@ -56,7 +56,7 @@ struct Ordered {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// The manager seeks a place for it.
     Waiting,
     /// Its nodes are coming; those that have not come then are given up, and it waits again.
@@ -198,6 +198,7 @@ impl Core {
         let ordered = Ordered::default();
         let job = Managed { epoch, submit, stage, grants, lost, wants: 0, ordered };
         self.managing.jobs.insert(id, job);
+        self.introduce_files(&need, now, out);
         self.poll(now, out);
         self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
     }
@@ -287,10 +288,19 @@ impl Core {
 
     fn obey(&mut self, order: Order, now: Instant, out: &mut Vec<Action>) -> Option<News> {
         match order {
-            // Without files nothing is moved.
-            Order::Move { job, .. } => Some(News::Moved { job }),
-            Order::Claim { job, placed } => self.claim(job, &placed, now, out),
+            Order::Move { job, transfers } => {
+                self.begin_move(job, transfers, now, out);
+                None
+            }
+            Order::Claim { job, placed } => {
+                if placed.transfers.is_empty() {
+                    // What is on its way for a former place is not waited for.
+                    self.drop_move(job, out);
+                }
+                self.claim(job, &placed, now, out)
+            }
             Order::Fail { job, reason } => {
+                self.drop_move(job, out);
                 self.managing.jobs.remove(&job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
                 None
@@ -401,13 +411,14 @@ impl Core {
         None
     }
 
-    /// Starts a job when all its nodes have come; gives them up when one is lost or late.
+    /// Starts a job when all its nodes and files have come; gives its nodes up when one is lost or late.
     fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let moving = self.files.moving(id);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
-        let Stage::Gathering { nodes, until } = &job.stage else { return };
+        let Stage::Gathering { nodes, until } = &mut job.stage else { return };
         let fingerprint = job.submit.fingerprint;
         let (mut coming, mut lost) = (0, None);
-        for node in nodes {
+        for node in &*nodes {
             match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
                 Some(known) if known.state != State::Idle => coming += 1,
                 Some(known) if known.running(fingerprint).is_some() => {}
@@ -427,7 +438,10 @@ impl Core {
         if let Some(reason) = lost {
             return self.give_up(id, reason, now, out);
         }
-        if coming == 0 {
+        if coming == 0 && moving {
+            // Its nodes are there, and wait for the files, which have bounds of their own.
+            *until = now + self.managing.hold_within;
+        } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
             job.stage = Stage::Claiming;
             let (epoch, submit) = (job.epoch, job.submit.clone());
@@ -437,10 +451,17 @@ impl Core {
     }
 
     /// A job does not get its nodes. It waits again when none of them is its any more.
-    fn give_up(&mut self, id: JobId, reason: String, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn give_up(
+        &mut self,
+        id: JobId,
+        reason: String,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         if let Some(job) = self.managing.jobs.get_mut(&id) {
             job.stage = Stage::Failing(reason);
         }
+        self.drop_move(id, out);
         self.unreserve_all(id, now, out);
     }
 
@@ -748,6 +769,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
+        self.drop_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
         match job.stage {
             Stage::Waiting => {

@@ -11,6 +11,7 @@
 mod choose;
 mod drain;
 mod event;
+mod files;
 mod history;
 mod jobs;
 mod managed;
@@ -32,6 +33,7 @@ pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
 pub use self::event::{Action, Event};
 
 use self::drain::Pending;
+use self::files::Files;
 use self::managed::Managing;
 use self::pool::{Node, Site};
 use self::queue::Waiting;
@@ -136,6 +138,8 @@ pub struct Core {
     last_grant: u64,
     /// Jobs whose nodes the malleability manager deals out.
     managing: Managing,
+    /// Input files of jobs.
+    files: Files,
 }
 
 impl Core {
@@ -153,6 +157,7 @@ impl Core {
             unheard: BTreeSet::new(),
             last_grant: 0,
             managing: Managing::new(settings, now),
+            files: Files::default(),
         }
     }
 
@@ -229,10 +234,15 @@ impl Core {
             }
             Event::Efficiency(told) => self.efficiency_told(told, now, &mut out),
             Event::Resize(order) => self.resize(&order, now, &mut out),
+            Event::FilesHere(here) => self.files_here(here, now, &mut out),
+            Event::Brought { job, ask, answer } => {
+                self.brought(job, ask, answer, now, &mut out);
+            }
             Event::Poll => self.poll(now, &mut out),
             Event::Tick => {}
         }
         self.blame_roots(now, &mut out);
+        self.ask_files(now, &mut out);
         self.manage(now, &mut out);
         // Whole jobs come before the wishes of those that run.
         self.serve_queue(&mut out);
@@ -252,7 +262,7 @@ impl Core {
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
-        all.chain([self.managing.due(), self.close_due()]).flatten().min()
+        all.chain([self.managing.due(), self.files.due(), self.close_due()]).flatten().min()
     }
 
     /// How things are.

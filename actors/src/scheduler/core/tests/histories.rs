@@ -454,6 +454,8 @@ impl World {
                 | Action::BetterFree { .. }
                 | Action::OfferGrowth { .. }
                 | Action::AskShrink { .. }
+                | Action::BringFile { .. }
+                | Action::DropFiles { .. }
                 | Action::Odd { .. } => {}
                 Action::HoldStubs { .. } | Action::CloseStubs { .. } => {
                     prop_assert!(false, "these clusters have all their nodes");
