@@ -26,13 +26,18 @@ impl Up {
 
     /// The same, and with these lines in the config.
     pub fn with(clusters: &[(&str, u32)], lines: &str) -> Self {
-        let temp = tempfile::tempdir().unwrap();
-        let file = temp.path().join("grid.toml");
         let one = |(name, nodes): &(&str, u32)| {
             format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\n")
         };
         let clusters: String = clusters.iter().map(one).collect();
-        std::fs::write(&file, format!("{lines}\n{clusters}")).unwrap();
+        Self::written(|_| format!("{lines}\n{clusters}"))
+    }
+
+    /// With the config that is made for its directory.
+    pub fn written(config: impl FnOnce(&Path) -> String) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("grid.toml");
+        std::fs::write(&file, config(temp.path())).unwrap();
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
         up.told("Ctrl-C ends the grid");
