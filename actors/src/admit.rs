@@ -33,6 +33,11 @@ pub fn worker<M>(from: &Sender<'_>, _: &M) -> Verdict {
     from.is(&[Role::Node, Role::Head])
 }
 
+/// Whoever reads input files: other clusters' servers of them, and clients.
+pub(crate) fn files<M>(from: &Sender<'_>, _: &M) -> Verdict {
+    from.is(&[Role::Client, Role::Head])
+}
+
 pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
     client(from, message)?;
     from.holds(|peer| message.client.node == peer.node)

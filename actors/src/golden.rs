@@ -86,6 +86,7 @@ fn messages_of_scheduler_and_site() {
         starts_programs: true,
         keep_ms: None,
         stubs: BTreeSet::new(),
+        files: false,
     });
     message(&NeedNodes { job: JobId(3), epoch: Epoch(2), count: 4, within_ms: Some(5000) });
     message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into() });

@@ -12,6 +12,7 @@ use springtide_runtime::net::Contact;
 
 use crate::admit;
 use crate::endpoint::Endpoint;
+use crate::files::{FileServer, FilesHere, Keeping};
 use crate::job::{JobOver, SCHEDULER, site_name};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
@@ -19,10 +20,10 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, Drain, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver, JobEfficiency,
-    MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, Registered, RequestNodes,
-    ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, Submit,
-    Subscribe, Undrain, WithdrawNodes,
+    CancelJob, Drain, GetFiles, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver,
+    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, Registered,
+    RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
+    Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, EndNodes, HoldStubs, OnDemand, Register, Site, StartAnew};
 use crate::store::Store;
@@ -75,6 +76,8 @@ impl Head {
             .accepts::<GetJob>()
             .accepts::<PlanJob>()
             .accepts_from::<ResizeJob>(admit::client)
+            .accepts::<GetFiles>()
+            .accepts_from::<FilesHere>(admit::head)
             .accepts_from::<SiteUp>(admit::head)
             .accepts_from::<Registered>(admit::head)
             .accepts_from::<NodeLost>(admit::head)
@@ -113,23 +116,32 @@ impl Head {
         nodes: Vec<NodeRequest>,
         provider: Rc<dyn Provider>,
     ) {
-        self.start_site_by(cluster, nodes, provider, OnDemand::default());
+        self.start_site_by(cluster, nodes, provider, OnDemand::default(), None);
     }
 
-    /// The same; `on_demand`: how a provider that holds processors on demand is used.
+    /// The same; `on_demand`: how a provider that holds processors on demand is used; `keeping`: the cluster's input files, if it
+    /// keeps any.
     pub fn start_site_by(
         &mut self,
         cluster: ClusterId,
         nodes: Vec<NodeRequest>,
         provider: Rc<dyn Provider>,
         on_demand: OnDemand,
+        keeping: Option<Keeping>,
     ) {
         if !provider.on_demand() {
             self.standing.insert(cluster.clone(), nodes.len());
         }
         let here = &self.endpoint.net.me().node;
         let scheduler = self.endpoint.hub.remote(here, SCHEDULER);
-        let site = Site::new(cluster.clone(), nodes, provider, on_demand, scheduler).start();
+        let mut site = Site::new(cluster.clone(), nodes, provider, on_demand, scheduler);
+        if let Some(keeping) = keeping {
+            let Endpoint { net, hub, .. } = &self.endpoint;
+            let scheduler = hub.remote(here, SCHEDULER);
+            FileServer::publish(keeping, net, hub, scheduler);
+            site.keeps_files();
+        }
+        let site = site.start();
         self.endpoint
             .hub
             .publish(&site_name(&cluster), site.clone())

@@ -160,6 +160,8 @@ pub struct Site {
     /// Polls that failed since the last that did not.
     failures: u32,
     ending: bool,
+    /// A file server of the cluster is beside it.
+    files: bool,
 }
 
 /// Says one thing to the scheduler, each time it is called.
@@ -205,8 +207,13 @@ impl Site {
             restarts: Intensity::new(LIMITS),
         };
         let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
-        let (words, failures, ending) = (None, 0, false);
-        Self { cluster, slots, provider, on_demand, scheduler, words, failures, ending }
+        let (words, failures, ending, files) = (None, 0, false, false);
+        Self { cluster, slots, provider, on_demand, scheduler, words, failures, ending, files }
+    }
+
+    /// The cluster keeps files: a file server of it is in this process.
+    pub fn keeps_files(&mut self) {
+        self.files = true;
     }
 
     /// Tells the scheduler, in order. It lives as long as the head does, and the head's end is also ours.
@@ -364,6 +371,7 @@ impl Site {
             starts_programs,
             keep_ms: on_demand.then_some(keep_ms),
             stubs: known.iter().map(|listed| listed.node.clone()).collect(),
+            files: self.files,
         });
         for listed in unknown {
             tracing::info!(
@@ -740,10 +748,9 @@ impl Handler<Warned> for Site {
         let drain = Drain { nodes: vec![node], reason, deadline_ms, life: Some(life) };
         let scheduler = self.scheduler.clone();
         actix::spawn(async move {
-            match scheduler.send(drain).deadline(within.max(ASK_WITHIN)).await {
-                Ok(Err(error)) => tracing::warn!("a node is not drained: {error}"),
-                // Whether it was in time the node's end tells.
-                Ok(Ok(_)) | Err(_) => {}
+            // Whether it was in time the node's end tells.
+            if let Ok(Err(error)) = scheduler.send(drain).deadline(within.max(ASK_WITHIN)).await {
+                tracing::warn!("a node is not drained: {error}");
             }
         });
     }

@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod event;
+pub mod files;
 pub mod id;
 pub mod membership;
 pub mod meter;

@@ -13,6 +13,7 @@ use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote_message;
 
 use super::manager::{JobView, Kind, Need};
+use crate::files::catalogue::FileStatus;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
 use crate::policy::malleability::{NoPlace, Placed};
@@ -221,6 +222,19 @@ pub enum PlanError {
     NoPlace(NoPlace),
 }
 
+/// To the scheduler: which input files are there?
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GetFiles {}
+
+/// The grid's input files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GridFiles {
+    /// By name.
+    pub files: Vec<FileStatus>,
+    /// Clusters that keep files, and where the file server of each is.
+    pub servers: BTreeMap<ClusterId, Contact>,
+}
+
 /// To the scheduler: how is the grid?
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct GetStatus {}
@@ -354,6 +368,9 @@ pub struct SiteUp {
     /// Nodes of it that are there already, or are being started.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stubs: BTreeSet<NodeId>,
+    /// It keeps files: its file server tells which.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub files: bool,
 }
 
 /// To the scheduler, by a site that holds processors on demand: what there is now, or why that is not known.
@@ -449,6 +466,7 @@ remote_message! {
     "resize-job" => ResizeJob -> Result<Resized, ResizeError>;
     "get-job" => GetJob -> Option<JobDetail>;
     "plan-job" => PlanJob -> Result<Placed, PlanError>;
+    "get-files" => GetFiles -> GridFiles;
     "get-status" => GetStatus -> GridStatus;
     "site-up" => SiteUp;
     "registered" => Registered;

@@ -25,6 +25,9 @@ use self::manager::Settings;
 pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
+use crate::files::{
+    BringFile, DropFiles, FileEntry, FileError, FileServer, FilesHere, Source, files_name,
+};
 use crate::job::{
     AssignError, CLIENT, Cancel, JobEnded, JobError, JobOver, JobReport, MemberLost, Release,
     WORKER, coordinator_name, site_name,
@@ -51,6 +54,8 @@ const MEASURE_WITHIN: Duration = Duration::from_secs(15);
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether another scheduler has taken over.
 const LEASE_EVERY: Duration = Duration::from_secs(1);
+/// A file that is not there after this time never comes: its chunks have bounds of their own.
+const BRING_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
@@ -424,6 +429,18 @@ impl Scheduler {
                     // What is left of them ends with the site, which then tells what there is.
                     self.ask_site(ctx, &cluster, order, |_, _, _| ());
                 }
+                Action::BringFile { job, ask, file, from, to } => {
+                    self.bring(ctx, (job, ask), file, from, &to);
+                }
+                Action::DropFiles { job, cluster } => {
+                    let at = self.place_of(&cluster);
+                    let server: Remote<FileServer> =
+                        self.hub.remote(&at.node, &files_name(&cluster));
+                    if let Err(error) = server.do_send(DropFiles { job }) {
+                        // Then what it brings is there for the next.
+                        tracing::info!("the file server of {cluster} was not told: {error}");
+                    }
+                }
             }
         }
     }
@@ -447,6 +464,53 @@ impl Scheduler {
             }
         };
         ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    /// The process that a cluster's site and file server are in.
+    fn place_of(&self, _cluster: &ClusterId) -> Contact {
+        // Sites are on the scheduler's node in this version.
+        self.net.contact()
+    }
+
+    /// Tells a cluster's file server to bring a file.
+    fn bring(
+        &mut self,
+        ctx: &mut Context<Self>,
+        (job, ask): (JobId, u64),
+        file: FileEntry,
+        from: Vec<ClusterId>,
+        to: &ClusterId,
+    ) {
+        let names: Vec<&str> = from.iter().map(ClusterId::as_str).collect();
+        self.recorder.record(Told::Decision {
+            decision: format!("bring {} to {to} for {job}", file.name),
+            why: format!("{to} is where {job} is to read it, and {} has it", names.join(", ")),
+            inputs: serde_json::json!({ "bytes": file.bytes, "sum": file.sum, "from": names }),
+        });
+        let source = |cluster: ClusterId| Source { at: self.place_of(&cluster), cluster };
+        let from = from.into_iter().map(source).collect();
+        let at = self.place_of(to);
+        let server: Remote<FileServer> = self.hub.remote(&at.node, &files_name(to));
+        let order = BringFile { job, file: file.clone(), from };
+        let call = server.send(order).deadline(BRING_WITHIN).start();
+        let then = move |answer: Result<Result<_, FileError>, RemoteError>,
+                         act: &mut Self,
+                         ctx: &mut Context<Self>| {
+            let answer = match answer {
+                Ok(Ok(brought)) => Ok((file, brought)),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(error) => Err(format!("its site was not asked: {error}")),
+            };
+            act.feed(ctx, Event::Brought { job, ask, answer });
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    /// Whether a job's files are known.
+    fn check_files(&self, submit: &Submit) -> Result<(), SubmitError> {
+        let need = submit.need.as_ref();
+        let known = need.map_or(Ok(()), |need| self.core.check_files(need));
+        known.map_err(|reason| SubmitError::NotPlaced { reason })
     }
 
     /// Asks a job's coordinator a question of the malleability manager. No answer is none: the manager goes on.
@@ -524,9 +588,7 @@ impl Scheduler {
         Site: Handler<M>,
         M: RemoteMessage<Result = ()>,
     {
-        // Sites are on the scheduler's node in this version.
-        let here = self.net.me().node.clone();
-        let site: Remote<Site> = self.hub.remote(&here, &site_name(cluster));
+        let site: Remote<Site> = self.hub.remote(&self.place_of(cluster).node, &site_name(cluster));
         let call = site.send(order).start();
         let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut Context<Self>| {
             if let Err(error) = answer {
@@ -598,6 +660,9 @@ impl Handler<Submit> for Scheduler {
     type Result = ResponseFuture<Result<Granted, SubmitError>>;
 
     fn handle(&mut self, submit: Submit, ctx: &mut Self::Context) -> Self::Result {
+        if let Err(error) = self.check_files(&submit) {
+            return Box::pin(async move { Err(error) });
+        }
         let (job, epoch) = match self.store.new_job() {
             Ok(issued) => issued,
             Err(error) => {
@@ -621,6 +686,7 @@ impl Handler<Enqueue> for Scheduler {
     type Result = Result<JobId, SubmitError>;
 
     fn handle(&mut self, Enqueue(submit): Enqueue, ctx: &mut Self::Context) -> Self::Result {
+        self.check_files(&submit)?;
         let issued = self.store.new_job().and_then(|(job, epoch)| {
             self.store.keep(job, epoch, &submit)?;
             Ok((job, epoch))
@@ -682,7 +748,7 @@ impl Handler<PlanJob> for Scheduler {
     type Result = Result<Placed, PlanError>;
 
     fn handle(&mut self, PlanJob { need }: PlanJob, ctx: &mut Self::Context) -> Self::Result {
-        need.check().map_err(PlanError::Need)?;
+        need.check().and_then(|()| self.core.check_files(&need)).map_err(PlanError::Need)?;
         self.feed(ctx, Event::Poll);
         self.core.plan(&need).map_err(PlanError::NoPlace)
     }
@@ -831,6 +897,28 @@ impl Handler<GetStatus> for Scheduler {
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         MessageResult(GridStatus { superseded: self.superseded, ..self.core.status() })
+    }
+}
+
+impl Handler<GetFiles> for Scheduler {
+    type Result = MessageResult<GetFiles>;
+
+    fn handle(&mut self, _: GetFiles, _: &mut Self::Context) -> Self::Result {
+        let keepers = self.core.keepers();
+        let servers = keepers.map(|cluster| (cluster.clone(), self.place_of(cluster))).collect();
+        MessageResult(GridFiles { files: self.core.file_statuses(), servers })
+    }
+}
+
+impl Handler<FilesHere> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, here: FilesHere, ctx: &mut Self::Context) {
+        if let Err(reason) = &here.files {
+            let part = format!("file server {}", here.cluster);
+            self.recorder.record(Told::Fault { part, what: reason.clone() });
+        }
+        self.feed(ctx, Event::FilesHere(here));
     }
 }
 

@@ -109,7 +109,8 @@ impl Grid {
             let Peer { node, incarnation, cluster } = endpoint.net.me().clone();
             let (nodes, starts_programs) = (vec![node.clone()], false);
             let (keep_ms, stubs) = (None, BTreeSet::new());
-            let site = SiteUp { cluster: cluster.clone(), nodes, starts_programs, keep_ms, stubs };
+            let (of, files) = (cluster.clone(), false);
+            let site = SiteUp { cluster: of, nodes, starts_programs, keep_ms, stubs, files };
             grid.tell(site).await;
             let hardware = Hardware { model: "cpu".into(), threads: 1, mhz: 1000 };
             let fingerprint = grid.registry.fingerprint();

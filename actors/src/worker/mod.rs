@@ -10,6 +10,7 @@ mod succession;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -82,6 +83,8 @@ pub struct WorkerConfig {
     pub seam: SeamFactory,
     /// Modelled time of each fork, in virtual time.
     pub fork_time: Option<Duration>,
+    /// Where its cluster's input files are.
+    pub files: Option<PathBuf>,
     /// Told when the node is asked to end.
     pub on_shutdown: Option<mpsc::UnboundedSender<String>>,
     /// Told of each job's engine when it starts, for who audits them.
@@ -95,6 +98,7 @@ impl WorkerConfig {
             threads,
             seam: Arc::new(|| -> Arc<dyn Seam> { RealSeam::new() }),
             fork_time: None,
+            files: None,
             on_shutdown: None,
             on_engine: None,
         }
@@ -367,6 +371,7 @@ impl Worker {
                 seed,
                 fork_time: self.config.fork_time,
                 checkpoint_rate: spec.params.checkpoint_rate,
+                files: self.config.files.clone(),
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },

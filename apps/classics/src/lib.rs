@@ -1,4 +1,4 @@
-//! Small divide-and-conquer jobs that teach Springtide's API. Each is one file of under a hundred lines; read them in this
+//! Small divide-and-conquer jobs that teach Springtide's API. Each is one file of about a hundred lines; read them in this
 //! order:
 //!
 //! 1. [`fib`]: a task, a job, and `join`: all that a program needs.
@@ -6,6 +6,7 @@
 //! 3. [`integrate`]: depth that depends on the data, and sums of floats that come out equal everywhere.
 //! 4. [`tsp`]: a shared object that any task reads and improves while it runs.
 //! 5. [`raytracer`]: a list of tasks with `join_all`, outputs that are large, and a file as the result.
+//! 6. [`words`]: input that each task reads from a file where it runs.
 //!
 //! Try one with `springtide run fib`, or without a grid with `springtide run fib --sequential`. The jobs know the runtime
 //! alone; nothing here may know of nodes, clusters or the command.
@@ -19,6 +20,7 @@ mod scene;
 #[cfg(test)]
 mod tests;
 pub mod tsp;
+pub mod words;
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -30,6 +32,7 @@ pub use integrate::Integrate;
 pub use queens::Queens;
 pub use raytracer::Raytracer;
 pub use tsp::Tsp;
+pub use words::Words;
 
 /// Refuses an option's value outside of `range`, saying `why` it ends there.
 fn check<T: PartialOrd + Debug>(

@@ -281,6 +281,7 @@ impl Machines {
                 threads: machine.threads,
                 seam: Arc::new(seam),
                 fork_time: None,
+                files: None,
                 on_shutdown: None,
                 on_engine: Some(self.0.engines.borrow().0.clone()),
             },

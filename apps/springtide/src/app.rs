@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
-use crate::{drain, files, jobs, netcheck, node, run, sim, talk, up, why};
+use crate::{drain, files, inputs, jobs, netcheck, node, run, sim, talk, up, why};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -173,6 +173,10 @@ impl App {
             Other::Node(NodeCommand::Undrain { nodes, config }) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(drain::undrain(&nodes, &config))
+            }
+            Other::Files(command) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(inputs::files(command, &global))
             }
             Other::Why { run, at, node, json } => {
                 why::why(&why::Question { run: &run, at, node: node.as_deref(), json })

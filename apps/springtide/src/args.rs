@@ -8,6 +8,7 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand, Val
 use springtide_runtime::config::{Level, Mode, Sources, Steal, Time};
 
 use crate::exit::EXIT_CODES;
+use crate::inputs::FilesCommand;
 use crate::jobs::{FileArgs, JobCommand, NeedArgs};
 use crate::sim::SimCommand;
 #[cfg(target_os = "linux")]
@@ -90,6 +91,9 @@ pub struct RunArgs {
     /// What checkpoints of the job may come to in a second: those sooner are passed over; 0B: no limit [default: 256KiB]
     #[arg(id = "run.checkpoint-rate", long = "checkpoint-rate", value_name = "SIZE")]
     pub checkpoint_rate: Option<String>,
+    /// Where the job's input files are, on a grid of its own or without one [default: the current directory]
+    #[arg(id = "run.files", long = "files", value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "run.config")]
+    pub files: Option<PathBuf>,
     /// How often statistics are sent up the tree [default: 10s]
     #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
@@ -123,6 +127,12 @@ impl RunArgs {
         }
         sources
     }
+
+    /// Where input files are; nowhere, if the current directory has gone or no config can name it.
+    pub fn input_dir(&self) -> Option<PathBuf> {
+        let here = || std::env::current_dir().ok().filter(|dir| dir.to_str().is_some());
+        self.files.clone().or_else(here)
+    }
 }
 
 /// The commands beside `run`.
@@ -146,6 +156,9 @@ pub enum Other {
     /// Nodes: run one, take some out of service and put them back
     #[command(subcommand, arg_required_else_help = true)]
     Node(NodeCommand),
+    /// Input files of jobs in the clusters of a grid that is up
+    #[command(subcommand, arg_required_else_help = true)]
+    Files(FilesCommand),
     /// Tell why a run's nodes were added, removed or not removed, in order of time
     Why {
         /// The run's directory: what `run` was given as --out

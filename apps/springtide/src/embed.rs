@@ -127,6 +127,7 @@ impl App {
                 dir: &dir.0,
                 authority: &authority,
                 program: &this,
+                files: None,
                 log_level: None,
             };
             let head = grid::start(&plan).await?;

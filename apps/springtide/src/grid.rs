@@ -18,11 +18,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
+use springtide_actors::files::{Keeping, Limits};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::provider::{
     LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
 };
-use springtide_actors::scheduler::{GridStatus, NodeState, manager};
+use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
@@ -79,6 +80,8 @@ pub struct Plan<'a> {
     pub authority: &'a Authority,
     /// The program of nodes whose cluster names none.
     pub program: &'a Path,
+    /// Directory of input files of nodes whose cluster names none.
+    pub files: Option<&'a Path>,
     /// From which severity on nodes write log lines; the config's where absent.
     pub log_level: Option<Level>,
 }
@@ -306,9 +309,9 @@ async fn launch(
             .iter()
             .map(|node| request(plan, cluster, node, address, network.as_ref()))
             .collect();
-        sites.push((name, requests?, provider, on_demand(cluster)));
+        sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
-    let settings = manager::Settings::from(&config.scheduling);
+    let settings = netconf::scheduling(config);
     let mut recovered = match &drawer {
         Some(drawer) => store.recover(|job| drawer.wants(job))?,
         None => Vec::new(),
@@ -330,8 +333,8 @@ async fn launch(
         return Err(failed);
     }
     HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
-    for (cluster, requests, provider, on_demand) in sites {
-        head.start_site_by(cluster, requests, provider, on_demand);
+    for (cluster, requests, provider, on_demand, keeping) in sites {
+        head.start_site_by(cluster, requests, provider, on_demand, keeping);
     }
     Ok(head)
 }
@@ -353,6 +356,17 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
     head.stop(NODE_GRACE, reason).await;
     // It says that a head runs; another start replaces it.
     let _ = fs::remove_file(HeadFile::path(dir));
+}
+
+/// What a cluster's file server keeps, if it has files.
+pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<Keeping> {
+    let limits = Limits {
+        largest: config.files.largest.bytes(),
+        at_once: config.files.at_once.get() as usize,
+        poll: config.files.poll.get(),
+    };
+    let dir = cluster.files.clone()?;
+    Some(Keeping { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
 }
 
 /// What is written for a node, and how it is started.
@@ -425,6 +439,10 @@ fn node_config(
     set(None, "node", node.as_str().into());
     set(None, "cluster", cluster.name.as_str().into());
     set(None, "site", cluster.name.as_str().into());
+    if let Some(files) = cluster.files.as_deref().or(plan.files) {
+        // A node need not run where the head was started.
+        set(None, "files", text(absolute(files)?)?.into());
+    }
     set(None, "net", encode(&|| toml::Value::try_from(&config.net))?);
     if let (Some(network), Some(shape)) = (network, &config.net.shape) {
         // Each has an address of its own, and need not run where this does.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 use springtide_actors::job::{JobParams, SCHEDULER};
-use springtide_actors::policy::malleability::{Component, Placed};
+use springtide_actors::policy::malleability::{Component, Placed, Transfer};
 use springtide_actors::scheduler::manager::{JobView, Need, Phase};
 use springtide_actors::scheduler::{
     CancelJob, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob, Resize,
@@ -28,7 +28,7 @@ use crate::args::{GlobalArgs, time, words};
 use crate::desk::{DESK, Desk, JobEntry, JobRecord, ListJobs, ReadJob, SubmitJob, since_epoch};
 use crate::exit::{Exit, Failed};
 use crate::netconf;
-use crate::report::{SCHEMA, seconds};
+use crate::report::{SCHEMA, seconds, size};
 use crate::run::{Attachment, attach, print};
 use crate::signals::{Signals, word};
 
@@ -83,6 +83,10 @@ pub struct NeedArgs {
     /// It may grow into clusters where it has nothing yet
     #[arg(id = "job.spread", long = "spread")]
     pub spread: bool,
+    /// An input file, by its name in the clusters' directories (`files list`): the job starts where it is, or after it was moved
+    /// there. May be given several times
+    #[arg(id = "job.input", long = "file", value_name = "NAME")]
+    pub files: Vec<String>,
 }
 
 /// `job submit` and `job plan` with a file.
@@ -206,7 +210,7 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
     let sizes = Sizes::of(args.kind, given, netconf::existing(config))
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let shape = Shape { kind: args.kind, components: args.components, sizes, spreads: args.spread };
-    need_of(shape, args.placement, &args.on, config).map_err(Failed::usage)
+    need_of(shape, args.placement, &args.on, &args.files, config).map_err(Failed::usage)
 }
 
 #[derive(Clone, Copy)]
@@ -221,6 +225,7 @@ fn need_of(
     shape: Shape,
     placement: Option<Placing>,
     clusters: &[String],
+    files: &[String],
     config: &GridConfig,
 ) -> Result<Need, String> {
     let known: Vec<&str> = config.cluster.iter().map(|cluster| cluster.name.as_str()).collect();
@@ -229,7 +234,7 @@ fn need_of(
     }
     let clusters = clusters.iter().map(|name| name.as_str().into()).collect();
     let Sizes { min, start, most } = shape.sizes;
-    let one = Component { min, start, clusters, files: Vec::new() };
+    let one = Component { min, start, clusters, files: files.to_vec() };
     let count = shape.components as usize;
     let need = Need {
         kind: shape.kind,
@@ -275,7 +280,7 @@ pub fn of_file(
             job.sizes(netconf::existing(config)).map_err(|(key, reason)| at(key, &reason))?;
         let (kind, components, spreads) = (job.kind, job.components.get(), job.spreads);
         let shape = Shape { kind, components, sizes, spreads };
-        let need = need_of(shape, job.placement, &job.clusters.0, config)
+        let need = need_of(shape, job.placement, &job.clusters.0, &job.files.0, config)
             .map_err(|reason| at("clusters", &reason))?;
         let line = line(name, &job.args.0);
         for _ in 0..job.count.get() {
@@ -378,11 +383,12 @@ fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
                 );
             }
             for transfer in &placed.transfers {
-                let _ = write!(
-                    text,
-                    "\n  {} is brought from {} to {}",
-                    transfer.file, transfer.from, transfer.to
-                );
+                let Transfer { file, from, to, bytes, seconds: takes } = transfer;
+                let _ =
+                    write!(text, "\n  {file} ({}) is brought from {from} to {to}", size(*bytes));
+                if takes.is_finite() {
+                    let _ = write!(text, " in about {}", seconds(*takes));
+                }
             }
             text
         }

@@ -21,6 +21,7 @@ mod embed;
 mod exit;
 mod files;
 mod grid;
+mod inputs;
 mod jobs;
 #[cfg(target_os = "linux")]
 mod live;

@@ -529,6 +529,7 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
         dir: &setting.dir,
         authority: &authority,
         program: &program,
+        files: None,
         log_level: setting.global.log_level,
     };
     let head = grid::start_by(&plan, &(processes.clone() as Rc<dyn Provider>)).await?;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use springtide::App;
 use springtide_barnes_hut::BarnesHut;
-use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp};
+use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp, Words};
 
 fn main() -> ExitCode {
     App::new("springtide", env!("CARGO_PKG_VERSION"))
@@ -14,5 +14,6 @@ fn main() -> ExitCode {
         .job::<Queens>()
         .job::<Raytracer>()
         .job::<Tsp>()
+        .job::<Words>()
         .main()
 }

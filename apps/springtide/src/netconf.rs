@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::Frame;
+use springtide_actors::scheduler::manager::Settings;
 use springtide_runtime::config::{
     Congestion, GridConfig, LinkSection, NetSection, NodeConfig, WorkSection,
 };
@@ -183,6 +184,22 @@ pub fn job_params(config: &GridConfig) -> JobParams {
     params.adapt(&config.adaptation);
     params.set_period(config.stats.period.get());
     params
+}
+
+/// How many malleable jobs share the nodes: what links are taken to carry before they are measured, too.
+pub fn scheduling(config: &GridConfig) -> Settings {
+    let names = || config.cluster.iter().map(|cluster| cluster.name.as_str());
+    let mut links = Vec::new();
+    for from in names() {
+        for to in names().filter(|to| *to != from) {
+            let rate = config.link_between(from, to).map(|link| link.bandwidth.bytes_per_second());
+            let rate = rate.unwrap_or(LinkPolicy::default().bandwidth);
+            links.push((ClusterId::from(from), ClusterId::from(to), rate));
+        }
+    }
+    let without = config.cluster.iter().filter(|cluster| cluster.files.is_none());
+    let without_files = without.map(|cluster| ClusterId::from(cluster.name.as_str())).collect();
+    Settings { links, without_files, ..Settings::from(&config.scheduling) }
 }
 
 fn work_params(work: &WorkSection) -> JobParams {

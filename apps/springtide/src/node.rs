@@ -75,10 +75,11 @@ pub async fn run(
         share_file: work.share_file.clone(),
     };
     throttle.check().map_err(|error| Failed::usage(format!("work.cgroup: {error}")))?;
-    let worker = match throttle.is_any() {
+    let mut worker = match throttle.is_any() {
         true => WorkerConfig::throttled(work.threads.get(), throttle),
         false => WorkerConfig::real(work.threads.get()),
     };
+    worker.files = config.files.clone();
     let options = NodeOptions {
         head,
         site: site_name(&ClusterId::from(cluster.as_str())),

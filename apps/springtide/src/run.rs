@@ -288,11 +288,13 @@ async fn own_grid(
     let dir = GridDir::make(watch.out.path())?;
     let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
+    let files = order.args.input_dir();
     let plan = Plan {
         config: &config.value,
         dir: dir.path(),
         authority: &authority,
         program: &program,
+        files: files.as_deref(),
         log_level: order.global.log_level,
     };
     let clusters: BTreeMap<ClusterId, u32> = config

@@ -36,6 +36,7 @@ pub async fn run(
         stack_bytes: usize::try_from(params.stack_bytes).unwrap_or(usize::MAX),
         nesting_bound: params.nesting_bound,
         seed: params.seed,
+        files: order.args.input_dir(),
         ..PoolConfig::default()
     };
     let (registry, job, body) = (order.registry.clone(), order.job, order.body.clone());

@@ -74,6 +74,7 @@ async fn stay(
         dir: &dir,
         authority: &authority,
         program: &program,
+        files: None,
         log_level: global.log_level,
     };
     let log_max = config.value.run.log_size.bytes();

@@ -52,6 +52,8 @@ section! {
         adaptation: AdaptationSection = Section;
         /// How several jobs share the nodes.
         scheduling: SchedulingSection = Section;
+        /// Input files of jobs.
+        files: FilesSection = Section;
         /// Certificates.
         tls: TlsSection = Section;
         /// Log lines on stderr and in the nodes' files.
@@ -87,6 +89,19 @@ section! {
         program: Option<PathBuf> = Absent("\"/usr/local/bin/springtide\"");
         /// Environment of the nodes, beside that of the head.
         env: BTreeMap<String, String> = Absent("{ RUST_BACKTRACE = \"1\" }");
+        /// Directory for jobs' input files, as the machines of the cluster see it: one that all of them share. Without it no
+        /// file is brought there.
+        files: Option<PathBuf> = Absent("\"/data/springtide\"");
+    }
+
+    /// Input files of jobs: they are moved from cluster to cluster before a job starts.
+    FilesSection {
+        /// A larger file is not taken.
+        largest: Size = Is("\"16GiB\"");
+        /// So many files are fetched into a cluster at a time; others wait for their turn.
+        at_once: Whole<1, 64> = Is("4");
+        /// How often a cluster's directory is looked through for files that came or went.
+        poll: Time = Is("\"5s\"");
     }
 
     /// A Slurm cluster. Each node is a batch job of one task; its config, log and program must be where its machines find
@@ -418,6 +433,11 @@ impl Config for GridConfig {
             }
         }
         check_work(&self.work, checker);
+        if self.files.poll.get() < Duration::from_millis(50) {
+            let reason =
+                format!("`files.poll` must be at least \"50ms\", found \"{}\"", self.files.poll);
+            checker.tell("files.poll", reason);
+        }
         if self.stats.period.get() < Duration::from_millis(100) {
             let reason = format!(
                 "`stats.period` must be at least \"100ms\", found \"{}\"",

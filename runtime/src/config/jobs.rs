@@ -14,6 +14,7 @@ use super::schema::{
 };
 use super::units::{Name, Whole};
 use super::{Checker, Config, JobKind, Placing};
+use crate::files::check_name;
 
 /// Words in a row, written `["--size", "12"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +66,8 @@ section! {
         clusters: Words = Is("[]");
         /// It may grow into clusters where it has nothing yet.
         spreads: bool = Is("false");
+        /// Input files, by their names in the clusters' directories: it starts where they are, or after they were moved there.
+        files: Words = Is("[]");
     }
 }
 
@@ -145,6 +148,9 @@ impl Config for JobsConfig {
             if job.components.get().checked_mul(job.min.get()).is_none() {
                 let reason = "all components together need more processors than can be counted";
                 checker.tell(&format!("job[{i}].components"), reason);
+            }
+            for error in job.files.0.iter().filter_map(|name| check_name(name).err()) {
+                checker.tell(&format!("job[{i}].files"), error.to_string());
             }
         }
     }

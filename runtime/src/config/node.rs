@@ -31,6 +31,8 @@ section! {
         head: HeadContact = Section;
         /// Who the node is.
         identity: IdentitySection = Section;
+        /// Directory of the cluster's input files, as this node sees it.
+        files: Option<PathBuf> = Absent("\"/data/springtide\"");
         /// The network.
         net: NetSection = Section;
         /// What is expected of the links between two clusters; those of other clusters than the node's do no harm.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::core::worker::Worker;
 use super::pool::{Note, SavedRoot};
 use super::registry::Registry;
 use super::task::{Halt, Stop, Task};
+use crate::files::check_name;
 use crate::share::{Merged, Version, Versioned};
 use crate::wire;
 
@@ -271,6 +273,32 @@ impl<'w> Context<'w> {
     ///
     pub fn merged<M: Merged>(&self) -> Option<Arc<M>> {
         self.host().objects().merged::<M>()
+    }
+
+    // --- input files ---
+
+    /// Where the input file of this name is on this node: in the directory of its cluster that the grid's config names
+    /// (`cluster.files`), or in the one that the run was given. It is not opened. A job that is submitted says which files
+    /// it needs, and is started where they are, or when they have been moved there.
+    ///
+    /// # Errors
+    /// It is no plain name, the node has no such directory, or the file is not there: the message says which.
+    pub fn file(&self, name: &str) -> Result<PathBuf, Stop> {
+        check_name(name)?;
+        let Some(dir) = &self.worker().shared().files else {
+            return Err(Stop::fail(format_args!(
+                "the input file {name} cannot be looked for: this node has no directory for files; set `files` of its \
+                 [[cluster]], or run the job with --files DIR"
+            )));
+        };
+        let path = dir.join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+        let dir = dir.display();
+        Err(Stop::fail(format_args!(
+            "the input file {name} is not in {dir}: put it there, or submit the job with --file {name}, which moves it there"
+        )))
     }
 
     // --- reports; they reach whoever watches the job ---

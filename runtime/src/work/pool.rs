@@ -2,6 +2,7 @@
 //! they tell the node).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -214,6 +215,8 @@ pub struct PoolConfig {
     /// sooner are passed over. At the default a megabyte leaves every 4 s, which costs the nodes that write, carry and keep
     /// it about 1 % of one core. 0: no limit.
     pub checkpoint_rate: u64,
+    /// Where input files are: see [`Context::file`](super::Context::file).
+    pub files: Option<PathBuf>,
     /// Start of the threads' names.
     pub name: String,
 }
@@ -230,6 +233,7 @@ impl Default for PoolConfig {
             metered: false,
             work_floor: WORK_FLOOR,
             checkpoint_rate: CHECKPOINT_RATE,
+            files: None,
             name: "compute".to_owned(),
         }
     }

@@ -43,8 +43,11 @@ pub struct Room {
 pub struct Replica {
     /// Its length.
     pub bytes: u64,
-    /// Who has it.
+    /// Who has it; nobody, if it is known to be needed and nowhere found.
     pub clusters: BTreeSet<ClusterId>,
+    /// What differs between files of this name, if any do: then nobody knows which is meant, and none is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub differs: Option<String>,
 }
 
 /// Bytes per second from the first cluster to the second, as far as they were measured.
@@ -59,6 +62,8 @@ pub struct Ground {
     pub files: BTreeMap<FileName, Replica>,
     /// The links.
     pub links: Links,
+    /// Clusters to which no file can be brought.
+    pub without_files: BTreeSet<ClusterId>,
 }
 
 /// Processors of a cluster for a component.
@@ -123,6 +128,11 @@ pub enum Excluded {
         /// What is needed.
         needed: u32,
     },
+    /// A file that is needed cannot be there.
+    NoFile {
+        /// Which, and why not.
+        reason: String,
+    },
 }
 
 impl fmt::Display for Excluded {
@@ -134,6 +144,7 @@ impl fmt::Display for Excluded {
                 write!(f, "has {size} processors, {needed} are needed")
             }
             Self::TooFewIdle { idle, needed } => write!(f, "{idle} idle, {needed} needed"),
+            Self::NoFile { reason } => f.write_str(reason),
         }
     }
 }
@@ -250,8 +261,9 @@ impl<'a> Desk<'a> {
     fn open(&self, one: &Component) -> impl Iterator<Item = (&'a ClusterId, u32)> {
         let named = |cluster: &ClusterId| one.clusters.is_empty() || one.clusters.contains(cluster);
         let rooms = self.ground.rooms.iter().filter(|(_, room)| room.closed.is_none());
+        let lacks = |cluster: &ClusterId| self.ground.lacks(&one.files, cluster).is_some();
         rooms
-            .filter(move |(cluster, _)| named(cluster))
+            .filter(move |(cluster, _)| named(cluster) && !lacks(cluster))
             .map(|(cluster, _)| (cluster, self.idle[cluster]))
     }
 
@@ -311,6 +323,8 @@ impl<'a> Desk<'a> {
                 Excluded::NotNamed
             } else if let Some(reason) = room.closed.clone() {
                 Excluded::Closed { reason }
+            } else if let Some(reason) = self.ground.lacks(&one.files, cluster) {
+                Excluded::NoFile { reason }
             } else if room.size < needed {
                 Excluded::TooSmall { size: room.size, needed }
             } else {
@@ -386,6 +400,23 @@ impl Ground {
         Some(Transfer { file, from, to, bytes: replica.bytes, seconds })
     }
 
+    /// Why files cannot be read in a cluster, neither now nor after they were brought there.
+    pub fn lacks(&self, files: &[FileName], cluster: &ClusterId) -> Option<String> {
+        let lacks = |file: &FileName| {
+            let replica = self.files.get(file)?;
+            if let Some(differs) = &replica.differs {
+                return Some(format!("files named {file} differ: {differs}"));
+            }
+            if replica.clusters.is_empty() {
+                return Some(format!("no cluster has the file {file}"));
+            }
+            let there = replica.clusters.contains(cluster);
+            (!there && self.without_files.contains(cluster))
+                .then(|| format!("has no directory for files, and needs {file}"))
+        };
+        files.iter().find_map(lacks)
+    }
+
     /// How long it takes to bring what is not there, one file after the other.
     pub fn seconds(&self, files: &[FileName], to: &ClusterId) -> f64 {
         let needed = files.iter().filter_map(|file| self.transfer(file, to));
@@ -457,7 +488,7 @@ mod tests {
     fn close_to_files_prefers_holders_then_the_soonest() {
         let mut ground = ground(&[("a", 8, 8), ("b", 8, 2), ("c", 8, 5)]);
         let clusters = BTreeSet::from([id("b")]);
-        ground.files.insert("bodies".to_owned(), Replica { bytes: 1000, clusters });
+        ground.files.insert("bodies".to_owned(), Replica { bytes: 1000, clusters, differs: None });
         ground.links.insert((id("b"), id("a")), 10.0);
         ground.links.insert((id("b"), id("c")), 100.0);
         let mut one = needs(&[2]);
@@ -473,6 +504,38 @@ mod tests {
         let placed = place(Placement::CloseToFiles, &one, &ground).unwrap();
         assert_eq!(parts(&placed), [(0, "a", 3)]);
         assert_eq!(placed.transfers[0].seconds, f64::INFINITY);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_there_excludes_a_cluster() {
+        let mut ground = ground(&[("a", 8, 8), ("b", 8, 4), ("c", 8, 2)]);
+        let replica = |at: &[&str]| Replica {
+            bytes: 1000,
+            clusters: at.iter().map(|name| id(name)).collect(),
+            differs: None,
+        };
+        ground.files.insert("bodies".to_owned(), replica(&["c"]));
+        ground.without_files.insert(id("a"));
+        let mut one = needs(&[2]);
+        one[0].files = vec!["bodies".to_owned()];
+        for policy in Placement::ALL {
+            let placed = place(*policy, &one, &ground).unwrap();
+            assert_ne!(placed.parts[0].cluster, id("a"), "{policy}");
+        }
+        one[0].min = 5;
+        let no = place(Placement::WorstFit, &one, &ground).unwrap_err();
+        let told = "a has no directory for files, and needs bodies; b 4 idle, 5 needed; c 2 idle, 5 needed";
+        assert!(no.to_string().ends_with(told) && !no.never, "{no}");
+        // Gone everywhere, or not one file: nowhere, until that changes.
+        one[0].min = 1;
+        ground.files.insert("bodies".to_owned(), replica(&[]));
+        let no = place(Placement::CloseToFiles, &one, &ground).unwrap_err();
+        assert!(no.to_string().contains("c no cluster has the file bodies") && !no.never, "{no}");
+        let differs = Some("b has 5 bytes, c 6".to_owned());
+        ground.files.insert("bodies".to_owned(), Replica { differs, ..replica(&["b", "c"]) });
+        let no = place(Placement::FlexibleClusterMinimisation, &one, &ground).unwrap_err();
+        let told = "c files named bodies differ: b has 5 bytes, c 6";
+        assert!(no.to_string().contains(told) && !no.never, "{no}");
     }
 
     #[test]

@@ -50,13 +50,14 @@ impl Core {
         None
     }
 
-    /// Starts a job when all its nodes have come; gives them up when one is lost or late.
+    /// Starts a job when all its nodes and files have come; gives its nodes up when one is lost or late.
     pub(super) fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let moving = self.files.moving(id);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
-        let Stage::Gathering { nodes, placed, until } = &job.stage else { return };
+        let Stage::Gathering { nodes, placed, until } = &mut job.stage else { return };
         let fingerprint = job.submit.fingerprint;
         let (mut coming, mut lost) = (0, None);
-        for node in nodes {
+        for node in &*nodes {
             match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
                 Some(known) if known.state != State::Idle => coming += 1,
                 Some(known) if known.running(fingerprint).is_some() => {}
@@ -76,7 +77,10 @@ impl Core {
         if let Some(reason) = lost {
             return self.give_up(id, reason, now, out);
         }
-        if coming == 0 {
+        if coming == 0 && moving {
+            // Its nodes are there, and wait for the files, which have bounds of their own.
+            *until = now + self.managing.hold_within;
+        } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
             let begun = Begun { placed: placed.clone() };
             out.push(Action::Begin { job: id, begun });
@@ -98,6 +102,7 @@ impl Core {
         if let Some(job) = self.managing.jobs.get_mut(&id) {
             job.stage = Stage::Failing(reason);
         }
+        self.drop_move(id, out);
         self.unreserve_all(id, now, out);
     }
 
@@ -152,6 +157,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
+        self.drop_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
         match job.stage {
             Stage::Waiting => {

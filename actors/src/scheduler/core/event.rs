@@ -8,6 +8,7 @@ use springtide_runtime::meter::{BenchmarkSpec, Measurement};
 use springtide_runtime::net::Contact;
 
 use super::choose::Case;
+use crate::files::{Brought, FileEntry, FilesHere};
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::policy::malleability::Placed;
@@ -205,6 +206,17 @@ pub enum Event {
     Efficiency(JobEfficiency),
     /// Whoever owns a job wants it larger or smaller, and may ([`Core::check_resize`](super::Core::check_resize)).
     Resize(ResizeJob),
+    /// A cluster's file server tells what it has.
+    FilesHere(FilesHere),
+    /// A file server answered [`Action::BringFile`], or did not.
+    Brought {
+        /// For which job.
+        job: JobId,
+        /// Names the question.
+        ask: u64,
+        /// The file, and how it came; or why it did not.
+        answer: Result<(FileEntry, Brought), String>,
+    },
     /// What is free is to be known by now.
     Poll,
     /// [`Core::due`](super::Core::due) has come.
@@ -424,6 +436,26 @@ pub enum Action {
         coordinator: NodeId,
         /// Why.
         reason: String,
+    },
+    /// Ask the cluster's file server to bring a file; feed back [`Event::Brought`].
+    BringFile {
+        /// For which job.
+        job: JobId,
+        /// Names the question.
+        ask: u64,
+        /// Which file.
+        file: FileEntry,
+        /// Who has it; the first is asked first.
+        from: Vec<ClusterId>,
+        /// Where it is to be.
+        to: ClusterId,
+    },
+    /// Tell the cluster's file server that nothing is brought for a job any more.
+    DropFiles {
+        /// For which.
+        job: JobId,
+        /// Where.
+        cluster: ClusterId,
     },
     /// Note in the log that somebody says what cannot be.
     Odd {

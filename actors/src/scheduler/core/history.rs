@@ -9,6 +9,7 @@ use springtide_runtime::id::JobId;
 use tokio::time::Instant;
 
 use super::managed::Managing;
+use crate::policy::malleability::Transfer;
 use crate::scheduler::manager::{Action as Order, Event as News};
 
 /// Lines kept of each job, the last ones.
@@ -56,6 +57,11 @@ impl Histories {
         }
     }
 
+    /// Something else happened to a job that the manager knows.
+    pub(super) fn note(&mut self, job: JobId, now: Instant, line: String) {
+        self.add(job, now, line);
+    }
+
     /// A job's lines, oldest first, with their age in seconds.
     pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
@@ -71,7 +77,10 @@ impl Histories {
                 let most = need.greatest();
                 (job, format!("submitted: {kind}, {min} to {most} processors, {}", need.placement))
             }
-            News::Moved { .. } => return,
+            News::Moved { job } => (job, "all its files are where it is placed".to_owned()),
+            News::MoveFailed { job, reason } => {
+                (job, format!("its files could not be moved: {reason}"))
+            }
             News::Claimed { job, got } => (job, format!("runs on {}", counts(got))),
             News::Resumed { job, sizes, .. } => {
                 (job, format!("goes on, on {}, though the scheduler began anew", counts(sizes)))
@@ -119,7 +128,18 @@ impl Histories {
                 (job, format!("{count} of {cluster} are taken from it: {reason}"))
             }
             Order::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
-            Order::Move { .. } | Order::Hold { .. } | Order::Odd { .. } => return,
+            Order::Move { job, transfers } => {
+                let one = |t: &Transfer| {
+                    let about = match t.seconds.is_finite() {
+                        true => format!(" (about {:.1} s)", t.seconds),
+                        false => String::new(),
+                    };
+                    format!("{} from {} to {}{about}", t.file, t.from, t.to)
+                };
+                let all: Vec<String> = transfers.iter().map(one).collect();
+                (job, format!("files are moved first: {}", all.join(", ")))
+            }
+            Order::Hold { .. } | Order::Odd { .. } => return,
         };
         self.add(*job, now, line);
     }

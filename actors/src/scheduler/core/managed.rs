@@ -205,6 +205,7 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         self.managing.jobs.insert(id, Managed::waiting(epoch, submit));
+        self.introduce_files(&need, now, out);
         self.poll(now, out);
         self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
     }
@@ -305,10 +306,19 @@ impl Core {
 
     fn obey(&mut self, order: Order, now: Instant, out: &mut Vec<Action>) -> Option<News> {
         match order {
-            // Without files nothing is moved.
-            Order::Move { job, .. } => Some(News::Moved { job }),
-            Order::Claim { job, placed } => self.claim(job, &placed, now, out),
+            Order::Move { job, transfers } => {
+                self.begin_move(job, transfers, now, out);
+                None
+            }
+            Order::Claim { job, placed } => {
+                if placed.transfers.is_empty() {
+                    // What is on its way for a former place is not waited for.
+                    self.drop_move(job, out);
+                }
+                self.claim(job, &placed, now, out)
+            }
             Order::Fail { job, reason } => {
+                self.drop_move(job, out);
                 self.managing.jobs.remove(&job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
                 out.push(Action::Forget { job });

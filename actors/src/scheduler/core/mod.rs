@@ -12,6 +12,7 @@ mod choose;
 mod claims;
 mod drain;
 mod event;
+mod files;
 mod history;
 mod jobs;
 mod managed;
@@ -36,6 +37,7 @@ pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
 pub use self::event::{Action, Begun, Event, Recovered};
 
 use self::drain::Pending;
+use self::files::Files;
 use self::managed::Managing;
 use self::pool::{Node, Site};
 use self::queue::Waiting;
@@ -149,6 +151,8 @@ pub struct Core {
     awaited: BTreeMap<NodeId, (JobId, Instant)>,
     /// Nodes that end a job of which they are no members.
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
+    /// Input files of jobs.
+    files: Files,
 }
 
 impl Core {
@@ -170,6 +174,7 @@ impl Core {
             anew: BTreeMap::new(),
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),
+            files: Files::default(),
         }
     }
 
@@ -248,11 +253,16 @@ impl Core {
             }
             Event::Efficiency(told) => self.efficiency_told(told, now, &mut out),
             Event::Resize(order) => self.resize(&order, now, &mut out),
+            Event::FilesHere(here) => self.files_here(here, now, &mut out),
+            Event::Brought { job, ask, answer } => {
+                self.brought(job, ask, answer, now, &mut out);
+            }
             Event::Poll => self.poll(now, &mut out),
             Event::Tick => {}
         }
         self.blame_roots(now, &mut out);
         self.return_jobs(now, &mut out);
+        self.ask_files(now, &mut out);
         self.manage(now, &mut out);
         // Whole jobs come before the wishes of those that run.
         self.serve_queue(&mut out);
@@ -272,7 +282,8 @@ impl Core {
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
-        all.chain([self.managing.due(), self.close_due(), self.returning_due()]).flatten().min()
+        let own = [self.managing.due(), self.files.due(), self.close_due(), self.returning_due()];
+        all.chain(own).flatten().min()
     }
 
     /// How things are.

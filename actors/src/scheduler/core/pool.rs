@@ -171,6 +171,7 @@ impl Core {
         let nodes = nodes.iter().cloned().collect();
         let known = Site { nodes, starts_programs: *starts_programs, on_demand };
         self.sites.insert(cluster.clone(), known);
+        self.keeps_files(cluster, site.files);
         self.stubs_up(site, now, out);
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 pub use springtide_runtime::config::JobKind as Kind;
+use springtide_runtime::files::check_name;
 use springtide_runtime::id::{ClusterId, JobId};
 
 use crate::policy::malleability::{Component, Placed, Placement, Transfer};
@@ -54,6 +55,13 @@ impl Need {
                 ));
             }
         }
+        if self.spreads && self.components.iter().any(|one| !one.files.is_empty()) {
+            return Err("it needs files, so it cannot grow into clusters that do not have them: leave out spreading".to_owned());
+        }
+        let files = self.components.iter().flat_map(|one| &one.files);
+        if let Some(error) = files.filter_map(|file| check_name(file).err()).next() {
+            return Err(error.to_string());
+        }
         if self.components.iter().try_fold(0u32, |sum, one| sum.checked_add(one.min)).is_none() {
             return Err("its components need more processors than can be counted".to_owned());
         }
@@ -90,7 +98,7 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Copies of a file are there.
+    /// Copies of a file are there, and nowhere else.
     Replicas {
         /// Its name.
         file: String,
@@ -98,6 +106,8 @@ pub enum Event {
         bytes: u64,
         /// Where.
         clusters: BTreeSet<ClusterId>,
+        /// What differs between them, if they are not of one file: then no job is placed that needs it.
+        differs: Option<String>,
     },
     /// A link was measured.
     Link {
@@ -119,6 +129,13 @@ pub enum Event {
     Moved {
         /// Whose.
         job: JobId,
+    },
+    /// They will not be, for this reason: the job waits again, which is a try.
+    MoveFailed {
+        /// Whose.
+        job: JobId,
+        /// Why.
+        reason: String,
     },
     /// A job runs on what it has got of [`Action::Claim`]; all else of it is free.
     Claimed {
@@ -254,7 +271,7 @@ pub struct Want {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Bring a job's files there; answered by [`Event::Moved`].
+    /// Bring a job's files there; answered by [`Event::Moved`] or [`Event::MoveFailed`].
     Move {
         /// Whose.
         job: JobId,

@@ -71,6 +71,10 @@ pub struct Settings {
     pub release_within: Duration,
     /// How long before the expected end of its transfers a job's processors are claimed.
     pub claim_ahead: Duration,
+    /// Bytes per second from the first cluster to the second that are assumed before a link is measured.
+    pub links: Vec<(ClusterId, ClusterId, f64)>,
+    /// Clusters to which no file can be brought.
+    pub without_files: BTreeSet<ClusterId>,
 }
 
 impl Default for Settings {
@@ -91,6 +95,8 @@ impl Default for Settings {
             recruit_within: Duration::from_secs(120),
             release_within: Duration::from_secs(60),
             claim_ahead: Duration::from_secs(5),
+            links: Vec::new(),
+            without_files: BTreeSet::new(),
         }
     }
 }
@@ -114,6 +120,8 @@ impl From<&SchedulingSection> for Settings {
             recruit_within: section.recruit_within.get(),
             release_within: section.release_within.get(),
             claim_ahead: section.claim_ahead.get(),
+            links: Vec::new(),
+            without_files: BTreeSet::new(),
         }
     }
 }
@@ -190,11 +198,14 @@ impl Manager {
             closed: Some("nothing was heard of it yet".to_owned()),
             ..Cluster::default()
         };
+        let assumed = settings.links.iter();
+        let links = assumed.map(|(a, b, rate)| ((a.clone(), b.clone()), *rate)).collect();
+        let without_files = settings.without_files.clone();
         Self {
             settings,
             origin: now,
             clusters: clusters.into_iter().map(|cluster| (cluster, unheard())).collect(),
-            ground: Ground::default(),
+            ground: Ground { links, without_files, ..Ground::default() },
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
             rounds: BTreeMap::new(),
@@ -218,20 +229,16 @@ impl Manager {
             Event::Unreachable { cluster, reason } => {
                 self.clusters.entry(cluster).or_default().closed = Some(reason);
             }
-            Event::Replicas { file, bytes, clusters } => {
-                let replica = self
-                    .ground
-                    .files
-                    .entry(file)
-                    .or_insert_with(|| Replica { bytes, clusters: BTreeSet::new() });
-                replica.bytes = bytes;
-                replica.clusters.extend(clusters);
+            Event::Replicas { file, bytes, clusters, differs } => {
+                self.ground.files.insert(file, Replica { bytes, clusters, differs });
+                self.stirred = true;
             }
             Event::Link { from, to, rate } => {
                 self.ground.links.insert((from, to), rate);
             }
             Event::Submit { job, need } => self.submit(job, *need, now, &mut out),
             Event::Moved { job } => self.moved(job, now, &mut out),
+            Event::MoveFailed { job, reason } => self.move_failed(job, &reason, now, &mut out),
             Event::Claimed { job, got } => self.claimed(job, &got, now),
             Event::Resumed { job, need, placed, sizes } => {
                 self.resumed(job, *need, &placed, &sizes, now);
@@ -406,7 +413,7 @@ impl Manager {
             (cluster.clone(), Room { size: known.size, idle: known.idle(), closed })
         };
         let rooms = self.clusters.iter().map(room).collect();
-        Ground { rooms, files: self.ground.files.clone(), links: self.ground.links.clone() }
+        Ground { rooms, ..self.ground.clone() }
     }
 
     fn account(&mut self, id: JobId, cluster: &ClusterId) -> Option<(&mut Cluster, &mut Account)> {

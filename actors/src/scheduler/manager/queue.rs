@@ -211,6 +211,21 @@ impl Manager {
         self.claim_due(now, out);
     }
 
+    /// The files of a placed job do not get there.
+    pub(super) fn move_failed(
+        &mut self,
+        id: JobId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        // Of one whose processors are claimed already the claim fails, which is told by whoever carries it out.
+        if self.jobs.get(&id).is_some_and(|job| matches!(job.stage, Stage::Placed { .. })) {
+            let why = format!("its files could not be moved: {reason}");
+            self.requeue(id, &why, now, out);
+        }
+    }
+
     /// Claims the processors of placed jobs whose start is near, as far as they are still there.
     pub(super) fn claim_due(&mut self, now: Instant, out: &mut Vec<Action>) {
         let due = |(&id, job): (&JobId, &Job)| match &job.stage {

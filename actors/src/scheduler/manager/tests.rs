@@ -384,7 +384,7 @@ fn processors_are_claimed_when_the_files_are_nearly_there() {
     let settings = Settings { claim_ahead: 5 * SECOND, ..by(Approach::Waiting, Policy::Egs) };
     let mut scene = Scene::new(settings, &[("a", 4), ("b", 1)]);
     let (file, clusters) = ("bodies".to_owned(), [ClusterId::from("b")].into());
-    scene.tell(Event::Replicas { file: file.clone(), bytes: 2000, clusters });
+    scene.tell(Event::Replicas { file: file.clone(), bytes: 2000, clusters, differs: None });
     scene.tell(Event::Link { from: "b".into(), to: "a".into(), rate: 100.0 });
     let mut need = Need::one(Kind::Rigid, 3, 3, 3);
     need.placement = Placement::CloseToFiles;
@@ -408,6 +408,56 @@ fn processors_are_claimed_when_the_files_are_nearly_there() {
     assert_eq!((view.phase, view.tries), (Phase::Waiting, 1));
     let out = scene.poll("a", 4, 0);
     assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
+}
+
+#[test]
+fn a_job_whose_files_do_not_come_waits_again() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4), ("b", 1)]);
+    let replicas = |at: &[&str], differs: Option<&str>| Event::Replicas {
+        file: "bodies".to_owned(),
+        bytes: 2000,
+        clusters: at.iter().map(|&name| name.into()).collect(),
+        differs: differs.map(str::to_owned),
+    };
+    scene.tell(replicas(&["b"], None));
+    let mut need = Need::one(Kind::Rigid, 3, 3, 3);
+    need.components[0].files = vec!["bodies".to_owned()];
+    let out = scene.submit(1, need);
+    assert!(matches!(&out[..], [Action::Move { .. }]), "{out:?}");
+    let failed = |job| Event::MoveFailed { job: JobId(job), reason: "b is gone".to_owned() };
+    assert_eq!(scene.tell(failed(2)), []);
+    assert_eq!(scene.tell(failed(1)), []);
+    let view = scene.manager.job(JobId(1)).unwrap();
+    assert_eq!((view.phase, view.tries), (Phase::Waiting, 1));
+    // Said again it is nothing new.
+    assert_eq!(scene.tell(failed(1)), []);
+    assert_eq!(scene.manager.job(JobId(1)).unwrap().tries, 1);
+    // Nobody has it: it is nowhere placed, and says why.
+    scene.tell(replicas(&[], None));
+    assert_eq!(scene.wait(), []);
+    let why = scene.manager.job(JobId(1)).unwrap().why;
+    assert!(why.contains("a no cluster has the file bodies"), "{why}");
+    assert_eq!(scene.tell(replicas(&["a", "b"], Some("b has 7 bytes"))), []);
+    let why = scene.manager.job(JobId(1)).unwrap().why;
+    assert!(why.contains("files named bodies differ: b has 7 bytes"), "{why}");
+    // It is where it is needed.
+    let out = scene.tell(replicas(&["a"], None));
+    assert!(matches!(&out[..], [Action::Claim { .. }]), "{out:?}");
+    // One that is claimed already is not put back by this word.
+    assert_eq!(scene.tell(failed(1)), []);
+    assert_eq!(scene.phase(1), Some(Phase::Claiming));
+}
+
+#[test]
+fn what_reads_files_does_not_spread() {
+    let mut need = Need::one(Kind::Malleable, 1, 1, 4);
+    need.components[0].files = vec!["bodies".to_owned()];
+    assert_eq!(need.check(), Ok(()));
+    need.spreads = true;
+    assert!(need.check().unwrap_err().contains("cannot grow into clusters"));
+    need.spreads = false;
+    need.components[0].files = vec!["../bodies".to_owned()];
+    assert!(need.check().unwrap_err().contains("no name of an input file"));
 }
 
 #[test]

@@ -35,9 +35,14 @@ impl Up {
 
     /// With this config.
     pub fn by(config: &str) -> Self {
+        Self::written(|_| config.to_owned())
+    }
+
+    /// With the config that is made for its directory.
+    pub fn written(config: impl FnOnce(&Path) -> String) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("grid.toml");
-        std::fs::write(&file, config).unwrap();
+        std::fs::write(&file, config(temp.path())).unwrap();
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
         up.told("Ctrl-C ends the grid");

@@ -5,6 +5,7 @@
 mod cli;
 mod drains;
 mod grids;
+mod inputs;
 mod jobs;
 #[cfg(target_os = "linux")]
 mod live;

@@ -1,6 +1,7 @@
 //! What the compute threads of a pool and the endpoint's thread share: deques, injector, leases, sleepers.
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -172,6 +173,8 @@ pub(crate) struct Shared {
     pub(crate) nesting_bound: u32,
     /// See [`PoolConfig::checkpoint_rate`].
     pub(crate) checkpoint_rate: u64,
+    /// See [`PoolConfig::files`].
+    pub(crate) files: Option<PathBuf>,
     /// Tasks that ran at least so long, in microseconds, are kept: see `watch`. Absent where none is.
     pub(crate) keep_least_us: Option<u64>,
     /// No tick is told until a thread has taken the last.
@@ -231,6 +234,7 @@ impl Shared {
             registry,
             nesting_bound,
             checkpoint_rate,
+            files: config.files.clone(),
             keep_least_us: (!work_floor.is_zero()).then(|| (work_floor / 4).as_micros() as u64),
             ticks_rest: AtomicBool::new(false),
             fork_time: fork_time.unwrap_or_default(),

@@ -458,6 +458,8 @@ impl World {
                 | Action::Begin { .. }
                 | Action::RefuseGrowth { .. }
                 | Action::Forget { .. }
+                | Action::BringFile { .. }
+                | Action::DropFiles { .. }
                 | Action::Odd { .. } => {}
                 Action::HoldStubs { .. } | Action::CloseStubs { .. } => {
                     prop_assert!(false, "these clusters have all their nodes");

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::super::pool::State;
 use super::*;
+use crate::files::{Brought, FileEntry, FilesHere};
 use crate::scheduler::manager::{Approach, Kind, Need};
 use crate::scheduler::{Freed, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, Resized};
 
@@ -213,6 +214,8 @@ fn a_waiting_job_says_why_and_can_be_cancelled() {
 #[derive(Clone, Debug)]
 enum Step {
     Submit(Kind, u32, u32),
+    /// With a file, which del has.
+    WithFile(u32),
     Plain(u32),
     /// The n-th answer that is awaited.
     Answer(usize, bool, u32),
@@ -232,6 +235,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(
         prop_oneof![
             4 => (kind, 1u32..4, 0u32..6).prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
+            2 => (1u32..4).prop_map(Step::WithFile),
             1 => (1u32..4).prop_map(Step::Plain),
             14 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| Step::Answer(n, ok, count)),
             5 => any::<usize>().prop_map(Step::Free),
@@ -254,6 +258,7 @@ enum Owed {
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
     Grant(JobId, u64),
+    Brought(JobId, u64, FileEntry),
 }
 
 struct Played {
@@ -277,6 +282,9 @@ impl Played {
                 Action::OfferGrowth { job, change, count, .. }
                 | Action::AskShrink { job, change, count, .. } => {
                     self.owed.push(Owed::Count(job, change, count));
+                }
+                Action::BringFile { job, ask, file, .. } => {
+                    self.owed.push(Owed::Brought(job, ask, file));
                 }
                 Action::GrantNodes { job, grant, .. } => self.owed.push(Owed::Grant(job, grant)),
                 Action::NewEpoch { job, known } => {
@@ -303,6 +311,11 @@ impl Played {
                 let count = if ok { count.min(of) } else { count };
                 self.put(Event::Answered { job, change, count });
             }
+            Owed::Brought(job, ask, file) => {
+                let brought = Brought { from: Some("del".into()), bytes: file.bytes, seconds: 0.5 };
+                let answer = if ok { Ok((file, brought)) } else { Err("no".to_owned()) };
+                self.put(Event::Brought { job, ask, answer });
+            }
             Owed::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
         }
     }
@@ -314,6 +327,20 @@ impl Played {
                 self.grid.jobs += 1;
                 let submit = Box::new(needs(kind, min, min + more));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
+                self.put(Event::Submit { job, epoch, submit });
+            }
+            Step::WithFile(min) => {
+                self.grid.jobs += 1;
+                let submit = Box::new(files::reads(min, &["bodies"]));
+                let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
+                // Half of them find it moved away again.
+                let there = if min % 2 == 0 { &["del"][..] } else { &["del", "bud"] };
+                for cluster in ["ams", "del", "bud"] {
+                    let has = there.contains(&cluster);
+                    let held = if has { vec![files::entry("bodies", 1 << 20)] } else { Vec::new() };
+                    let (cluster, files) = (cluster.into(), Ok(held));
+                    self.put(Event::FilesHere(FilesHere { cluster, files }));
+                }
                 self.put(Event::Submit { job, epoch, submit });
             }
             Step::Plain(count) => {
@@ -432,6 +459,7 @@ impl Played {
             self.put(Event::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
+        assert_eq!(self.grid.core.files.due(), None, "files are moved for nobody");
         assert_eq!(
             self.grid.core.status().count(NodeState::Idle),
             8,

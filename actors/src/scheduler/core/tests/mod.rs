@@ -3,6 +3,7 @@
 
 mod choice;
 mod drains;
+mod files;
 mod histories;
 mod managed;
 mod poison;
@@ -77,6 +78,7 @@ impl Grid {
             starts_programs: true,
             keep_ms,
             stubs: BTreeSet::new(),
+            files: false,
         }))
     }
 
@@ -189,6 +191,11 @@ fn text(action: &Action) -> String {
             let from = if order.handed { format!(" from {}", order.lost) } else { String::new() };
             format!("{node} takes {} over under {}{from}", order.job, order.epoch.0)
         }
+        Action::BringFile { job, ask, file, from, to } => {
+            let from: Vec<&str> = from.iter().map(ClusterId::as_str).collect();
+            format!("bring {} to {to} for {job} from {} ({ask})", file.name, from.join(" "))
+        }
+        Action::DropFiles { job, cluster } => format!("drop files of {job} in {cluster}"),
         Action::Odd { what } => format!("odd: {what}"),
     }
 }

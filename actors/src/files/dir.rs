@@ -1,0 +1,370 @@
+//! A cluster's directory of input files, as a disk: looking through it, reading, and writing what comes.
+//!
+//! Everything here blocks: it is called on threads that may. No name leads out of the directory, no link is followed, and a file
+//! has its name only when it is whole and its checksum is right. Must not know the network.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256};
+use springtide_runtime::files::check_name;
+use springtide_runtime::id::ClusterId;
+
+use super::messages::{FileEntry, FileError};
+
+/// Read and hashed in pieces of this size.
+const PIECE: usize = 1 << 20;
+/// So many digits of the checksum are in the name of a file that has not come whole.
+const PART_DIGITS: usize = 16;
+
+/// A directory of input files.
+#[derive(Clone, Debug)]
+pub(super) struct Dir {
+    pub(super) cluster: ClusterId,
+    pub(super) path: PathBuf,
+    /// No longer file is taken, in bytes.
+    pub(super) largest: u64,
+}
+
+/// By which a file is known to be the one that was read before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) bytes: u64,
+    modified: (i64, i64),
+    inode: u64,
+}
+
+impl Stamp {
+    fn of(file: &fs::Metadata) -> Self {
+        let modified = (file.mtime(), file.mtime_nsec());
+        Self { bytes: file.len(), modified, inode: file.ino() }
+    }
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn disk(name: &str, error: &io::Error) -> FileError {
+    FileError::Disk { name: name.to_owned(), reason: error.to_string() }
+}
+
+impl Dir {
+    /// Makes it, where it is not there.
+    pub(super) fn make(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.path)
+    }
+
+    /// The plain files in it. What may not be called so, is too long, or no plain file is none.
+    pub(super) fn look(&self) -> io::Result<BTreeMap<String, Stamp>> {
+        let mut all = BTreeMap::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            // Gone since, or not to be looked at: then it is not there for anybody.
+            let Ok(found) = fs::symlink_metadata(entry.path()) else { continue };
+            if check_name(&name).is_ok() && found.is_file() && found.len() <= self.largest {
+                all.insert(name, Stamp::of(&found));
+            }
+        }
+        Ok(all)
+    }
+
+    fn open(&self, name: &str) -> Result<(File, Stamp), FileError> {
+        check_name(name)?;
+        let unknown =
+            || FileError::Unknown { cluster: self.cluster.clone(), name: name.to_owned() };
+        // Without waiting: it may be a pipe that nobody writes to.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(self.path.join(name));
+        let file = opened.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => unknown(),
+            // A link: it may lead anywhere.
+            _ if error.raw_os_error() == Some(libc::ELOOP) => unknown(),
+            _ => disk(name, &error),
+        })?;
+        let found = file.metadata().map_err(|error| disk(name, &error))?;
+        if !found.is_file() {
+            return Err(unknown());
+        }
+        Ok((file, Stamp::of(&found)))
+    }
+
+    /// Reads a file whole, for its checksum.
+    pub(super) fn sum(&self, name: &str) -> Result<(Stamp, FileEntry), FileError> {
+        let (mut file, stamp) = self.open(name)?;
+        let mut hash = Context::new(&SHA256);
+        let bytes = feed(&mut file, &mut hash, u64::MAX).map_err(|error| disk(name, &error))?;
+        let entry = FileEntry { name: name.to_owned(), bytes, sum: hex(hash.finish().as_ref()) };
+        Ok((Stamp { bytes, ..stamp }, entry))
+    }
+
+    /// Bytes of a file that has this stamp still.
+    pub(super) fn read(
+        &self,
+        name: &str,
+        stamp: Stamp,
+        at: u64,
+        len: u32,
+    ) -> Result<Vec<u8>, FileError> {
+        let (file, now) = self.open(name)?;
+        if now != stamp {
+            return Err(FileError::Differs {
+                cluster: self.cluster.clone(),
+                name: name.to_owned(),
+            });
+        }
+        let left = stamp.bytes.saturating_sub(at).min(u64::from(len));
+        let mut bytes = vec![0; usize::try_from(left).unwrap_or(0)];
+        file.read_exact_at(&mut bytes, at).map_err(|error| disk(name, &error))?;
+        Ok(bytes)
+    }
+
+    fn part_path(&self, file: &FileEntry) -> PathBuf {
+        let digits = file.sum.get(..PART_DIGITS).unwrap_or(&file.sum);
+        self.path.join(format!(".{}.{digits}.part", file.name))
+    }
+
+    /// Begins to write a file, or goes on with what came of it before.
+    pub(super) fn begin(&self, entry: &FileEntry) -> Result<Part, FileError> {
+        entry.check()?;
+        let (name, bytes, largest) = (entry.name.clone(), entry.bytes, self.largest);
+        if bytes > largest {
+            return Err(FileError::TooLarge { name, bytes, largest });
+        }
+        let failed = |error: io::Error| disk(&name, &error);
+        let path = self.part_path(entry);
+        let options = || {
+            let mut options = OpenOptions::new();
+            let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .custom_flags(flags)
+                .mode(0o644);
+            options
+        };
+        let mut file = options().open(&path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if !found.is_file() || found.len() > bytes {
+            // Nothing of ours.
+            drop(file);
+            fs::remove_file(&path).map_err(failed)?;
+            file = options().open(&path).map_err(failed)?;
+        }
+        let mut hash = Context::new(&SHA256);
+        let have = feed(&mut file, &mut hash, bytes).map_err(failed)?;
+        file.seek(SeekFrom::Start(have)).map_err(failed)?;
+        Ok(Part { dir: self.clone(), entry: entry.clone(), path, file, hash, have })
+    }
+
+    /// Removes what came of other files of this name, which is taken now.
+    fn discard_others(&self, name: &str) {
+        let Ok(all) = fs::read_dir(&self.path) else { return };
+        for entry in all.filter_map(Result::ok) {
+            let of_name = entry.file_name().to_str().is_some_and(|part| {
+                let digits = part.strip_prefix('.').and_then(|part| part.strip_prefix(name));
+                let digits = digits.and_then(|part| part.strip_prefix('.')?.strip_suffix(".part"));
+                digits.is_some_and(|digits| digits.len() == PART_DIGITS && !digits.contains('.'))
+            });
+            if of_name {
+                // It is gone, or harms nobody.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Removes what came of files that nobody waits for.
+    pub(super) fn discard(&self, entry: &FileEntry) {
+        // It is not there, or harms nobody.
+        let _ = fs::remove_file(self.part_path(entry));
+    }
+}
+
+/// Hashes what is left of a file, up to so many bytes.
+fn feed(file: &mut File, hash: &mut Context, most: u64) -> io::Result<u64> {
+    let (mut buffer, mut count) = (vec![0; PIECE], 0u64);
+    loop {
+        let room = most.saturating_sub(count).min(PIECE as u64) as usize;
+        let read = file.read(&mut buffer[..room])?;
+        if read == 0 {
+            return Ok(count);
+        }
+        hash.update(&buffer[..read]);
+        count += read as u64;
+    }
+}
+
+/// A file that comes.
+pub(super) struct Part {
+    dir: Dir,
+    pub(super) entry: FileEntry,
+    path: PathBuf,
+    file: File,
+    hash: Context,
+    /// Bytes that are here.
+    pub(super) have: u64,
+}
+
+impl Part {
+    pub(super) fn is_whole(&self) -> bool {
+        self.have == self.entry.bytes
+    }
+
+    /// Writes what follows.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        let (have, len) = (self.have, bytes.len() as u64);
+        if have.checked_add(len).is_none_or(|sum| sum > self.entry.bytes) {
+            return Err(FileError::Gap { name: self.entry.name.clone(), at: have });
+        }
+        self.file.write_all(bytes).map_err(|error| disk(&self.entry.name, &error))?;
+        self.hash.update(bytes);
+        self.have += len;
+        Ok(())
+    }
+
+    /// Checks a file that has come whole, and gives it its name.
+    pub(super) fn finish(self) -> Result<Stamp, FileError> {
+        let Self { dir, entry, path, file, hash, .. } = self;
+        let name = &entry.name;
+        let found = hex(hash.finish().as_ref());
+        if found != entry.sum {
+            dir.discard(&entry);
+            let (name, expected) = (name.clone(), entry.sum);
+            return Err(FileError::Damaged { name, expected, found });
+        }
+        let failed = |error: io::Error| disk(name, &error);
+        file.sync_all().map_err(failed)?;
+        let place = dir.path.join(name);
+        match fs::symlink_metadata(&place) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+            // It came on another way meanwhile, or is another's: nothing is written over.
+            Ok(_) => {
+                let there = dir.sum(name);
+                dir.discard(&entry);
+                return match there {
+                    Ok((stamp, same)) if same == entry => Ok(stamp),
+                    _ => Err(FileError::Differs { cluster: dir.cluster, name: name.clone() }),
+                };
+            }
+        }
+        fs::rename(&path, &place).map_err(failed)?;
+        dir.discard_others(name);
+        sync_dir(&dir.path).map_err(failed)?;
+        Ok(Stamp::of(&file.metadata().map_err(failed)?))
+    }
+}
+
+/// A name that was given is there after a crash of the machine.
+fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// The entry of a file anywhere, for who is about to send it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn entry_of(path: &Path, name: &str) -> io::Result<FileEntry> {
+    let mut file = File::open(path)?;
+    let mut hash = Context::new(&SHA256);
+    let bytes = feed(&mut file, &mut hash, u64::MAX)?;
+    Ok(FileEntry { name: name.to_owned(), bytes, sum: hex(hash.finish().as_ref()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(path: &Path) -> Dir {
+        Dir { cluster: "ams".into(), path: path.to_owned(), largest: 1000 }
+    }
+
+    fn entry(name: &str, content: &[u8]) -> FileEntry {
+        let sum = hex(ring::digest::digest(&SHA256, content).as_ref());
+        FileEntry { name: name.to_owned(), bytes: content.len() as u64, sum }
+    }
+
+    #[test]
+    fn what_is_no_plain_file_of_the_directory_is_not_there() {
+        let temp = tempfile::tempdir().unwrap();
+        let (inside, outside) = (temp.path().join("in"), temp.path().join("secret"));
+        fs::create_dir_all(inside.join("sub")).unwrap();
+        fs::write(&outside, "s").unwrap();
+        fs::write(inside.join("a.txt"), "hello").unwrap();
+        fs::write(inside.join(".hidden"), "h").unwrap();
+        fs::write(inside.join("long"), [0; 1001]).unwrap();
+        std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
+        let dir = dir(&inside);
+        let seen = dir.look().unwrap();
+        assert_eq!(seen.keys().collect::<Vec<_>>(), ["a.txt"]);
+        let (stamp, known) = dir.sum("a.txt").unwrap();
+        assert_eq!((stamp, &known), (seen["a.txt"], &entry("a.txt", b"hello")));
+        for name in ["link", "sub", "nothing"] {
+            assert!(matches!(dir.sum(name), Err(FileError::Unknown { .. })), "{name}");
+        }
+        for name in ["../secret", ".hidden", "sub/../../secret", ""] {
+            assert!(matches!(dir.sum(name), Err(FileError::Name(_))), "{name}");
+        }
+        assert_eq!(dir.read("a.txt", stamp, 1, 3).unwrap(), b"ell");
+        assert_eq!(dir.read("a.txt", stamp, 4, 100).unwrap(), b"o");
+        assert_eq!(dir.read("a.txt", stamp, 9, 100).unwrap(), b"");
+        // It is another one now.
+        fs::write(inside.join("a.txt"), "hello!").unwrap();
+        assert!(matches!(dir.read("a.txt", stamp, 0, 5), Err(FileError::Differs { .. })));
+    }
+
+    #[test]
+    fn a_file_has_its_name_when_it_is_whole_and_right() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = dir(temp.path());
+        let wanted = entry("b.bin", b"0123456789");
+        let mut part = dir.begin(&wanted).unwrap();
+        part.append(b"01234").unwrap();
+        assert!(!part.is_whole() && dir.look().unwrap().is_empty());
+        drop(part);
+        // Gone on with.
+        let mut part = dir.begin(&wanted).unwrap();
+        assert_eq!(part.have, 5);
+        assert!(matches!(part.append(b"5678901"), Err(FileError::Gap { .. })));
+        part.append(b"56789").unwrap();
+        let stamp = part.finish().unwrap();
+        assert_eq!(dir.look().unwrap(), [("b.bin".to_owned(), stamp)].into());
+        assert_eq!(dir.sum("b.bin").unwrap(), (stamp, wanted.clone()));
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "parts are left");
+        // Damaged on the way, or longer than it may be.
+        let mut part = dir.begin(&entry("c.bin", b"abc")).unwrap();
+        part.append(b"abd").unwrap();
+        assert!(matches!(part.finish(), Err(FileError::Damaged { .. })));
+        let long = FileEntry { bytes: 1001, ..entry("d.bin", b"") };
+        assert!(matches!(dir.begin(&long).map(drop), Err(FileError::TooLarge { .. })));
+        let bad = FileEntry { sum: "../../x".to_owned(), ..entry("d.bin", b"") };
+        assert_eq!(dir.begin(&bad).map(drop), Err(FileError::Sum));
+        // Nothing is written over, but the same is the same.
+        let mut part = dir.begin(&entry("b.bin", b"other")).unwrap();
+        part.append(b"other").unwrap();
+        assert!(matches!(part.finish(), Err(FileError::Differs { .. })));
+        let mut part = dir.begin(&wanted).unwrap();
+        part.append(b"0123456789").unwrap();
+        assert_eq!(part.finish().unwrap(), stamp);
+        assert_eq!(fs::read(temp.path().join("b.bin")).unwrap(), b"0123456789");
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "parts are left");
+        // What lies where a part would, and is no part, is none.
+        drop(dir.begin(&entry("f.bin", b"old")).unwrap());
+        dir.begin(&entry("f.bin", b"")).unwrap().finish().unwrap();
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2, "parts are left");
+        fs::remove_file(temp.path().join("f.bin")).unwrap();
+        let odd = entry("e.bin", b"xyz");
+        fs::write(dir.part_path(&odd), "longer than it").unwrap();
+        let part = dir.begin(&odd).unwrap();
+        assert_eq!(part.have, 0);
+        drop(part);
+        dir.discard(&odd);
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1, "parts are left");
+    }
+}

@@ -1,0 +1,281 @@
+//! Which files a cluster fetches: for whom, from where, and how many at a time. A state machine without I/O: events in, actions out.
+//!
+//! A file is fetched once, however many jobs wait for it. Each of those who have it is asked once; if none gives it, whoever wanted it is
+//! told, and decides whether to try again. Must not know disks, nor what goes over the network.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use springtide_runtime::id::JobId;
+
+use super::messages::{Brought, FileEntry, FileError, Source};
+
+/// What happens.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    /// A job needs a file; `ticket` names the answer.
+    Wanted { ticket: u64, job: JobId, file: FileEntry, from: Vec<Source> },
+    /// A fetch has ended.
+    Fetched { number: u64, answer: Result<Brought, FileError> },
+    /// A job needs nothing any more.
+    Dropped { job: JobId },
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// Fetch this; followed by [`Event::Fetched`].
+    Fetch { number: u64, file: FileEntry, from: Source },
+    /// Fetch it no more, and keep nothing of it. Nothing follows.
+    Stop { number: u64, file: FileEntry },
+    /// Answer who wanted it.
+    Answer { ticket: u64, answer: Result<Brought, FileError> },
+}
+
+#[derive(Debug)]
+struct Transfer {
+    file: FileEntry,
+    /// Who has not been asked.
+    from: VecDeque<Source>,
+    /// Who was, and what came of it.
+    tried: Vec<String>,
+    /// Who waits.
+    tickets: Vec<(u64, JobId)>,
+    /// The fetch that runs.
+    running: Option<u64>,
+}
+
+/// The transfers to a cluster.
+#[derive(Debug)]
+pub(super) struct Table {
+    at_once: usize,
+    /// By name of the file.
+    transfers: BTreeMap<String, Transfer>,
+    /// Those that wait for their turn, first the first.
+    queue: VecDeque<String>,
+    last: u64,
+}
+
+impl Table {
+    /// `at_once`: so many fetches run at a time, at least one.
+    pub(super) fn new(at_once: usize) -> Self {
+        let (transfers, queue) = (BTreeMap::new(), VecDeque::new());
+        Self { at_once: at_once.max(1), transfers, queue, last: 0 }
+    }
+
+    /// Whether a file of this name is on its way.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.transfers.contains_key(name)
+    }
+
+    pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
+        let mut out = Vec::new();
+        match event {
+            Event::Wanted { ticket, job, file, from } => {
+                self.wanted((ticket, job), file, from, &mut out)
+            }
+            Event::Fetched { number, answer } => self.fetched(number, answer, &mut out),
+            Event::Dropped { job } => self.dropped(job, &mut out),
+        }
+        self.begin(&mut out);
+        out
+    }
+
+    fn wanted(
+        &mut self,
+        (ticket, job): (u64, JobId),
+        file: FileEntry,
+        from: Vec<Source>,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(known) = self.transfers.get_mut(&file.name) {
+            if known.file != file {
+                let (name, reason) =
+                    (file.name, "another file of this name is on its way".to_owned());
+                let answer = Err(FileError::NoSource { name, reason });
+                return out.push(Action::Answer { ticket, answer });
+            }
+            known.tickets.push((ticket, job));
+            return;
+        }
+        let name = file.name.clone();
+        let (from, tickets) = (from.into(), vec![(ticket, job)]);
+        let transfer = Transfer { file, from, tried: Vec::new(), tickets, running: None };
+        self.transfers.insert(name.clone(), transfer);
+        self.queue.push_back(name);
+    }
+
+    fn fetched(&mut self, number: u64, answer: Result<Brought, FileError>, out: &mut Vec<Action>) {
+        let of = |(_, transfer): &(&String, &Transfer)| transfer.running == Some(number);
+        let Some(name) = self.transfers.iter().find(of).map(|(name, _)| name.clone()) else {
+            return; // stopped meanwhile
+        };
+        let Some(transfer) = self.transfers.get_mut(&name) else { return };
+        transfer.running = None;
+        let answer = match answer {
+            // The next who has it; of what came something may be of use.
+            Err(error) if !transfer.from.is_empty() => {
+                transfer.tried.push(error.to_string());
+                return self.queue.push_front(name);
+            }
+            Err(error) if transfer.tried.is_empty() => Err(error),
+            Err(error) => {
+                transfer.tried.push(error.to_string());
+                Err(FileError::NoSource { name: name.clone(), reason: transfer.tried.join("; ") })
+            }
+            Ok(brought) => Ok(brought),
+        };
+        self.end(&name, &answer, out);
+    }
+
+    fn end(&mut self, name: &str, answer: &Result<Brought, FileError>, out: &mut Vec<Action>) {
+        let Some(transfer) = self.transfers.remove(name) else { return };
+        self.queue.retain(|queued| queued != name);
+        for (i, (ticket, _)) in transfer.tickets.into_iter().enumerate() {
+            let mut answer = answer.clone();
+            // What came over the link is told once.
+            if let (Ok(brought), true) = (&mut answer, i > 0) {
+                *brought = Brought { from: None, bytes: 0, seconds: 0.0 };
+            }
+            out.push(Action::Answer { ticket, answer });
+        }
+    }
+
+    fn dropped(&mut self, job: JobId, out: &mut Vec<Action>) {
+        let mut idle = Vec::new();
+        for (name, transfer) in &mut self.transfers {
+            transfer.tickets.retain(|(ticket, waits)| {
+                if *waits == job {
+                    let answer = Err(FileError::Dropped { name: name.clone() });
+                    out.push(Action::Answer { ticket: *ticket, answer });
+                }
+                *waits != job
+            });
+            if transfer.tickets.is_empty() {
+                idle.push(name.clone());
+            }
+        }
+        for name in idle {
+            let Some(transfer) = self.transfers.remove(&name) else { continue };
+            self.queue.retain(|queued| *queued != name);
+            if let Some(number) = transfer.running {
+                out.push(Action::Stop { number, file: transfer.file });
+            }
+        }
+    }
+
+    fn begin(&mut self, out: &mut Vec<Action>) {
+        loop {
+            let running = self.transfers.values().filter(|one| one.running.is_some()).count();
+            if running >= self.at_once {
+                return;
+            }
+            let Some(name) = self.queue.pop_front() else { return };
+            let Some(transfer) = self.transfers.get_mut(&name) else { continue };
+            let Some(from) = transfer.from.pop_front() else {
+                let reason = "nobody has it".to_owned();
+                self.end(&name, &Err(FileError::NoSource { name: name.clone(), reason }), out);
+                continue;
+            };
+            self.last += 1;
+            transfer.running = Some(self.last);
+            out.push(Action::Fetch { number: self.last, file: transfer.file.clone(), from });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::net::{Address, Contact};
+
+    use super::*;
+
+    fn file(name: &str) -> FileEntry {
+        FileEntry { name: name.to_owned(), bytes: 10, sum: format!("sum of {name}") }
+    }
+
+    fn source(cluster: &str) -> Source {
+        let address = Address::Socket(([127, 0, 0, 1], 47000).into());
+        let at = Contact { node: "head".into(), cluster: "head".into(), address };
+        Source { cluster: cluster.into(), at }
+    }
+
+    fn brought(from: &str) -> Brought {
+        Brought { from: Some(from.into()), bytes: 10, seconds: 2.0 }
+    }
+
+    fn want(ticket: u64, job: u64, name: &str, from: &[&str]) -> Event {
+        let from = from.iter().map(|cluster| source(cluster)).collect();
+        Event::Wanted { ticket, job: JobId(job), file: file(name), from }
+    }
+
+    /// In short.
+    fn told(out: &[Action]) -> Vec<String> {
+        out.iter()
+            .map(|action| match action {
+                Action::Fetch { number, file, from } => {
+                    format!("{number}: {} from {}", file.name, from.cluster)
+                }
+                Action::Stop { number, .. } => format!("{number}: stop"),
+                Action::Answer { ticket, answer: Ok(brought) } => {
+                    format!("to {ticket}: {} bytes", brought.bytes)
+                }
+                Action::Answer { ticket, answer: Err(error) } => format!("to {ticket}: {error}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_file_is_fetched_once_for_all_who_wait() {
+        let mut table = Table::new(2);
+        assert_eq!(told(&table.handle(want(1, 1, "a", &["x"]))), ["1: a from x"]);
+        assert_eq!(told(&table.handle(want(2, 2, "a", &["x"]))), [""; 0]);
+        assert!(table.has("a"));
+        // Another of the same name is none of it.
+        let mut other = want(3, 3, "a", &["x"]);
+        if let Event::Wanted { file, .. } = &mut other {
+            file.sum = "else".to_owned();
+        }
+        let out = told(&table.handle(other));
+        assert_eq!(out, ["to 3: a was not to be had: another file of this name is on its way"]);
+        let out = table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) });
+        assert_eq!(told(&out), ["to 1: 10 bytes", "to 2: 0 bytes"]);
+        assert!(!table.has("a"));
+        // What is told twice, or of nothing, is nothing.
+        let out = table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) });
+        assert_eq!(out, []);
+    }
+
+    #[test]
+    fn each_who_has_it_is_asked_once() {
+        let mut table = Table::new(1);
+        assert_eq!(told(&table.handle(want(1, 1, "a", &["x", "y"]))), ["1: a from x"]);
+        assert_eq!(told(&table.handle(want(2, 2, "b", &["y"]))), [""; 0]);
+        let failed = |why: &str| Err(FileError::NoSource { name: "a".into(), reason: why.into() });
+        let out = table.handle(Event::Fetched { number: 1, answer: failed("x is gone") });
+        assert_eq!(told(&out), ["2: a from y"], "before those that came later");
+        let out = told(&table.handle(Event::Fetched { number: 2, answer: failed("y too") }));
+        assert!(out[0].contains("x is gone") && out[0].contains("y too"), "{out:?}");
+        assert_eq!(out[1..], ["3: b from y"]);
+        let out = told(&table.handle(want(3, 3, "c", &[])));
+        assert_eq!(out, [""; 0], "its turn has not come");
+        let out = told(&table.handle(Event::Fetched { number: 3, answer: Ok(brought("y")) }));
+        assert_eq!(out, ["to 2: 10 bytes", "to 3: c was not to be had: nobody has it"]);
+    }
+
+    #[test]
+    fn what_nobody_needs_any_more_stops() {
+        let mut table = Table::new(1);
+        table.handle(want(1, 1, "a", &["x"]));
+        table.handle(want(2, 2, "a", &["x"]));
+        table.handle(want(3, 1, "b", &["x"]));
+        let out = told(&table.handle(Event::Dropped { job: JobId(1) }));
+        let expected = ["to 1: nobody needs a any more", "to 3: nobody needs b any more"];
+        assert_eq!(out, expected, "a is needed by another");
+        let out = told(&table.handle(Event::Dropped { job: JobId(2) }));
+        assert_eq!(out, ["to 2: nobody needs a any more", "1: stop"]);
+        // Its place is free, and its late answer nobody's.
+        assert_eq!(told(&table.handle(want(4, 4, "c", &["x"]))), ["2: c from x"]);
+        assert_eq!(table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) }), []);
+        assert!(table.has("c") && !table.has("a"));
+    }
+}

@@ -1,0 +1,274 @@
+//! Input files of jobs as the core has them: who has which, how fast links carry them, and the moves that are under way.
+//!
+//! A move brings files of one job to where it is placed. Each file that does not come is tried again a few times, from whoever has it
+//! then; after that the job goes back to the queue. Must not know how files are carried.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use springtide_runtime::id::{ClusterId, JobId};
+use tokio::time::Instant;
+
+use super::Core;
+use super::event::Action;
+use super::managed::Stage;
+use crate::files::catalogue::{Catalogue, FileStatus};
+use crate::files::{Brought, FileEntry, FilesHere};
+use crate::policy::malleability::Transfer;
+use crate::scheduler::manager::{Event as News, Need};
+
+/// So often a file is tried to be brought.
+const TRIES: u32 = 4;
+/// Wait before the second try; twice that before the third, and so on.
+const BACKOFF: Duration = Duration::from_secs(1);
+/// What the last transfer's rate weighs in a link's.
+const WEIGHT: f64 = 0.3;
+/// Fewer bytes say nothing of a link: their time is that of a round trip.
+const LEAST_BYTES: u64 = 64 << 10;
+
+/// A file that a move waits for.
+#[derive(Debug)]
+struct Step {
+    transfer: Transfer,
+    /// Names the question that is open.
+    ask: Option<u64>,
+    tries: u32,
+    /// When it is tried again.
+    until: Option<Instant>,
+}
+
+/// What is known of files.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    catalogue: Catalogue,
+    /// Clusters that keep files.
+    keep: BTreeSet<ClusterId>,
+    /// Bytes per second of links, as they were measured.
+    rates: BTreeMap<(ClusterId, ClusterId), f64>,
+    moves: BTreeMap<JobId, Vec<Step>>,
+    last_ask: u64,
+}
+
+impl Files {
+    /// Whether files of a job are on their way.
+    pub(super) fn moving(&self, job: JobId) -> bool {
+        self.moves.contains_key(&job)
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.moves.values().flatten().filter_map(|step| step.until).min()
+    }
+}
+
+impl Core {
+    /// Whether the grid has the files that a job needs.
+    ///
+    /// # Errors
+    /// Which it has not, and which it has.
+    pub fn check_files(&self, need: &Need) -> Result<(), String> {
+        let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
+        self.files.catalogue.check(names, &self.files.keep)
+    }
+
+    /// All files that clusters keep.
+    pub fn file_statuses(&self) -> Vec<FileStatus> {
+        self.files.catalogue.files()
+    }
+
+    /// Clusters that keep files.
+    pub fn keepers(&self) -> impl Iterator<Item = &ClusterId> {
+        self.files.keep.iter()
+    }
+
+    /// A site says whether its cluster keeps files: then its file server tells which.
+    pub(super) fn keeps_files(&mut self, cluster: &ClusterId, keeps: bool) {
+        match keeps {
+            true => self.files.keep.insert(cluster.clone()),
+            false => self.files.keep.remove(cluster),
+        };
+    }
+
+    /// A cluster says what it has.
+    pub(super) fn files_here(&mut self, here: FilesHere, now: Instant, out: &mut Vec<Action>) {
+        self.files.keep.insert(here.cluster.clone());
+        for name in self.files.catalogue.here(here) {
+            self.tell_file(&name, now, out);
+        }
+    }
+
+    fn tell_file(&mut self, name: &str, now: Instant, out: &mut Vec<Action>) {
+        let file = self.files.catalogue.file(name);
+        let differs = file.differs();
+        let bytes = file.clusters.values().next().map_or(0, |entry| entry.bytes);
+        let clusters = file.clusters.into_keys().collect();
+        self.tell(News::Replicas { file: file.name, bytes, clusters, differs }, now, out);
+    }
+
+    /// A job comes that needs files: the manager is to know of each, also that nobody has it.
+    pub(super) fn introduce_files(&mut self, need: &Need, now: Instant, out: &mut Vec<Action>) {
+        let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
+        for name in names {
+            self.tell_file(name, now, out);
+        }
+    }
+
+    /// A job's files are to be where it is placed.
+    pub(super) fn begin_move(
+        &mut self,
+        job: JobId,
+        transfers: Vec<Transfer>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let mut before = self.files.moves.remove(&job).unwrap_or_default();
+        let step = |transfer: Transfer| {
+            let same = |step: &Step| {
+                step.transfer.file == transfer.file && step.transfer.to == transfer.to
+            };
+            match before.iter().position(same) {
+                // It was placed there before, and that goes on.
+                Some(at) => before.swap_remove(at),
+                None => Step { transfer, ask: None, tries: 0, until: Some(now) },
+            }
+        };
+        let steps = transfers.into_iter().map(step).collect();
+        self.files.moves.insert(job, steps);
+        self.ask_files(now, out);
+    }
+
+    /// Asks for files whose time has come.
+    pub(super) fn ask_files(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let Files { catalogue, moves, last_ask, .. } = &mut self.files;
+        let mut failed = Vec::new();
+        for (&job, steps) in moves {
+            for step in steps.iter_mut().filter(|step| step.until.is_some_and(|at| at <= now)) {
+                step.tries += 1;
+                *last_ask += 1;
+                (step.ask, step.until) = (Some(*last_ask), None);
+                let Transfer { file: name, from, to, .. } = &step.transfer;
+                let file = catalogue.file(name);
+                let entry = match (file.entry(), file.differs()) {
+                    (Some(entry), _) => entry.clone(),
+                    (None, Some(differs)) => {
+                        failed.push((
+                            *last_ask,
+                            job,
+                            format!("files named {name} differ: {differs}"),
+                        ));
+                        continue;
+                    }
+                    (None, None) => {
+                        failed.push((
+                            *last_ask,
+                            job,
+                            format!("no cluster has the file {name} any more"),
+                        ));
+                        continue;
+                    }
+                };
+                // The one that was chosen first, then the others.
+                let mut sources: Vec<ClusterId> =
+                    file.clusters.into_keys().filter(|cluster| cluster != to).collect();
+                sources.sort_by_key(|cluster| (cluster != from, cluster.clone()));
+                out.push(Action::BringFile {
+                    job,
+                    ask: *last_ask,
+                    file: entry,
+                    from: sources,
+                    to: to.clone(),
+                });
+            }
+        }
+        for (ask, job, reason) in failed {
+            self.brought(job, ask, Err(reason), now, out);
+        }
+    }
+
+    /// A cluster has answered [`Action::BringFile`], or not.
+    pub(super) fn brought(
+        &mut self,
+        job: JobId,
+        ask: u64,
+        answer: Result<(FileEntry, Brought), String>,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(steps) = self.files.moves.get_mut(&job) else { return };
+        let Some(at) = steps.iter().position(|step| step.ask == Some(ask)) else { return };
+        let Transfer { file: name, to, .. } = steps[at].transfer.clone();
+        match answer {
+            Ok((file, brought)) => {
+                steps.remove(at);
+                let all = steps.is_empty();
+                self.managing.histories.note(job, now, told(&name, &to, &brought));
+                self.measured_link(&to, &brought, now, out);
+                self.files.catalogue.has(&to, file);
+                self.tell_file(&name, now, out);
+                if all {
+                    self.files.moves.remove(&job);
+                    self.tell(News::Moved { job }, now, out);
+                }
+            }
+            Err(reason) if steps[at].tries < TRIES => {
+                let wait = BACKOFF * (1 << (steps[at].tries - 1));
+                (steps[at].ask, steps[at].until) = (None, Some(now + wait));
+                let line =
+                    format!("{name} did not get to {to}, and is tried again in {wait:?}: {reason}");
+                self.managing.histories.note(job, now, line);
+            }
+            Err(reason) => {
+                steps[at].ask = None;
+                let reason = format!("{name} did not get to {to} in {TRIES} tries: {reason}");
+                self.drop_move(job, out);
+                self.move_failed(job, reason, now, out);
+            }
+        }
+    }
+
+    /// A job does not start with what it has. If it has got its nodes already it gives them back first.
+    fn move_failed(&mut self, job: JobId, reason: String, now: Instant, out: &mut Vec<Action>) {
+        match self.managing.jobs.get(&job).map(|managed| managed.stage.clone()) {
+            Some(Stage::Gathering { .. }) => self.give_up(job, reason, now, out),
+            Some(_) => self.tell(News::MoveFailed { job, reason }, now, out),
+            None => {}
+        }
+    }
+
+    /// Nothing is brought for a job any more.
+    pub(super) fn drop_move(&mut self, job: JobId, out: &mut Vec<Action>) {
+        let Some(steps) = self.files.moves.remove(&job) else { return };
+        let asked = steps.iter().filter(|step| step.ask.is_some());
+        let clusters: BTreeSet<ClusterId> = asked.map(|step| step.transfer.to.clone()).collect();
+        out.extend(clusters.into_iter().map(|cluster| Action::DropFiles { job, cluster }));
+    }
+
+    /// What a transfer says of its link.
+    fn measured_link(
+        &mut self,
+        to: &ClusterId,
+        brought: &Brought,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Brought { from: Some(from), bytes, seconds } = brought else { return };
+        let rate = *bytes as f64 / seconds;
+        // It comes from another process.
+        if *bytes < LEAST_BYTES || !rate.is_finite() || rate <= 0.0 {
+            return;
+        }
+        let link = (from.clone(), to.clone());
+        let mean = self.files.rates.get(&link).map_or(rate, |mean| mean + WEIGHT * (rate - mean));
+        self.files.rates.insert(link, mean);
+        self.tell(News::Link { from: from.clone(), to: to.clone(), rate: mean }, now, out);
+    }
+}
+
+fn told(name: &str, to: &ClusterId, brought: &Brought) -> String {
+    match &brought.from {
+        Some(from) => {
+            let Brought { bytes, seconds, .. } = brought;
+            format!("{name} was brought from {from} to {to}: {bytes} bytes in {seconds:.2} s")
+        }
+        None => format!("{name} is in {to}"),
+    }
+}
