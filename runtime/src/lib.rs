@@ -3,12 +3,14 @@
 pub mod config;
 pub mod event;
 pub mod id;
+pub mod malleable;
 pub mod membership;
 pub mod meter;
 pub mod net;
 pub mod random;
 pub mod remote;
 pub mod share;
+pub mod spmd;
 pub mod topology;
 pub mod wire;
 pub mod work;

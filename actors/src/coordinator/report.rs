@@ -6,6 +6,7 @@ use actix::dev::ToEnvelope;
 use springtide_runtime::remote::{RemoteError, RemoteMessage};
 use springtide_runtime::work::Note;
 
+use super::negotiate::Unneeded;
 use super::*;
 
 /// How long the client may take to take in a note (an artefact crosses the network).
@@ -90,6 +91,10 @@ pub(super) async fn read_reports(
             }
             Note::Say { text } => NoteKind::Say { text },
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+            Note::Release { nodes } => {
+                coordinator.do_send(Unneeded { nodes });
+                continue;
+            }
             Note::Checkpoint(saved) => {
                 let iterations = before + iterations.len() as u64;
                 let checkpoint = saved.seq;

@@ -429,6 +429,7 @@ mod tests {
                 name.clone()
             }
             Note::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
+            Note::Release { nodes } => format!("{} nodes are not needed", nodes.len()),
         };
         let notes: Vec<_> = notes.iter().map(text).collect();
         let expected = [

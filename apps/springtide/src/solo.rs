@@ -93,6 +93,6 @@ fn kind(note: Note) -> Option<NoteKind> {
         Note::Say { text } => NoteKind::Say { text },
         Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
         // There is no other node that could go on from it.
-        Note::Checkpoint(_) => return None,
+        Note::Checkpoint(_) | Note::Release { .. } => return None,
     })
 }
