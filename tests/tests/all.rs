@@ -4,5 +4,6 @@ mod faults;
 mod histories;
 mod managed;
 mod simulated;
+mod spmd;
 mod tidy;
 mod virtual_time;

@@ -12,6 +12,7 @@ mod malleable;
 #[cfg(target_os = "linux")]
 mod netem_scripts;
 mod poison;
+mod spmd;
 mod support;
 #[cfg(target_os = "linux")]
 mod wan;
