@@ -8,9 +8,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::manager::{Kind, Need};
-use springtide_actors::scheduler::{GetStatus, NodeState};
+use springtide_actors::scheduler::{Drain, GetStatus, NodeState};
 use springtide_malleable::{Ft, Nbody};
 use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
@@ -18,6 +19,7 @@ use springtide_runtime::work::{
     encode_job, solo,
 };
 use springtide_simulator::{Ended, Grid, simulate};
+use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
@@ -282,6 +284,53 @@ fn a_link_that_breaks_loses_no_step_for_good() {
     assert_eq!(sizes.last(), Some(&(4, 4)), "{:?}", run.said);
 }
 
+/// Whatever happens, in whatever order: the answer is right, and the job ends.
+#[test]
+fn random_histories_end_with_the_right_answer() {
+    let (first, count) = (number("SPRINGTIDE_SPMD_SEED", 1), number("SPRINGTIDE_SPMD_COUNT", 12));
+    for seed in first..first + count {
+        let script = move |hands: Rc<Hands>| async move {
+            let mut random = SplitMix(seed);
+            // The nodes that are there, and may go.
+            let mut others = hands.nodes().split_off(1);
+            let mut root = hands.nodes()[0].clone();
+            for _ in 0..6 {
+                sleep(Duration::from_millis(random.below(7000) as u64)).await;
+                let at = random.below(others.len());
+                match random.below(4) {
+                    0 if others.len() > 2 => {
+                        let node = others.remove(at);
+                        hands.leave(&[node.as_str()]).await;
+                    }
+                    1 if others.len() > 2 => {
+                        let node = others.remove(at);
+                        hands.crash(node.as_str());
+                        sleep(Duration::from_millis(random.below(3000) as u64)).await;
+                        hands.declare_lost(&[node.as_str()]);
+                    }
+                    2 => {
+                        hands.network.partition(&"c0".into(), &"c1".into(), true);
+                        sleep(Duration::from_millis(random.below(4000) as u64)).await;
+                        hands.network.partition(&"c0".into(), &"c1".into(), false);
+                    }
+                    _ => {
+                        let node = std::mem::replace(&mut others[at], root);
+                        hands.move_root(node.as_str(), random.below(2) == 0).await;
+                        root = node;
+                    }
+                }
+            }
+        };
+        let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
+        let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
+        if seed % 2 == 0 {
+            scripted(&shape(&[3, 3], 1, seed), ft, script);
+        } else {
+            scripted(&shape(&[2, 2], 2, seed), nbody, script);
+        }
+    }
+}
+
 // --- with all actors ---
 
 fn registry<P: Share>() -> Registry {
@@ -340,11 +389,18 @@ fn a_transform_grows_to_a_power_of_two_and_gives_the_rest_back() {
 /// Of eight nodes another job wants three: the program gives four, and has them back when the other has ended.
 #[test]
 fn a_transform_shrinks_by_more_than_is_asked_for_and_grows_again() {
+    for mode in [Mode::Static, Mode::Adaptive] {
+        shrinks_and_grows(mode);
+    }
+}
+
+fn shrinks_and_grows(mode: Mode) {
     let job = slow(&Ft { iterations: 300, ..FT }, 2_000_000);
     simulate(|| async move {
         let grid = Grid::start(&layout(&[8], 1), registry::<Ft>()).await;
         let need = Need::one(Kind::Malleable, 2, 8, 8);
-        let run = grid.submitter().submit_needing(job.clone(), quiet(1), need).await;
+        let params = springtide_actors::job::JobParams { mode, ..quiet(1) };
+        let run = grid.submitter().submit_needing(job.clone(), params, need).await;
         let run = run.expect("it is taken");
         assert_eq!(run.granted().view.members.len(), 8);
         let other = {
@@ -414,4 +470,36 @@ fn bodies_go_where_they_are_moved_fastest() {
     let last = mean(&ended.iterations[70..]);
     // A second with equal machines; four with equal shares; 16/13 of a second with the shares that fit.
     assert!(slowest > 3.5 && last < 1.4, "{slowest} {last}: {:?}", ended.said);
+}
+
+/// The root's node is drained, and one that computes: the state goes along, and no step is done twice.
+#[test]
+fn a_drained_root_hands_the_whole_state_over() {
+    let job = slow(&NBODY, 2_000_000);
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[2, 2], 1), registry::<Nbody>()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let root = run.granted().view.coordinator.clone().expect("there is a root");
+        let mut nodes = run.granted().view.members.keys().cloned();
+        let other = nodes.find(|node| *node != root).expect("there are four");
+        let drain = Drain {
+            nodes: vec![root, other],
+            reason: "a test".to_owned(),
+            deadline_ms: Some(60_000),
+            life: None,
+        };
+        let drained = {
+            let scheduler = grid.scheduler();
+            actix_rt::spawn(async move {
+                after(8).await;
+                scheduler.send(drain).deadline(Duration::from_secs(70)).await
+            })
+        };
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        let sizes = check(&ended, &job.program);
+        assert_eq!(sizes.last(), Some(&(2, 2)), "{:?}", ended.said);
+        let drained = drained.await.expect("no panic").expect("an answer");
+        assert!(drained.is_ok(), "{drained:?}");
+        assert_eq!(ended.iterations.len() as u64, NBODY.steps, "{:?}", ended.said);
+    });
 }
