@@ -59,6 +59,8 @@ pub struct Run {
     pub records: Vec<Record>,
     /// Hash of the records and of every arrival on the network.
     pub hash: u64,
+    /// What the root said.
+    pub said: Vec<String>,
 }
 
 /// Runs `job` on a grid of this shape, in virtual time, to its end.
@@ -237,6 +239,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let view = view_of(shape);
     let mut nodes = Vec::new();
     let saved = Arc::<Mutex<Option<SavedRoot>>>::default();
+    let said = Arc::<Mutex<Vec<String>>>::default();
     for (at, (node, member)) in view.members.iter().enumerate() {
         let peer = Peer {
             node: node.clone(),
@@ -261,11 +264,11 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             metering: None,
             results_bytes: shape.results_bytes,
         };
-        let keep = saved.clone();
-        let notes = Box::new(move |note: Note| {
-            if let Note::Checkpoint(saved) = note {
-                *keep.lock().expect("no panic") = Some(saved);
-            }
+        let (keep, hear) = (saved.clone(), said.clone());
+        let notes = Box::new(move |note: Note| match note {
+            Note::Checkpoint(saved) => *keep.lock().expect("no panic") = Some(saved),
+            Note::Say { text } => hear.lock().expect("no panic").push(text),
+            _ => {}
         });
         let engine = Engine::start(
             &config,
@@ -276,7 +279,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             notes,
         )
         .expect("threads");
-        router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, engine.inbox());
+        router.on(Kind::STEAL_REQUEST..=Kind::PROCESS, engine.inbox());
         router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
         net.start(router);
         engine.view(&view);
@@ -334,5 +337,6 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let mut hash = EventHash::new();
     records.iter().for_each(|record| hash.add(record));
     let hash = hash.value() ^ network.digest().rotate_left(17);
-    Run { outcome, wall: ended - started, total, latencies, records, hash }
+    let said = said.lock().expect("no panic").clone();
+    Run { outcome, wall: ended - started, total, latencies, records, hash, said }
 }

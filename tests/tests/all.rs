@@ -5,5 +5,6 @@ mod histories;
 mod managed;
 mod simulated;
 mod slurm;
+mod spmd;
 mod tidy;
 mod virtual_time;

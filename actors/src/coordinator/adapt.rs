@@ -466,6 +466,11 @@ impl Coordinator {
     }
 
     fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {
+        // Nodes that the program would give back are not asked for.
+        let count = self.program_takes(request.count);
+        if count == 0 {
+            return;
+        }
         let adapt = &self.adaptation;
         let unit = adapt.unit();
         // The scheduler knows speeds by the benchmark only.
@@ -492,7 +497,7 @@ impl Coordinator {
         let message = RequestNodes {
             job: self.spec.id,
             epoch: self.spec.epoch,
-            request: Request { min_speed, ..request.clone() },
+            request: Request { count, min_speed, ..request.clone() },
             benchmark: adapt.benchmark.clone(),
             rtt_s,
             bandwidth,

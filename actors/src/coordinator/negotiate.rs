@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::NodeId;
+use springtide_runtime::membership::Member;
 use springtide_runtime::remote::RemoteError;
+use springtide_runtime::wire::WireError;
+use springtide_runtime::work::JobEntry;
 
 use super::{Coordinator, Phase};
 use crate::job::{NoteKind, SCHEDULER};
@@ -15,20 +18,54 @@ use crate::scheduler::{
     AskShrink, GrowthRefused, JobEfficiency, NeedNodes, OfferGrowth, ResizeError, Scheduler,
 };
 
+/// The program has no use for these nodes: the job's root says so. Local only.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct Unneeded {
+    pub(super) nodes: Vec<NodeId>,
+}
+
 impl Coordinator {
-    /// Of what is offered it takes as many as leave its efficiency, as predicted from the last one measured, in the band. One
-    /// that was not measured yet takes all: nothing speaks against it.
+    /// What the job's own decision procedure says of a number of nodes; one that cannot be asked has nothing to say.
+    fn program_says(
+        &self,
+        says: impl FnOnce(&JobEntry, &[u8]) -> Result<u32, WireError>,
+        else_: u32,
+    ) -> u32 {
+        let Some(job) = self.registry.find_job(&self.spec.name) else { return else_ };
+        says(job, &self.spec.body).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the job's decision procedure is not asked");
+            else_
+        })
+    }
+
+    /// Of so many more nodes as many as the program would take.
+    pub(super) fn program_takes(&self, count: u32) -> u32 {
+        let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
+        self.program_says(|job, body| job.accept_growth(body, has, count), count)
+    }
+
+    /// Members that were not told to leave.
+    fn staying(&self) -> impl Iterator<Item = (&NodeId, &Member)> {
+        self.view.members.iter().filter(|(_, member)| !member.leaving)
+    }
+
+    /// Of what is offered it takes as many as leave its efficiency, as predicted from the last one measured, in the band, and as
+    /// many of these as the program takes. One that was not measured yet takes what the program does: nothing else speaks against it.
     fn takes(&self, offer: &OfferGrowth) -> u32 {
         if self.phase != Phase::Running {
             return 0;
         }
         let has = u32::try_from(self.view.members.len()).unwrap_or(u32::MAX);
         let room = self.spec.params.max_nodes.map_or(u32::MAX, |most| most.saturating_sub(has));
-        let Some((efficiency, processors)) = self.adaptation.efficiency() else {
-            return offer.count.min(room);
+        let takes = match self.adaptation.efficiency() {
+            None => offer.count.min(room),
+            Some((efficiency, processors)) => {
+                let benefit = Benefit::measured(efficiency, processors);
+                benefit.takes(has, offer.count.min(room), self.spec.params.settings.e_min)
+            }
         };
-        let benefit = Benefit::measured(efficiency, processors);
-        benefit.takes(has, offer.count.min(room), self.spec.params.settings.e_min)
+        self.program_takes(takes)
     }
 
     /// Members of the cluster that go, the worst first; the node of the root stays.
@@ -36,14 +73,16 @@ impl Coordinator {
         if self.phase != Phase::Running {
             return Vec::new();
         }
-        let staying = self.view.members.iter().filter(|(_, member)| !member.leaving);
-        let has = u32::try_from(staying.clone().count()).unwrap_or(u32::MAX);
+        let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
         let least = self.spec.params.least_nodes();
-        let count = ask.count.min(has.saturating_sub(least)) as usize;
+        let gives =
+            self.program_says(|job, body| job.accept_shrink(body, has, ask.count), ask.count);
+        let count = gives.min(has.saturating_sub(least)) as usize;
         let worst = self.adaptation.worst_of(&ask.cluster);
         let rank =
             |node: &NodeId| worst.iter().position(|named| named == node).unwrap_or(usize::MAX);
-        let mut here: Vec<&NodeId> = staying
+        let mut here: Vec<&NodeId> = self
+            .staying()
             .filter(|(node, member)| {
                 member.cluster == ask.cluster && self.view.coordinator.as_ref() != Some(*node)
             })
@@ -108,6 +147,20 @@ impl Handler<GrowthRefused> for Coordinator {
 
     fn handle(&mut self, refused: GrowthRefused, _: &mut Self::Context) {
         self.refused(&refused.reason);
+    }
+}
+
+impl Handler<Unneeded> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, Unneeded { nodes }: Unneeded, ctx: &mut Self::Context) {
+        let has = self.staying().count();
+        let most = has.saturating_sub(self.spec.params.least_nodes() as usize);
+        // The node of the root computes in any case.
+        let here =
+            |node: &&NodeId| self.view.stays(node) && self.view.coordinator.as_ref() != Some(*node);
+        let nodes: Vec<NodeId> = nodes.iter().filter(here).take(most).cloned().collect();
+        self.remove(&nodes, "the program has no use for it", None, ctx);
     }
 }
 

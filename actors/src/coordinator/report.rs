@@ -6,7 +6,7 @@ use actix::dev::ToEnvelope;
 use springtide_runtime::remote::{RemoteError, RemoteMessage};
 use springtide_runtime::work::Note;
 
-use super::negotiate::WantNodes;
+use super::negotiate::{Unneeded, WantNodes};
 use super::*;
 
 /// How long the client may take to take in a note (an artefact crosses the network).
@@ -93,6 +93,10 @@ pub(super) async fn read_reports(
             Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             Note::NeedNodes { more, within } => {
                 let _ = coordinator.send(WantNodes { more, within }).await;
+                continue;
+            }
+            Note::Release { nodes } => {
+                coordinator.do_send(Unneeded { nodes });
                 continue;
             }
             Note::Checkpoint(saved) => {

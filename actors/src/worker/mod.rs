@@ -295,7 +295,7 @@ impl Worker {
         }
         let inbox = engine.inbox();
         self.router.off(&self.absent);
-        self.router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, inbox.clone());
+        self.router.on(Kind::STEAL_REQUEST..=Kind::PROCESS, inbox.clone());
         self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
         engine.view(&view);
         actix_rt::spawn(engine.clone().drive());

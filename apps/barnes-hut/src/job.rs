@@ -430,6 +430,7 @@ mod tests {
             }
             Note::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
             Note::NeedNodes { more, .. } => format!("{more} more nodes"),
+            Note::Release { nodes } => format!("{} nodes are not needed", nodes.len()),
         };
         let notes: Vec<_> = notes.iter().map(text).collect();
         let expected = [

@@ -5,12 +5,15 @@ use std::process::ExitCode;
 use springtide::App;
 use springtide_barnes_hut::BarnesHut;
 use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp, Words};
+use springtide_malleable::{Ft, Nbody};
 
 fn main() -> ExitCode {
     App::new("springtide", env!("CARGO_PKG_VERSION"))
         .job::<BarnesHut>()
         .job::<Fib>()
+        .job::<Ft>()
         .job::<Integrate>()
+        .job::<Nbody>()
         .job::<Queens>()
         .job::<Raytracer>()
         .job::<Tsp>()

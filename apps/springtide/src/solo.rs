@@ -94,6 +94,6 @@ fn kind(note: Note) -> Option<NoteKind> {
         Note::Say { text } => NoteKind::Say { text },
         Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
         // There is no other node that could go on from it.
-        Note::Checkpoint(_) | Note::NeedNodes { .. } => return None,
+        Note::Checkpoint(_) | Note::NeedNodes { .. } | Note::Release { .. } => return None,
     })
 }

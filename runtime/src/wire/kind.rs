@@ -92,6 +92,8 @@ kinds! {
     AUDIT = 40, "audit", Compact, 4 * MIB;
     /// What a leaving node has of a task whose owner left before it.
     HANDOVER = 41, "handover", Compact, DATA_MAX;
+    /// Between processes of an SPMD program, and between them and its root.
+    PROCESS = 42, "process", Compact, DATA_MAX;
     /// A new version of a shared object, whole or as a delta, on its way down the broadcast plan.
     OBJECT_UPDATE = 48, "object-update", Compact, DATA_MAX;
     /// A node asks a holder for an object.

@@ -156,6 +156,7 @@ const SAMPLE: JobEntry = JobEntry {
     about: "a sample of tasks",
     run: run_sample,
     benchmark: |_| Ok(None),
+    accept: |_, size| Ok(size.as_asked()),
 };
 
 fn run_sample(body: &[u8], _: Option<Checkpoint>, cx: &Context) -> Result<Outcome, Stop> {

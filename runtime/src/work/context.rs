@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
 use super::core::children::Children;
 use super::core::slot::Frame;
 use super::core::worker::Worker;
-use super::pool::{Note, SavedRoot};
+use super::pool::{Note, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Stop, Task};
 use crate::files::check_name;
+use crate::id::NodeId;
 use crate::share::{Merged, Version, Versioned};
+use crate::spmd::post::Post;
 use crate::wire;
 
 /// A running task's way to the runtime: children, shared objects, reports. Neither `Send` nor `Sync`, and never owned by
@@ -206,6 +209,25 @@ impl<'w> Context<'w> {
                  each by Spawned::take before Context::checkpoint"
             )));
         }
+        self.leave_state(marks, state)
+    }
+
+    /// As [`Context::checkpoint`], beside spawned processes that run: they belong to this root alone, and are not collected by one
+    /// that goes on from here.
+    pub(crate) fn checkpoint_beside_processes<S: Serialize>(&self, state: &S) -> Result<(), Stop> {
+        match self.worker().root_marks(&self.frame) {
+            Some(marks) => self.leave_state(marks, state),
+            None => self.check(),
+        }
+    }
+
+    /// Whether a state that is left now is saved; false in a task.
+    pub(crate) fn checkpoint_due(&self) -> bool {
+        let now_us = self.worker().shared().now_us();
+        self.worker().root_marks(&self.frame).is_some_and(|marks| marks.due(now_us))
+    }
+
+    fn leave_state<S: Serialize + ?Sized>(&self, marks: &RootMarks, state: &S) -> Result<(), Stop> {
         if marks.was_told(self.worker().halts_told()) {
             self.check()?;
         }
@@ -336,6 +358,42 @@ impl<'w> Context<'w> {
         if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_left_behind) {
             self.host().note(note);
         }
+    }
+
+    /// The program has no use for these nodes: they may leave the job.
+    pub(crate) fn release(&self, nodes: Vec<NodeId>) {
+        self.tell(Note::Release { nodes });
+    }
+
+    /// The node's part in SPMD programs.
+    pub(crate) fn post(&self) -> Option<Arc<Post>> {
+        self.host().post().cloned()
+    }
+
+    /// Wakes this thread.
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::new(self.worker().shared(), self.worker().index())
+    }
+
+    /// Waits until something is `ready`, of which [`Context::waker`] is woken, or until this time. Whether it is.
+    pub(crate) fn wait_for(
+        &self,
+        wide: bool,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.worker().wait_for(&self.frame, wide, until, ready)
+    }
+
+    /// What the root does as one of many, in place of a task: it counts as work.
+    pub(crate) fn as_work<R>(&self, what: impl FnOnce() -> R) -> R {
+        let _not_root = self.worker().leave_root();
+        what()
+    }
+
+    /// Whether what is computed takes the time that the clock shows.
+    pub(crate) fn is_real(&self) -> bool {
+        self.worker().shared().seam.is_real()
     }
 
     fn host(&self) -> &'w dyn super::pool::Host {

@@ -56,7 +56,7 @@ pub(crate) mod core;
 mod engine;
 mod here;
 mod metering;
-mod pool;
+pub(crate) mod pool;
 mod recover;
 mod registry;
 pub mod solo;

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,12 +17,13 @@ pub use super::core::slot::Encoded;
 use super::core::slot::{Base, Delivery, locate, panic_text};
 use super::core::worker;
 use super::recover::{Identity, Place, Start};
-use super::registry::{JobEntry, Registry, RunEncoded};
+use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
-use crate::id::{Peer, TaskPath};
+use crate::id::{NodeId, Peer, TaskPath};
 use crate::meter::{Amount, SharedAccount, ThreadState, Times, UnitCounter, WorkCounts};
 use crate::random::SplitMix;
 use crate::share::Shared as Objects;
+use crate::spmd::post::Post;
 
 /// Where compute threads block: the one place. Real threads park; under virtual time the executor takes its turn.
 pub trait Seam: Send + Sync {
@@ -100,6 +101,11 @@ pub enum Note {
         /// It cannot go on without them: in this time, or never.
         within: Option<Duration>,
     },
+    /// The program has no use for these nodes: they may leave the job.
+    Release {
+        /// Which.
+        nodes: Vec<NodeId>,
+    },
 }
 
 /// A checkpoint of a job's root: what a new root needs to go on from there. Kept as a named map, so fields may be
@@ -170,8 +176,34 @@ pub trait Host: Send + Sync {
     fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
         let _ = (holder, lease, task);
     }
+    /// The node's part in SPMD programs; none where a pool has no use for them.
+    #[doc(hidden)]
+    fn post(&self) -> Option<&Arc<Post>> {
+        None
+    }
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
+}
+
+/// Wakes a compute thread that sleeps, as long as its pool is there.
+#[derive(Clone)]
+pub(crate) struct Waker {
+    shared: Weak<Shared>,
+    /// Which thread.
+    pub(crate) thread: u32,
+}
+
+impl Waker {
+    pub(crate) fn new(shared: &Arc<Shared>, thread: u32) -> Self {
+        Self { shared: Arc::downgrade(shared), thread }
+    }
+
+    /// To be called after what it waits for was stored.
+    pub(crate) fn wake(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.wake_owner(self.thread, u32::MAX);
+        }
+    }
 }
 
 /// What [`Host::recall`] found.
@@ -394,7 +426,7 @@ impl Pool {
         name: &str,
         path: TaskPath,
         start: Start,
-    ) -> Result<(Arc<Base>, RunEncoded), Failure> {
+    ) -> Result<(Arc<Base>, TaskEntry), Failure> {
         let Some(entry) = self.shared.registry.find_task(name) else {
             let mut failure = worker::job_failure(format!(
                 "task {name} is not registered in this node's program: add registry.task::<..>() to Job::register"
@@ -403,7 +435,7 @@ impl Pool {
             failure.path = path;
             return Err(failure);
         };
-        Ok((Arc::new(Base::new(path, entry.name, start)), entry.run))
+        Ok((Arc::new(Base::new(path, entry.name, start)), entry))
     }
 
     /// Queues a task of another node.

@@ -22,6 +22,8 @@ pub(crate) type RunJob = fn(&[u8], Option<Checkpoint>, &Context) -> Result<Outco
 pub(crate) struct TaskEntry {
     pub(crate) name: &'static str,
     pub(crate) run: RunEncoded,
+    /// See [`Task::PROCESS`].
+    pub(crate) process: bool,
 }
 
 /// A registered job.
@@ -33,6 +35,22 @@ pub struct JobEntry {
     pub about: &'static str,
     pub(crate) run: RunJob,
     pub(crate) benchmark: fn(&[u8]) -> Result<Option<Bytes>, WireError>,
+    pub(crate) accept: fn(&[u8], Size) -> Result<u32, WireError>,
+}
+
+/// A job is asked about its number of nodes: the present one, and what is offered or asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Size {
+    Growth(u32, u32),
+    Shrink(u32, u32),
+}
+
+impl Size {
+    /// The answer of whoever has nothing to say.
+    pub(crate) fn as_asked(self) -> u32 {
+        let (Self::Growth(_, asked) | Self::Shrink(_, asked)) = self;
+        asked
+    }
 }
 
 impl JobEntry {
@@ -43,6 +61,22 @@ impl JobEntry {
     pub fn benchmark(&self, job: &[u8]) -> Result<Option<BenchmarkSpec>, WireError> {
         let body = (self.benchmark)(job)?;
         Ok(body.map(|body| BenchmarkSpec::of_job(self.name, body)))
+    }
+
+    /// How many of the `offered` nodes a job, encoded by [`encode_job`], takes that has `current`: [`Job::accept_growth`].
+    ///
+    /// # Errors
+    /// If the job is not one of this entry's.
+    pub fn accept_growth(&self, job: &[u8], current: u32, offered: u32) -> Result<u32, WireError> {
+        Ok((self.accept)(job, Size::Growth(current, offered))?.min(offered))
+    }
+
+    /// How many nodes it gives up when `asked` for so many: [`Job::accept_shrink`], and no more than it has.
+    ///
+    /// # Errors
+    /// If the job is not one of this entry's.
+    pub fn accept_shrink(&self, job: &[u8], current: u32, asked: u32) -> Result<u32, WireError> {
+        Ok((self.accept)(job, Size::Shrink(current, asked))?.min(current))
     }
 }
 
@@ -75,7 +109,7 @@ impl Registry {
 
     fn insert<T: Task>(&mut self) {
         let name = wire_name(T::NAME, T::BATCH);
-        let entry = TaskEntry { name: T::NAME, run: run_encoded::<T> };
+        let entry = TaskEntry { name: T::NAME, run: run_encoded::<T>, process: T::PROCESS };
         if let Some(old) = self.tasks.insert(name, entry) {
             assert!(
                 std::ptr::eq(old.name, T::NAME) || old.name == T::NAME,
@@ -118,6 +152,13 @@ impl Registry {
             benchmark: |body| {
                 let small = wire::decode_payload::<J>(body)?.benchmark();
                 small.map(|small| wire::encode_payload(&small)).transpose()
+            },
+            accept: |body, size| {
+                let job = wire::decode_payload::<J>(body)?;
+                Ok(match size {
+                    Size::Growth(current, offered) => job.accept_growth(current, offered),
+                    Size::Shrink(current, asked) => job.accept_shrink(current, asked),
+                })
             },
         };
         let old = self.jobs.insert(J::NAME, entry);

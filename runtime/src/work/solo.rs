@@ -13,6 +13,7 @@ use super::task::{Cause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
 use crate::meter::Times;
 use crate::share::{Action, ShareConfig, Shared as Objects};
+use crate::spmd::post::Post;
 
 /// What came of a job run alone.
 #[derive(Debug)]
@@ -80,7 +81,8 @@ pub(crate) fn run_entry(
     config: &PoolConfig,
     note: impl Fn(Note) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
-    let host = Arc::new(Alone::new(registry.clone(), note));
+    let threads = u32::try_from(config.threads.max(1)).unwrap_or(u32::MAX);
+    let host = Arc::new(Alone::of(registry.clone(), threads, note));
     let pool = Pool::start(config, registry, RealSeam::new(), host)?;
     let (tell, told) = mpsc::channel();
     let started = tokio::time::Instant::now();
@@ -114,12 +116,19 @@ pub(crate) fn into_failure(stop: Stop) -> Failure {
 pub(crate) struct Alone<N> {
     registry: Arc<Registry>,
     objects: OnceLock<Objects>,
+    post: Arc<Post>,
     note: N,
 }
 
 impl<N> Alone<N> {
+    /// Of one thread.
     pub(crate) fn new(registry: Arc<Registry>, note: N) -> Self {
-        Self { registry, objects: OnceLock::new(), note }
+        Self::of(registry, 1, note)
+    }
+
+    pub(crate) fn of(registry: Arc<Registry>, threads: u32, note: N) -> Self {
+        let post = Arc::new(Post::alone(threads));
+        Self { registry, objects: OnceLock::new(), post, note }
     }
 }
 
@@ -143,6 +152,10 @@ impl<N: Fn(Note) + Send + Sync> Host for Alone<N> {
     }
 
     fn ended(&self) {}
+
+    fn post(&self) -> Option<&Arc<Post>> {
+        Some(&self.post)
+    }
 
     fn objects(&self) -> &Objects {
         // Nobody else is there: nothing to send, and what is put is present at once.

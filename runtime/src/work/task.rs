@@ -53,6 +53,11 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
     /// Whether this is a run of equal tasks made by [`Context::join_all`].
     #[doc(hidden)]
     const BATCH: bool = false;
+
+    /// Whether this is a process of an SPMD program (`crate::spmd`): it has no result that others could use, ends when its
+    /// group lets it go, and is of no use to another root.
+    #[doc(hidden)]
+    const PROCESS: bool = false;
 }
 
 /// A program: the root of a tree of tasks, run once on one node of its job.
@@ -71,6 +76,21 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// A message that names the option or the file, line and column, and how to mend it.
     fn prepare(&mut self) -> Result<(), InputError> {
         Ok(())
+    }
+
+    /// How many of the nodes that are offered to the running job it takes: a pure function, asked by the job's coordinator, which
+    /// holds the answer to `offered` and to the job's own limits. `current` is what it has. By default all: nothing of the
+    /// job's own is against it.
+    fn accept_growth(&self, current: u32, offered: u32) -> u32 {
+        let _ = current;
+        offered
+    }
+
+    /// How many nodes the running job gives up when so many are asked for: a pure function, as [`Job::accept_growth`]. It may be
+    /// more, where the job could not use what would be left; what is less is for who asks to judge. By default as many.
+    fn accept_shrink(&self, current: u32, asked: u32) -> u32 {
+        let _ = current;
+        asked
     }
 
     /// A small problem of the same kind, to measure by it how fast a node is for this job: some 5 to 50 ms on one thread, the

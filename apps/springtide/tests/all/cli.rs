@@ -18,7 +18,7 @@ fn help_and_version_are_data() {
         assert!(help.contains(code), "{code}: {help}");
     }
     let jobs = run(&["run", "--help"]).out;
-    for job in ["barnes-hut", "fib", "integrate", "queens", "raytracer", "tsp"] {
+    for job in ["barnes-hut", "fib", "ft", "integrate", "nbody", "queens", "raytracer", "tsp"] {
         assert!(jobs.contains(job), "{jobs}");
     }
     let version: Value = serde_json::from_str(&run(&["version", "--json"]).out).unwrap();

@@ -15,6 +15,7 @@ mod netem_scripts;
 mod poison;
 #[cfg(target_os = "linux")]
 mod slurm;
+mod spmd;
 #[cfg(target_os = "linux")]
 mod ssh;
 mod support;

@@ -14,6 +14,7 @@ pub(crate) mod fence;
 pub(crate) mod fiber;
 #[cfg(all(test, feature = "loom"))]
 mod loom_tests;
+pub(crate) mod patience;
 pub(crate) mod precedence;
 pub(crate) mod round;
 pub(crate) mod shared;

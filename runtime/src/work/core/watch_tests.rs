@@ -116,7 +116,7 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         let body = wire::encode_payload(&Run { node: Node(steps), path: path.clone(), run });
         let (base, enter) = pool.admit("run", path, Start::default()).unwrap();
         let lease = LeaseId { index: 0, generation: 0 };
-        pool.enter(base.clone(), enter, peer(), lease, body.unwrap());
+        pool.enter(base.clone(), enter.run, peer(), lease, body.unwrap());
         sleep(Duration::from_millis(ms)).await;
         pool.halt_tree(&base, Halt::Leave);
         // Longer than any tree runs on.

@@ -22,7 +22,7 @@ use crate::work::task::{Cause, Failure, Halt, Stop, Task};
 
 /// How long a sleeping thread sleeps at most before it looks around by itself: a bound on the harm of a wake-up that some
 /// other part forgot, not a part of the protocol.
-const SLEEP_MAX: Duration = Duration::from_millis(200);
+pub(super) const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// How many times an idle thread looks around before it sleeps.
 const LOOKS_BEFORE_SLEEP: u32 = 8;
@@ -777,7 +777,7 @@ impl Worker {
         }
     }
 
-    fn label(&self, state: ThreadState) {
+    pub(super) fn label(&self, state: ThreadState) {
         self.me().account.switch(state, tokio::time::Instant::now());
     }
 

@@ -161,7 +161,12 @@ impl Inner {
 
     pub(super) fn books(&self) -> Books {
         let leases = self.pool.get().map(Pool::lease_book).unwrap_or_default();
+        let stale = self.post.stale();
         let state = self.state();
+        let mut met = state.met.clone();
+        if stale > 0 {
+            met.insert("refused: a message of a configuration that is over", stale);
+        }
         let (results_bytes, results_max) = state.results.size();
         let tables = Tables {
             stolen: state.stolen.len(),
@@ -182,7 +187,7 @@ impl Inner {
             leaving: state.leaving,
             closed: self.closing.load(Ordering::Acquire),
             threads: self.threads_left.load(Ordering::Acquire),
-            met: state.met.clone(),
+            met,
         }
     }
 }

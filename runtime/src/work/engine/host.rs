@@ -6,6 +6,7 @@ use super::*;
 pub(super) struct Behind {
     pub(super) inner: Weak<Inner>,
     pub(super) objects: Objects,
+    pub(super) post: Arc<Post>,
 }
 
 impl Behind {
@@ -59,8 +60,10 @@ impl Host for Behind {
                 }
             },
         };
-        let Some(Stolen { task, orphan, heir, adopters, .. }) = stolen else { return };
-        if let TaskOutcome::Output(output) = &outcome {
+        let Some(Stolen { task, process, orphan, heir, adopters, .. }) = stolen else { return };
+        if let TaskOutcome::Output(output) = &outcome
+            && !process
+        {
             let mut state = inner.state();
             let path = task.path.clone();
             let claimed = !orphan || !adopters.is_empty();
@@ -194,7 +197,8 @@ impl Host for Behind {
         let Some(inner) = self.inner.upgrade() else { return };
         let Some(metering) = &inner.metering else { return };
         let key = (owner.node.clone(), lease);
-        let Some(task) = inner.state().stolen.get(&key).map(|s| s.task.clone()) else { return };
+        let task = inner.state().stolen.get(&key).filter(|s| !s.process).map(|s| s.task.clone());
+        let Some(task) = task else { return };
         let needs_objects = !task.needs.is_empty();
         metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
     }
@@ -217,6 +221,10 @@ impl Host for Behind {
 
     fn objects(&self) -> &Objects {
         &self.objects
+    }
+
+    fn post(&self) -> Option<&Arc<Post>> {
+        Some(&self.post)
     }
 
     fn ended(&self) {

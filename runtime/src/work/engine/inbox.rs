@@ -3,6 +3,7 @@
 //! Decodes and hands on; must not know what the messages mean.
 
 use super::*;
+use crate::spmd::message::Letter;
 
 impl Inner {
     fn dispatch(&self, from: &Peer, kind: Kind, body: Bytes) -> Result<(), wire::WireError> {
@@ -70,6 +71,12 @@ impl Inner {
                     self.on_handover(from, handover);
                 }
             }
+            Kind::PROCESS => {
+                let letter: Letter = wire::decode(kind, &body)?;
+                if letter.job == self.job {
+                    self.post.letter(from, letter);
+                }
+            }
             _ => self.objects_ref().frame(&from.node, kind, body),
         }
         Ok(())
@@ -104,6 +111,7 @@ impl Inbox for Inner {
         state.thief.suspect(&peer.node, true);
         drop(state);
         self.objects_ref().down(&peer.node);
+        self.post.link_broke(peer);
         self.poke.notify_one();
     }
 

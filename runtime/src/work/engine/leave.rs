@@ -26,7 +26,9 @@ impl Inner {
                 })
                 .collect();
             let waiting = std::mem::take(&mut state.waiting);
-            let halted: Vec<_> = state.stolen.values().map(|stolen| stolen.base.clone()).collect();
+            // A process ends when its group lets it go: it has to hand over what it has at a point on which all agree.
+            let halted = state.stolen.values().filter(|stolen| !stolen.process);
+            let halted: Vec<_> = halted.map(|stolen| stolen.base.clone()).collect();
             (given_up, waiting, halted, state.results.unclaimed())
         };
         for (owner, lease, stolen) in given_up {

@@ -57,6 +57,7 @@ use crate::random::SplitMix;
 use crate::share::{
     Action as ShareAction, Fact, Held, Needed, ShareConfig, Shared as Objects, Ticket, Unavailable,
 };
+use crate::spmd::post::Post;
 use crate::wire::{self, Kind};
 
 use losses::Losses;
@@ -133,6 +134,7 @@ struct Inner {
     notes: Notes,
     pool: OnceLock<Pool>,
     objects: OnceLock<Objects>,
+    post: Arc<Post>,
     metering: Option<Metering>,
     state: Mutex<State>,
     /// Time between two ticks for long tasks; none where their outputs are not kept.
@@ -153,7 +155,7 @@ struct Inner {
 }
 
 impl Engine {
-    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=HANDOVER` and `OBJECT_UPDATE..=OBJECT_MERGE`
+    /// Starts the compute threads. Frames of the kinds `STEAL_REQUEST..=PROCESS` and `OBJECT_UPDATE..=OBJECT_MERGE`
     /// must be routed to [`Engine::inbox`], and [`Engine::drive`] must run on the endpoint's thread.
     ///
     /// # Errors
@@ -209,7 +211,7 @@ impl Engine {
         // Without a cache of results nothing that comes back is used.
         let keeps = config.results_bytes > 0 && !config.pool.work_floor.is_zero();
         let work_floor = if keeps { config.pool.work_floor } else { Duration::ZERO };
-        let inner = Arc::new(Inner {
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
             job: config.job,
             me: me.clone(),
             net,
@@ -217,6 +219,7 @@ impl Engine {
             notes,
             pool: OnceLock::new(),
             objects: OnceLock::new(),
+            post: Arc::new(post_of(config.job, me.clone(), weak.clone())),
             metering,
             state: Mutex::new(state),
             tick_every: keeps.then(|| (work_floor / 2).max(LEAST_TICK)),
@@ -241,7 +244,11 @@ impl Engine {
         let objects = Objects::new(me.node, config.job, types, config.share.clone(), carry);
         // Both are set here only.
         let _ = inner.objects.set(objects.clone());
-        let host = Arc::new(host::Behind { inner: Arc::downgrade(&inner), objects });
+        let host = Arc::new(host::Behind {
+            inner: Arc::downgrade(&inner),
+            objects,
+            post: inner.post.clone(),
+        });
         let metered = config.metering.is_some();
         // The lower half of a well mixed number is as good as the whole.
         let life = SplitMix(me.incarnation.0).next() as u32;
@@ -316,6 +323,8 @@ impl Engine {
         for node in gone {
             self.0.lost(&node, "it is no member any more");
         }
+        // After what the lost had was queued again: processes among it are called for once more.
+        self.0.post.view(view);
         self.0.own_up(&returned);
         self.0.poke.notify_one();
     }
@@ -408,6 +417,19 @@ impl Engine {
     }
 }
 
+/// The post office of an engine's processes. It belongs to the engine, so it must not keep that alive.
+fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
+    Post::new(
+        job,
+        me,
+        Box::new(move |to, body| {
+            if let Some(inner) = inner.upgrade() {
+                inner.send_encoded(to, Class::Steal, Kind::PROCESS, body);
+            }
+        }),
+    )
+}
+
 fn event_scope(scope: Scope) -> event::Scope {
     match scope {
         Scope::Local => event::Scope::Local,
@@ -440,12 +462,17 @@ impl Inner {
     fn send_encoded(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         match self.net.send(to, class, kind, body.clone()) {
             Ok(()) => {}
-            Err(SendError::Full(_)) => {
-                self.state().unsent.push_back((to.clone(), class, kind, body));
-                self.poke.notify_one();
-            }
+            // Processes hear of each other by the group's root, which may know a node before this one does.
+            Err(SendError::Unknown(_)) if kind == Kind::PROCESS => self.keep(to, class, kind, body),
+            Err(SendError::Full(_)) => self.keep(to, class, kind, body),
             Err(error) => tracing::debug!(%error, to = %to, ?kind, "not sent"),
         }
+    }
+
+    /// Keeps for later what cannot be sent now.
+    fn keep(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
+        self.state().unsent.push_back((to.clone(), class, kind, body));
+        self.poke.notify_one();
     }
 
     /// Does what is due; when to come again.
@@ -552,12 +579,11 @@ impl Inner {
         let mut kept = VecDeque::new();
         for (to, class, kind, body) in unsent.drain(..) {
             let key = (to, class);
-            if !full.contains(&key)
-                && !matches!(
-                    self.net.send(&key.0, class, kind, body.clone()),
-                    Err(SendError::Full(_))
-                )
-            {
+            let sends = |body| match self.net.send(&key.0, class, kind, body) {
+                Err(SendError::Unknown(_)) => kind != Kind::PROCESS,
+                sent => !matches!(sent, Err(SendError::Full(_))),
+            };
+            if !full.contains(&key) && sends(body.clone()) {
                 continue;
             }
             kept.push_back((key.0.clone(), class, kind, body));

@@ -58,6 +58,8 @@ pub(super) struct State {
 pub(super) struct Stolen {
     pub(super) base: Arc<Base>,
     pub(super) task: Identity,
+    /// See [`Task::PROCESS`](crate::work::Task::PROCESS).
+    pub(super) process: bool,
     pub(super) owner: Peer,
     /// The node it was stolen from is lost, or leaves.
     pub(super) orphan: bool,
@@ -234,7 +236,7 @@ impl State {
         for key in keys {
             let Some(stolen) = self.stolen.get_mut(&key) else { continue };
             stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
-            if self.results.is_off() || !current(&stolen.task) {
+            if self.results.is_off() || stolen.process || !current(&stolen.task) {
                 halted.extend(self.stolen.remove(&key).map(|stolen| stolen.base));
             } else {
                 stolen.orphan = true;

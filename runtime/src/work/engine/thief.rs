@@ -104,12 +104,13 @@ impl Inner {
         let StolenTask { lease, path, name, body, needs, known, start } = task;
         let pool = self.pool_ref();
         match pool.admit(&name, path.clone(), start) {
-            Ok((base, run)) => {
+            Ok((base, entry)) => {
                 let task = Identity::of(path, &name, &body, &needs, start);
                 // In the table before a thread can finish it.
                 let stolen = Stolen {
                     base: base.clone(),
                     task,
+                    process: entry.process,
                     owner: from.clone(),
                     orphan: false,
                     heir: None,
@@ -125,7 +126,7 @@ impl Inner {
                     state.known.depth()
                 };
                 pool.recover(depth);
-                pool.enter(base, run, from.clone(), lease, body);
+                pool.enter(base, entry.run, from.clone(), lease, body);
                 // Ticks are due from now on.
                 self.poke.notify_one();
             }

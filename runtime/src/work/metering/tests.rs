@@ -248,7 +248,7 @@ impl Grid {
                 Engine::start(&config, registry.clone(), net.clone(), seam, recorder, notes);
             let engine = engine.unwrap();
             let router = Arc::new(Router::default());
-            router.on(Kind::STEAL_REQUEST..=Kind::HANDOVER, engine.inbox());
+            router.on(Kind::STEAL_REQUEST..=Kind::PROCESS, engine.inbox());
             router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
             net.start(router);
             engine.view(&view);

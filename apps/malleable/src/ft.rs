@@ -1,0 +1,451 @@
+//! A Fourier transform in three dimensions, as the NAS benchmark FT: random numbers are transformed, and each iteration lets
+//! them evolve in frequency space, transforms them back and sums some of them up.
+//!
+//! It takes powers of two only, assumes that its processors are equal, and says so to whoever offers or asks for nodes: it takes
+//! what makes the next power of two and gives up what is none. What it is given beyond that it gives back.
+//!
+//! Each one-dimensional transform is done by one process, and the sums are made by rank 0 in the order of the benchmark, so the
+//! checksum has the same bits on every number of processes. Source: NAS Parallel Benchmarks (NAS-95-020), FT.
+
+use bytes::Bytes;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
+
+use crate::math::{Random, exp, turn};
+use crate::slabs::{Slabs, pack, unpack};
+
+/// The job: `springtide run ft`.
+#[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct Ft {
+    /// Points along each side of the cube: a power of two.
+    #[arg(long, default_value_t = 64)]
+    pub size: u32,
+    /// Iterations.
+    #[arg(long, default_value_t = 20)]
+    pub iterations: u64,
+    /// Seed of the random numbers.
+    #[arg(long, default_value_t = 314_159_265)]
+    pub seed: u64,
+}
+
+/// How fast waves die, as in the benchmark.
+const ALPHA: f64 = 1e-6;
+/// So many points are summed up.
+const SAMPLES: u32 = 1024;
+/// The tag of samples.
+const SAMPLED: u32 = 1;
+
+/// The greatest power of two that is no greater; 0 of 0.
+fn power_of_two(count: u32) -> u32 {
+    count.checked_ilog2().map_or(0, |power| 1 << power)
+}
+
+impl Job for Ft {
+    const NAME: &'static str = "ft";
+    const ABOUT: &'static str = "A Fourier transform on powers of two, which gives the rest back";
+
+    fn register(registry: &mut Registry) {
+        malleable::register::<Ft>(registry);
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        crate::check("--size", self.size, 4..=256, "256 takes 540 MB in all")?;
+        if !self.size.is_power_of_two() {
+            let (below, size) = (power_of_two(self.size), self.size);
+            return Err(InputError::new(format!(
+                "--size {size}: give a power of two, such as {below} or {}",
+                below * 2
+            )));
+        }
+        crate::check("--iterations", self.iterations, 1..=1_000_000, "each is summed up")?;
+        crate::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        malleable::run(self, cx)
+    }
+
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        malleable::resume(self, state, cx)
+    }
+
+    fn benchmark(&self) -> Option<Self> {
+        Some(Ft { size: self.size.min(32), iterations: 4, ..self.clone() })
+    }
+
+    /// To the highest power of two that there would be.
+    fn accept_growth(&self, current: u32, offered: u32) -> u32 {
+        let wanted = power_of_two(current.saturating_add(offered)).min(self.size);
+        wanted.saturating_sub(current)
+    }
+
+    /// To the highest power of two that would be left.
+    fn accept_shrink(&self, current: u32, asked: u32) -> u32 {
+        current - power_of_two(current.saturating_sub(asked)).max(1).min(current)
+    }
+}
+
+/// What a process holds: planes of the cube in frequency space, and rank 0 the sums so far.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Planes {
+    /// Real and imaginary parts in turn: by second, first and third wave number.
+    waves: Vec<f64>,
+    sums: Vec<f64>,
+}
+
+impl Program for Ft {
+    const NAME: &'static str = "ft.process";
+    type State = Planes;
+    type Layout = Slabs;
+
+    fn steps(&self) -> u64 {
+        self.iterations
+    }
+
+    fn layout(&self, hands: &[Hand], _: Option<&Slabs>) -> Slabs {
+        Slabs::equal(self.size, u32::try_from(hands.len()).unwrap_or(1))
+    }
+
+    fn decide(&self, seen: &Observation, _: Option<&Slabs>) -> Strategy {
+        let processes = power_of_two(seen.available).min(self.size);
+        Strategy::Use { processes, release: true }
+    }
+
+    fn start(&self, layout: &Slabs, comm: &Comm<'_>) -> Result<Planes, Stop> {
+        let cube = Cube::new(self.size);
+        let mine = layout.of(comm.rank());
+        let before = u64::from(mine.start) * cube.plane as u64;
+        let mut random = Random::at(self.seed, before);
+        let mut points: Vec<f64> = (0..mine.len() * cube.plane).map(|_| random.next()).collect();
+        for plane in points.chunks_exact_mut(cube.plane) {
+            cube.transform_plane(plane, Way::Forth);
+            comm.check()?;
+        }
+        let mut waves = cube.transpose(&points, layout, comm)?;
+        for plane in waves.chunks_exact_mut(cube.plane) {
+            cube.transform_columns(plane, Way::Forth);
+            comm.check()?;
+        }
+        Ok(Planes { waves, sums: Vec::new() })
+    }
+
+    fn step(
+        &self,
+        state: &mut Planes,
+        _: u64,
+        layout: &Slabs,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let cube = Cube::new(self.size);
+        cube.evolve(&mut state.waves, layout.of(comm.rank()).start);
+        let mut waves = state.waves.clone();
+        for plane in waves.chunks_exact_mut(cube.plane) {
+            cube.transform_columns(plane, Way::Back);
+            comm.check()?;
+        }
+        let mut points = cube.transpose(&waves, layout, comm)?;
+        for plane in points.chunks_exact_mut(cube.plane) {
+            cube.transform_plane(plane, Way::Back);
+            comm.check()?;
+        }
+        if let Some((real, imaginary)) = cube.sum(&points, layout, comm)? {
+            state.sums.extend([real, imaginary]);
+        }
+        Ok(())
+    }
+
+    fn give(
+        &self,
+        state: &Planes,
+        (from, rank): (&Slabs, u32),
+        (to, other): (&Slabs, u32),
+    ) -> Result<Bytes, Stop> {
+        let plane = Cube::new(self.size).plane;
+        let (mine, common) = (from.of(rank).start, from.common(rank, (to, other)));
+        let at = |n: u32| (n - mine) as usize * plane;
+        let waves =
+            if common.is_empty() { &[] } else { &state.waves[at(common.start)..at(common.end)] };
+        let sums = if other == 0 { &state.sums[..] } else { &[] };
+        Ok(pack(waves.iter().chain(sums).copied()))
+    }
+
+    fn take(
+        &self,
+        pieces: &[Bytes],
+        from: &Slabs,
+        (to, rank): (&Slabs, u32),
+    ) -> Result<Planes, Stop> {
+        let plane = Cube::new(self.size).plane;
+        let mut state = Planes { waves: Vec::new(), sums: Vec::new() };
+        for (other, piece) in (0..).zip(pieces) {
+            let count = from.common(other, (to, rank)).len() * plane;
+            // Rank 0 alone has sums, and gives them after its planes.
+            let sums = if other == 0 { (piece.len() / 8).saturating_sub(count) } else { 0 };
+            let mut numbers = unpack(piece, count + sums)?;
+            state.sums.extend(numbers.drain(count..));
+            state.waves.append(&mut numbers);
+        }
+        Ok(state)
+    }
+
+    fn finish(&self, state: Planes, _: &Slabs, _: &Comm<'_>) -> Result<Outcome, Stop> {
+        let (sums, _) = state.sums.as_chunks::<2>();
+        let result = serde_json::json!({ "size": self.size, "checksums": sums });
+        Ok(Outcome { checksum: crate::checksum(state.sums.iter().copied()), result })
+    }
+}
+
+/// Whether points become waves or waves points.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Forth,
+    Back,
+}
+
+/// The cube's measures.
+struct Cube {
+    side: usize,
+    /// Numbers of a plane: two for each point.
+    plane: usize,
+    /// Cosines and sines of a turn's parts, as many as the side has points.
+    roots: Vec<(f64, f64)>,
+}
+
+impl Cube {
+    fn new(size: u32) -> Self {
+        let side = size as usize;
+        let roots = (0..size).map(|k| turn(k, size)).collect();
+        Self { side, plane: 2 * side * side, roots }
+    }
+
+    /// A line of complex numbers, in place. Not scaled.
+    fn transform(&self, line: &mut [f64], way: Way) {
+        let n = self.side;
+        let bits = n.trailing_zeros();
+        for at in 0..n {
+            let other = at.reverse_bits() >> (usize::BITS - bits);
+            if at < other {
+                line.swap(2 * at, 2 * other);
+                line.swap(2 * at + 1, 2 * other + 1);
+            }
+        }
+        let mut half = 1;
+        while half < n {
+            let stride = n / (2 * half);
+            for block in line.chunks_exact_mut(4 * half) {
+                let (low, high) = block.split_at_mut(2 * half);
+                for k in 0..half {
+                    let (cos, sin) = self.roots[k * stride];
+                    let sin = if way == Way::Forth { -sin } else { sin };
+                    let (re, im) = (high[2 * k], high[2 * k + 1]);
+                    let (re, im) = (re * cos - im * sin, re * sin + im * cos);
+                    (high[2 * k], high[2 * k + 1]) = (low[2 * k] - re, low[2 * k + 1] - im);
+                    (low[2 * k], low[2 * k + 1]) = (low[2 * k] + re, low[2 * k + 1] + im);
+                }
+            }
+            half *= 2;
+        }
+    }
+
+    /// All lines across a plane's rows.
+    fn transform_columns(&self, plane: &mut [f64], way: Way) {
+        let (n, row) = (self.side, 2 * self.side);
+        let mut line = vec![0.0; row];
+        for column in 0..n {
+            for at in 0..n {
+                line[2 * at] = plane[at * row + 2 * column];
+                line[2 * at + 1] = plane[at * row + 2 * column + 1];
+            }
+            self.transform(&mut line, way);
+            for at in 0..n {
+                plane[at * row + 2 * column] = line[2 * at];
+                plane[at * row + 2 * column + 1] = line[2 * at + 1];
+            }
+        }
+    }
+
+    /// A plane's rows and columns.
+    fn transform_plane(&self, plane: &mut [f64], way: Way) {
+        for row in plane.chunks_exact_mut(2 * self.side) {
+            self.transform(row, way);
+        }
+        self.transform_columns(plane, way);
+    }
+
+    /// From planes by the first index to planes by the second, or back: each process gives each other the rows that it is to
+    /// hold.
+    fn transpose(&self, planes: &[f64], layout: &Slabs, comm: &Comm<'_>) -> Result<Vec<f64>, Stop> {
+        let row = 2 * self.side;
+        let mine = layout.of(comm.rank());
+        let rows = |to: u32| {
+            let there = layout.of(to);
+            let count = mine.len();
+            there.flat_map(move |second| {
+                (0..count).map(move |first| first * self.plane + second as usize * row)
+            })
+        };
+        let part = |to: u32| pack(rows(to).flat_map(|at| &planes[at..at + row]).copied());
+        let parts = comm.all_to_all((0..comm.size()).map(part).collect())?;
+        let mut turned = vec![0.0; mine.len() * self.plane];
+        for (from, part) in (0..).zip(parts) {
+            let there = layout.of(from);
+            let numbers = unpack(&part, mine.len() * there.len() * row)?;
+            let mut numbers = numbers.chunks_exact(row);
+            for second in 0..mine.len() {
+                for first in there.clone() {
+                    let at = second * self.plane + first as usize * row;
+                    if let Some(numbers) = numbers.next() {
+                        turned[at..at + row].copy_from_slice(numbers);
+                    }
+                }
+            }
+        }
+        Ok(turned)
+    }
+
+    /// A wave number as it counts: those above half are negative.
+    fn wave(&self, at: usize) -> f64 {
+        let (at, side) = (at as f64, self.side as f64);
+        if 2.0 * at >= side { at - side } else { at }
+    }
+
+    /// One step of time.
+    fn evolve(&self, waves: &mut [f64], first_plane: u32) {
+        let rate = -4.0 * ALPHA * std::f64::consts::PI * std::f64::consts::PI;
+        // One factor for each direction: their product is that of the sum of squares.
+        let decay: Vec<f64> =
+            (0..self.side).map(|at| exp(rate * self.wave(at) * self.wave(at))).collect();
+        for (second, plane) in (first_plane as usize..).zip(waves.chunks_exact_mut(self.plane)) {
+            for (first, row) in plane.chunks_exact_mut(2 * self.side).enumerate() {
+                let factor = decay[second] * decay[first];
+                for (third, wave) in row.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                    *wave = wave.map(|part| part * (factor * decay[third]));
+                }
+            }
+        }
+    }
+
+    /// The samples' sum, at rank 0, by their number.
+    fn sum(
+        &self,
+        points: &[f64],
+        layout: &Slabs,
+        comm: &Comm<'_>,
+    ) -> Result<Option<(f64, f64)>, Stop> {
+        let side = self.side as u32;
+        // The third index is the benchmark's first.
+        let sample = |number: u32| (number * 5 % side, number * 3 % side, number % side);
+        let of = |rank: u32| {
+            let planes = layout.of(rank);
+            (1..=SAMPLES).filter(move |number| planes.contains(&sample(*number).0))
+        };
+        let first = layout.of(comm.rank()).start;
+        let mine = of(comm.rank()).flat_map(|number| {
+            let (plane, row, column) = sample(number);
+            let at = (plane - first) as usize * self.plane
+                + row as usize * 2 * self.side
+                + column as usize * 2;
+            [points[at], points[at + 1]]
+        });
+        comm.send(0, SAMPLED, pack(mine))?;
+        if comm.rank() != 0 {
+            return Ok(None);
+        }
+        let mut samples = vec![[0.0; 2]; SAMPLES as usize];
+        for from in 0..comm.size() {
+            let numbers = comm.receive(from, SAMPLED)?;
+            let numbers = unpack(&numbers, 2 * of(from).count())?;
+            for (number, sample) in of(from).zip(numbers.as_chunks::<2>().0) {
+                samples[number as usize - 1] = *sample;
+            }
+        }
+        let sum =
+            samples.iter().fold((0.0, 0.0), |(re, im), sample| (re + sample[0], im + sample[1]));
+        // What was transformed forth and back is as many times as large as there are points.
+        let points = (self.side * self.side * self.side) as f64;
+        Ok(Some((sum.0 / points, sum.1 / points)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use springtide_runtime::work::{PoolConfig, encode_job, solo};
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_transformed_as_its_definition_says_and_back() {
+        let cube = Cube::new(16);
+        let mut random = Random::at(7, 0);
+        let line: Vec<f64> = (0..32).map(|_| random.next()).collect();
+        let mut waves = line.clone();
+        cube.transform(&mut waves, Way::Forth);
+        for k in 0..16 {
+            let mut sum = (0.0, 0.0);
+            for at in 0..16usize {
+                let angle = -std::f64::consts::TAU * (k * at) as f64 / 16.0;
+                let (re, im) = (line[2 * at], line[2 * at + 1]);
+                sum.0 += re * angle.cos() - im * angle.sin();
+                sum.1 += re * angle.sin() + im * angle.cos();
+            }
+            assert!(
+                (sum.0 - waves[2 * k]).abs() < 1e-12 && (sum.1 - waves[2 * k + 1]).abs() < 1e-12
+            );
+        }
+        cube.transform(&mut waves, Way::Back);
+        assert!(waves.iter().zip(&line).all(|(a, b)| (a / 16.0 - b).abs() < 1e-14));
+    }
+
+    /// The sums of class S (64 points along each side) as the benchmark's authors give them.
+    #[test]
+    fn the_sums_are_those_of_the_benchmark() {
+        let given = [
+            [554.6087004964, 484.5363331978],
+            [554.6385409189, 486.5304269511],
+            [554.6148406171, 488.3910722336],
+            [554.5423607415, 490.1273169046],
+            [554.4255039624, 491.7475857993],
+            [554.2683411902, 493.2597244941],
+        ];
+        let mut registry = Registry::new();
+        registry.job::<Ft>();
+        let job = Ft { size: 64, iterations: 6, seed: 314_159_265 };
+        let body = encode_job(job).expect("the options are right");
+        let config = PoolConfig { threads: 2, ..PoolConfig::default() };
+        let report = solo::run(Arc::new(registry), "ft", body, &config, |_| {}).expect("it runs");
+        let result = report.outcome.expect("no failure").result;
+        let sums: Vec<[f64; 2]> =
+            serde_json::from_value(result["checksums"].clone()).expect("pairs of numbers");
+        assert_eq!(sums.len(), given.len());
+        for (sum, given) in sums.iter().flatten().zip(given.iter().flatten()) {
+            assert!((sum / given - 1.0).abs() < 1e-12, "{sum} {given}");
+        }
+    }
+
+    #[test]
+    fn it_takes_and_leaves_powers_of_two() {
+        let ft = Ft { size: 64, iterations: 1, seed: 1 };
+        let growths = [(2, 3, 2), (2, 1, 0), (4, 4, 4), (4, 40, 28), (32, 100, 32), (5, 1, 0)];
+        for (current, offered, takes) in growths {
+            assert_eq!(ft.accept_growth(current, offered), takes, "{current} + {offered}");
+        }
+        for (current, asked, gives) in
+            [(8, 3, 4), (8, 4, 4), (8, 1, 4), (2, 1, 1), (1, 1, 0), (4, 9, 3)]
+        {
+            assert_eq!(ft.accept_shrink(current, asked), gives, "{current} - {asked}");
+        }
+        let used = |available| {
+            let seen = Observation { available, ..Observation::default() };
+            let Strategy::Use { processes, release: true } = ft.decide(&seen, None) else {
+                panic!("it gives back what it does not use");
+            };
+            processes
+        };
+        assert_eq!([1, 2, 3, 5, 8, 100].map(used), [1, 2, 2, 4, 8, 64]);
+    }
+}

@@ -1,0 +1,282 @@
+//! Bodies under gravity, each pulled by all others: as GADGET 2 in the paper it runs on any number of processes and balances its
+//! load, by how long their steps take.
+//!
+//! Each process moves a run of the bodies; in each step all tell all where theirs are. A body's pull is summed over all others in
+//! their order, by whoever moves it, so positions have the same bits whatever the shares are. (Only `+ - * /` and square roots,
+//! which are exact everywhere.)
+
+use bytes::Bytes;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
+
+use crate::math::Random;
+use crate::slabs::{Slabs, pack, unpack};
+
+/// The job: `springtide run nbody`.
+#[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct Nbody {
+    /// Bodies.
+    #[arg(long, default_value_t = 2000)]
+    pub bodies: u32,
+    /// Steps.
+    #[arg(long, default_value_t = 40)]
+    pub steps: u64,
+    /// Length of a step.
+    #[arg(long, default_value_t = 1e-3)]
+    pub dt: f64,
+    /// Distance below which the pull grows no more.
+    #[arg(long, default_value_t = 0.02)]
+    pub softening: f64,
+    /// Seed of the bodies' places.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Shares are dealt out anew when the slowest process takes so many times as long as they do on average.
+const UNEVEN: f64 = 1.15;
+/// A place and a velocity.
+const NUMBERS: usize = 6;
+/// The tag of places.
+const PLACES: u32 = 1;
+
+impl Job for Nbody {
+    const NAME: &'static str = "nbody";
+    const ABOUT: &'static str = "Bodies that pull each other, on any number of processes, balanced";
+
+    fn register(registry: &mut Registry) {
+        malleable::register::<Nbody>(registry);
+    }
+
+    fn prepare(&mut self) -> Result<(), InputError> {
+        crate::check("--bodies", self.bodies, 2..=200_000, "the time grows with their square")?;
+        crate::check("--steps", self.steps, 1..=1_000_000, "at least one")?;
+        crate::check("--dt", self.dt, 1e-9..=1.0, "bodies cross the cube in about 1")?;
+        crate::check("--softening", self.softening, 1e-6..=1.0, "the cube's side is 1")?;
+        crate::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        malleable::run(self, cx)
+    }
+
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        malleable::resume(self, state, cx)
+    }
+
+    fn benchmark(&self) -> Option<Self> {
+        Some(Nbody { bodies: self.bodies.min(1000), steps: 4, ..self.clone() })
+    }
+}
+
+impl Nbody {
+    /// The places of all bodies, from what each process has.
+    fn all_places(
+        &self,
+        bodies: &[f64],
+        layout: &Slabs,
+        comm: &Comm<'_>,
+    ) -> Result<Vec<[f64; 3]>, Stop> {
+        let mine = bodies.as_chunks::<NUMBERS>().0.iter();
+        let mine = pack(mine.flat_map(|body| [body[0], body[1], body[2]]));
+        for to in 0..comm.size() {
+            comm.send(to, PLACES, mine.clone())?;
+        }
+        let mut places = Vec::with_capacity(self.bodies as usize);
+        for from in 0..comm.size() {
+            let numbers = unpack(&comm.receive(from, PLACES)?, 3 * layout.of(from).len())?;
+            places.extend_from_slice(numbers.as_chunks::<3>().0);
+        }
+        Ok(places)
+    }
+}
+
+/// How all others pull a body at this place.
+fn pull(place: [f64; 3], places: &[[f64; 3]], softening: f64) -> [f64; 3] {
+    let mut sum = [0.0; 3];
+    for other in places {
+        let away = [other[0] - place[0], other[1] - place[1], other[2] - place[2]];
+        // Itself, at no distance, pulls with nothing.
+        let square =
+            away[0] * away[0] + away[1] * away[1] + away[2] * away[2] + softening * softening;
+        let weight = 1.0 / (square * square.sqrt());
+        for (sum, away) in sum.iter_mut().zip(away) {
+            *sum += away * weight;
+        }
+    }
+    sum.map(|sum| sum / places.len() as f64)
+}
+
+impl Program for Nbody {
+    const NAME: &'static str = "nbody.process";
+    /// Places and velocities of a run of bodies, in turn.
+    type State = Vec<f64>;
+    type Layout = Slabs;
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Shares by how many bodies each process moved in how much time; who has not moved any yet is taken for an average one.
+    fn layout(&self, hands: &[Hand], now: Option<&Slabs>) -> Slabs {
+        let speed = |hand: &Hand| {
+            let bodies = now.zip(hand.was).map(|(now, was)| now.of(was).len());
+            let (bodies, pace) = bodies.zip(hand.pace)?;
+            (bodies > 0 && pace.step_s > 0.0).then(|| bodies as f64 / pace.step_s)
+        };
+        let speeds: Vec<Option<f64>> = hands.iter().map(speed).collect();
+        let known: Vec<f64> = speeds.iter().flatten().copied().collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        let average = if known.is_empty() { 1.0 } else { mean };
+        let weights: Vec<f64> = speeds.iter().map(|speed| speed.unwrap_or(average)).collect();
+        Slabs::weighted(self.bodies, &weights)
+    }
+
+    fn decide(&self, seen: &Observation, layout: Option<&Slabs>) -> Strategy {
+        // More than there are bodies have nothing to do.
+        let processes = seen.available.min(self.bodies);
+        if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
+            return Strategy::Use { processes, release: true };
+        }
+        let times: Option<Vec<f64>> =
+            seen.paces.iter().map(|pace| pace.map(|pace| pace.step_s)).collect();
+        let Some(times) = times.filter(|times| !times.is_empty()) else { return Strategy::Keep };
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        let slowest = times.iter().copied().fold(0.0, f64::max);
+        if slowest > UNEVEN * mean { Strategy::Rebalance } else { Strategy::Keep }
+    }
+
+    fn start(&self, layout: &Slabs, comm: &Comm<'_>) -> Result<Vec<f64>, Stop> {
+        let mine = layout.of(comm.rank());
+        let mut random = Random::at(self.seed, u64::from(mine.start) * NUMBERS as u64);
+        let mut bodies = Vec::with_capacity(mine.len() * NUMBERS);
+        for _ in mine {
+            let places: [f64; 3] = std::array::from_fn(|_| random.next());
+            let velocities: [f64; 3] = std::array::from_fn(|_| 0.2 * (random.next() - 0.5));
+            bodies.extend(places.into_iter().chain(velocities));
+        }
+        Ok(bodies)
+    }
+
+    fn step(
+        &self,
+        bodies: &mut Vec<f64>,
+        _: u64,
+        layout: &Slabs,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let places = self.all_places(bodies, layout, comm)?;
+        for (at, body) in bodies.as_chunks_mut::<NUMBERS>().0.iter_mut().enumerate() {
+            if at % 64 == 0 {
+                comm.check()?;
+            }
+            let pull = pull([body[0], body[1], body[2]], &places, self.softening);
+            for axis in 0..3 {
+                body[3 + axis] += pull[axis] * self.dt;
+                body[axis] += body[3 + axis] * self.dt;
+            }
+        }
+        Ok(())
+    }
+
+    fn give(
+        &self,
+        bodies: &Vec<f64>,
+        (from, rank): (&Slabs, u32),
+        (to, other): (&Slabs, u32),
+    ) -> Result<Bytes, Stop> {
+        let (mine, common) = (from.of(rank).start, from.common(rank, (to, other)));
+        let at = |n: u32| n.saturating_sub(mine) as usize * NUMBERS;
+        let given = if common.is_empty() { &[] } else { &bodies[at(common.start)..at(common.end)] };
+        Ok(pack(given.iter().copied()))
+    }
+
+    fn take(
+        &self,
+        pieces: &[Bytes],
+        from: &Slabs,
+        (to, rank): (&Slabs, u32),
+    ) -> Result<Vec<f64>, Stop> {
+        let mut bodies = Vec::new();
+        for (other, piece) in (0..).zip(pieces) {
+            bodies.extend(unpack(piece, from.common(other, (to, rank)).len() * NUMBERS)?);
+        }
+        Ok(bodies)
+    }
+
+    fn finish(&self, bodies: Vec<f64>, layout: &Slabs, comm: &Comm<'_>) -> Result<Outcome, Stop> {
+        comm.send(0, PLACES, pack(bodies))?;
+        if comm.rank() != 0 {
+            return Ok(Outcome { checksum: 0, result: serde_json::Value::Null });
+        }
+        let mut all = Vec::with_capacity(self.bodies as usize * NUMBERS);
+        for from in 0..comm.size() {
+            let count = layout.of(from).len() * NUMBERS;
+            all.extend(unpack(&comm.receive(from, PLACES)?, count)?);
+        }
+        let mut momentum = [0.0; 3];
+        for body in all.as_chunks::<NUMBERS>().0 {
+            for axis in 0..3 {
+                momentum[axis] += body[3 + axis] / f64::from(self.bodies);
+            }
+        }
+        let result = serde_json::json!({ "bodies": self.bodies, "momentum": momentum });
+        Ok(Outcome { checksum: crate::checksum(all), result })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::spmd::Pace;
+
+    use super::*;
+
+    const BODIES: Nbody = Nbody { bodies: 90, steps: 3, dt: 1e-3, softening: 0.02, seed: 5 };
+
+    fn pace(step_s: f64) -> Option<Pace> {
+        Some(Pace { step_s, foreign: None })
+    }
+
+    #[test]
+    fn shares_follow_what_was_measured() {
+        let now = Slabs::equal(90, 3);
+        let hand = |rank, step_s| Hand { was: Some(rank), pace: pace(step_s) };
+        // The second is half as fast as the others.
+        let hands = [hand(0, 1.0), hand(1, 2.0), hand(2, 1.0)];
+        let held =
+            |slabs: &Slabs| (0..slabs.processes()).map(|r| slabs.of(r).len()).collect::<Vec<_>>();
+        assert_eq!(held(&BODIES.layout(&hands, Some(&now))), [36, 18, 36]);
+        // One that comes is an average one.
+        let more = [&hands[..], &[Hand::default()]].concat();
+        assert_eq!(held(&BODIES.layout(&more, Some(&now))), [27, 14, 27, 22]);
+        assert_eq!(held(&BODIES.layout(&[Hand::default(); 4], None)), [23, 22, 23, 22]);
+    }
+
+    #[test]
+    fn it_balances_only_what_is_uneven() {
+        let now = Slabs::equal(90, 3);
+        let seen = |times: [f64; 3]| Observation {
+            processes: 3,
+            available: 3,
+            paces: times.map(pace).to_vec(),
+            ..Observation::default()
+        };
+        assert_eq!(BODIES.decide(&seen([1.0, 1.1, 1.05]), Some(&now)), Strategy::Keep);
+        assert_eq!(BODIES.decide(&seen([1.0, 2.0, 1.0]), Some(&now)), Strategy::Rebalance);
+        let grows = Observation { available: 5, ..seen([1.0; 3]) };
+        let five = Strategy::Use { processes: 5, release: true };
+        assert_eq!(BODIES.decide(&grows, Some(&now)), five);
+    }
+
+    /// Two bodies fall towards each other, by as much as the definition says.
+    #[test]
+    fn bodies_pull_each_other() {
+        let places = [[0.0; 3], [0.3, 0.4, 0.0]];
+        let pulled = pull(places[0], &places, 1e-6);
+        // Half of the mass at a distance of a half.
+        let expected = [0.3 / 0.125 / 2.0, 0.4 / 0.125 / 2.0, 0.0];
+        assert!(pulled.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{pulled:?}");
+    }
+}

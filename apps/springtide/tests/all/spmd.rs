@@ -1,0 +1,90 @@
+//! SPMD programs over real processes that come, go, die and are given back: the answer is that of a run alone.
+
+use serde_json::Value;
+
+use crate::drains::Up;
+use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+
+fn result(of: &str) -> Value {
+    serde_json::from_str(of).unwrap_or_else(|error| panic!("{error}: {of}"))
+}
+
+/// The checksum of a run alone.
+fn alone(job: &[&str]) -> Value {
+    let ended = finish(program(&[&["run"], job, &["--sequential", "--json"]].concat()));
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    result(&ended.out)["checksum"].clone()
+}
+
+#[test]
+fn a_transform_uses_a_power_of_two_and_gives_the_rest_back() {
+    let job = ["ft", "--size", "16", "--iterations", "300"];
+    let ended = run(&[&["run"], &job[..], &["--clusters", "1x3", "-v", "--json"]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(result(&ended.out)["checksum"], alone(&job), "{}", ended.err);
+    for told in ["from step 0 on 2 processes compute on 2 nodes", "the program has no use for"] {
+        assert!(ended.err.contains(told), "{told}: {}", ended.err);
+    }
+    let refused = run(&["run", "ft", "--size", "48", "--sequential"]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("give a power of two, such as 32 or 64"), "{}", refused.err);
+}
+
+#[test]
+fn bodies_move_on_when_a_node_is_killed() {
+    let job = ["nbody", "--bodies", "600", "--steps", "400"];
+    let temp = tempfile::tempdir().unwrap();
+    let out = temp.path().join("out");
+    let mut command = program(&[&["run"], &job[..], &["--json"]].concat());
+    command.args(["-v", "--clusters", "2x2", "--out"]).arg(&out);
+    let mut running = Running::start(command, temp.path());
+    let told = || text(&temp.path().join("stderr.log"));
+    until("iterations are done", || told().contains("iteration 20 took"));
+    let root = told()
+        .lines()
+        .rev()
+        .find_map(|line| line.split("the root runs on ").nth(1).map(|node| node.trim().to_owned()));
+    let root = root.expect("the root runs");
+    let (_, pid) = nodes(&out).into_iter().find(|(node, _)| *node != root).unwrap();
+    kill(pid, "KILL");
+    assert_eq!(running.wait().code(), Some(0), "{}", told());
+    let told = told();
+    assert!(told.contains("the processes begin anew from step"), "{told}");
+    let checksum = result(&text(&temp.path().join("stdout.log")))["checksum"].clone();
+    assert_eq!(checksum, alone(&job), "{told}");
+    assert_eq!(nodes(&out), []);
+}
+
+/// Among other jobs: it grows to the power of two that there is, gives up more than is asked for, and has it back.
+#[test]
+fn a_transform_is_resized_among_other_jobs() {
+    let up = Up::with(&[("ams", 5)], "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"");
+    let job = |line: &[&str]| {
+        let config = ["--config", up.file.to_str().unwrap()];
+        run(&[&["job"], line, &config].concat())
+    };
+    let size = |number: &str| {
+        let told = job(&["status", number, "--json"]);
+        let sizes = result(&told.out)["sizes"].clone();
+        sizes.as_object().map_or(0, |all| all.values().filter_map(Value::as_u64).sum())
+    };
+    // Without a pause it would end before it is looked at; it is cancelled in the end.
+    let submitted = job(&["submit", "ft", "--size", "16", "--iterations", "1000000", "--min", "2"]);
+    assert_eq!(submitted.out, "job-1\n", "{}", submitted.err);
+    until("it has grown", || size("1") == 4);
+    let rigid = job(&["submit", "queens", "--size", "11", "--kind", "rigid", "--min", "2"]);
+    assert_eq!(rigid.out, "job-2\n", "{}", rigid.err);
+    until("it has shrunk", || size("1") == 2);
+    let done = job(&["result", "2", "--wait", "--timeout", "2m"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    until("it has grown again", || size("1") == 4);
+    let logs = || job(&["logs", "1"]).out;
+    until("all compute", || {
+        let sizes = logs();
+        sizes.matches("4 processes compute on 4 nodes").count() >= 2
+            && sizes.contains("2 processes compute on 2 nodes")
+    });
+    assert!(!logs().contains("begin anew"), "{}", logs());
+    assert_eq!(job(&["cancel", "1"]).code, Some(0));
+    up.end();
+}

@@ -1,0 +1,163 @@
+//! From a strategy to who takes part: a pure function of who is there.
+//!
+//! Must not know why a strategy was chosen, nor how it is carried out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::program::Strategy;
+use crate::id::{NodeId, Peer};
+
+/// A process that is there: it computes, or waits to be recruited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) process: u32,
+    pub(super) peer: Peer,
+    /// Its rank, if it computes.
+    pub(super) rank: Option<u32>,
+    /// Its node is to leave.
+    pub(super) leaving: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// The processes that take part, in order of rank; the root's is the first.
+    pub(super) members: Vec<u32>,
+    /// They get a new layout even if they are those of now.
+    pub(super) anew: bool,
+    /// Nodes to be given back once the others compute.
+    pub(super) release: Vec<NodeId>,
+}
+
+/// Who takes part. The root's process, which is number 0, always does. Nodes are filled one after the other (those first whose
+/// processes compute already, by rank), so that those that are not needed are free as a whole.
+pub(super) fn plan(strategy: Strategy, standing: &[Standing]) -> Plan {
+    let root = standing.iter().find(|one| one.process == 0).map(|one| &one.peer.node);
+    let usable = || standing.iter().filter(|one| one.process == 0 || !one.leaving);
+    let computes = |one: &&Standing| one.rank.is_some();
+    let mut nodes: BTreeMap<&NodeId, u32> = BTreeMap::new();
+    for one in usable() {
+        let rank = one.rank.unwrap_or(u32::MAX);
+        nodes.entry(&one.peer.node).and_modify(|first| *first = rank.min(*first)).or_insert(rank);
+    }
+    let mut order: Vec<&Standing> = usable().collect();
+    order.sort_by_key(|one| {
+        let node = &one.peer.node;
+        let place = (root != Some(node), nodes.get(node).copied(), node);
+        (one.process != 0, place, one.rank.unwrap_or(u32::MAX), one.process)
+    });
+    let now = usable().filter(computes).count();
+    let (wanted, anew, release) = match strategy {
+        // Before the start nothing is as it is.
+        Strategy::Keep | Strategy::Rebalance if now == 0 => (order.len(), true, false),
+        Strategy::Keep => (now, false, false),
+        Strategy::Rebalance => (now, true, false),
+        Strategy::Use { processes, release } => (processes as usize, false, release),
+    };
+    let taken = wanted.clamp(1, order.len().max(1)).min(order.len());
+    // As it is means: with those that compute.
+    let keeps = matches!(strategy, Strategy::Keep | Strategy::Rebalance) && now > 0;
+    let chosen = order.iter().filter(|one| !keeps || one.rank.is_some()).take(taken);
+    let members: Vec<u32> = chosen.map(|one| one.process).collect();
+    let used: BTreeSet<&NodeId> = standing
+        .iter()
+        .filter(|one| members.contains(&one.process))
+        .map(|one| &one.peer.node)
+        .collect();
+    let unused = nodes.keys().filter(|node| !used.contains(*node));
+    let release = if release { unused.map(|node| (*node).clone()).collect() } else { Vec::new() };
+    Plan { members, anew, release }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{NodeId, Peer, Plan, Standing, Strategy, plan};
+    use crate::id::Incarnation;
+    use std::collections::BTreeSet;
+
+    fn standing(process: u32, node: &str, rank: Option<u32>, leaving: bool) -> Standing {
+        let peer = Peer { node: node.into(), incarnation: Incarnation(1), cluster: "ams".into() };
+        Standing { process, peer, rank, leaving }
+    }
+
+    fn names(nodes: &[NodeId]) -> Vec<&str> {
+        nodes.iter().map(NodeId::as_str).collect()
+    }
+
+    #[test]
+    fn what_is_not_needed_is_free_as_whole_nodes() {
+        // Two threads a node; the root is on ams-1, and five nodes make ten processes.
+        let mut all = vec![standing(0, "ams-1", None, false)];
+        let nodes =
+            ["ams-0", "ams-4", "ams-2", "ams-1", "ams-3", "ams-0", "ams-2", "ams-4", "ams-3"];
+        all.extend((1..).zip(nodes).map(|(n, node)| standing(n, node, None, false)));
+        let power = Strategy::Use { processes: 8, release: true };
+        let Plan { members, release, .. } = plan(power, &all);
+        assert_eq!(members, [0, 4, 1, 6, 3, 7, 5, 9]);
+        assert_eq!(names(&release), ["ams-4"]);
+    }
+
+    #[test]
+    fn those_whose_nodes_leave_go_and_those_that_compute_stay_before_others() {
+        let all = [
+            standing(0, "ams-0", Some(0), false),
+            standing(1, "ams-1", Some(1), true),
+            standing(2, "ams-2", Some(2), false),
+            standing(3, "ams-3", Some(3), false),
+            standing(9, "ams-1a", None, false),
+        ];
+        let three = plan(Strategy::Use { processes: 3, release: false }, &all);
+        assert_eq!((three.members, three.release), (vec![0, 2, 3], vec![]));
+        let two = plan(Strategy::Use { processes: 2, release: true }, &all);
+        assert_eq!((two.members, names(&two.release)), (vec![0, 2], vec!["ams-1a", "ams-3"]));
+        assert_eq!(plan(Strategy::Keep, &all).members, [0, 2, 3]);
+        assert_eq!(
+            plan(Strategy::Use { processes: 40, release: true }, &all).members,
+            [0, 2, 3, 9]
+        );
+        assert_eq!(plan(Strategy::Use { processes: 0, release: false }, &all).members, [0]);
+    }
+
+    proptest! {
+        /// Whoever is there and whatever is wanted: the root takes part first, nobody twice, nobody whose node leaves, no node is
+        /// given back that is used, and as many take part as are wanted and there.
+        #[test]
+        fn plans_hold_to_what_is_there(
+            others in prop::collection::vec((0..6u8, any::<bool>(), any::<bool>()), 0..12),
+            wanted in 0..16u32,
+            kind in 0..3u8,
+        ) {
+            let mut all = vec![standing(0, "n0", None, false)];
+            let (mut rank, computes) = (1, others.iter().any(|(_, computes, _)| *computes));
+            if computes {
+                all[0].rank = Some(0);
+            }
+            for (process, (node, computes, leaving)) in (1..).zip(&others) {
+                let leaving = *leaving && *node != 0;
+                let takes = computes.then_some(rank);
+                rank += u32::from(*computes);
+                all.push(standing(process, &format!("n{node}"), takes, leaving));
+            }
+            let strategy = match kind {
+                0 => Strategy::Keep,
+                1 => Strategy::Rebalance,
+                _ => Strategy::Use { processes: wanted, release: true },
+            };
+            let Plan { members, release, .. } = plan(strategy, &all);
+            prop_assert_eq!(members.first(), Some(&0));
+            let unique: BTreeSet<_> = members.iter().collect();
+            prop_assert_eq!(unique.len(), members.len());
+            for one in &all {
+                let takes_part = members.contains(&one.process);
+                prop_assert!(!(takes_part && one.leaving));
+                prop_assert!(!(takes_part && release.contains(&one.peer.node)));
+            }
+            let usable = all.iter().filter(|one| !one.leaving).count();
+            if let Strategy::Use { processes, .. } = strategy {
+                prop_assert_eq!(members.len(), (processes as usize).clamp(1, usable));
+            }
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The root of a malleable program: calls for processes, observes, asks the decision procedure, and executes; its own thread is
+//! rank 0.
+//!
+//! Must not know who offers nodes or takes them: it sees the job's members, and says which it does not need.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::observe::{Hand, Observation};
+use super::part::{Met, Part, Point, whole};
+use super::plan::{Plan, Standing, plan};
+use super::process::Process;
+use super::program::{Program, Strategy};
+use crate::id::Peer;
+use crate::spmd::group::{Group, Stand};
+use crate::spmd::message::{Deed, Origin, Recruit, Roster};
+use crate::spmd::post::Post;
+use crate::spmd::{Pace, Station};
+use crate::wire;
+use crate::work::{Checkpoint, Context, Outcome, Spawned, Stop};
+
+/// Processes that were called for are waited for so long before the program begins.
+const BEGIN_WITHIN: Duration = Duration::from_secs(5);
+/// While the program computes, it waits so long until it takes those that are there.
+const GROW_WITHIN: Duration = Duration::from_secs(10);
+/// The decision procedure is asked this often though nobody came or went.
+const THINK_EVERY: Duration = Duration::from_secs(2);
+
+/// The whole state at a point: what is saved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Saved {
+    point: u64,
+    state: Bytes,
+}
+
+/// Runs a program to its end: what a job's [`run`](crate::work::Job::run) does that is one.
+///
+/// # Errors
+/// The program's own failure, a process's among them; or a halt.
+pub fn run<P: Program>(program: P, cx: &Context) -> Result<Outcome, Stop> {
+    go(&program, None, cx)
+}
+
+/// Runs a program to its end from the state that an earlier root of it left: for a job's
+/// [`resume`](crate::work::Job::resume).
+///
+/// # Errors
+/// As [`run`], or if the state is none of this program's.
+pub fn resume<P: Program>(program: P, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+    go(&program, Some(state.get()?), cx)
+}
+
+fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Outcome, Stop> {
+    let Some(post) = cx.post() else {
+        return Err(Stop::fail("this pool runs no processes: run the job on a grid, or alone"));
+    };
+    let group = post.found(cx.waker());
+    let _disbands = Disbands(post.clone(), group.clone());
+    let now = Instant::now();
+    let told = saved.as_ref().map_or(0, |saved| saved.point);
+    let mut root = Root {
+        program,
+        at: Station { cx, post, group, process: 0 },
+        called: BTreeMap::new(),
+        next: 1,
+        called_at: now,
+        known: BTreeSet::new(),
+        released: BTreeSet::new(),
+        decided: None,
+        thought_at: now,
+        release: Vec::new(),
+        saved,
+        told,
+    };
+    let outcome = root.go();
+    if outcome.is_ok() {
+        root.collect_all();
+    }
+    outcome
+}
+
+/// The group ends with its root, whatever ends that.
+struct Disbands(Arc<Post>, crate::spmd::message::GroupId);
+
+impl Drop for Disbands {
+    fn drop(&mut self) {
+        self.0.group(&self.1, |group| ((), group.disband()));
+        self.0.rise(&self.1, 0);
+    }
+}
+
+/// Who could take part, and whether their nodes are to leave: when it is another, the decision procedure is asked.
+type Crowd = Vec<(u32, Peer, bool)>;
+
+struct Root<'c, P: Program> {
+    program: &'c P,
+    at: Station<'c>,
+    called: BTreeMap<u32, Spawned<'c, Process<P>>>,
+    /// The number of the next process.
+    next: u32,
+    /// When one was called for last.
+    called_at: Instant,
+    /// Members when it looked last.
+    known: BTreeSet<Peer>,
+    /// Nodes that were given back and are members still.
+    released: BTreeSet<Peer>,
+    /// For whom the decision procedure was asked last.
+    decided: Option<Crowd>,
+    thought_at: Instant,
+    /// To be given back when the new configuration computes.
+    release: Vec<crate::id::NodeId>,
+    /// From where processes begin anew when a node is lost.
+    saved: Option<Saved>,
+    /// Steps that were told of.
+    told: u64,
+}
+
+impl<'c, P: Program> Root<'c, P> {
+    fn go(&mut self) -> Result<Outcome, Stop> {
+        loop {
+            self.muster()?;
+            let Some(part) = self.form()? else { continue };
+            if let Some(outcome) = self.compute(part)? {
+                return Ok(outcome);
+            }
+            let from = self.saved.as_ref().map_or(0, |saved| saved.point);
+            self.at.cx.say(format!("the processes begin anew from step {from}"));
+        }
+    }
+
+    fn group<R>(
+        &self,
+        what: impl FnOnce(&mut Group) -> (R, Vec<crate::spmd::group::Out>),
+    ) -> Result<R, Stop> {
+        self.at.post.group(&self.at.group, what).ok_or_else(gone)
+    }
+
+    fn look<R>(&self, what: impl FnOnce(&Group) -> R) -> Result<R, Stop> {
+        self.at.post.look(&self.at.group, what).ok_or_else(gone)
+    }
+
+    // --- who is there ---
+
+    /// Waits until all who were called for are there, or long enough.
+    fn muster(&mut self) -> Result<(), Stop> {
+        let until = Instant::now() + BEGIN_WITHIN;
+        loop {
+            self.reconcile()?;
+            let settled = || {
+                let waits = |group: &Group| {
+                    let awaited = |(_, _, stand)| matches!(stand, Stand::Called | Stand::Parting);
+                    group.stands().any(awaited)
+                };
+                !self.at.post.look(&self.at.group, waits).unwrap_or(false)
+            };
+            // The members may have changed meanwhile: looked at again each time.
+            if settled() || Instant::now() >= until {
+                return Ok(());
+            }
+            let look = (Instant::now() + Duration::from_millis(100)).min(until);
+            self.at.cx.wait_for(false, Some(look), &settled)?;
+        }
+    }
+
+    /// Calls for a process for each thread that could run one, lets those go that are on nodes which leave, and collects those
+    /// that have ended.
+    fn reconcile(&mut self) -> Result<(), Stop> {
+        let places = self.at.post.places();
+        let peers: BTreeSet<Peer> = places.iter().map(|place| place.peer.clone()).collect();
+        if self.known != peers {
+            let used = |peers: &BTreeSet<Peer>| {
+                peers.difference(&self.released).cloned().collect::<BTreeSet<_>>()
+            };
+            if used(&self.known) != used(&peers) {
+                // Nodes that were given back, and that somebody keeps in the job, may be of use now.
+                self.released.clear();
+            }
+            self.released.retain(|peer| peers.contains(peer));
+            self.known = peers;
+        }
+        let stays = |peer: &Peer| {
+            let stays = places.iter().any(|place| place.peer == *peer && !place.leaving);
+            stays && !self.released.contains(peer)
+        };
+        let threads = places.iter().filter(|place| stays(&place.peer)).map(|place| place.threads);
+        let capacity = threads.sum::<u32>().saturating_sub(1);
+        let stays: BTreeSet<Peer> =
+            places.iter().map(|place| &place.peer).filter(|peer| stays(peer)).cloned().collect();
+        let (here, idle, ended) = self.group(|group| {
+            let settled = group.is_settled() || group.roster().is_none();
+            let counts = |(process, peer, stand): &(u32, Option<&Peer>, Stand)| {
+                let lives = !matches!(stand, Stand::Dismissed | Stand::Over);
+                *process != 0 && lives && peer.is_none_or(|peer| stays.contains(peer))
+            };
+            let here = group.stands().filter(counts).count();
+            // Those that gave their state away end when the others have it.
+            let out = match settled {
+                true => group.dismiss(|_, peer, _| peer.is_some_and(|peer| !stays.contains(peer))),
+                false => Vec::new(),
+            };
+            let over = group.stands().filter(|(_, _, stand)| *stand == Stand::Over);
+            let over: Vec<u32> = over.map(|(process, ..)| process).collect();
+            ((here, over, group.take_ended()), out)
+        })?;
+        for process in idle {
+            let Some(spawned) = self.called.remove(&process) else { continue };
+            let end = spawned.take();
+            self.at.cx.check()?;
+            // One that nobody had told to end has failed, if it is not one that was found to be of no use where it began.
+            if ended.contains(&process) {
+                end?;
+            }
+        }
+        for _ in here..capacity as usize {
+            let process = self.next;
+            self.next += 1;
+            self.called_at = Instant::now();
+            self.group(|group| (group.call(process), Vec::new()))?;
+            let (group, program) = (self.at.group.clone(), self.program.clone());
+            let spawned = self.at.cx.spawn(Process { group, number: process, program });
+            self.called.insert(process, spawned);
+        }
+        Ok(())
+    }
+
+    fn collect_all(&mut self) {
+        // Told to end first, so that those that have not begun do not.
+        let _ = self.group(|group| ((), group.disband()));
+        for (_, spawned) in std::mem::take(&mut self.called) {
+            // The outcome is known: what they still say does not matter.
+            drop(spawned.take());
+        }
+    }
+
+    /// Those that are there, and how many are on their way.
+    fn standing(&self) -> Result<(Vec<Standing>, usize), Stop> {
+        let places = self.at.post.places();
+        let leaving = |peer: &Peer| {
+            let stays = places.iter().any(|place| place.peer == *peer && !place.leaving);
+            !stays || self.released.contains(peer)
+        };
+        self.look(|group| {
+            let mut coming = 0;
+            let mut standing = Vec::new();
+            for (process, peer, stand) in group.stands() {
+                let Some(peer) = peer.filter(|_| matches!(stand, Stand::Held | Stand::Seated))
+                else {
+                    coming += usize::from(matches!(stand, Stand::Called | Stand::Parting));
+                    continue;
+                };
+                let rank = group.roster().and_then(|roster| roster.rank_of(process));
+                let leaving = process != 0 && leaving(peer);
+                standing.push(Standing { process, peer: peer.clone(), rank, leaving });
+            }
+            (standing, coming)
+        })
+    }
+
+    // --- observe, decide, plan ---
+
+    fn observe(&self, standing: &[Standing], point: u64, paces: &[Option<Pace>]) -> Observation {
+        let count = |fits: &dyn Fn(&Standing) -> bool| {
+            u32::try_from(standing.iter().filter(|one| fits(one)).count()).unwrap_or(u32::MAX)
+        };
+        Observation {
+            point,
+            steps: self.program.steps(),
+            processes: count(&|one| one.rank.is_some()),
+            available: count(&|one| !one.leaving),
+            leaving: count(&|one| one.leaving && one.rank.is_some()),
+            paces: paces.to_vec(),
+        }
+    }
+
+    /// What is to be done, for those that are there.
+    fn decide(
+        &mut self,
+        standing: &[Standing],
+        point: u64,
+        layout: Option<&P::Layout>,
+    ) -> Result<(Plan, P::Layout), Stop> {
+        let paces = self.look(|group| group.paces())?;
+        let seen = self.observe(standing, point, &paces);
+        let mut strategy = self.program.decide(&seen, layout);
+        if let (Strategy::Keep | Strategy::Rebalance, 1..) = (strategy, seen.leaving) {
+            let processes = seen.available.min(seen.processes);
+            strategy = Strategy::Use { processes, release: false };
+        }
+        let plan = plan(strategy, standing);
+        tracing::debug!(?seen, ?strategy, ?plan, "the program decides");
+        self.decided = Some(crowd(standing));
+        self.thought_at = Instant::now();
+        let hands = plan.members.iter().map(|process| {
+            let was = standing.iter().find(|one| one.process == *process).and_then(|one| one.rank);
+            let pace = was.and_then(|was| paces.get(was as usize).copied().flatten());
+            Hand { was, pace }
+        });
+        let hands: Vec<Hand> = hands.collect();
+        Ok((plan, self.program.layout(&hands, layout)))
+    }
+
+    fn roster_of(&self, plan: &Plan, layout: &P::Layout) -> Result<Option<Roster>, Stop> {
+        let layout = wire::encode_payload(layout)?;
+        self.group(|group| (group.roster_of(&plan.members, layout), Vec::new()))
+    }
+
+    /// Gives nodes back: their processes end, and their threads are not called for.
+    fn give_back(&mut self) -> Result<(), Stop> {
+        let nodes = std::mem::take(&mut self.release);
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let places = self.at.post.places();
+        let peers = places.into_iter().map(|place| place.peer);
+        self.released.extend(peers.filter(|peer| nodes.contains(&peer.node)));
+        let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
+        self.at.cx.say(format!("the program has no use for {}", names.join(", ")));
+        self.at.cx.release(nodes);
+        self.reconcile()
+    }
+
+    fn say_size(&self, roster: &Roster, point: u64) {
+        let nodes: BTreeSet<&Peer> = roster.members.iter().map(|member| &member.peer).collect();
+        let (size, nodes) = (roster.size(), nodes.len());
+        let text = format!("from step {point} on {size} processes compute on {nodes} nodes");
+        self.at.cx.say(text);
+    }
+
+    // --- execute ---
+
+    /// The first configuration, or the first after one that is over.
+    fn form(&mut self) -> Result<Option<Part<'c, P>>, Stop> {
+        let (standing, _) = self.standing()?;
+        let point = self.saved.as_ref().map_or(0, |saved| saved.point);
+        let (plan, layout) = self.decide(&standing, point, None)?;
+        let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(None) };
+        let single = whole(self.program);
+        let origin = match &self.saved {
+            None => Origin::Start,
+            Some(_) => Origin::From { givers: 1, layout: wire::encode_payload(&single)? },
+        };
+        self.group(|group| ((), group.form(roster.clone(), origin.clone(), point)))?;
+        if let Some(saved) = &self.saved {
+            let state: P::State = wire::decode_payload(&saved.state)?;
+            for to in 0..roster.size() {
+                let piece = self.program.give(&state, (&single, 0), (&layout, to))?;
+                self.at.give(&roster, 0, to, piece)?;
+            }
+        }
+        self.release = plan.release;
+        let recruit = Recruit { roster, origin, point };
+        match Part::enter(self.program, self.at.clone(), recruit)? {
+            Met::Done(part) => {
+                self.say_size(&part.roster, point);
+                Ok(Some(part))
+            }
+            Met::Torn => Ok(None),
+        }
+    }
+
+    /// Computes until the program has ended. None: the configuration is over.
+    fn compute(&mut self, mut part: Part<'c, P>) -> Result<Option<Outcome>, Stop> {
+        loop {
+            match part.arrive()? {
+                Met::Done(Point::Go) => {}
+                Met::Done(Point::Saved(state)) => {
+                    self.group(|group| (group.done(), Vec::new()))?;
+                    if let Some(state) = state {
+                        self.save(part.point, state)?;
+                    }
+                    continue;
+                }
+                Met::Done(Point::Changed) => {
+                    self.say_size(&part.roster, part.point);
+                    continue;
+                }
+                // The root is in every configuration.
+                Met::Done(Point::Free) | Met::Torn => return Ok(None),
+            }
+            if part.is_over() {
+                return match part.finish()? {
+                    Met::Done(outcome) => Ok(Some(outcome)),
+                    Met::Torn => Ok(None),
+                };
+            }
+            if self.govern(&part)? == Governed::Moved {
+                return Ok(None);
+            }
+            // It computes as all others do: nothing of it is the root's own time.
+            if let Met::Torn = self.at.cx.as_work(|| part.step())? {
+                return Ok(None);
+            }
+            if part.point > self.told {
+                self.told = part.point;
+                self.at.cx.iteration_done();
+                self.at.cx.progress(part.point, self.program.steps(), "steps");
+            }
+        }
+    }
+
+    fn save(&mut self, point: u64, state: Bytes) -> Result<(), Stop> {
+        let saved = Saved { point, state };
+        self.at.cx.checkpoint_beside_processes(&saved)?;
+        self.saved = Some(saved);
+        Ok(())
+    }
+
+    /// At the root's points: sees who came and who is to go, and proposes what is to be done. What is proposed here is done at a
+    /// later point.
+    fn govern(&mut self, part: &Part<'c, P>) -> Result<Governed, Stop> {
+        self.reconcile()?;
+        if !self.look(Group::is_settled)? {
+            return Ok(Governed::On);
+        }
+        self.give_back()?;
+        if self.at.cx.checkpoint_wanted() {
+            return self.move_on(part);
+        }
+        let (standing, coming) = self.standing()?;
+        let now = Instant::now();
+        let must = standing.iter().any(|one| one.leaving && one.rank.is_some());
+        let waits = coming > 0 && now < self.called_at + GROW_WITHIN;
+        let news = self.decided.as_ref() != Some(&crowd(&standing));
+        let told = self.look(|group| group.paces().iter().all(Option::is_some))?;
+        let thinks = told && now >= self.thought_at + THINK_EVERY;
+        if must || (news || thinks) && !waits {
+            let (plan, layout) = self.decide(&standing, part.point, Some(&part.layout))?;
+            let members = part.roster.members.iter().map(|member| member.process);
+            let others = !members.eq(plan.members.iter().copied());
+            self.release.clone_from(&plan.release);
+            if others || plan.anew && layout != part.layout {
+                if let Some(roster) = self.roster_of(&plan, &layout)? {
+                    self.group(|group| ((), group.propose(Deed::Change(roster))))?;
+                }
+                return Ok(Governed::On);
+            }
+            self.give_back()?;
+        }
+        let saved = self.saved.as_ref().map_or(0, |saved| saved.point);
+        if part.point > saved && self.at.cx.checkpoint_due() {
+            self.group(|group| ((), group.propose(Deed::Save)))?;
+        }
+        Ok(Governed::On)
+    }
+
+    /// The root is to go on elsewhere: all state comes here, and all others end; then it is left behind.
+    fn move_on(&mut self, part: &Part<'c, P>) -> Result<Governed, Stop> {
+        if part.roster.size() > 1 {
+            let plan = Plan { members: vec![0], anew: false, release: Vec::new() };
+            if let Some(roster) = self.roster_of(&plan, &whole(self.program))? {
+                self.group(|group| ((), group.propose(Deed::Change(roster))))?;
+            }
+            return Ok(Governed::On);
+        }
+        let state = wire::encode_payload(&part.state)?;
+        self.collect_all();
+        self.save(part.point, state)?;
+        // It need not go any more: from here on as after a loss.
+        Ok(Governed::Moved)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Governed {
+    /// The next step comes.
+    On,
+    /// Nobody computes any more.
+    Moved,
+}
+
+fn crowd(standing: &[Standing]) -> Crowd {
+    standing.iter().map(|one| (one.process, one.peer.clone(), one.leaving)).collect()
+}
+
+/// The group ends with the root alone, so nobody meets this.
+fn gone() -> Stop {
+    Stop::fail("the group of the program's processes is no more")
+}

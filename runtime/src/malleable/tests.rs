@@ -1,0 +1,204 @@
+//! Programs on pools without a network: every number of threads gives the same bits, failures name who failed, saved states go on.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::*;
+use crate::spmd::Comm;
+use crate::wire;
+use crate::work::{
+    Checkpoint, Context, Job, Note, Outcome, PoolConfig, Registry, SavedRoot, Stop, encode_job,
+    solo,
+};
+
+/// Numbers in a ring: each step every number gets a third of its left neighbour's. Processes hold runs of them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Ring {
+    numbers: u32,
+    steps: u64,
+    fails: Option<(u64, u32)>,
+    panics: bool,
+}
+
+const RING: Ring = Ring { numbers: 23, steps: 40, fails: None, panics: false };
+
+/// Where each process's run begins, and the end of the last.
+type Bounds = Vec<u32>;
+
+impl Program for Ring {
+    const NAME: &'static str = "ring.process";
+    type State = Vec<f64>;
+    type Layout = Bounds;
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn layout(&self, hands: &[Hand], _: Option<&Bounds>) -> Bounds {
+        let parts = u32::try_from(hands.len()).unwrap_or(1);
+        (0..=parts).map(|part| self.numbers * part / parts).collect()
+    }
+
+    fn start(&self, layout: &Bounds, comm: &Comm<'_>) -> Result<Vec<f64>, Stop> {
+        let rank = comm.rank() as usize;
+        Ok((layout[rank]..layout[rank + 1]).map(|n| 1.0 / f64::from(n + 1)).collect())
+    }
+
+    fn step(
+        &self,
+        state: &mut Vec<f64>,
+        step: u64,
+        layout: &Bounds,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        if let Some((at, rank)) = self.fails
+            && at == step
+            && rank.min(comm.size() - 1) == comm.rank()
+        {
+            assert!(!self.panics, "out of cheese");
+            return Err(Stop::fail("out of cheese"));
+        }
+        // Runs may be empty, so all ends go to all.
+        let last = comm.all_gather(&state.last().copied())?;
+        let rank = comm.rank() as usize;
+        let before = (0..rank).rev().chain((rank..layout.len() - 1).rev());
+        let mut left = before.filter_map(|other| last[other]).next().unwrap_or_default();
+        for number in state {
+            let was = *number;
+            *number = was + left / 3.0 - was / 7.0;
+            left = was;
+        }
+        Ok(())
+    }
+
+    fn give(
+        &self,
+        state: &Vec<f64>,
+        (from, rank): (&Bounds, u32),
+        (to, other): (&Bounds, u32),
+    ) -> Result<Bytes, Stop> {
+        let (rank, other) = (rank as usize, other as usize);
+        let begin = to[other].clamp(from[rank], from[rank + 1]);
+        let end = to[other + 1].clamp(from[rank], from[rank + 1]);
+        let at = |n: u32| (n - from[rank]) as usize;
+        Ok(wire::encode_payload(&state[at(begin)..at(end)])?)
+    }
+
+    fn take(
+        &self,
+        pieces: &[Bytes],
+        _: &Bounds,
+        (to, rank): (&Bounds, u32),
+    ) -> Result<Vec<f64>, Stop> {
+        let mut state = Vec::new();
+        for piece in pieces {
+            state.extend(wire::decode_payload::<Vec<f64>>(piece)?);
+        }
+        let wanted = to[rank as usize + 1] - to[rank as usize];
+        if state.len() != wanted as usize {
+            return Err(Stop::fail("a state that is no state"));
+        }
+        Ok(state)
+    }
+
+    fn finish(&self, state: Vec<f64>, _: &Bounds, comm: &Comm<'_>) -> Result<Outcome, Stop> {
+        let all = comm.gather(0, &state)?.unwrap_or_default().concat();
+        let sum: f64 = all.iter().sum();
+        comm.barrier()?;
+        let size = comm.all_reduce(&1u32, |a, b| a + b)?;
+        let result = serde_json::json!({ "processes": size });
+        Ok(Outcome { checksum: sum.to_bits(), result })
+    }
+}
+
+impl Job for Ring {
+    const NAME: &'static str = "ring";
+    const ABOUT: &'static str = "for tests";
+
+    fn register(registry: &mut Registry) {
+        register::<Ring>(registry);
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        run(self, cx)
+    }
+
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        resume(self, state, cx)
+    }
+}
+
+type Ended = (Result<Outcome, crate::work::Failure>, Vec<Note>);
+
+fn solo(job: Ring, threads: usize, saved: Option<SavedRoot>) -> Ended {
+    let mut registry = Registry::new();
+    registry.job::<Ring>();
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let told = notes.clone();
+    let note = move |note| told.lock().unwrap().push(note);
+    let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
+    let body = encode_job(job).unwrap();
+    let registry = Arc::new(registry);
+    let report = match saved {
+        Some(saved) => solo::resume(registry, "ring", body, saved, &config, note),
+        None => solo::run(registry, "ring", body, &config, note),
+    };
+    let outcome = report.unwrap().outcome;
+    let notes = notes.lock().unwrap().clone();
+    (outcome, notes)
+}
+
+#[test]
+fn every_number_of_processes_gives_the_same_bits_and_uses_all_threads() {
+    let alone = solo(RING, 1, None).0.unwrap();
+    for threads in 2..=5 {
+        let (outcome, notes) = solo(RING, threads, None);
+        let outcome = outcome.unwrap();
+        assert_eq!(outcome.checksum, alone.checksum, "{threads} threads");
+        assert_eq!(outcome.result["processes"], threads);
+        let done = notes.iter().filter(|note| **note == Note::Iteration).count();
+        assert_eq!(done as u64, RING.steps);
+    }
+}
+
+/// From each state that was saved, on any number of threads, the answer is that of a run without a break.
+#[test]
+fn a_saved_state_goes_on_on_another_number_of_processes() {
+    let (whole, notes) = solo(RING, 3, None);
+    let saved = notes.into_iter().filter_map(|note| match note {
+        Note::Checkpoint(saved) => Some(saved),
+        _ => None,
+    });
+    let saved: Vec<SavedRoot> = saved.collect();
+    assert!(saved.len() > 5, "{} states were saved", saved.len());
+    for (at, saved) in saved.into_iter().enumerate() {
+        let (outcome, notes) = solo(RING, 1 + at % 4, Some(saved));
+        assert_eq!(outcome.unwrap().checksum, whole.as_ref().unwrap().checksum);
+        let done = notes.iter().filter(|note| **note == Note::Iteration).count();
+        assert!((done as u64) < RING.steps, "it went on, and did not begin anew");
+    }
+}
+
+#[test]
+fn a_process_that_fails_or_panics_fails_the_job_by_its_name() {
+    for threads in 1..=3 {
+        for rank in 0..threads as u32 {
+            for panics in [false, true] {
+                let job = Ring { fails: Some((7, rank)), panics, ..RING };
+                let failure = solo(job, threads, None).0.unwrap_err();
+                assert_eq!((&*failure.message, failure.panicked), ("out of cheese", panics));
+                let name = if rank == 0 { "ring" } else { "ring.process" };
+                assert_eq!(failure.name, name, "{threads} threads, rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_of_no_steps_ends_at_once() {
+    let none = Ring { steps: 0, ..RING };
+    let alone = solo(none.clone(), 1, None).0.unwrap();
+    assert_eq!(solo(none, 4, None).0.unwrap().checksum, alone.checksum);
+}

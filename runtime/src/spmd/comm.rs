@@ -1,0 +1,348 @@
+//! What a process of an SPMD program sees of the others: messages by rank and tag, and operations of all.
+//!
+//! Results do not depend on the order in which messages come: each receive names its sender, and reductions fold in order of
+//! rank. Waiting is done at the pool's one seam and counts as waiting, not as work. Must not know why configurations change.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
+
+use super::message::{GroupId, Mail, Roster, Word};
+use super::post::Post;
+use super::seat::Seat;
+use crate::wire;
+use crate::work::{Context, Stop};
+
+/// Tags from here on are the runtime's own.
+const OWN: u32 = 1 << 31;
+/// Operations of all: these come in one order everywhere.
+const ALL: u32 = OWN;
+/// A piece of state on its way to a new configuration.
+pub(crate) const PIECE: u32 = OWN + 1;
+/// A piece of state for a checkpoint.
+pub(crate) const SAVE: u32 = OWN + 2;
+
+/// The longest message, in bytes: what a frame may hold, less what is around it.
+pub const MESSAGE_MAX: usize = wire::DATA_MAX - 4096;
+
+/// A process that asks its root once a second whether what it waits for is still to come: words may be lost with a link.
+const ASK_ROOT: Duration = Duration::from_secs(1);
+
+/// A process at its place: how it waits, and tells the group's root.
+#[derive(Clone)]
+pub(crate) struct Station<'c> {
+    pub(crate) cx: &'c Context<'c>,
+    pub(crate) post: Arc<Post>,
+    pub(crate) group: GroupId,
+    pub(crate) process: u32,
+}
+
+impl Station<'_> {
+    /// Waits until something is ready that a word to this process makes so.
+    pub(crate) fn wait(&self, wide: bool, ready: &dyn Fn() -> bool) -> Result<(), Stop> {
+        loop {
+            // The root asks nobody.
+            let until = (self.process != 0).then(|| Instant::now() + ASK_ROOT);
+            if self.cx.wait_for(wide, until, ready)? {
+                return Ok(());
+            }
+            self.say_here();
+        }
+    }
+
+    pub(crate) fn say_here(&self) {
+        let generation = self.seat(|seat| seat.generation()).unwrap_or_default();
+        self.tell_root(Word::Here { process: self.process, generation });
+    }
+
+    pub(crate) fn tell_root(&self, word: Word) {
+        self.post.say(&self.group.root, &self.group, 0, word);
+    }
+
+    pub(crate) fn seat<R>(&self, what: impl FnOnce(&mut Seat) -> R) -> Option<R> {
+        self.post.seat(&self.group, self.process, what)
+    }
+
+    /// Whether its configuration is over.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.seat(|seat| seat.is_torn()).unwrap_or(true)
+    }
+
+    /// Waits for mail. Absent if the configuration is over first.
+    fn mail(
+        &self,
+        generation: u32,
+        from: u32,
+        tag: u32,
+        wide: bool,
+    ) -> Result<Option<Bytes>, Stop> {
+        let ready = || {
+            let there =
+                self.seat(|seat| seat.is_torn() || seat.mailbox().has(generation, from, tag));
+            there.unwrap_or(true)
+        };
+        self.wait(wide, &ready)?;
+        let mail = self.seat(|seat| match seat.is_torn() {
+            false => seat.mailbox().take(generation, from, tag),
+            true => None,
+        });
+        Ok(mail.flatten())
+    }
+
+    /// Gives a piece of state to rank `to` of the next configuration, as rank `from` of the last.
+    pub(crate) fn give(&self, next: &Roster, from: u32, to: u32, body: Bytes) -> Result<(), Stop> {
+        let generation = next.generation;
+        self.send(next, to, Mail { generation, from, tag: PIECE, number: 0, body })
+    }
+
+    /// Waits for the pieces of so many givers. Absent if the configuration is over before all are there.
+    pub(crate) fn pieces(&self, generation: u32, givers: u32) -> Result<Option<Vec<Bytes>>, Stop> {
+        let pieces = (0..givers).map(|from| self.mail(generation, from, PIECE, false));
+        pieces.collect()
+    }
+
+    fn send(&self, roster: &Roster, to: u32, mail: Mail) -> Result<(), Stop> {
+        if mail.body.len() > MESSAGE_MAX {
+            return Err(Stop::fail(format_args!(
+                "a message of {} bytes from process {} to {to} is over the {MESSAGE_MAX} that one may have: send it in \
+                 parts, or use more processes",
+                mail.body.len(),
+                mail.from
+            )));
+        }
+        if let Some(member) = roster.members.get(to as usize) {
+            self.post.say(&member.peer, &self.group, member.process, Word::Mail(mail));
+        }
+        Ok(())
+    }
+}
+
+/// The other processes of a configuration, as one of them sees them. Not `Send`: it stands for this process on its thread.
+pub struct Comm<'c> {
+    at: Station<'c>,
+    rank: u32,
+    roster: Arc<Roster>,
+    /// What was said to each rank under each tag so far.
+    said: RefCell<BTreeMap<(u32, u32), u64>>,
+    waited: Cell<Duration>,
+}
+
+impl<'c> Comm<'c> {
+    pub(crate) fn new(at: Station<'c>, roster: Arc<Roster>) -> Self {
+        let rank = roster.rank_of(at.process).unwrap_or_default();
+        Self { at, rank, roster, said: RefCell::default(), waited: Cell::default() }
+    }
+
+    /// Which of the processes this is, from 0. The job's root is 0.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> u32 {
+        self.roster.size()
+    }
+
+    /// Sends bytes to a process, which gets them by [`Comm::receive`] with this rank and tag; several under one tag in the order
+    /// in which they were sent. Does not wait.
+    ///
+    /// # Errors
+    /// If there is no such rank, the tag is 2^31 or above, or there are more than [`MESSAGE_MAX`] bytes; or a halt.
+    pub fn send(&self, to: u32, tag: u32, bytes: impl Into<Bytes>) -> Result<(), Stop> {
+        self.check_tag(tag)?;
+        self.put(to, tag, bytes.into())
+    }
+
+    /// Waits for the next bytes that a process sent to this one under this tag.
+    ///
+    /// # Errors
+    /// If there is no such rank or the tag is 2^31 or above; a halt; or the configuration is over, as a node was lost: pass it up.
+    pub fn receive(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {
+        self.check_tag(tag)?;
+        self.get(from, tag)
+    }
+
+    fn check_tag(&self, tag: u32) -> Result<(), Stop> {
+        if tag >= OWN {
+            return Err(Stop::fail(format_args!(
+                "tag {tag} is the runtime's own: give one below {OWN}"
+            )));
+        }
+        self.check()
+    }
+
+    fn check_rank(&self, rank: u32) -> Result<(), Stop> {
+        let size = self.size();
+        if rank >= size {
+            return Err(Stop::fail(format_args!(
+                "there is no process {rank}: ranks are from 0 to {}",
+                size.saturating_sub(1)
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn put(&self, to: u32, tag: u32, body: Bytes) -> Result<(), Stop> {
+        self.check_rank(to)?;
+        let number = self.number(to, tag);
+        let generation = self.roster.generation;
+        self.at.send(&self.roster, to, Mail { generation, from: self.rank, tag, number, body })
+    }
+
+    fn number(&self, to: u32, tag: u32) -> u64 {
+        let mut said = self.said.borrow_mut();
+        let said = said.entry((to, tag)).or_default();
+        *said += 1;
+        *said - 1
+    }
+
+    pub(crate) fn get(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {
+        self.check_rank(from)?;
+        let here = &self.at.post.me().cluster;
+        let sender = self.roster.members.get(from as usize);
+        let wide = sender.is_some_and(|member| member.peer.cluster != *here);
+        let began = Instant::now();
+        let mail = self.at.mail(self.roster.generation, from, tag, wide);
+        self.waited.set(self.waited.get() + began.elapsed());
+        mail?.ok_or_else(torn)
+    }
+
+    /// Whether the configuration is over: then all that is said here is an error, and what this process has is no state.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.at.is_torn()
+    }
+
+    /// The time spent waiting, since the last time it was asked for.
+    pub(crate) fn take_waited(&self) -> Duration {
+        self.waited.take()
+    }
+
+    /// A point at which a long step can be told to stop.
+    ///
+    /// # Errors
+    /// A halt, or the configuration is over: pass it up.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.at.cx.check()?;
+        if self.is_torn() { Err(torn()) } else { Ok(()) }
+    }
+
+    /// Spends modelled compute time: see [`Context::model`].
+    ///
+    /// # Errors
+    /// As [`Comm::check`].
+    pub fn model(&self, time: Duration) -> Result<(), Stop> {
+        self.at.cx.model(time)?;
+        self.check()
+    }
+
+    /// A line for whoever watches the job.
+    pub fn say(&self, text: impl Into<String>) {
+        self.at.cx.say(text);
+    }
+
+    // --- operations of all: each process must call the same ones in the same order ---
+
+    /// Waits until all have come here.
+    ///
+    /// # Errors
+    /// As [`Comm::receive`].
+    pub fn barrier(&self) -> Result<(), Stop> {
+        self.gather(0, &())?;
+        self.broadcast(0, Some(&())).map(drop)
+    }
+
+    /// The value of process `from`, for all. The others give none.
+    ///
+    /// # Errors
+    /// If `from` gives none, the value does not serialise or is none of this type; or as [`Comm::receive`].
+    pub fn broadcast<T: Serialize + DeserializeOwned>(
+        &self,
+        from: u32,
+        value: Option<&T>,
+    ) -> Result<T, Stop> {
+        if self.rank != from {
+            return Ok(wire::decode_payload(&self.get(from, ALL)?)?);
+        }
+        let Some(value) = value else {
+            return Err(Stop::fail(format_args!("process {from} broadcasts and gives no value")));
+        };
+        let body = wire::encode_payload(value)?;
+        for to in (0..self.size()).filter(|to| *to != from) {
+            self.put(to, ALL, body.clone())?;
+        }
+        Ok(wire::decode_payload(&body)?)
+    }
+
+    /// The values of all processes in order of rank, for process `to`; the others get none.
+    ///
+    /// # Errors
+    /// If a value does not serialise or is none of this type; or as [`Comm::receive`].
+    pub fn gather<T: Serialize + DeserializeOwned>(
+        &self,
+        to: u32,
+        value: &T,
+    ) -> Result<Option<Vec<T>>, Stop> {
+        // Its own too, so that all values have gone the same way.
+        self.put(to, ALL, wire::encode_payload(value)?)?;
+        if self.rank != to {
+            return Ok(None);
+        }
+        (0..self.size())
+            .map(|from| Ok(wire::decode_payload(&self.get(from, ALL)?)?))
+            .collect::<Result<_, Stop>>()
+            .map(Some)
+    }
+
+    /// The values of all processes in order of rank, for all. Each sends its own to each.
+    ///
+    /// # Errors
+    /// As [`Comm::gather`].
+    pub fn all_gather<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<Vec<T>, Stop> {
+        let body = wire::encode_payload(value)?;
+        for to in 0..self.size() {
+            self.put(to, ALL, body.clone())?;
+        }
+        (0..self.size()).map(|from| Ok(wire::decode_payload(&self.get(from, ALL)?)?)).collect()
+    }
+
+    /// All values folded into one, in order of rank, for all: the same bits everywhere.
+    ///
+    /// # Errors
+    /// As [`Comm::gather`].
+    pub fn all_reduce<T: Serialize + DeserializeOwned>(
+        &self,
+        value: &T,
+        fold: impl FnMut(T, T) -> T,
+    ) -> Result<T, Stop> {
+        let all = self.all_gather(value)?;
+        all.into_iter().reduce(fold).ok_or_else(torn)
+    }
+
+    /// Gives each process its part, `parts` in order of rank; returns what each gave to this one, in order of rank.
+    ///
+    /// # Errors
+    /// If there is not one part for each; or as [`Comm::receive`].
+    pub fn all_to_all(&self, parts: Vec<Bytes>) -> Result<Vec<Bytes>, Stop> {
+        let size = self.size();
+        if parts.len() != size as usize {
+            return Err(Stop::fail(format_args!(
+                "{} parts for {size} processes: give one for each",
+                parts.len()
+            )));
+        }
+        for (to, part) in (0..).zip(parts) {
+            self.put(to, ALL, part)?;
+        }
+        (0..size).map(|from| self.get(from, ALL)).collect()
+    }
+}
+
+/// What a process hears whose configuration is over. It begins anew in the next, so this reaches nobody else.
+fn torn() -> Stop {
+    Stop::fail("a node of the program was lost, and its processes begin anew")
+}

@@ -1,0 +1,383 @@
+//! A group of processes as its root's node keeps it: which were called, which are there, who takes part in what, and the point
+//! of progress on which all agree.
+//!
+//! A state machine without I/O: `here`, `reach`, `lost` and the like come in, words for processes go out. A process is in one
+//! state at a time; the changes of configurations are numbered, and a configuration that loses a member, or mail, is over as a
+//! whole. Must not know threads, networks or programs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::message::{Deed, Origin, Pace, Recruit, Roster, Seated, Word};
+use crate::id::Peer;
+
+/// For which process, where, and what.
+pub(crate) type Out = (Peer, u32, Word);
+
+/// What the root knows of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stand {
+    /// Called for, and not heard of.
+    Called,
+    /// It waits to be recruited.
+    Held,
+    /// It takes part, or was recruited to.
+    Seated,
+    /// Its configuration is over, and it has not said that it knows.
+    Parting,
+    /// It was told to end, or will be as soon as it is heard of.
+    Dismissed,
+    /// It has ended.
+    Over,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    peer: Option<Peer>,
+    stand: Stand,
+}
+
+/// Something that all are to do.
+#[derive(Debug)]
+struct Change {
+    number: u32,
+    deed: Deed,
+    /// The next points that the members said.
+    said: BTreeMap<u32, u64>,
+    agreed: Option<u64>,
+}
+
+/// A group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    processes: BTreeMap<u32, Known>,
+    /// The last configuration that was made.
+    generation: u32,
+    roster: Option<Roster>,
+    /// Those of it that have their state.
+    whole: BTreeSet<u32>,
+    /// Those that others have their state from, until all have it.
+    givers: BTreeSet<u32>,
+    change: Option<Change>,
+    changes: u32,
+    /// By process.
+    paces: BTreeMap<u32, Pace>,
+    /// Ended without being told to.
+    ended: Vec<u32>,
+}
+
+impl Group {
+    /// A group of its root's process alone, which is number 0.
+    pub(crate) fn new(root: Peer) -> Self {
+        let root = Known { peer: Some(root), stand: Stand::Held };
+        Self {
+            processes: BTreeMap::from([(0, root)]),
+            generation: 0,
+            roster: None,
+            whole: BTreeSet::new(),
+            givers: BTreeSet::new(),
+            change: None,
+            changes: 0,
+            paces: BTreeMap::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    // --- what comes ---
+
+    /// A process says that it is there.
+    pub(crate) fn here(&mut self, process: u32, peer: &Peer, generation: u32) -> Vec<Out> {
+        let now = self.roster.as_ref().map_or(0, |roster| roster.generation);
+        let torn = self.roster.is_none();
+        let gives = self.givers.contains(&process);
+        let Some(known) = self.processes.get_mut(&process) else {
+            return vec![(peer.clone(), process, Word::Dismiss)];
+        };
+        let moved = known.peer.as_ref().is_some_and(|before| before != peer);
+        match known.stand {
+            Stand::Dismissed | Stand::Over => vec![(peer.clone(), process, Word::Dismiss)],
+            Stand::Called | Stand::Held | Stand::Parting if generation == 0 => {
+                *known = Known { peer: Some(peer.clone()), stand: Stand::Held };
+                Vec::new()
+            }
+            // On its way out of the configuration before.
+            Stand::Held if gives => Vec::new(),
+            Stand::Called | Stand::Held | Stand::Parting => {
+                vec![(peer.clone(), process, Word::Apart { generation })]
+            }
+            // It began anew elsewhere: what it had is lost.
+            Stand::Seated if moved => {
+                *known = Known { peer: Some(peer.clone()), stand: Stand::Held };
+                self.tear()
+            }
+            Stand::Seated if torn => vec![(peer.clone(), process, Word::Apart { generation })],
+            // It did not hear that an earlier one is over, in which it waits still.
+            Stand::Seated if generation > 0 && generation < now && !gives => {
+                vec![(peer.clone(), process, Word::Apart { generation })]
+            }
+            // On its way into the configuration, or in it.
+            Stand::Seated => Vec::new(),
+        }
+    }
+
+    /// A process names the next point at which it can do what is proposed.
+    pub(crate) fn reach(&mut self, process: u32, number: u32, point: u64) -> Vec<Out> {
+        let Some(roster) = &self.roster else { return Vec::new() };
+        let Some(change) = self.change.as_mut().filter(|c| c.number == number) else {
+            return Vec::new();
+        };
+        if roster.rank_of(process).is_none() || change.agreed.is_some() {
+            return Vec::new();
+        }
+        change.said.insert(process, point);
+        if change.said.len() < roster.members.len() {
+            return Vec::new();
+        }
+        // The greatest: nobody has passed it, for each stands at the one that it named until it hears this.
+        let at = change.said.values().copied().max().unwrap_or(point);
+        change.agreed = Some(at);
+        let before = (roster.size(), roster.layout.clone());
+        let mut out: Vec<Out> = roster
+            .members
+            .iter()
+            .map(|to| told(to, Word::Agreed { change: number, point: at }))
+            .collect();
+        if let Deed::Change(next) = &change.deed {
+            let origin = Origin::From { givers: before.0, layout: before.1 };
+            let recruit = Recruit { roster: next.clone(), origin, point: at };
+            let new = next.members.iter().filter(|to| roster.rank_of(to.process).is_none());
+            out.extend(new.map(|to| told(to, Word::Recruit(recruit.clone()))));
+            let (next, givers) = (next.clone(), roster.members.iter());
+            let givers = givers.map(|giver| giver.process).collect();
+            self.seat(next, givers);
+        }
+        out
+    }
+
+    /// A process has its state under this configuration.
+    pub(crate) fn is_whole(&mut self, process: u32, generation: u32) {
+        let Some(roster) = self.roster.as_ref().filter(|r| r.generation == generation) else {
+            return;
+        };
+        if roster.rank_of(process).is_some() {
+            self.whole.insert(process);
+        }
+        if self.whole.len() == roster.members.len() {
+            self.givers.clear();
+        }
+    }
+
+    /// A process tells how fast it goes.
+    pub(crate) fn going(&mut self, process: u32, generation: u32, pace: Pace) {
+        if self.roster.as_ref().is_some_and(|roster| roster.generation == generation) {
+            self.paces.insert(process, pace);
+        }
+    }
+
+    /// Mail in this configuration may be lost.
+    pub(crate) fn broken(&mut self, generation: u32) -> Vec<Out> {
+        match &self.roster {
+            Some(roster) if roster.generation == generation => self.tear(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A process has ended.
+    pub(crate) fn over(&mut self, process: u32) -> Vec<Out> {
+        let Some(known) = self.processes.get_mut(&process) else { return Vec::new() };
+        let before = std::mem::replace(&mut known.stand, Stand::Over);
+        if !matches!(before, Stand::Dismissed | Stand::Over) {
+            self.ended.push(process);
+        }
+        if before == Stand::Seated || self.is_awaited(process) { self.tear() } else { Vec::new() }
+    }
+
+    /// Nodes are members no more: what ran there begins anew elsewhere. (The root's own node is never among them.)
+    pub(crate) fn lost(&mut self, lost: impl Fn(&Peer) -> bool) -> Vec<Out> {
+        let mut tears = false;
+        let mut again = Vec::new();
+        for (process, known) in &mut self.processes {
+            let Some(_) = known.peer.take_if(|peer| lost(peer)) else { continue };
+            match known.stand {
+                Stand::Dismissed | Stand::Over => continue,
+                Stand::Seated => tears = true,
+                _ => {}
+            }
+            known.stand = Stand::Called;
+            again.push(*process);
+        }
+        if tears || again.iter().any(|process| self.is_awaited(*process)) {
+            self.tear()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// A link to a node broke: what was said over it may be lost.
+    pub(crate) fn link_broke(&mut self, peer: &Peer) -> Vec<Out> {
+        let at = |known: &Known| known.peer.as_ref().is_some_and(|of| of.node == peer.node);
+        let concerned = self.processes.iter().any(|(process, known)| {
+            at(known) && (known.stand == Stand::Seated || self.is_awaited(*process))
+        });
+        if concerned { self.tear() } else { Vec::new() }
+    }
+
+    /// Whether others count on this process, though it does not take part: what is proposed, or those that wait for what it has.
+    fn is_awaited(&self, process: u32) -> bool {
+        if self.givers.contains(&process) {
+            return true;
+        }
+        let deed = self.change.as_ref().map(|change| &change.deed);
+        matches!(deed, Some(Deed::Change(next)) if next.rank_of(process).is_some())
+    }
+
+    // --- what the root does ---
+
+    /// A process is called for.
+    pub(crate) fn call(&mut self, process: u32) {
+        self.processes.insert(process, Known { peer: None, stand: Stand::Called });
+    }
+
+    /// The next configuration, of these processes in order of rank. All must be held or seated; else none.
+    pub(crate) fn roster_of(&mut self, processes: &[u32], layout: bytes::Bytes) -> Option<Roster> {
+        let seated = |process: &u32| {
+            let known = self.processes.get(process)?;
+            let fits = matches!(known.stand, Stand::Held | Stand::Seated);
+            let peer = known.peer.clone().filter(|_| fits)?;
+            Some(Seated { process: *process, peer })
+        };
+        let members: Option<Vec<Seated>> = processes.iter().map(seated).collect();
+        let members = members?;
+        self.generation += 1;
+        Some(Roster { generation: self.generation, members, layout })
+    }
+
+    /// The first configuration, or the first after one that is over, begins: all but the root's process are recruited.
+    pub(crate) fn form(&mut self, roster: Roster, origin: Origin, point: u64) -> Vec<Out> {
+        let recruit = Recruit { roster: roster.clone(), origin, point };
+        let others = roster.members.iter().filter(|to| to.process != 0);
+        let out = others.map(|to| told(to, Word::Recruit(recruit.clone()))).collect();
+        self.seat(roster, BTreeSet::new());
+        out
+    }
+
+    fn seat(&mut self, roster: Roster, givers: BTreeSet<u32>) {
+        for (process, known) in &mut self.processes {
+            let takes_part = roster.rank_of(*process).is_some();
+            match known.stand {
+                Stand::Held if takes_part => known.stand = Stand::Seated,
+                // It gives away what it has, and waits.
+                Stand::Seated if !takes_part => known.stand = Stand::Held,
+                _ => {}
+            }
+        }
+        self.whole.clear();
+        self.givers = givers;
+        self.paces.clear();
+        self.change = None;
+        self.roster = Some(roster);
+    }
+
+    /// Something is to be done by all; one thing at a time, and only while all have their state.
+    pub(crate) fn propose(&mut self, deed: Deed) -> Vec<Out> {
+        let Some(roster) = self.roster.as_ref().filter(|_| self.change.is_none()) else {
+            return Vec::new();
+        };
+        if self.whole.len() < roster.members.len() {
+            return Vec::new();
+        }
+        self.changes += 1;
+        let (generation, change) = (roster.generation, self.changes);
+        let propose = Word::Propose { generation, change, deed: deed.clone() };
+        let out = roster.members.iter().map(|to| told(to, propose.clone())).collect();
+        self.change = Some(Change { number: change, deed, said: BTreeMap::new(), agreed: None });
+        out
+    }
+
+    /// What was agreed, and does not change who takes part, is done.
+    pub(crate) fn done(&mut self) {
+        self.change.take_if(|change| change.agreed.is_some());
+    }
+
+    /// The configuration is over, and those who took part wait to be recruited.
+    pub(crate) fn tear(&mut self) -> Vec<Out> {
+        self.change = None;
+        if self.roster.take().is_none() {
+            return Vec::new();
+        }
+        let generation = self.generation;
+        let givers = std::mem::take(&mut self.givers);
+        let mut out = Vec::new();
+        for (process, known) in &mut self.processes {
+            let gives = known.stand == Stand::Held && givers.contains(process);
+            if known.stand != Stand::Seated && !gives {
+                continue;
+            }
+            if let Some(peer) = &known.peer {
+                out.push((peer.clone(), *process, Word::Apart { generation }));
+            }
+            // The root's process is the root's own.
+            known.stand = if *process == 0 { Stand::Held } else { Stand::Parting };
+        }
+        out
+    }
+
+    /// Tells those to end that wait, or were called, and that `fits`.
+    pub(crate) fn dismiss(&mut self, fits: impl Fn(u32, Option<&Peer>, Stand) -> bool) -> Vec<Out> {
+        let mut out = Vec::new();
+        for (process, known) in &mut self.processes {
+            let idle = matches!(known.stand, Stand::Called | Stand::Held | Stand::Parting);
+            if *process == 0 || !idle || !fits(*process, known.peer.as_ref(), known.stand) {
+                continue;
+            }
+            known.stand = Stand::Dismissed;
+            if let Some(peer) = &known.peer {
+                out.push((peer.clone(), *process, Word::Dismiss));
+            }
+        }
+        out
+    }
+
+    /// The group is no more.
+    pub(crate) fn disband(&mut self) -> Vec<Out> {
+        let mut out = self.tear();
+        out.extend(self.dismiss(|_, _, _| true));
+        out
+    }
+
+    // --- what the root looks at ---
+
+    /// How a process stands, and where it is.
+    pub(crate) fn stands(&self) -> impl Iterator<Item = (u32, Option<&Peer>, Stand)> {
+        self.processes.iter().map(|(process, known)| (*process, known.peer.as_ref(), known.stand))
+    }
+
+    pub(crate) fn stand(&self, process: u32) -> Option<Stand> {
+        self.processes.get(&process).map(|known| known.stand)
+    }
+
+    /// The configuration that holds; none while it is torn.
+    pub(crate) fn roster(&self) -> Option<&Roster> {
+        self.roster.as_ref()
+    }
+
+    /// Whether all have their state, and nothing is proposed.
+    pub(crate) fn is_settled(&self) -> bool {
+        let all = self.roster.as_ref().is_some_and(|r| self.whole.len() == r.members.len());
+        all && self.change.is_none()
+    }
+
+    /// How fast the members go, by rank; absent where not told yet.
+    pub(crate) fn paces(&self) -> Vec<Option<Pace>> {
+        let members = self.roster.iter().flat_map(|roster| &roster.members);
+        members.map(|member| self.paces.get(&member.process).copied()).collect()
+    }
+
+    /// Those that ended without being told to, since the last time.
+    pub(crate) fn take_ended(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.ended)
+    }
+}
+
+fn told(to: &Seated, word: Word) -> Out {
+    (to.peer.clone(), to.process, word)
+}

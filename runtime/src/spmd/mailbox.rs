@@ -1,0 +1,123 @@
+//! Mail for one process: kept in the order in which each sender said it, by configuration.
+//!
+//! A data structure without I/O. Must not know who waits for what.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::message::Mail;
+
+/// What was said to one process and has not been read.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    /// Configurations before this one are over.
+    floor: u32,
+    /// By configuration, sender and tag.
+    lines: BTreeMap<(u32, u32, u32), Line>,
+    stale: u64,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    /// The number of what is read next.
+    next: u64,
+    unread: BTreeMap<u64, Bytes>,
+}
+
+impl Mailbox {
+    /// Takes mail in. What belongs to a configuration that is over is dropped and counted; what came before is kept once.
+    pub(crate) fn put(&mut self, mail: Mail) {
+        let Mail { generation, from, tag, number, body } = mail;
+        if generation < self.floor {
+            self.stale += 1;
+            return;
+        }
+        let line = self.lines.entry((generation, from, tag)).or_default();
+        if number >= line.next {
+            line.unread.entry(number).or_insert(body);
+        }
+    }
+
+    /// Whether the next mail of this sender under this tag is there.
+    pub(crate) fn has(&self, generation: u32, from: u32, tag: u32) -> bool {
+        let line = self.lines.get(&(generation, from, tag));
+        line.is_some_and(|line| line.unread.contains_key(&line.next))
+    }
+
+    /// Takes it out.
+    pub(crate) fn take(&mut self, generation: u32, from: u32, tag: u32) -> Option<Bytes> {
+        let line = self.lines.get_mut(&(generation, from, tag))?;
+        let body = line.unread.remove(&line.next)?;
+        line.next += 1;
+        Some(body)
+    }
+
+    /// From here on mail of earlier configurations is dropped.
+    pub(crate) fn begin(&mut self, generation: u32) {
+        if generation > self.floor {
+            self.floor = generation;
+            let over: Vec<_> = self.lines.range(..(generation, 0, 0)).map(|(at, _)| *at).collect();
+            for at in over {
+                let line = self.lines.remove(&at).unwrap_or_default();
+                self.stale += line.unread.len() as u64;
+            }
+        }
+    }
+
+    /// How much was dropped.
+    pub(crate) fn stale(&self) -> u64 {
+        self.stale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn mail(generation: u32, from: u32, tag: u32, number: u64) -> Mail {
+        let body = Bytes::from(format!("{generation} {from} {tag} {number}"));
+        Mail { generation, from, tag, number, body }
+    }
+
+    proptest! {
+        /// However mail overtakes itself, and however often it is said, each line is read once and in order; and nothing of a
+        /// configuration that is over is ever read.
+        #[test]
+        fn each_line_is_read_once_and_in_order(
+            shuffled in Just((0..60u64).chain(0..20).collect::<Vec<_>>()).prop_shuffle(),
+            over_after in 0..80usize,
+        ) {
+            let mut mailbox = Mailbox::default();
+            let mut read: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+            let mut first = 0;
+            for (at, n) in shuffled.iter().enumerate() {
+                if at == over_after {
+                    mailbox.begin(2);
+                }
+                // Of two configurations, senders and tags.
+                let (generation, from) = (1 + (*n % 2) as u32, (*n / 2 % 2) as u32);
+                mailbox.put(mail(generation, from, 9, *n / 4));
+                for generation in 1..=2 {
+                    for from in 0..2 {
+                        while mailbox.has(generation, from, 9) {
+                            let body = mailbox.take(generation, from, 9).expect("it is there");
+                            let number = read.entry((generation, from)).or_default();
+                            prop_assert_eq!(&body, &mail(generation, from, 9, *number).body);
+                            prop_assert!(generation == 2 || at < over_after);
+                            *number += 1;
+                            first += u64::from(generation == 1);
+                        }
+                    }
+                }
+            }
+            for from in 0..2 {
+                prop_assert_eq!(read.get(&(2, from)), Some(&15));
+            }
+            // What of the first was not read before its end was dropped, and counted if it came twice, too.
+            prop_assert!(first + mailbox.stale() >= 30 || over_after >= 80);
+        }
+    }
+}

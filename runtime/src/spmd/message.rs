@@ -1,0 +1,214 @@
+//! What processes of a group, and the group's root, say to each other. Data only.
+//!
+//! Must not know what programs put into their mail, nor when anything is said.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{JobId, Peer};
+
+/// A group of processes: where its root runs, and which of that life's groups it is. No two roots of a job have the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupId {
+    /// The root's node, which is told of all that concerns the group.
+    pub(crate) root: Peer,
+    /// Counts the groups of that life of the node.
+    pub(crate) number: u64,
+}
+
+/// One frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Letter {
+    pub(crate) job: JobId,
+    pub(crate) group: GroupId,
+    /// The number of the process it is for; the root's process is 0, and what concerns the group goes there, too.
+    pub(crate) to: u32,
+    pub(crate) word: Word,
+}
+
+/// A process that takes part in a configuration, and where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Seated {
+    pub(crate) process: u32,
+    pub(crate) peer: Peer,
+}
+
+/// A configuration of the group: who takes part, in order of rank, and who has what. Each has a higher number than the one
+/// before it, which mail carries: what is said in one is not heard in another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Roster {
+    pub(crate) generation: u32,
+    pub(crate) members: Vec<Seated>,
+    /// The program's layout, encoded.
+    pub(crate) layout: Bytes,
+}
+
+impl Roster {
+    pub(crate) fn rank_of(&self, process: u32) -> Option<u32> {
+        let at = self.members.iter().position(|seated| seated.process == process)?;
+        u32::try_from(at).ok()
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Where the state of a new configuration comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Origin {
+    /// Nowhere: the program starts.
+    Start,
+    /// From so many processes, under this layout.
+    From { givers: u32, layout: Bytes },
+}
+
+/// What a process that waits is called to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recruit {
+    pub(crate) roster: Roster,
+    pub(crate) origin: Origin,
+    /// The point of progress at which it begins.
+    pub(crate) point: u64,
+}
+
+/// What all processes do at one agreed point.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Deed {
+    /// They give the root what makes a checkpoint, and go on.
+    Save,
+    /// They redistribute the state over these.
+    Change(Roster),
+}
+
+/// From one process to another of the same configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mail {
+    pub(crate) generation: u32,
+    /// The sender's rank.
+    pub(crate) from: u32,
+    pub(crate) tag: u32,
+    /// Counts what the sender says to the receiver under this tag: what is long may be overtaken on its way.
+    pub(crate) number: u64,
+    pub(crate) body: Bytes,
+}
+
+/// How fast a process goes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// Seconds that a step takes it, without what it waits for others: the mean since it told last.
+    pub step_s: f64,
+    /// The share of its node's processor time that others use, from 0 to 1; absent where the system does not tell.
+    pub foreign: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Word {
+    // --- to the root ---
+    /// A process is there, and takes part in this configuration; 0: it waits to be recruited.
+    Here {
+        process: u32,
+        generation: u32,
+    },
+    /// The next point at which this process can do what is proposed. It does not go beyond before it hears what is agreed.
+    Reach {
+        process: u32,
+        change: u32,
+        point: u64,
+    },
+    /// A process has its state, and computes.
+    Whole {
+        process: u32,
+        generation: u32,
+    },
+    /// How fast it does.
+    Going {
+        process: u32,
+        generation: u32,
+        pace: Pace,
+    },
+    /// A link between two processes broke: mail may be lost.
+    Broken {
+        process: u32,
+        generation: u32,
+    },
+    /// A process has ended.
+    Over {
+        process: u32,
+    },
+    // --- from the root ---
+    /// Take part in a configuration.
+    Recruit(Recruit),
+    /// Something is to be done: when could you?
+    Propose {
+        generation: u32,
+        change: u32,
+        deed: Deed,
+    },
+    /// It is done at this point.
+    Agreed {
+        change: u32,
+        point: u64,
+    },
+    /// All configurations up to this one are over.
+    Apart {
+        generation: u32,
+    },
+    /// Nobody needs you any more.
+    Dismiss,
+    // --- among processes ---
+    Mail(Mail),
+}
+
+// What is told of paces is compared in tests alone, and is never no number.
+impl Eq for Word {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Incarnation;
+    use crate::wire::{Kind, decode, fuzz, golden};
+
+    #[test]
+    fn mutated_frames_are_values_or_typed_errors() {
+        let decoders: [fuzz::Decoder; 1] =
+            [(Kind::PROCESS, |b| decode::<Letter>(Kind::PROCESS, b).is_ok())];
+        let tally = fuzz::run(&golden::corpus(env!("CARGO_MANIFEST_DIR")), &decoders, 5);
+        assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
+    }
+
+    /// Some of each direction, as in the golden files.
+    #[test]
+    fn the_wire_form_is_the_golden_one() {
+        let peer = |node: &str| Peer {
+            node: node.into(),
+            incarnation: Incarnation(5),
+            cluster: "ams".into(),
+        };
+        let group = GroupId { root: peer("ams-0"), number: 3 };
+        let letter = |to, word| Letter { job: JobId(7), group: group.clone(), to, word };
+        let members = vec![
+            Seated { process: 0, peer: peer("ams-0") },
+            Seated { process: 4, peer: peer("ams-1") },
+        ];
+        let roster = Roster { generation: 2, members, layout: Bytes::from_static(b"\x02") };
+        let origin = Origin::From { givers: 1, layout: Bytes::from_static(b"\x01") };
+        let recruit = Recruit { roster: roster.clone(), origin, point: 9 };
+        let body = Bytes::from_static(b"\x07\x08");
+        let mail = Mail { generation: 2, from: 1, tag: 6, number: 40, body };
+        let pace = Pace { step_s: 0.25, foreign: Some(0.5) };
+        let home = env!("CARGO_MANIFEST_DIR");
+        for (name, letter) in [
+            ("here", letter(0, Word::Here { process: 4, generation: 0 })),
+            ("going", letter(0, Word::Going { process: 4, generation: 2, pace })),
+            ("recruit", letter(4, Word::Recruit(recruit))),
+            (
+                "propose",
+                letter(4, Word::Propose { generation: 1, change: 2, deed: Deed::Change(roster) }),
+            ),
+            ("mail", letter(4, Word::Mail(mail))),
+        ] {
+            golden::check(home, Kind::PROCESS, name, &letter);
+        }
+    }
+}

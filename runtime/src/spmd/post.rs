@@ -1,0 +1,382 @@
+//! A node's post office for one job: the processes that run here, the groups whose roots run here, and the words between them
+//! and others.
+//!
+//! Words for processes of this node never leave it. Nothing here waits: compute threads sleep until what they wait for is there,
+//! and are woken. Must not know how frames travel (`Carry` does), nor what programs compute.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::group::{Group, Out, Stand};
+use super::message::{GroupId, Letter, Word};
+use super::seat::Seat;
+use crate::id::{JobId, NodeId, Peer};
+use crate::membership::View;
+use crate::wire::{self, Kind};
+use crate::work::pool::Waker;
+
+/// Takes a frame to another node.
+pub(crate) type Carry = Box<dyn Fn(&NodeId, Bytes) + Send + Sync>;
+
+/// A process that runs here.
+struct Sitting {
+    seat: Seat,
+    waker: Waker,
+}
+
+#[derive(Default)]
+struct State {
+    sitting: BTreeMap<(GroupId, u32), Sitting>,
+    /// Those whose roots run here.
+    groups: BTreeMap<u64, Group>,
+    groups_made: u64,
+    /// Nodes of the job, their threads, and whether they stay; as the last view says.
+    members: BTreeMap<NodeId, Place>,
+    /// Refused because it belonged to a configuration that is over, of processes that are no more.
+    stale: u64,
+}
+
+/// A node that a group may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) peer: Peer,
+    pub(crate) threads: u32,
+    pub(crate) leaving: bool,
+}
+
+/// The post office.
+pub struct Post {
+    job: JobId,
+    me: Peer,
+    carry: Carry,
+    state: Mutex<State>,
+}
+
+impl Post {
+    pub(crate) fn new(job: JobId, me: Peer, carry: Carry) -> Self {
+        Self { job, me, carry, state: Mutex::default() }
+    }
+
+    /// Of a pool that has no node: its threads are all there is.
+    pub(crate) fn alone(threads: u32) -> Self {
+        let (node, cluster) = ("alone".into(), "alone".into());
+        let me = Peer { node, incarnation: Default::default(), cluster };
+        let post = Self::new(JobId(0), me.clone(), Box::new(|_, _| {}));
+        let place = Place { peer: me.clone(), threads, leaving: false };
+        post.state().members.insert(me.node, place);
+        post
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Steps under the lock leave the state whole, so a poisoned lock may be used on.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn me(&self) -> &Peer {
+        &self.me
+    }
+
+    // --- what comes ---
+
+    /// A frame of this job.
+    pub(crate) fn letter(&self, from: &Peer, letter: Letter) {
+        let Letter { group, to, word, .. } = letter;
+        let of_root = !matches!(
+            word,
+            Word::Here { .. }
+                | Word::Reach { .. }
+                | Word::Whole { .. }
+                | Word::Going { .. }
+                | Word::Broken { .. }
+                | Word::Over { .. }
+                | Word::Mail(_)
+        );
+        // Only the group's root gives orders.
+        if of_root && *from != group.root {
+            self.state().stale += 1;
+            return;
+        }
+        self.handle(vec![(group, to, word)], from);
+    }
+
+    /// Takes in words for this node, and what follows from them; sends what is for others.
+    fn handle(&self, mut todo: Vec<(GroupId, u32, Word)>, from: &Peer) {
+        let mut from = from.clone();
+        let (mut away, mut wake) = (Vec::new(), Vec::new());
+        {
+            let mut state = self.state();
+            let state = &mut *state;
+            while !todo.is_empty() {
+                let mut next = Vec::new();
+                for (group, to, word) in todo {
+                    let out = state.take_in(&self.me, &from, &group, to, word, &mut wake);
+                    for (peer, process, word) in out {
+                        if peer.node == self.me.node {
+                            next.push((group.clone(), process, word));
+                        } else {
+                            away.push((group.clone(), peer.node, process, word));
+                        }
+                    }
+                }
+                todo = next;
+                from = self.me.clone();
+            }
+        }
+        for waker in wake {
+            waker.wake();
+        }
+        for (group, node, to, word) in away {
+            self.send(&node, group, to, word);
+        }
+    }
+
+    fn send(&self, node: &NodeId, group: GroupId, to: u32, word: Word) {
+        let letter = Letter { job: self.job, group, to, word };
+        match wire::encode(Kind::PROCESS, &letter) {
+            Ok(body) => (self.carry)(node, body),
+            Err(error) => tracing::error!(%error, "a process's message does not encode"),
+        }
+    }
+
+    /// Says something to a process, or to the root of its group, which is process 0.
+    pub(crate) fn say(&self, peer: &Peer, group: &GroupId, to: u32, word: Word) {
+        if peer.node == self.me.node {
+            let me = self.me.clone();
+            self.handle(vec![(group.clone(), to, word)], &me);
+        } else {
+            self.send(&peer.node, group.clone(), to, word);
+        }
+    }
+
+    /// Who takes part in the job from now on.
+    pub(crate) fn view(&self, view: &View) {
+        let members = view.members.iter().map(|(node, member)| {
+            let peer = Peer {
+                node: node.clone(),
+                incarnation: member.incarnation,
+                cluster: member.cluster.clone(),
+            };
+            let (threads, leaving) = (member.threads, member.leaving);
+            (node.clone(), Place { peer, threads, leaving })
+        });
+        let members: BTreeMap<NodeId, Place> = members.collect();
+        let lost = |members: &BTreeMap<NodeId, Place>, peer: &Peer| {
+            members.get(&peer.node).is_none_or(|place| place.peer.incarnation != peer.incarnation)
+        };
+        self.with_groups(|state, number| {
+            Some(state.groups.get_mut(&number)?.lost(|peer| lost(&members, peer)))
+        });
+        let mut state = self.state();
+        state.members = members;
+        // Roots that wait for nodes look again.
+        let wake: Vec<Waker> =
+            state.sitting.values().map(|sitting| sitting.waker.clone()).collect();
+        drop(state);
+        wake.iter().for_each(Waker::wake);
+    }
+
+    /// A link broke: what was on its way may be lost, so configurations whose members it joined are over.
+    pub(crate) fn link_broke(&self, peer: &Peer) {
+        self.with_groups(|state, number| Some(state.groups.get_mut(&number)?.link_broke(peer)));
+        let broken: Vec<(GroupId, u32, u32)> = {
+            let state = self.state();
+            let concerned = state.sitting.iter().filter_map(|((group, process), sitting)| {
+                let roster = sitting.seat.roster()?;
+                let joined = roster.members.iter().any(|member| member.peer.node == peer.node);
+                joined.then(|| (group.clone(), *process, roster.generation))
+            });
+            concerned.collect()
+        };
+        for (group, process, generation) in broken {
+            let root = group.root.clone();
+            self.say(&root, &group, 0, Word::Broken { process, generation });
+        }
+    }
+
+    fn with_groups(&self, mut what: impl FnMut(&mut State, u64) -> Option<Vec<Out>>) {
+        let mut all = Vec::new();
+        {
+            let mut state = self.state();
+            let numbers: Vec<u64> = state.groups.keys().copied().collect();
+            for number in numbers {
+                all.extend(what(&mut state, number).map(|out| (number, out)));
+            }
+        }
+        for (number, out) in all {
+            self.spread(number, out);
+        }
+    }
+
+    fn spread(&self, number: u64, out: Vec<Out>) {
+        let group = GroupId { root: self.me.clone(), number };
+        for (peer, process, word) in out {
+            self.say(&peer, &group, process, word);
+        }
+    }
+
+    // --- for the root ---
+
+    /// A new group, whose root is the process on this thread.
+    pub(crate) fn found(&self, waker: Waker) -> GroupId {
+        let mut state = self.state();
+        state.groups_made += 1;
+        let number = state.groups_made;
+        state.groups.insert(number, Group::new(self.me.clone()));
+        let group = GroupId { root: self.me.clone(), number };
+        state.sitting.insert((group.clone(), 0), Sitting { seat: Seat::default(), waker });
+        group
+    }
+
+    /// Does something with a group whose root runs here, and says what follows.
+    pub(crate) fn group<R>(
+        &self,
+        group: &GroupId,
+        what: impl FnOnce(&mut Group) -> (R, Vec<Out>),
+    ) -> Option<R> {
+        let (result, out) = {
+            let mut state = self.state();
+            what(state.groups.get_mut(&group.number).filter(|_| group.root == self.me)?)
+        };
+        self.spread(group.number, out);
+        Some(result)
+    }
+
+    /// Looks at a group whose root runs here.
+    pub(crate) fn look<R>(&self, group: &GroupId, what: impl FnOnce(&Group) -> R) -> Option<R> {
+        let state = self.state();
+        Some(what(state.groups.get(&group.number).filter(|_| group.root == self.me)?))
+    }
+
+    /// The nodes of the job.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.state().members.values().cloned().collect()
+    }
+
+    // --- for processes ---
+
+    /// A process begins on this thread. False if nobody needs it: its group is here and has dismissed it, or is over, or this is
+    /// the thread of the group's root, which waits for something else further down.
+    pub(crate) fn sit(&self, group: &GroupId, process: u32, waker: Waker) -> bool {
+        let mut state = self.state();
+        if group.root == self.me {
+            let known = state.groups.get(&group.number);
+            let dismissed = known.is_none_or(|group| {
+                matches!(group.stand(process), None | Some(Stand::Dismissed | Stand::Over))
+            });
+            let root = state.sitting.get(&(group.clone(), 0));
+            if dismissed || root.is_some_and(|root| root.waker.thread == waker.thread) {
+                return false;
+            }
+        }
+        let sitting = Sitting { seat: Seat::default(), waker };
+        state.sitting.insert((group.clone(), process), sitting);
+        true
+    }
+
+    /// A process has ended here.
+    pub(crate) fn rise(&self, group: &GroupId, process: u32) {
+        let mut state = self.state();
+        if let Some(sitting) = state.sitting.remove(&(group.clone(), process)) {
+            state.stale += sitting.seat.stale();
+        }
+        if process == 0 {
+            state.groups.remove(&group.number);
+        }
+    }
+
+    /// Does something with a process that runs here.
+    pub(crate) fn seat<R>(
+        &self,
+        group: &GroupId,
+        process: u32,
+        what: impl FnOnce(&mut Seat) -> R,
+    ) -> Option<R> {
+        let mut state = self.state();
+        state.sitting.get_mut(&(group.clone(), process)).map(|sitting| what(&mut sitting.seat))
+    }
+
+    /// How many messages of configurations that are over were dropped.
+    pub(crate) fn stale(&self) -> u64 {
+        let state = self.state();
+        let sitting: u64 = state.sitting.values().map(|sitting| sitting.seat.stale()).sum();
+        state.stale + sitting
+    }
+}
+
+impl State {
+    /// Takes in one word for this node; returns what follows from it.
+    fn take_in(
+        &mut self,
+        me: &Peer,
+        from: &Peer,
+        group: &GroupId,
+        to: u32,
+        word: Word,
+        wake: &mut Vec<Waker>,
+    ) -> Vec<Out> {
+        let mine = if group.root == *me { self.groups.get_mut(&group.number) } else { None };
+        let root = (group.clone(), 0);
+        let out = match (&word, mine) {
+            (Word::Here { process, generation }, Some(g)) => g.here(*process, from, *generation),
+            // Of a group that is no more.
+            (Word::Here { process, .. }, None) => {
+                return vec![(from.clone(), *process, Word::Dismiss)];
+            }
+            (Word::Reach { process, change, point }, Some(g)) => g.reach(*process, *change, *point),
+            (Word::Whole { process, generation }, Some(g)) => {
+                g.is_whole(*process, *generation);
+                Vec::new()
+            }
+            (Word::Going { process, generation, pace }, Some(g)) => {
+                g.going(*process, *generation, *pace);
+                Vec::new()
+            }
+            (Word::Broken { generation, .. }, Some(g)) => g.broken(*generation),
+            (Word::Over { process }, Some(g)) => g.over(*process),
+            (
+                Word::Reach { .. }
+                | Word::Whole { .. }
+                | Word::Going { .. }
+                | Word::Broken { .. }
+                | Word::Over { .. },
+                None,
+            ) => Vec::new(),
+            _ => return self.for_seat(group, to, word, wake),
+        };
+        // The root waits for such things.
+        wake.extend(self.sitting.get(&root).map(|sitting| sitting.waker.clone()));
+        out
+    }
+
+    fn for_seat(
+        &mut self,
+        group: &GroupId,
+        to: u32,
+        word: Word,
+        wake: &mut Vec<Waker>,
+    ) -> Vec<Out> {
+        let Some(Sitting { seat, waker }) = self.sitting.get_mut(&(group.clone(), to)) else {
+            self.stale += 1;
+            return Vec::new();
+        };
+        wake.push(waker.clone());
+        match word {
+            Word::Recruit(recruit) => seat.recruit(recruit),
+            Word::Propose { generation, change, deed } => {
+                if let Some(point) = seat.propose(generation, change, deed) {
+                    let reach = Word::Reach { process: to, change, point };
+                    return vec![(group.root.clone(), 0, reach)];
+                }
+            }
+            Word::Agreed { change, point } => seat.agreed(change, point),
+            Word::Apart { generation } => seat.apart(generation),
+            Word::Dismiss => seat.dismiss(),
+            Word::Mail(mail) => seat.mail(mail),
+            // Handled where the group is.
+            _ => {}
+        }
+        Vec::new()
+    }
+}

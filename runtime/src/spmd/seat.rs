@@ -1,0 +1,186 @@
+//! One process of a group as its node knows it: what it is called to, its mail, and how it keeps to the agreed point.
+//!
+//! A state machine without I/O: the network's side tells it what comes, the compute thread asks at each of its points. A process
+//! that has said which point it can reach next does not go beyond before it hears what is agreed; so the greatest of what all
+//! said is a point that none has passed (AFPAC's agreement). Must not know threads, nor what a program computes.
+
+use std::sync::Arc;
+
+use super::mailbox::Mailbox;
+use super::message::{Deed, Mail, Recruit, Roster};
+
+/// What a process is to do at a point of its progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AtPoint {
+    /// Go on to the next.
+    Go,
+    /// Wait until it is known.
+    Hold,
+    /// Do this, with all others, before it goes on.
+    Do(Deed),
+    /// The configuration is over.
+    Torn,
+}
+
+/// What a process that waits hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Recruit(Recruit),
+    Dismiss,
+}
+
+#[derive(Debug)]
+struct Change {
+    number: u32,
+    deed: Deed,
+    /// The point that was said to be reachable.
+    said: u64,
+    agreed: Option<u64>,
+}
+
+/// One process.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    roster: Option<Arc<Roster>>,
+    /// Configurations up to this one are over.
+    over: u32,
+    mailbox: Mailbox,
+    /// The next point it arrives at.
+    next: u64,
+    change: Option<Change>,
+    call: Option<Recruit>,
+    dismissed: bool,
+    /// Dropped with generations that are over.
+    refused: u64,
+}
+
+impl Seat {
+    // --- what comes ---
+
+    pub(crate) fn mail(&mut self, mail: Mail) {
+        self.mailbox.put(mail);
+    }
+
+    pub(crate) fn recruit(&mut self, recruit: Recruit) {
+        let generation = recruit.roster.generation;
+        let known = self.call.as_ref().map_or(0, |call| call.roster.generation);
+        if generation > self.over.max(self.generation()).max(known) {
+            // Nobody is recruited who takes part: what it is in is over, and the word of that was lost.
+            self.over = self.over.max(self.generation());
+            self.call = Some(recruit);
+        } else {
+            self.refused += 1;
+        }
+    }
+
+    /// The next point at which it can do this; none: it does not take part in that configuration, or not any more.
+    pub(crate) fn propose(&mut self, generation: u32, number: u32, deed: Deed) -> Option<u64> {
+        if generation != self.generation() || self.is_torn() {
+            self.refused += 1;
+            return None;
+        }
+        match &self.change {
+            // Said again.
+            Some(change) if change.number == number => Some(change.said),
+            Some(_) => None,
+            None => {
+                self.change = Some(Change { number, deed, said: self.next, agreed: None });
+                Some(self.next)
+            }
+        }
+    }
+
+    pub(crate) fn agreed(&mut self, number: u32, point: u64) {
+        if let Some(change) = self.change.as_mut().filter(|change| change.number == number) {
+            change.agreed = Some(point);
+        }
+    }
+
+    pub(crate) fn apart(&mut self, generation: u32) {
+        self.over = self.over.max(generation);
+        self.call.take_if(|call| call.roster.generation <= generation);
+        self.mailbox.begin(self.over + 1);
+    }
+
+    pub(crate) fn dismiss(&mut self) {
+        self.dismissed = true;
+    }
+
+    // --- what the compute thread asks ---
+
+    /// The configuration that it takes part in; 0: none.
+    pub(crate) fn generation(&self) -> u32 {
+        self.roster.as_ref().map_or(0, |roster| roster.generation)
+    }
+
+    pub(crate) fn roster(&self) -> Option<&Arc<Roster>> {
+        self.roster.as_ref()
+    }
+
+    /// Whether the configuration that it takes part in is over.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.dismissed || self.roster.is_some() && self.generation() <= self.over
+    }
+
+    pub(crate) fn order(&mut self) -> Option<Order> {
+        if self.dismissed {
+            return Some(Order::Dismiss);
+        }
+        self.call.take().map(Order::Recruit)
+    }
+
+    pub(crate) fn has_order(&self) -> bool {
+        self.dismissed || self.call.is_some()
+    }
+
+    /// It takes part in this configuration, from this point on.
+    pub(crate) fn enter(&mut self, roster: Arc<Roster>, point: u64) {
+        self.mailbox.begin(roster.generation);
+        self.next = point;
+        self.change = None;
+        self.roster = Some(roster);
+    }
+
+    /// It takes part in none.
+    pub(crate) fn rise(&mut self) {
+        self.over = self.over.max(self.generation());
+        self.mailbox.begin(self.over + 1);
+        self.roster = None;
+        self.change = None;
+    }
+
+    /// It is at this point.
+    pub(crate) fn arrive(&mut self, point: u64) -> AtPoint {
+        if self.is_torn() {
+            return AtPoint::Torn;
+        }
+        match &self.change {
+            Some(Change { agreed: Some(at), deed, .. }) if *at == point => {
+                let deed = deed.clone();
+                self.change = None;
+                self.next = point;
+                return AtPoint::Do(deed);
+            }
+            // It has not passed the point that it named, and stands there.
+            _ if self.holds(point) => return AtPoint::Hold,
+            _ => {}
+        }
+        self.next = point + 1;
+        AtPoint::Go
+    }
+
+    /// Whether it has to wait at this point: see [`Seat::arrive`].
+    pub(crate) fn holds(&self, point: u64) -> bool {
+        let named = |change: &Change| change.agreed.is_none() && change.said <= point;
+        !self.is_torn() && self.change.as_ref().is_some_and(named)
+    }
+
+    pub(crate) fn mailbox(&mut self) -> &mut Mailbox {
+        &mut self.mailbox
+    }
+
+    /// What was refused because it belonged to another configuration.
+    pub(crate) fn stale(&self) -> u64 {
+        self.mailbox.stale() + self.refused
+    }
+}

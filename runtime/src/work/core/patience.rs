@@ -1,0 +1,57 @@
+//! How a compute thread waits for what is no task: a message for the process that it runs.
+//!
+//! Unlike a wait for a child it helps nobody meanwhile: what it took on would lie on its stack, and the message under it. Must
+//! not know what is waited for.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::shared::ROUND;
+use super::slot::Frame;
+use super::worker::{SLEEP_MAX, Worker};
+use crate::meter::ThreadState;
+use crate::work::task::Stop;
+
+impl Worker {
+    /// Waits until something is `ready` or `until` has come; whether it is ready. The time counts as waiting, for other clusters
+    /// if `wide`. Whoever makes it ready wakes this thread afterwards.
+    ///
+    /// # Errors
+    /// A halt of the task in this frame.
+    pub(crate) fn wait_for(
+        &self,
+        frame: &Frame,
+        wide: bool,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.check(frame)?;
+        self.shared().rest(self.index());
+        if ready() {
+            return Ok(true);
+        }
+        let _not_root = self.leave_root();
+        self.label(if wide { ThreadState::WaitWide } else { ThreadState::WaitLocal });
+        let told = loop {
+            if let Err(stop) = self.check(frame) {
+                break Err(stop);
+            }
+            if ready() {
+                break Ok(true);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break Ok(false);
+            }
+            self.take_tick(Some(frame));
+            if self.shared().signals() & ROUND != 0 {
+                self.take_part(false);
+            }
+            let sleep = left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
+            self.shared().sleep(self.index(), Some(sleep), false, ready);
+        };
+        self.label(ThreadState::Working);
+        told
+    }
+}

@@ -1,0 +1,505 @@
+//! SPMD programs whose number of processes changes, on whole grids in virtual time: the answer is that of one process, bit for bit.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use springtide_actors::policy::Mode;
+use springtide_actors::scheduler::manager::{Kind, Need};
+use springtide_actors::scheduler::{Drain, GetStatus, NodeState};
+use springtide_malleable::{Ft, Nbody};
+use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::random::SplitMix;
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::steal::StealPolicy;
+use springtide_runtime::work::{
+    Checkpoint, Context, Job, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, WORK_FLOOR,
+    encode_job, solo,
+};
+use springtide_simulator::{Ended, Grid, simulate};
+use springtide_tests::number;
+use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
+use tokio::time::sleep;
+
+use crate::simulated::{layout, params};
+
+/// A program whose work takes modelled time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
+struct Slow<P: Program> {
+    program: P,
+    /// Of a step, all processes together.
+    step_us: u64,
+    /// It takes what it is offered, whatever the program says.
+    greedy: bool,
+}
+
+/// What a process does of a step.
+trait Share: Program + Job {
+    fn share(&self, layout: &Self::Layout, rank: u32) -> f64;
+}
+
+impl Share for Ft {
+    fn share(&self, layout: &Self::Layout, rank: u32) -> f64 {
+        layout.of(rank).len() as f64 / f64::from(self.size)
+    }
+}
+
+impl Share for Nbody {
+    fn share(&self, layout: &Self::Layout, rank: u32) -> f64 {
+        layout.of(rank).len() as f64 / f64::from(self.bodies)
+    }
+}
+
+impl<P: Share> Program for Slow<P> {
+    const NAME: &'static str = <P as Program>::NAME;
+    type State = P::State;
+    type Layout = P::Layout;
+
+    fn steps(&self) -> u64 {
+        self.program.steps()
+    }
+
+    fn layout(&self, hands: &[Hand], now: Option<&P::Layout>) -> P::Layout {
+        self.program.layout(hands, now)
+    }
+
+    fn decide(&self, seen: &Observation, layout: Option<&P::Layout>) -> Strategy {
+        self.program.decide(seen, layout)
+    }
+
+    fn start(&self, layout: &P::Layout, comm: &Comm<'_>) -> Result<P::State, Stop> {
+        self.program.start(layout, comm)
+    }
+
+    fn step(
+        &self,
+        state: &mut P::State,
+        step: u64,
+        layout: &P::Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let share = self.program.share(layout, comm.rank());
+        comm.model(Duration::from_micros((self.step_us as f64 * share) as u64))?;
+        self.program.step(state, step, layout, comm)
+    }
+
+    fn give(
+        &self,
+        state: &P::State,
+        from: (&P::Layout, u32),
+        to: (&P::Layout, u32),
+    ) -> Result<Bytes, Stop> {
+        self.program.give(state, from, to)
+    }
+
+    fn take(
+        &self,
+        pieces: &[Bytes],
+        from: &P::Layout,
+        to: (&P::Layout, u32),
+    ) -> Result<P::State, Stop> {
+        self.program.take(pieces, from, to)
+    }
+
+    fn finish(
+        &self,
+        state: P::State,
+        layout: &P::Layout,
+        comm: &Comm<'_>,
+    ) -> Result<Outcome, Stop> {
+        self.program.finish(state, layout, comm)
+    }
+}
+
+impl<P: Share> Job for Slow<P> {
+    const NAME: &'static str = <P as Job>::NAME;
+    const ABOUT: &'static str = "for tests";
+
+    fn register(registry: &mut Registry) {
+        malleable::register::<Self>(registry);
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        malleable::run(self, cx)
+    }
+
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        malleable::resume(self, state, cx)
+    }
+
+    fn accept_growth(&self, current: u32, offered: u32) -> u32 {
+        if self.greedy { offered } else { self.program.accept_growth(current, offered) }
+    }
+
+    fn accept_shrink(&self, current: u32, asked: u32) -> u32 {
+        if self.greedy { asked } else { self.program.accept_shrink(current, asked) }
+    }
+}
+
+const FT: Ft = Ft { size: 8, iterations: 60, seed: 314_159_265 };
+const NBODY: Nbody = Nbody { bodies: 60, steps: 60, dt: 1e-3, softening: 0.02, seed: 3 };
+
+fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
+    Slow { program: program.clone(), step_us, greedy: false }
+}
+
+/// The answer of one process.
+fn alone<P: Share>(program: &P) -> u64 {
+    let mut registry = Registry::new();
+    registry.job::<P>();
+    let body = encode_job(program.clone()).expect("the job is right");
+    let config = PoolConfig::default();
+    let alone = solo::run(Arc::new(registry), <P as Job>::NAME, body, &config, |_| {});
+    alone.expect("it runs").outcome.expect("no failure").checksum
+}
+
+fn shape(clusters: &[u32], threads: usize, seed: u64) -> Shape {
+    Shape {
+        clusters: clusters.to_vec(),
+        threads,
+        round_trip: Duration::from_millis(20),
+        policy: StealPolicy::ClusterAware,
+        fork_time: None,
+        seed,
+        results_bytes: RESULTS_BYTES,
+        work_floor: WORK_FLOOR,
+    }
+}
+
+/// How many processes computed, one configuration after the other, on how many nodes.
+fn sizes<'a>(said: impl IntoIterator<Item = &'a str>) -> Vec<(u32, u32)> {
+    let size = |text: &str| {
+        let text = text.strip_prefix("from step ")?.split_once(" on ")?.1;
+        let (processes, nodes) = text.split_once(" processes compute on ")?;
+        Some((processes.parse().ok()?, nodes.strip_suffix(" nodes")?.parse().ok()?))
+    };
+    said.into_iter().filter_map(size).collect()
+}
+
+fn scripted<P: Share, F: Future<Output = ()> + 'static>(
+    shape: &Shape,
+    job: Slow<P>,
+    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+) -> (Run, Vec<(u32, u32)>) {
+    let right = alone(&job.program);
+    let run = run_scripted(shape, job, script);
+    let outcome = run.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", run.said));
+    assert_eq!(outcome.checksum, right, "{:?}", run.said);
+    let sizes = sizes(run.said.iter().map(String::as_str));
+    (run, sizes)
+}
+
+async fn after(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+#[test]
+fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
+    let once = |seed| {
+        let run = |_: Rc<Hands>| async {};
+        let (ft, sizes) = scripted(&shape(&[3, 2], 2, seed), slow(&FT, 100_000), run);
+        // Ten threads make eight processes, on as few nodes as that takes.
+        assert_eq!(sizes, [(8, 4)], "{:?}", ft.said);
+        let (nbody, sizes) = scripted(&shape(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
+        assert_eq!(sizes[0], (10, 5));
+        (ft.hash, nbody.hash)
+    };
+    assert_eq!(once(1), once(1));
+}
+
+/// Nodes leave in order while the program computes: what they hold is dealt out before they go, and no step is done twice.
+#[test]
+fn nodes_leave_after_the_others_have_gone_on() {
+    let script = |hands: Rc<Hands>| async move {
+        after(3).await;
+        let took = hands.leave(&["c0-n01", "c1-n00"]).await;
+        assert!(took.iter().all(|took| *took < Duration::from_secs(5)), "{took:?}");
+        after(5).await;
+        hands.leave(&["c1-n01"]).await;
+    };
+    for seed in 1..=3 {
+        let shape = shape(&[3, 2], 1, seed);
+        let (ft, sizes) = scripted(&shape, slow(&FT, 1_000_000), script);
+        assert_eq!(sizes, [(4, 4), (2, 2)], "{:?}", ft.said);
+        let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
+        assert_eq!(sizes, [(5, 5), (3, 3), (2, 2)], "{:?}", nbody.said);
+        let anew = |said: &Vec<String>| said.iter().any(|text| text.contains("anew"));
+        assert!(!anew(&ft.said) && !anew(&nbody.said));
+    }
+}
+
+/// Nodes are lost with their processes: all begin anew from the last saved state, on what is left.
+#[test]
+fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
+    let script = |hands: Rc<Hands>| async move {
+        for node in ["c0-n01", "c0-n02"] {
+            after(6).await;
+            hands.crash(node);
+            after(2).await;
+            hands.declare_lost(&[node]);
+        }
+    };
+    for seed in 1..=3 {
+        let shape = shape(&[3, 2], 1, seed);
+        let (ft, sizes) = scripted(&shape, slow(&FT, 1_000_000), script);
+        assert_eq!(sizes.last(), Some(&(2, 2)), "{:?}", ft.said);
+        let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
+        assert_eq!(sizes.last(), Some(&(3, 3)), "{:?}", nbody.said);
+        for said in [&ft.said, &nbody.said] {
+            let from = said
+                .iter()
+                .filter_map(|text| text.strip_prefix("the processes begin anew from step "));
+            let from: Vec<u64> = from.map(|step| step.parse().expect("a number")).collect();
+            assert!(from.len() >= 2 && from.iter().all(|step| *step > 0), "{said:?}");
+        }
+    }
+}
+
+/// The root moves to another node at a saved state, and as it is.
+#[test]
+fn the_root_moves_and_the_program_goes_on() {
+    for at_checkpoint in [true, false] {
+        let script = move |hands: Rc<Hands>| async move {
+            after(6).await;
+            hands.move_root("c1-n00", at_checkpoint).await;
+        };
+        let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
+        assert!(sizes.len() >= 2 && sizes.last() == Some(&(4, 4)), "{:?}", run.said);
+    }
+}
+
+/// A link breaks for a while, and mail with it.
+#[test]
+fn a_link_that_breaks_loses_no_step_for_good() {
+    let script = |hands: Rc<Hands>| async move {
+        after(5).await;
+        hands.network.partition(&"c0".into(), &"c1".into(), true);
+        after(3).await;
+        hands.network.partition(&"c0".into(), &"c1".into(), false);
+    };
+    let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
+    assert_eq!(sizes.last(), Some(&(4, 4)), "{:?}", run.said);
+}
+
+/// Whatever happens, in whatever order: the answer is right, and the job ends.
+#[test]
+fn random_histories_end_with_the_right_answer() {
+    let (first, count) = (number("SPRINGTIDE_SPMD_SEED", 1), number("SPRINGTIDE_SPMD_COUNT", 12));
+    for seed in first..first + count {
+        let script = move |hands: Rc<Hands>| async move {
+            let mut random = SplitMix(seed);
+            // The nodes that are there, and may go.
+            let mut others = hands.nodes().split_off(1);
+            let mut root = hands.nodes()[0].clone();
+            for _ in 0..6 {
+                sleep(Duration::from_millis(random.below(7000) as u64)).await;
+                let at = random.below(others.len());
+                match random.below(4) {
+                    0 if others.len() > 2 => {
+                        let node = others.remove(at);
+                        hands.leave(&[node.as_str()]).await;
+                    }
+                    1 if others.len() > 2 => {
+                        let node = others.remove(at);
+                        hands.crash(node.as_str());
+                        sleep(Duration::from_millis(random.below(3000) as u64)).await;
+                        hands.declare_lost(&[node.as_str()]);
+                    }
+                    2 => {
+                        hands.network.partition(&"c0".into(), &"c1".into(), true);
+                        sleep(Duration::from_millis(random.below(4000) as u64)).await;
+                        hands.network.partition(&"c0".into(), &"c1".into(), false);
+                    }
+                    _ => {
+                        let node = std::mem::replace(&mut others[at], root);
+                        hands.move_root(node.as_str(), random.below(2) == 0).await;
+                        root = node;
+                    }
+                }
+            }
+        };
+        let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
+        let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
+        if seed % 2 == 0 {
+            scripted(&shape(&[3, 3], 1, seed), ft, script);
+        } else {
+            scripted(&shape(&[2, 2], 2, seed), nbody, script);
+        }
+    }
+}
+
+// --- with all actors ---
+
+fn registry<P: Share>() -> Registry {
+    let mut registry = Registry::new();
+    registry.job::<Slow<P>>();
+    registry.job::<springtide_simulator::apps::Model>();
+    registry
+}
+
+fn check<P: Share>(ended: &Ended, program: &P) -> Vec<(u32, u32)> {
+    let outcome = ended.ended.outcome.as_ref().expect("no failure");
+    assert_eq!(outcome.checksum, alone(program), "{:?}", ended.said);
+    sizes(ended.said.iter().map(|(_, text)| text.as_str()))
+}
+
+fn quiet(seed: u64) -> springtide_actors::job::JobParams {
+    let mut params = params(seed);
+    params.mode = Mode::Static;
+    params
+}
+
+async fn idle(grid: &Grid) -> usize {
+    let status = grid.scheduler().send(GetStatus {}).await.expect("a status");
+    status.count(NodeState::Idle)
+}
+
+/// From two nodes to five: the program uses four and gives one back, which is free for others.
+#[test]
+fn a_transform_grows_to_a_power_of_two_and_gives_the_rest_back() {
+    let job = Slow { greedy: true, ..slow(&Ft { iterations: 120, ..FT }, 1_000_000) };
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[5], 1), registry::<Ft>()).await;
+        let need = Need::one(Kind::Malleable, 2, 2, 5);
+        let run = grid.submitter().submit_needing(job.clone(), quiet(1), need).await;
+        let run = run.expect("it is taken");
+        assert_eq!(run.granted().view.members.len(), 2);
+        let free = {
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                // Before the next offer, which it would take as well.
+                after(22).await;
+                idle(&grid).await
+            })
+        };
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        let sizes = check(&ended, &job.program);
+        assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", ended.said);
+        let given =
+            ended.said.iter().filter(|(_, text)| text.contains("the program has no use for"));
+        assert!(given.count() >= 1, "{:?}", ended.said);
+        assert_eq!(free.await.expect("no panic"), 1, "{:?}", ended.said);
+        assert_eq!(ended.iterations.len(), 120);
+    });
+}
+
+/// Of eight nodes another job wants three: the program gives four, and has them back when the other has ended.
+#[test]
+fn a_transform_shrinks_by_more_than_is_asked_for_and_grows_again() {
+    for mode in [Mode::Static, Mode::Adaptive] {
+        shrinks_and_grows(mode);
+    }
+}
+
+fn shrinks_and_grows(mode: Mode) {
+    let job = slow(&Ft { iterations: 300, ..FT }, 2_000_000);
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[8], 1), registry::<Ft>()).await;
+        let need = Need::one(Kind::Malleable, 2, 8, 8);
+        let params = springtide_actors::job::JobParams { mode, ..quiet(1) };
+        let run = grid.submitter().submit_needing(job.clone(), params, need).await;
+        let run = run.expect("it is taken");
+        assert_eq!(run.granted().view.members.len(), 8);
+        let other = {
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                after(10).await;
+                let rigid = Need::one(Kind::Rigid, 3, 3, 3);
+                let model = crate::simulated::TREE;
+                let other = grid.submitter().submit_needing(model, quiet(2), rigid).await;
+                other.expect("it is taken").granted().view.members.len()
+            })
+        };
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        assert_eq!(other.await.expect("no panic"), 3);
+        let sizes = check(&ended, &job.program);
+        assert_eq!(sizes, [(8, 8), (4, 4), (8, 8)], "{:?}", ended.said);
+        assert_eq!(ended.iterations.len(), 300);
+        assert!(!ended.said.iter().any(|(_, text)| text.contains("anew")), "{:?}", ended.said);
+    });
+}
+
+/// A node's process dies: the coordinator hears it, and the program goes on with what is left.
+#[test]
+fn a_program_outlives_a_node_and_the_roots_node() {
+    let job = slow(&NBODY, 2_000_000);
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[3, 3], 1), registry::<Nbody>()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let root = run.granted().view.coordinator.clone().expect("there is a root");
+        let nodes: Vec<_> = run.granted().view.members.keys().cloned().collect();
+        let other = nodes.iter().find(|node| **node != root).cloned().expect("there are six");
+        {
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                for node in [other, root] {
+                    after(12).await;
+                    grid.machines().kill(&node);
+                }
+            });
+        }
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        let sizes = check(&ended, &job.program);
+        assert!(sizes.len() >= 3, "{:?}", ended.said);
+    });
+}
+
+/// Machines become slow: bodies move to those that are not, and steps take as long as they can then.
+#[test]
+fn bodies_go_where_they_are_moved_fastest() {
+    let job = slow(&Nbody { bodies: 80, steps: 80, ..NBODY }, 4_000_000);
+    let ended = simulate(|| async move {
+        let grid = Grid::start(&layout(&[4], 1), registry::<Nbody>()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        {
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                after(15).await;
+                assert!(grid.machines().set_speed(&"c0-3".into(), 0.25));
+            });
+        }
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job.program);
+        ended
+    });
+    let mean = |some: &[f64]| some.iter().sum::<f64>() / some.len() as f64;
+    let slowest = ended.iterations.iter().copied().fold(0.0, f64::max);
+    let last = mean(&ended.iterations[70..]);
+    // A second with equal machines; four with equal shares; 16/13 of a second with the shares that fit.
+    assert!(slowest > 3.5 && last < 1.4, "{slowest} {last}: {:?}", ended.said);
+}
+
+/// The root's node is drained, and one that computes: the state goes along, and no step is done twice.
+#[test]
+fn a_drained_root_hands_the_whole_state_over() {
+    let job = slow(&NBODY, 2_000_000);
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[2, 2], 1), registry::<Nbody>()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let root = run.granted().view.coordinator.clone().expect("there is a root");
+        let mut nodes = run.granted().view.members.keys().cloned();
+        let other = nodes.find(|node| *node != root).expect("there are four");
+        let drain = Drain {
+            nodes: vec![root, other],
+            reason: "a test".to_owned(),
+            deadline_ms: Some(60_000),
+            life: None,
+        };
+        let drained = {
+            let scheduler = grid.scheduler();
+            actix_rt::spawn(async move {
+                after(8).await;
+                scheduler.send(drain).deadline(Duration::from_secs(70)).await
+            })
+        };
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        let sizes = check(&ended, &job.program);
+        assert_eq!(sizes.last(), Some(&(2, 2)), "{:?}", ended.said);
+        let drained = drained.await.expect("no panic").expect("an answer");
+        assert!(drained.is_ok(), "{drained:?}");
+        assert_eq!(ended.iterations.len() as u64, NBODY.steps, "{:?}", ended.said);
+    });
+}
