@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Many jobs on five real Slurm clusters: they grow into what is free, a rigid one makes them shrink, a local user takes nodes.
+
+    tests/shows/slurm.py BIN DIR
+
+BIN is the springtide program, DIR a folder that it makes. Needs root, slurm-wlm and munge (tests/slurm/lab.sh says what lacks).
+Prints what the jobs' histories say in order of time, what the batch systems held at most, and each answer beside that of the
+same job alone. Takes two minutes; ends with 1 where something is not as it should be. The processors are pretended, so that nothing
+here measures speed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CLUSTERS = {"vu": 8, "uva": 4, "delft": 6, "mmn": 5, "leiden": 3}
+LAB = Path(__file__).resolve().parent.parent / "slurm" / "lab.sh"
+
+
+def call(*words, **more):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Show:
+    def __init__(self, program, dir):
+        self.program, self.dir = Path(program).resolve(), Path(dir).resolve()
+        self.dir.mkdir(parents=True)
+        self.lab = self.dir / "lab"
+        self.most = dict.fromkeys(CLUSTERS, 0)
+        self.wrong = []
+
+    def config(self):
+        lines = ["[stats]\nperiod = '2s'\n[adaptation]\nmode = 'monitor'",
+                 "[scheduling]\npolicy = 'egs'\npoll = '1s'\nscan_every = '1s'"]
+        for name, nodes in CLUSTERS.items():
+            lines.append(f"[[cluster]]\nname = '{name}'\nnodes = {nodes}\nprovider = 'slurm'\n[cluster.slurm]\n"
+                         f"conf = '{self.lab / name / 'slurm.conf'}'\npoll = '1s'\nkeep = '1s'")
+        path = self.dir / "grid.toml"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def slurm(self, cluster, *words):
+        env = {**os.environ, "SLURM_CONF": str(self.lab / cluster / "slurm.conf")}
+        return call(*words, env=env, cwd=self.dir)
+
+    def job(self, *words):
+        return call(self.program, "job", *words, "--config", self.dir / "grid.toml", cwd=self.dir)
+
+    def submit(self, *words):
+        number = self.job("submit", *words).strip().removeprefix("job-")
+        self.jobs[number] = words
+        return number
+
+    def look(self):
+        """By the batch systems' own word no node is there twice, and nobody has more than there is."""
+        for cluster, size in CLUSTERS.items():
+            rows = [row.split() for row in self.slurm(cluster, "squeue", "-h", "-o", "%t %C %j").splitlines()]
+            names = [name for _, _, name in rows if name != "wrap"]
+            if len(names) != len(set(names)):
+                self.wrong.append(f"{cluster} holds a node twice: {sorted(names)}")
+            used = sum(int(cpus) for state, cpus, _ in rows if state == "R")
+            self.most[cluster] = max(self.most[cluster], used)
+            if used > size:
+                self.wrong.append(f"{cluster} has {used} of {size} processors in use")
+
+    def states(self):
+        return {str(job["job"]): job["state"] for job in json.loads(self.job("list", "--json"))["jobs"]}
+
+    def until(self, what, ready, seconds=180):
+        end = time.monotonic() + seconds
+        while not ready():
+            self.look()
+            if time.monotonic() > end:
+                raise SystemExit(f"not in {seconds} s: {what}\n{self.job('list')}")
+            time.sleep(0.4)
+
+    def size(self, number):
+        return sum((json.loads(self.job("status", number, "--json"))["sizes"] or {}).values())
+
+    def play(self):
+        bodies = ["barnes-hut", "--bodies", "12000", "--steps", "400"]
+        malleable = ["--kind", "malleable", "--min", "2"]
+        self.jobs = {}
+        first = self.submit(*bodies, "--seed", "1", *malleable, "--max", "8")
+        second = self.submit(*bodies, "--seed", "2", *malleable, "--max", "6")
+        powers = self.submit("ft", "--iterations", "4000", *malleable, "--max", "5")
+        self.until("all have grown", lambda: self.size(first) == 8 and self.size(second) == 6)
+        print("--- they have grown\n" + self.job("list"))
+        print("--- a local user takes four of mmn: " + self.slurm("mmn", "sbatch", "-n4", "-o", "/dev/null", "--wrap", "exec sleep 20").strip())
+        rigid = self.submit("queens", "--size", "12", "--kind", "rigid", "--min", "6")
+        self.until("the rigid one is done", lambda: self.states()[rigid] == "done")
+        print("--- the rigid one is done\n" + self.job("list"))
+        self.until("all are done", lambda: set(self.states().values()) == {"done"}, 600)
+        for number in (first, second, powers, rigid):
+            print(f"--- job {number}\n" + self.job("why", number).rstrip())
+        print("--- answers")
+        for number, words in self.jobs.items():
+            plain = list(words[:words.index("--kind")])
+            here = json.loads(self.job("result", number, "--json"))
+            alone = json.loads(call(self.program, "run", *plain, "--sequential", "--json", cwd=self.dir))
+            same = here["checksum"] == alone["checksum"]
+            print(f"job {number} {' '.join(plain)}: {here['checksum']}, alone {alone['checksum']}")
+            if not same:
+                self.wrong.append(f"job {number} has another answer than alone")
+        self.until("every stub is gone", lambda: all(not self.slurm(c, "squeue", "-h").strip() for c in CLUSTERS))
+        print("most processors in use at once: " + ", ".join(f"{c} {n} of {CLUSTERS[c]}" for c, n in self.most.items()))
+
+    def run(self):
+        sizes = [f"{name}={size}" for name, size in CLUSTERS.items()]
+        call("bash", LAB, "start", self.lab, *sizes, env={**os.environ, "LAB_PARENT": str(os.getpid())})
+        try:
+            with open(self.dir / "up.log", "w") as log:
+                up = subprocess.Popen([self.program, "up", self.config()], stdout=log, stderr=log, cwd=self.dir)
+                try:
+                    self.until_up(up)
+                    self.play()
+                finally:
+                    up.terminate()
+                    up.wait(60)
+        finally:
+            subprocess.run(["bash", LAB, "stop", self.lab], check=False)
+        for wrong in self.wrong:
+            print("WRONG: " + wrong)
+        return 1 if self.wrong else 0
+
+    def until_up(self, up):
+        for _ in range(300):
+            if "Ctrl-C ends the grid" in (self.dir / "up.log").read_text():
+                return
+            if up.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise SystemExit((self.dir / "up.log").read_text())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    sys.exit(Show(*sys.argv[1:]).run())
