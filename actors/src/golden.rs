@@ -86,6 +86,7 @@ fn messages_of_scheduler_and_site() {
         keep_ms: None,
         stubs: BTreeSet::new(),
         files: false,
+        at: None,
     });
     message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
     message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });

@@ -277,6 +277,7 @@ impl Machines {
         let options = NodeOptions {
             head: self.0.head.clone(),
             site: site_name(cluster),
+            site_at: None,
             worker: WorkerConfig {
                 threads: machine.threads,
                 seam: Arc::new(seam),

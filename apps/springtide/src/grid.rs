@@ -6,6 +6,7 @@
 //! DIR/ca/              the authority, where the config names no other
 //! DIR/node/NODE/       a node's config, certificate and key
 //! DIR/nodes/NODE.log   its log
+//! DIR/site/NAME/       a cluster's site with a process of its own: its config, that of the grid, its certificate, and those of its nodes
 //! ```
 //!
 //! Must not know jobs.
@@ -25,7 +26,7 @@ use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
+    ClusterSection, GridConfig, Level, Loaded, NodeConfig, SitePlace, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
@@ -35,6 +36,7 @@ use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeId
 use crate::args::Shape;
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
+use crate::site;
 
 /// How long a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
@@ -45,25 +47,27 @@ pub enum Authority {
     Ephemeral(Ca),
     /// In a directory.
     Kept(Ca),
+    /// On another machine: what it issued is in its places.
+    Elsewhere,
 }
 
 impl Authority {
-    fn ca(&self) -> &Ca {
-        match self {
-            Authority::Ephemeral(ca) | Authority::Kept(ca) => ca,
-        }
-    }
-
     /// Issues an identity.
     ///
     /// # Errors
     /// A name that a certificate cannot carry.
     pub fn issue(&self, node: &NodeId, cluster: &str, role: &str) -> Result<NodeIdentity, Failed> {
-        let validity = match self {
-            Authority::Ephemeral(_) => EPHEMERAL_VALIDITY,
-            Authority::Kept(_) => NODE_VALIDITY,
+        let (ca, validity) = match self {
+            Authority::Ephemeral(ca) => (ca, EPHEMERAL_VALIDITY),
+            Authority::Kept(ca) => (ca, NODE_VALIDITY),
+            Authority::Elsewhere => {
+                return Err(Failed::new(
+                    Exit::Auth,
+                    format!("the grid's authority is not here to issue a certificate for {node}"),
+                ));
+            }
         };
-        Ok(self.ca().issue(node, &ClusterId::from(cluster), role, validity)?)
+        Ok(ca.issue(node, &ClusterId::from(cluster), role, validity)?)
     }
 }
 
@@ -244,11 +248,15 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
     // Every file is written before the first process starts.
     let mut sites = Vec::new();
     for cluster in &config.cluster {
+        if cluster.site == SitePlace::Own {
+            site::write(plan, cluster, address)?;
+            continue;
+        }
         let name = ClusterId::from(cluster.name.as_str());
         let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
         let requests: Result<Vec<_>, _> = nodes
             .iter()
-            .map(|node| request(plan, cluster, node, address, network.as_ref()))
+            .map(|node| request(plan, cluster, node, (address, None), network.as_ref()))
             .collect();
         sites.push((name, requests?, keeping(config, cluster)));
     }
@@ -283,19 +291,21 @@ pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<Keeping>
     Some(Keeping { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
 }
 
-/// What is written for a node, and how it is started.
-fn request(
+/// What is written for a node, and how it is started. It finds the head here, and there its site, if that is elsewhere.
+pub fn request(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
-    head: SocketAddr,
+    (head, site): (SocketAddr, Option<SocketAddr>),
     network: Option<&Emulated>,
 ) -> Result<NodeRequest, Failed> {
     let dir = absolute(&plan.dir.join("node").join(node.as_str()))?;
     make_private_dir(&dir)?;
-    plan.authority.issue(node, cluster.name.as_str(), "node")?.save(&dir)?;
+    if !matches!(plan.authority, Authority::Elsewhere) {
+        plan.authority.issue(node, cluster.name.as_str(), "node")?.save(&dir)?;
+    }
     let config = dir.join("node.toml");
-    let text = node_config(plan, cluster, node, head, &dir, network)?;
+    let text = node_config(plan, cluster, node, (head, site), &dir, network)?;
     write_atomic(&config, text.as_bytes()).map_err(|error| cannot("write", &config, &error))?;
     let program = cluster.program.clone().unwrap_or_else(|| plan.program.to_owned());
     Ok(NodeRequest {
@@ -308,7 +318,11 @@ fn request(
     })
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Failed> {
+/// A path that means the same wherever a process is started.
+///
+/// # Errors
+/// There is no current directory.
+pub fn absolute(path: &Path) -> Result<PathBuf, Failed> {
     std::path::absolute(path).map_err(|error| cannot("find", path, &error))
 }
 
@@ -317,7 +331,7 @@ fn node_config(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
-    head: SocketAddr,
+    (head, site): (SocketAddr, Option<SocketAddr>),
     dir: &Path,
     network: Option<&Emulated>,
 ) -> Result<String, Failed> {
@@ -353,6 +367,9 @@ fn node_config(
     set(None, "node", node.as_str().into());
     set(None, "cluster", cluster.name.as_str().into());
     set(None, "site", cluster.name.as_str().into());
+    if let Some(site) = site {
+        set(None, "site_at", site.to_string().into());
+    }
     if let Some(files) = cluster.files.as_deref().or(plan.files) {
         // A node need not run where the head was started.
         set(None, "files", text(absolute(files)?)?.into());

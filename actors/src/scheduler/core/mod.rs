@@ -15,6 +15,7 @@ mod files;
 mod history;
 mod jobs;
 mod managed;
+mod own;
 mod pool;
 mod queue;
 mod request;
@@ -205,9 +206,11 @@ impl Core {
             }
             Event::MemberSilent(silent) => self.silent(silent, now, &mut out),
             Event::Link { node, up: true } => {
+                self.site_link(&node, true, now);
                 self.unheard.remove(&node);
             }
             Event::Link { node, up: false } => {
+                self.site_link(&node, false, now);
                 self.client_lost(&node, now, &mut out);
                 self.unheard.insert(node);
             }
@@ -242,6 +245,7 @@ impl Core {
             Event::Tick => {}
         }
         self.blame_roots(now, &mut out);
+        self.look_at_sites(now, &mut out);
         self.ask_files(now, &mut out);
         self.manage(now, &mut out);
         // Whole jobs come before the wishes of those that run.
@@ -262,7 +266,9 @@ impl Core {
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
-        all.chain([self.managing.due(), self.files.due(), self.close_due()]).flatten().min()
+        all.chain([self.managing.due(), self.files.due(), self.look_due(), self.close_due()])
+            .flatten()
+            .min()
     }
 
     /// How things are.

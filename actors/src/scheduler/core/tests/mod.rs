@@ -6,6 +6,7 @@ mod drains;
 mod files;
 mod histories;
 mod managed;
+mod own;
 mod poison;
 mod requests;
 mod stubs;
@@ -75,6 +76,7 @@ impl Grid {
             keep_ms,
             stubs: BTreeSet::new(),
             files: false,
+            at: None,
         }))
     }
 
