@@ -4,16 +4,19 @@
 //! | ------ | ------------------------------------------------------------------------------------ |
 //! | client | submit jobs under its own name, cancel them, ask for the grid's status, drain nodes   |
 //! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes |
+//! | site   | tell of its own cluster: its nodes and files; drain its nodes; read other clusters' files |
 //! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
 //!
 //! A message that speaks of its sender must name the node of the link's certificate. What a process sends to itself is not
 //! judged, and networks without certificates (in memory) know no roles. Must not know what the messages do.
 
+use springtide_runtime::id::{ClusterId, NodeId, Peer};
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::remote::{Refusal, Sender};
 
 use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
-use crate::scheduler::{Drain, Submit};
+use crate::files::FilesHere;
+use crate::scheduler::{Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, Submit};
 use crate::site::Register;
 
 type Verdict = Result<(), Refusal>;
@@ -35,7 +38,52 @@ pub fn worker<M>(from: &Sender<'_>, _: &M) -> Verdict {
 
 /// Whoever reads input files: other clusters' servers of them, and clients.
 pub(crate) fn files<M>(from: &Sender<'_>, _: &M) -> Verdict {
-    from.is(&[Role::Client, Role::Head])
+    from.is(&[Role::Client, Role::Site, Role::Head])
+}
+
+/// Words of the head, or of a site of its own about its own cluster.
+fn site(from: &Sender<'_>, claim: impl FnOnce(&Peer) -> bool) -> Verdict {
+    from.is(&[Role::Site, Role::Head])?;
+    match from.role {
+        Some(Role::Site) => from.holds(claim),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a node is called as those of a cluster are.
+fn is_of(node: &NodeId, cluster: &ClusterId) -> bool {
+    let number =
+        node.as_str().strip_prefix(cluster.as_str()).and_then(|rest| rest.strip_prefix('-'));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+pub(crate) fn site_up(from: &Sender<'_>, message: &SiteUp) -> Verdict {
+    site(from, |peer| {
+        let at = message.at.as_ref();
+        message.cluster == peer.cluster
+            && at.is_some_and(|at| at.node == peer.node)
+            && message.nodes.iter().all(|node| is_of(node, &peer.cluster))
+    })
+}
+
+pub(crate) fn registered(from: &Sender<'_>, message: &Registered) -> Verdict {
+    site(from, |peer| message.cluster == peer.cluster && is_of(&message.node, &peer.cluster))
+}
+
+pub(crate) fn node_lost(from: &Sender<'_>, message: &NodeLost) -> Verdict {
+    site(from, |peer| is_of(&message.node, &peer.cluster))
+}
+
+pub(crate) fn site_polled(from: &Sender<'_>, message: &SitePolled) -> Verdict {
+    site(from, |peer| message.cluster == peer.cluster)
+}
+
+pub(crate) fn stub_gone(from: &Sender<'_>, message: &StubGone) -> Verdict {
+    site(from, |peer| is_of(&message.node, &peer.cluster))
+}
+
+pub(crate) fn files_here(from: &Sender<'_>, message: &FilesHere) -> Verdict {
+    site(from, |peer| message.cluster == peer.cluster)
 }
 
 pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
@@ -45,6 +93,9 @@ pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
 
 /// Taking nodes out of service: whoever runs the grid, or a node itself that is to end.
 pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
+    if from.role == Some(Role::Site) {
+        return site(from, |peer| message.nodes.iter().all(|node| is_of(node, &peer.cluster)));
+    }
     if from.role != Some(Role::Node) {
         return client(from, message);
     }
@@ -107,11 +158,17 @@ mod tests {
         Peer { node: "ams-1".into(), cluster: "ams".into(), incarnation: Incarnation(incarnation) }
     }
 
-    const ALL: [Option<Role>; 5] =
-        [Some(Role::Head), Some(Role::Node), Some(Role::Client), Some(Role::Other), None];
+    const ALL: [Option<Role>; 6] = [
+        Some(Role::Head),
+        Some(Role::Node),
+        Some(Role::Client),
+        Some(Role::Other),
+        None,
+        Some(Role::Site),
+    ];
 
     /// Which of the roles above a verdict admits.
-    fn admitted(verdict: impl Fn(&Sender<'_>) -> Verdict) -> [bool; 5] {
+    fn admitted(verdict: impl Fn(&Sender<'_>) -> Verdict) -> [bool; 6] {
         let peer = life(5);
         ALL.map(|role| match verdict(&Sender { peer: &peer, role }) {
             Ok(()) => true,
@@ -124,9 +181,9 @@ mod tests {
 
     #[test]
     fn each_role_may_what_the_table_says() {
-        assert_eq!(admitted(|from| head(from, &())), [true, false, false, false, true]);
-        assert_eq!(admitted(|from| client(from, &())), [true, false, true, false, true]);
-        assert_eq!(admitted(|from| worker(from, &())), [true, true, false, false, true]);
+        assert_eq!(admitted(|from| head(from, &())), [true, false, false, false, true, false]);
+        assert_eq!(admitted(|from| client(from, &())), [true, false, true, false, true, false]);
+        assert_eq!(admitted(|from| worker(from, &())), [true, true, false, false, true, false]);
         let register_of = |node, cluster, life| Register {
             contact: contact(node, cluster),
             incarnation: Incarnation(life),
@@ -137,7 +194,7 @@ mod tests {
             work: None,
         };
         let own = register_of("ams-1", "ams", 5);
-        assert_eq!(admitted(|from| register(from, &own)), [false, true, false, false, true]);
+        assert_eq!(admitted(|from| register(from, &own)), [false, true, false, false, true, false]);
         let peer = life(5);
         let from = Sender { peer: &peer, role: Some(Role::Node) };
         for (node, cluster, life) in [("ams-2", "ams", 5), ("ams-1", "del", 5), ("ams-1", "ams", 6)]
@@ -152,7 +209,7 @@ mod tests {
             life: life.map(Incarnation),
         };
         let own = drain_of(&["ams-1"], Some(5));
-        assert_eq!(admitted(|from| drain(from, &own)), [true, true, true, false, true]);
+        assert_eq!(admitted(|from| drain(from, &own)), [true, true, true, false, true, true]);
         let two = drain_of(&["ams-1", "ams-2"], Some(5));
         for other in
             [two, drain_of(&["ams-2"], Some(5)), drain_of(&["ams-1"], None), drain_of(&[], Some(5))]
@@ -170,8 +227,56 @@ mod tests {
             need: None,
         };
         let own = submit_of("ams-1");
-        assert_eq!(admitted(|from| submit(from, &own)), [true, false, true, false, true]);
+        assert_eq!(admitted(|from| submit(from, &own)), [true, false, true, false, true, false]);
         let from = Sender { peer: &peer, role: Some(Role::Client) };
         assert_eq!(submit(&from, &submit_of("client-7")), Err(Refusal::Identity));
+    }
+
+    #[test]
+    fn a_site_speaks_of_its_own_cluster_alone() {
+        let peer =
+            Peer { node: "ams-site".into(), cluster: "ams".into(), incarnation: Incarnation(3) };
+        let site = Sender { peer: &peer, role: Some(Role::Site) };
+        let node = Sender { peer: &peer, role: Some(Role::Node) };
+        let up = |cluster: &str, at: Option<&str>, nodes: &[&str]| SiteUp {
+            cluster: cluster.into(),
+            nodes: nodes.iter().map(|&node| node.into()).collect(),
+            starts_programs: true,
+            keep_ms: None,
+            stubs: Default::default(),
+            files: true,
+            at: at.map(|node| contact(node, cluster)),
+        };
+        assert_eq!(site_up(&site, &up("ams", Some("ams-site"), &["ams-1", "ams-20"])), Ok(()));
+        for other in [
+            up("del", Some("ams-site"), &[]),
+            up("ams", Some("head"), &[]),
+            up("ams", None, &[]),
+            up("ams", Some("ams-site"), &["ams-1", "del-1"]),
+            up("ams", Some("ams-site"), &["ams-"]),
+            up("ams", Some("ams-site"), &["ams-1x"]),
+        ] {
+            assert_eq!(site_up(&site, &other), Err(Refusal::Identity), "{other:?}");
+        }
+        let lost =
+            |node: &str| NodeLost { node: node.into(), reason: String::new(), returns: true };
+        assert_eq!(node_lost(&site, &lost("ams-7")), Ok(()));
+        assert_eq!(node_lost(&site, &lost("del-7")), Err(Refusal::Identity));
+        assert_eq!(node_lost(&node, &lost("ams-7")), Err(Refusal::Role));
+        let here = |cluster: &str| FilesHere { cluster: cluster.into(), files: Ok(Vec::new()) };
+        assert_eq!(files_here(&site, &here("ams")), Ok(()));
+        assert_eq!(files_here(&site, &here("del")), Err(Refusal::Identity));
+        let drain_of = |node: &str| Drain {
+            nodes: vec![node.into()],
+            reason: "its processor will be taken away".into(),
+            deadline_ms: None,
+            life: None,
+        };
+        assert_eq!(drain(&site, &drain_of("ams-1")), Ok(()));
+        assert_eq!(drain(&site, &drain_of("del-1")), Err(Refusal::Identity));
+        assert_eq!(
+            (head(&site, &()), client(&site, &())),
+            (Err(Refusal::Role), Err(Refusal::Role))
+        );
     }
 }

@@ -87,6 +87,7 @@ fn messages_of_scheduler_and_site() {
         keep_ms: None,
         stubs: BTreeSet::new(),
         files: false,
+        at: None,
     });
     message(&NeedNodes { job: JobId(3), epoch: Epoch(2), count: 4, within_ms: Some(5000) });
     message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into() });

@@ -12,8 +12,8 @@ use springtide_runtime::net::Contact;
 
 use crate::admit;
 use crate::endpoint::Endpoint;
-use crate::files::{FileServer, FilesHere, Keeping};
-use crate::job::{JobOver, SCHEDULER, site_name};
+use crate::files::{FilesHere, Keeping};
+use crate::job::{JobOver, SCHEDULER};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
@@ -25,7 +25,8 @@ use crate::scheduler::{
     RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
     Submit, Subscribe, Undrain, WithdrawNodes,
 };
-use crate::site::{CloseStubs, EndNodes, HoldStubs, OnDemand, Register, Site, StartAnew};
+use crate::site::{EndNodes, OnDemand, Site};
+use crate::site_host::Part;
 use crate::store::Store;
 
 /// The head's node name.
@@ -77,12 +78,12 @@ impl Head {
             .accepts::<PlanJob>()
             .accepts_from::<ResizeJob>(admit::client)
             .accepts::<GetFiles>()
-            .accepts_from::<FilesHere>(admit::head)
-            .accepts_from::<SiteUp>(admit::head)
-            .accepts_from::<Registered>(admit::head)
-            .accepts_from::<NodeLost>(admit::head)
-            .accepts_from::<SitePolled>(admit::head)
-            .accepts_from::<StubGone>(admit::head)
+            .accepts_from::<FilesHere>(admit::files_here)
+            .accepts_from::<SiteUp>(admit::site_up)
+            .accepts_from::<Registered>(admit::registered)
+            .accepts_from::<NodeLost>(admit::node_lost)
+            .accepts_from::<SitePolled>(admit::site_polled)
+            .accepts_from::<StubGone>(admit::stub_gone)
             .accepts_from::<MemberSilent>(admit::worker)
             .accepts_from::<RequestNodes>(admit::worker)
             .accepts_from::<WithdrawNodes>(admit::worker)
@@ -132,23 +133,9 @@ impl Head {
         if !provider.on_demand() {
             self.standing.insert(cluster.clone(), nodes.len());
         }
-        let here = &self.endpoint.net.me().node;
-        let scheduler = self.endpoint.hub.remote(here, SCHEDULER);
-        let mut site = Site::new(cluster.clone(), nodes, provider, on_demand, scheduler);
-        if let Some(keeping) = keeping {
-            let Endpoint { net, hub, .. } = &self.endpoint;
-            let scheduler = hub.remote(here, SCHEDULER);
-            FileServer::publish(keeping, net, hub, scheduler);
-            site.keeps_files();
-        }
-        let site = site.start();
-        self.endpoint
-            .hub
-            .publish(&site_name(&cluster), site.clone())
-            .accepts_from::<Register>(admit::register)
-            .accepts_from::<StartAnew>(admit::head)
-            .accepts_from::<HoldStubs>(admit::head)
-            .accepts_from::<CloseStubs>(admit::head);
+        let here = self.endpoint.net.me().node.clone();
+        let part = Part { cluster: cluster.clone(), nodes, provider, on_demand, keeping };
+        let (site, _) = part.publish(&self.endpoint, &here, None);
         self.sites.insert(cluster, site);
     }
 

@@ -21,6 +21,7 @@ pub mod provider;
 pub mod pulse;
 pub mod scheduler;
 pub mod site;
+pub mod site_host;
 pub mod store;
 pub mod supervise;
 pub mod worker;

@@ -49,8 +49,10 @@ pub enum End {
 pub struct NodeOptions {
     /// The head, and where it is reached.
     pub head: Contact,
-    /// The published name of its site there.
+    /// The published name of its site.
     pub site: String,
+    /// Where its site is; absent: at the head.
+    pub site_at: Option<Contact>,
     /// Its compute threads and what they block at; whom a shutdown is told to is the node's own matter.
     pub worker: WorkerConfig,
     /// Its machine.
@@ -112,6 +114,9 @@ impl Node {
             Arbiter::new().spawn_fn(move || actors(&hub));
         }
         endpoint.net.learn(options.head.clone());
+        if let Some(site) = &options.site_at {
+            endpoint.net.learn(site.clone());
+        }
         endpoint.start();
         let register = Register {
             contact: endpoint.net.contact(),
@@ -138,9 +143,10 @@ impl Node {
     pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<(), NodeError> {
         let Self { endpoint, worker, links, mut shutdowns, register, options } = self;
         let head = &options.head;
-        let site = endpoint.hub.remote(&head.node, &options.site);
+        let host = options.site_at.as_ref().unwrap_or(head);
+        let site = endpoint.hub.remote(&host.node, &options.site);
         let mut registration =
-            pin!(stay_registered(&site, &worker, &register, &links, &head.address));
+            pin!(stay_registered(&site, &worker, &register, &links, &host.address));
         let told = tokio::select! {
             biased;
             Some(end) = ends.recv() => Ok(end),

@@ -4,7 +4,7 @@
 //!
 //! Must not know jobs: what a node's end means to a job is the scheduler's to say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -41,6 +41,9 @@ const REPLACE_GRACE: Duration = Duration::from_secs(3);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The least time that the scheduler has to answer.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// Wait before a scheduler in another process is called again; twice that after the next failure, and so on.
+const RETRY: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 /// A scheduler with too many messages is left alone for so long.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -140,6 +143,11 @@ impl Default for OnDemand {
     }
 }
 
+/// To a site of this process: the scheduler's was lost, and is to be told of everything again.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Announce;
+
 /// To a site of this process: end all nodes. Answered when no process is left.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -162,6 +170,8 @@ pub struct Site {
     ending: bool,
     /// A file server of the cluster is beside it.
     files: bool,
+    /// Where this process is, if it is not the scheduler's.
+    at: Option<Contact>,
 }
 
 /// Says one thing to the scheduler, each time it is called.
@@ -176,6 +186,8 @@ struct Slot {
     round: u64,
     keeper: Option<mpsc::Sender<Order>>,
     registered: Option<Incarnation>,
+    /// As the scheduler was told of it.
+    told: Option<Registered>,
     restarts: Intensity,
 }
 
@@ -204,11 +216,18 @@ impl Site {
             round: 0,
             keeper: None,
             registered: None,
+            told: None,
             restarts: Intensity::new(LIMITS),
         };
         let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
         let (words, failures, ending, files) = (None, 0, false, false);
-        Self { cluster, slots, provider, on_demand, scheduler, words, failures, ending, files }
+        let at = None;
+        Self { cluster, slots, provider, on_demand, scheduler, words, failures, ending, files, at }
+    }
+
+    /// It is in a process of its own, which is here: the scheduler's may go and come again.
+    pub fn is_own(&mut self, at: Contact) {
+        self.at = Some(at);
     }
 
     /// The cluster keeps files: a file server of it is in this process.
@@ -216,7 +235,7 @@ impl Site {
         self.files = true;
     }
 
-    /// Tells the scheduler, in order. It lives as long as the head does, and the head's end is also ours.
+    /// Tells the scheduler, in order.
     fn tell<M>(&self, message: M)
     where
         Scheduler: Handler<M>,
@@ -360,19 +379,10 @@ impl Site {
 
     fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<Listed>) {
         let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
-        let starts_programs = self.provider.starts_programs();
         let on_demand = self.provider.on_demand();
-        let keep_ms = u64::try_from(self.on_demand.keep.as_millis()).unwrap_or(u64::MAX);
         let known = |listed: &Listed| self.slots.contains_key(&listed.node);
         let (known, unknown): (Vec<Listed>, Vec<Listed>) = listed.into_iter().partition(known);
-        self.tell(SiteUp {
-            cluster: self.cluster.clone(),
-            nodes: nodes.clone(),
-            starts_programs,
-            keep_ms: on_demand.then_some(keep_ms),
-            stubs: known.iter().map(|listed| listed.node.clone()).collect(),
-            files: self.files,
-        });
+        self.say_up(known.iter().map(|listed| listed.node.clone()).collect());
         for listed in unknown {
             tracing::info!(
                 "stub {} of {}, which is no node of this site, ends",
@@ -392,6 +402,20 @@ impl Site {
                 self.start(ctx, node, None);
             }
         }
+    }
+
+    /// The scheduler hears of the site; `stubs`: nodes that are there, or coming.
+    fn say_up(&self, stubs: BTreeSet<NodeId>) {
+        let keep_ms = u64::try_from(self.on_demand.keep.as_millis()).unwrap_or(u64::MAX);
+        self.tell(SiteUp {
+            cluster: self.cluster.clone(),
+            nodes: self.slots.keys().cloned().collect(),
+            starts_programs: self.provider.starts_programs(),
+            keep_ms: self.provider.on_demand().then_some(keep_ms),
+            stubs,
+            files: self.files,
+            at: self.at.clone(),
+        });
     }
 
     fn end_stray(&self, listed: Listed) {
@@ -440,12 +464,26 @@ fn backoff(usual: Duration, failures: u32) -> Duration {
 
 /// Says these to the scheduler, one after the other. One that has too much to do just now, as when thousands of nodes register
 /// at once, is told again; nothing may overtake it then.
-async fn say(mut words: mpsc::UnboundedReceiver<Word>, scheduler: Remote<Scheduler>) {
+/// `patient`: it is in another process, which may be down for a while; nothing is left unsaid.
+async fn say(
+    mut words: mpsc::UnboundedReceiver<Word>,
+    scheduler: Remote<Scheduler>,
+    patient: bool,
+) {
     while let Some(word) = words.recv().await {
+        let mut failures = 0;
         loop {
             match word(&scheduler).await {
                 Ok(()) => break,
                 Err(RemoteError::Refused { why: Refusal::Busy, .. }) => sleep(BUSY_PAUSE).await,
+                Err(error) if patient && !matches!(error, RemoteError::Refused { .. }) => {
+                    let wait = backoff(RETRY, failures).min(RETRY_MAX);
+                    tracing::debug!(
+                        "the scheduler was not told, and is again in {wait:?}: {error}"
+                    );
+                    failures = failures.saturating_add(1);
+                    sleep(wait).await;
+                }
                 Err(error) => {
                     tracing::warn!("the scheduler was not told: {error}");
                     break;
@@ -531,7 +569,8 @@ impl Actor for Site {
     fn started(&mut self, ctx: &mut Self::Context) {
         let (words, all) = mpsc::unbounded_channel();
         self.words = Some(words);
-        ctx.spawn(say(all, self.scheduler.clone()).into_actor(self));
+        let patient = self.at.is_some();
+        ctx.spawn(say(all, self.scheduler.clone(), patient).into_actor(self));
         if self.provider.on_demand() {
             self.take_over(ctx);
         } else {
@@ -567,6 +606,7 @@ impl Handler<Register> for Site {
             hardware: message.hardware,
             work: message.work,
         };
+        slot.told = Some(registered.clone());
         self.tell(registered);
         Ok(())
     }
@@ -644,6 +684,23 @@ impl Handler<CloseStubs> for Site {
                 }
             };
             ctx.spawn(closed.into_actor(self).map(then));
+        }
+    }
+}
+
+impl Handler<Announce> for Site {
+    type Result = ();
+
+    fn handle(&mut self, _: Announce, _: &mut Self::Context) {
+        if self.ending {
+            return;
+        }
+        let there = self.slots.iter().filter(|(_, slot)| slot.keeper.is_some());
+        self.say_up(there.map(|(node, _)| node.clone()).collect());
+        let registered = self.slots.values().filter(|slot| slot.registered.is_some());
+        let told: Vec<Registered> = registered.filter_map(|slot| slot.told.clone()).collect();
+        for life in told {
+            self.tell(life);
         }
     }
 }

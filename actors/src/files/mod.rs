@@ -19,7 +19,7 @@ pub use messages::{
     BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, PutChunk, PutState,
     ReadChunk, Source,
 };
-pub use server::{FileServer, Keeping};
+pub use server::{FileServer, Keeping, TellAgain};
 
 use springtide_runtime::id::ClusterId;
 

@@ -223,6 +223,19 @@ fn look(dir: &Dir, mut known: Known) -> std::io::Result<Known> {
     Ok(all)
 }
 
+/// To a file server of this process: the scheduler's was lost, and is to be told again what is here.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct TellAgain;
+
+impl Handler<TellAgain> for FileServer {
+    type Result = ();
+
+    fn handle(&mut self, _: TellAgain, _: &mut Self::Context) {
+        self.told = None; // with the next look
+    }
+}
+
 impl Actor for FileServer {
     type Context = Context<Self>;
 

@@ -16,10 +16,7 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::{
-    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
-    StubNews,
-};
+use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
 
 /// How many of a node's last lines are shown.
 const LAST_LINES: usize = 8;
@@ -77,30 +74,12 @@ impl LocalProvider {
 }
 
 impl Provider for LocalProvider {
-    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// None: no process outlives the one that started it.
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
     fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         let started = self.spawn(request);
         Box::pin(async move { started.map(|stub| Box::new(stub) as Box<dyn Stub>) })
-    }
-
-    /// A process like this one has no parent; another is started in its place.
-    fn adopt<'a>(
-        &'a self,
-        _: &'a Listed,
-        request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
-        self.hold(request)
     }
 
     fn starts_programs(&self) -> bool {

@@ -168,13 +168,17 @@ pub trait Provider {
     ///
     /// # Errors
     /// [`ProviderError`].
-    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>>;
+    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
+        Box::pin(async { Ok(None) })
+    }
 
-    /// The site's stubs that exist, of former lives of the site too.
+    /// The site's stubs that exist, of former lives of the site too: none, where a stub ends with the site that holds it.
     ///
     /// # Errors
     /// [`ProviderError`].
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>>;
+    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// Asks for a processor, and starts a node's program in it when it is there, which may be long after this completes. When this
     /// fails, no stub is left.
@@ -186,7 +190,7 @@ pub trait Provider {
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>>;
 
-    /// Takes over a stub that exists ([`Provider::list`]) for this node.
+    /// Takes over a stub that exists ([`Provider::list`]) for this node; where none outlives its site, holds another.
     ///
     /// # Errors
     /// [`ProviderError`].
@@ -194,7 +198,10 @@ pub trait Provider {
         &'a self,
         listed: &'a Listed,
         request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>>;
+    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
+        let _ = listed;
+        self.hold(request)
+    }
 
     /// Whether it can start a program handed in by whoever submits a job.
     fn starts_programs(&self) -> bool;

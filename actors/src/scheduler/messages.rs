@@ -371,6 +371,9 @@ pub struct SiteUp {
     /// It keeps files: its file server tells which.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub files: bool,
+    /// Where the site's process is; absent: it is the scheduler's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Contact>,
 }
 
 /// To the scheduler, by a site that holds processors on demand: what there is now, or why that is not known.

@@ -4,6 +4,7 @@
 
 pub mod core;
 mod exchange;
+mod inputs;
 pub mod manager;
 mod messages;
 
@@ -25,9 +26,6 @@ use self::manager::Settings;
 pub use self::messages::*;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
-use crate::files::{
-    BringFile, DropFiles, FileEntry, FileError, FileServer, FilesHere, Source, files_name,
-};
 use crate::job::{
     AssignError, CLIENT, Cancel, JobEnded, JobError, JobOver, JobReport, MemberLost, Release,
     WORKER, coordinator_name, site_name,
@@ -54,8 +52,6 @@ const MEASURE_WITHIN: Duration = Duration::from_secs(15);
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether another scheduler has taken over.
 const LEASE_EVERY: Duration = Duration::from_secs(1);
-/// A file that is not there after this time never comes: its chunks have bounds of their own.
-const BRING_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
@@ -71,6 +67,8 @@ pub struct Scheduler {
     drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
     last_drain: u64,
     assigning: Arc<Semaphore>,
+    /// Where sites are that have a process of their own.
+    places: BTreeMap<ClusterId, Contact>,
     /// When the core wants to be asked again.
     timer: Option<(Instant, SpawnHandle)>,
     /// Another scheduler has taken over.
@@ -105,6 +103,7 @@ impl Scheduler {
             drains,
             last_drain: 0,
             assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
+            places: BTreeMap::new(),
             timer: None,
             superseded: false,
             recovered: Vec::new(),
@@ -432,15 +431,7 @@ impl Scheduler {
                 Action::BringFile { job, ask, file, from, to } => {
                     self.bring(ctx, (job, ask), file, from, &to);
                 }
-                Action::DropFiles { job, cluster } => {
-                    let at = self.place_of(&cluster);
-                    let server: Remote<FileServer> =
-                        self.hub.remote(&at.node, &files_name(&cluster));
-                    if let Err(error) = server.do_send(DropFiles { job }) {
-                        // Then what it brings is there for the next.
-                        tracing::info!("the file server of {cluster} was not told: {error}");
-                    }
-                }
+                Action::DropFiles { job, cluster } => self.drop_files(job, &cluster),
             }
         }
     }
@@ -464,53 +455,6 @@ impl Scheduler {
             }
         };
         ctx.spawn(call.into_actor(self).map(then));
-    }
-
-    /// The process that a cluster's site and file server are in.
-    fn place_of(&self, _cluster: &ClusterId) -> Contact {
-        // Sites are on the scheduler's node in this version.
-        self.net.contact()
-    }
-
-    /// Tells a cluster's file server to bring a file.
-    fn bring(
-        &mut self,
-        ctx: &mut Context<Self>,
-        (job, ask): (JobId, u64),
-        file: FileEntry,
-        from: Vec<ClusterId>,
-        to: &ClusterId,
-    ) {
-        let names: Vec<&str> = from.iter().map(ClusterId::as_str).collect();
-        self.recorder.record(Told::Decision {
-            decision: format!("bring {} to {to} for {job}", file.name),
-            why: format!("{to} is where {job} is to read it, and {} has it", names.join(", ")),
-            inputs: serde_json::json!({ "bytes": file.bytes, "sum": file.sum, "from": names }),
-        });
-        let source = |cluster: ClusterId| Source { at: self.place_of(&cluster), cluster };
-        let from = from.into_iter().map(source).collect();
-        let at = self.place_of(to);
-        let server: Remote<FileServer> = self.hub.remote(&at.node, &files_name(to));
-        let order = BringFile { job, file: file.clone(), from };
-        let call = server.send(order).deadline(BRING_WITHIN).start();
-        let then = move |answer: Result<Result<_, FileError>, RemoteError>,
-                         act: &mut Self,
-                         ctx: &mut Context<Self>| {
-            let answer = match answer {
-                Ok(Ok(brought)) => Ok((file, brought)),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(error) => Err(format!("its site was not asked: {error}")),
-            };
-            act.feed(ctx, Event::Brought { job, ask, answer });
-        };
-        ctx.spawn(call.into_actor(self).map(then));
-    }
-
-    /// Whether a job's files are known.
-    fn check_files(&self, submit: &Submit) -> Result<(), SubmitError> {
-        let need = submit.need.as_ref();
-        let known = need.map_or(Ok(()), |need| self.core.check_files(need));
-        known.map_err(|reason| SubmitError::NotPlaced { reason })
     }
 
     /// Asks a job's coordinator a question of the malleability manager. No answer is none: the manager goes on.
@@ -900,32 +844,17 @@ impl Handler<GetStatus> for Scheduler {
     }
 }
 
-impl Handler<GetFiles> for Scheduler {
-    type Result = MessageResult<GetFiles>;
-
-    fn handle(&mut self, _: GetFiles, _: &mut Self::Context) -> Self::Result {
-        let keepers = self.core.keepers();
-        let servers = keepers.map(|cluster| (cluster.clone(), self.place_of(cluster))).collect();
-        MessageResult(GridFiles { files: self.core.file_statuses(), servers })
-    }
-}
-
-impl Handler<FilesHere> for Scheduler {
-    type Result = ();
-
-    fn handle(&mut self, here: FilesHere, ctx: &mut Self::Context) {
-        if let Err(reason) = &here.files {
-            let part = format!("file server {}", here.cluster);
-            self.recorder.record(Told::Fault { part, what: reason.clone() });
-        }
-        self.feed(ctx, Event::FilesHere(here));
-    }
-}
-
 impl Handler<SiteUp> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, message: SiteUp, ctx: &mut Self::Context) {
+        match message.at.clone() {
+            Some(at) => {
+                self.net.introduce(at.clone());
+                self.places.insert(message.cluster.clone(), at);
+            }
+            None => drop(self.places.remove(&message.cluster)),
+        }
         self.feed(ctx, Event::SiteUp(message));
     }
 }
@@ -956,6 +885,12 @@ impl Handler<Registered> for Scheduler {
 
     fn handle(&mut self, life: Registered, ctx: &mut Self::Context) {
         tracing::info!("node {} has registered", life.node);
+        if self.places.contains_key(&life.cluster) {
+            // It has called its site, not this process.
+            let (node, cluster) = (life.node.clone(), life.cluster.clone());
+            let contact = Contact { node, cluster, address: life.address.clone() };
+            self.net.learn_life(contact, life.incarnation);
+        }
         self.recorder.record(Told::NodeRegistered {
             node: life.node.clone(),
             cluster: life.cluster.clone(),

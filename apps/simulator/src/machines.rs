@@ -15,8 +15,7 @@ use springtide_actors::hardware::Hardware;
 use springtide_actors::job::{Shutdown, site_name};
 use springtide_actors::node::{End, Node, NodeOptions};
 use springtide_actors::provider::{
-    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
-    StubNews,
+    Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews,
 };
 use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;
@@ -277,6 +276,7 @@ impl Machines {
         let options = NodeOptions {
             head: self.0.head.clone(),
             site: site_name(cluster),
+            site_at: None,
             worker: WorkerConfig {
                 threads: machine.threads,
                 seam: Arc::new(seam),
@@ -342,14 +342,6 @@ impl Drop for Life {
 }
 
 impl Provider for Machines {
-    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
     fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
@@ -359,14 +351,6 @@ impl Provider for Machines {
             let (machines, node) = (self.clone(), request.node.clone());
             Ok(Box::new(Simulated { machines, node, life, told: false }) as Box<dyn Stub>)
         })
-    }
-
-    fn adopt<'a>(
-        &'a self,
-        _: &'a Listed,
-        request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
-        self.hold(request)
     }
 
     fn starts_programs(&self) -> bool {

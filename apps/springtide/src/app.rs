@@ -18,7 +18,8 @@ use tracing_subscriber::EnvFilter;
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
-use crate::{drain, files, inputs, jobs, netcheck, node, run, sim, talk, up, why};
+use crate::site::SiteCommand;
+use crate::{drain, files, inputs, jobs, netcheck, node, run, sim, site, talk, up, why};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -177,6 +178,12 @@ impl App {
             Other::Files(command) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(inputs::files(command, &global))
+            }
+            Other::Site(SiteCommand::Run { config }) => {
+                let (site, grid) = site::config(&config)?;
+                let json = site.log.format == springtide_runtime::config::Format::Json;
+                log_to_stderr(global.log_level.unwrap_or(site.log.level), json);
+                on_arbiter(site::run(&config, &site, &grid, &global))
             }
             Other::Why { run, at, node, json } => {
                 why::why(&why::Question { run: &run, at, node: node.as_deref(), json })

@@ -11,6 +11,7 @@ use crate::exit::EXIT_CODES;
 use crate::inputs::FilesCommand;
 use crate::jobs::{FileArgs, JobCommand, NeedArgs};
 use crate::sim::SimCommand;
+use crate::site::SiteCommand;
 #[cfg(target_os = "linux")]
 use crate::wan::WanCommand;
 
@@ -159,6 +160,9 @@ pub enum Other {
     /// Input files of jobs in the clusters of a grid that is up
     #[command(subcommand, arg_required_else_help = true)]
     Files(FilesCommand),
+    /// A cluster's site as a process of its own
+    #[command(subcommand, arg_required_else_help = true)]
+    Site(SiteCommand),
     /// Tell why a run's nodes were added, removed or not removed, in order of time
     Why {
         /// The run's directory: what `run` was given as --out
@@ -311,8 +315,8 @@ pub enum CaCommand {
         /// Its cluster
         #[arg(long, value_name = "NAME")]
         cluster: String,
-        /// What it may be: node, client or head
-        #[arg(long, value_name = "ROLE", default_value = "node", value_parser = ["node", "client", "head"], hide_possible_values = true)]
+        /// What it may be: node, client, site or head
+        #[arg(long, value_name = "ROLE", default_value = "node", value_parser = ["node", "client", "site", "head"], hide_possible_values = true)]
         role: String,
         /// Where the authority is kept
         #[arg(long, value_name = "DIR", default_value = "ca", value_hint = ValueHint::DirPath)]

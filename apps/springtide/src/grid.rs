@@ -6,6 +6,7 @@
 //! DIR/ca/              the authority, where the config names no other
 //! DIR/node/NODE/       a node's config, certificate and key
 //! DIR/nodes/NODE.log   its log
+//! DIR/site/NAME/       a cluster's site with a process of its own: its config, that of the grid, its certificate, and those of its nodes
 //! ```
 //!
 //! Must not know jobs.
@@ -27,7 +28,8 @@ use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
 use springtide_actors::store::Store;
 use springtide_runtime::config::{
-    self, ClusterSection, GridConfig, Level, Loaded, NodeConfig, Sources, load,
+    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Provider as Whose, SitePlace, Sources,
+    load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -38,6 +40,7 @@ use crate::args::Shape;
 use crate::desk::{Desk, Drawer};
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
+use crate::site;
 
 /// How long a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
@@ -48,25 +51,27 @@ pub enum Authority {
     Ephemeral(Ca),
     /// In a directory.
     Kept(Ca),
+    /// On another machine: what it issued is in its places.
+    Elsewhere,
 }
 
 impl Authority {
-    fn ca(&self) -> &Ca {
-        match self {
-            Authority::Ephemeral(ca) | Authority::Kept(ca) => ca,
-        }
-    }
-
     /// Issues an identity.
     ///
     /// # Errors
     /// A name that a certificate cannot carry.
     pub fn issue(&self, node: &NodeId, cluster: &str, role: &str) -> Result<NodeIdentity, Failed> {
-        let validity = match self {
-            Authority::Ephemeral(_) => EPHEMERAL_VALIDITY,
-            Authority::Kept(_) => NODE_VALIDITY,
+        let (ca, validity) = match self {
+            Authority::Ephemeral(ca) => (ca, EPHEMERAL_VALIDITY),
+            Authority::Kept(ca) => (ca, NODE_VALIDITY),
+            Authority::Elsewhere => {
+                return Err(Failed::new(
+                    Exit::Auth,
+                    format!("the grid's authority is not here to issue a certificate for {node}"),
+                ));
+            }
         };
-        Ok(self.ca().issue(node, &ClusterId::from(cluster), role, validity)?)
+        Ok(ca.issue(node, &ClusterId::from(cluster), role, validity)?)
     }
 }
 
@@ -215,7 +220,7 @@ pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_for(plan, cluster, nodes), None).await
+    launch(plan, |cluster, nodes| provider_for(plan.config, cluster, nodes), None).await
 }
 
 /// The same by another provider for all clusters.
@@ -231,12 +236,15 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
 /// # Errors
 /// As of [`start`]; a head of this grid runs already.
 pub async fn start_again(plan: &Plan<'_>, drawer: Drawer) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_for(plan, cluster, nodes), Some(drawer)).await
+    launch(plan, |cluster, nodes| provider_for(plan.config, cluster, nodes), Some(drawer)).await
 }
 
 /// Who has the processors of a cluster with these nodes.
-fn provider_for(
-    plan: &Plan<'_>,
+///
+/// # Errors
+/// The config does not say what the provider needs.
+pub fn provider_for(
+    config: &GridConfig,
     cluster: &ClusterSection,
     nodes: &[NodeId],
 ) -> Result<Rc<dyn Provider>, Failed> {
@@ -245,24 +253,24 @@ fn provider_for(
         Failed::usage(format!("cluster \"{name}\" has no [cluster.{section}]: add it{key}"))
     };
     match (cluster.provider, &cluster.ssh, &cluster.slurm) {
-        (config::Provider::Local, ..) => Ok(Rc::new(LocalProvider::new())),
-        (config::Provider::Ssh, Some(ssh), _) => {
+        (Whose::Local, ..) => Ok(Rc::new(LocalProvider::new())),
+        (Whose::Ssh, Some(ssh), _) => {
             let provider = SshProvider::new(ssh, nodes)
                 .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
             Ok(Rc::new(provider))
         }
-        (config::Provider::Slurm, _, Some(slurm)) => {
-            let (id, threads) = (ClusterId::from(name.as_str()), plan.config.threads_of(cluster));
-            let grid = plan.config.grid.as_str();
+        (Whose::Slurm, _, Some(slurm)) => {
+            let (id, threads) = (ClusterId::from(name.as_str()), config.threads_of(cluster));
+            let grid = config.grid.as_str();
             Ok(Rc::new(SlurmProvider::new(grid, &id, slurm, threads)))
         }
-        (config::Provider::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
-        (config::Provider::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
+        (Whose::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
+        (Whose::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
     }
 }
 
 /// How a cluster's processors are held on demand, if they are.
-fn on_demand(cluster: &ClusterSection) -> OnDemand {
+pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
     let slurm = cluster.slurm.as_ref();
     slurm.map_or_else(OnDemand::default, |slurm| OnDemand {
         poll: slurm.poll.get(),
@@ -302,12 +310,16 @@ async fn launch(
     // Every file is written before the first process starts.
     let mut sites = Vec::new();
     for cluster in &config.cluster {
+        if cluster.site == SitePlace::Own {
+            site::write(plan, cluster, address)?;
+            continue;
+        }
         let name = ClusterId::from(cluster.name.as_str());
         let nodes: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
         let provider = provider(cluster, &nodes)?;
         let requests: Result<Vec<_>, _> = nodes
             .iter()
-            .map(|node| request(plan, cluster, node, address, network.as_ref()))
+            .map(|node| request(plan, cluster, node, (address, None), network.as_ref()))
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
@@ -369,19 +381,21 @@ pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<Keeping>
     Some(Keeping { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
 }
 
-/// What is written for a node, and how it is started.
-fn request(
+/// What is written for a node, and how it is started. It finds the head here, and there its site, if that is elsewhere.
+pub fn request(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
-    head: SocketAddr,
+    (head, site): (SocketAddr, Option<SocketAddr>),
     network: Option<&Emulated>,
 ) -> Result<NodeRequest, Failed> {
     let dir = absolute(&plan.dir.join("node").join(node.as_str()))?;
     make_private_dir(&dir)?;
-    plan.authority.issue(node, cluster.name.as_str(), "node")?.save(&dir)?;
+    if !matches!(plan.authority, Authority::Elsewhere) {
+        plan.authority.issue(node, cluster.name.as_str(), "node")?.save(&dir)?;
+    }
     let config = dir.join("node.toml");
-    let text = node_config(plan, cluster, node, head, &dir, network)?;
+    let text = node_config(plan, cluster, node, (head, site), &dir, network)?;
     write_atomic(&config, text.as_bytes()).map_err(|error| cannot("write", &config, &error))?;
     let program = cluster.program.clone().unwrap_or_else(|| plan.program.to_owned());
     Ok(NodeRequest {
@@ -394,7 +408,11 @@ fn request(
     })
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Failed> {
+/// A path that means the same wherever a process is started.
+///
+/// # Errors
+/// There is no current directory.
+pub fn absolute(path: &Path) -> Result<PathBuf, Failed> {
     std::path::absolute(path).map_err(|error| cannot("find", path, &error))
 }
 
@@ -403,7 +421,7 @@ fn node_config(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
-    head: SocketAddr,
+    (head, site): (SocketAddr, Option<SocketAddr>),
     dir: &Path,
     network: Option<&Emulated>,
 ) -> Result<String, Failed> {
@@ -439,6 +457,9 @@ fn node_config(
     set(None, "node", node.as_str().into());
     set(None, "cluster", cluster.name.as_str().into());
     set(None, "site", cluster.name.as_str().into());
+    if let Some(site) = site {
+        set(None, "site_at", site.to_string().into());
+    }
     if let Some(files) = cluster.files.as_deref().or(plan.files) {
         // A node need not run where the head was started.
         set(None, "files", text(absolute(files)?)?.into());

@@ -36,6 +36,7 @@ mod run;
 mod runlog;
 mod signals;
 mod sim;
+mod site;
 mod solo;
 mod talk;
 mod up;

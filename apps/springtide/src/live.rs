@@ -20,7 +20,7 @@ use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::policy::Mode;
 use springtide_actors::provider::{
-    Capacity, Listed, LocalFuture, LocalProvider, NodeRequest, Provider, ProviderError, Stub,
+    LocalFuture, LocalProvider, NodeRequest, Provider, ProviderError, Stub,
 };
 use springtide_actors::scheduler::{Granted, Scheduler};
 use springtide_runtime::config::{
@@ -616,14 +616,6 @@ impl Processes {
 }
 
 impl Provider for Processes {
-    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
-        self.inner.poll()
-    }
-
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
-        self.inner.list()
-    }
-
     fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
@@ -638,14 +630,6 @@ impl Provider for Processes {
             }
             Ok(Box::new(stub) as Box<dyn Stub>)
         })
-    }
-
-    fn adopt<'a>(
-        &'a self,
-        _: &'a Listed,
-        request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
-        self.hold(request)
     }
 
     fn starts_programs(&self) -> bool {

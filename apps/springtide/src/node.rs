@@ -12,8 +12,9 @@ use springtide_actors::hardware::Hardware;
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::site_name;
 use springtide_actors::node::{End, Node, NodeOptions, UserActors};
+use springtide_actors::site_host::site_node;
 use springtide_actors::worker::WorkerConfig;
-use springtide_runtime::config::{NodeConfig, Sources, load};
+use springtide_runtime::config::{IdentitySection, NodeConfig, Sources, load};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{Address, Contact};
@@ -43,7 +44,7 @@ pub async fn run(
     actors: Option<UserActors>,
 ) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
-    let identity = identity(&config)?;
+    let identity = identity(&config.identity)?;
     let name = identity.name();
     if name.node.as_str() != config.node.as_str()
         || name.cluster.as_str() != config.cluster.as_str()
@@ -80,9 +81,19 @@ pub async fn run(
         false => WorkerConfig::real(work.threads.get()),
     };
     worker.files = config.files.clone();
+    let of = ClusterId::from(cluster.as_str());
+    let site_at = match &config.site_at {
+        None => None,
+        Some(at) => Some(Contact {
+            node: site_node(&of),
+            cluster: of.clone(),
+            address: Address::Socket(netconf::resolve(at).await?),
+        }),
+    };
     let options = NodeOptions {
         head,
-        site: site_name(&ClusterId::from(cluster.as_str())),
+        site_at,
+        site: site_name(&of),
         worker,
         hardware: Hardware::of_this_machine(),
         pid: std::process::id(),
@@ -121,8 +132,10 @@ pub async fn run(
 }
 
 /// The identity's files, which lie in one folder under fixed names.
-fn identity(config: &NodeConfig) -> Result<NodeIdentity, Failed> {
-    let files = &config.identity;
+///
+/// # Errors
+/// They do not, or cannot be read.
+pub fn identity(files: &IdentitySection) -> Result<NodeIdentity, Failed> {
     let dir = files.certificate.parent().unwrap_or_else(|| Path::new(""));
     let expected =
         [(&files.certificate, "node.pem"), (&files.key, "node.key"), (&files.ca, "ca.pem")];

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use springtide_actors::scheduler::{GridStatus, JobState, NodeState, NodeStatus, SiteStatus};
-use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
+use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::NodeId;
 use tokio::time::interval;
@@ -18,6 +18,7 @@ use crate::exit::Failed;
 use crate::grid::{self, HeadFile, Plan, cannot};
 use crate::netconf;
 use crate::signals::{Signals, word};
+use crate::site;
 use crate::talk::Talk;
 
 /// The grid is looked at this often.
@@ -97,6 +98,9 @@ async fn stay(
             for line in overview(&status) {
                 talk.say(&line);
             }
+            for line in own_sites(&config.value, &dir) {
+                talk.say(&line);
+            }
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
             talk.say(&format!(
                 "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends the grid",
@@ -136,6 +140,20 @@ async fn stay(
         () = grid::stop(head, &dir, "the grid ends") => {}
     }
     ended
+}
+
+/// How the sites are started that are not here.
+fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
+    let own = config.cluster.iter().filter(|cluster| cluster.site == SitePlace::Own);
+    let line = |cluster: &ClusterSection| {
+        let file = site::file_of(dir, cluster.name.as_str());
+        format!(
+            "cluster {} has a site of its own: on its machine, site run --config {}",
+            cluster.name,
+            file.display()
+        )
+    };
+    own.map(line).collect()
 }
 
 /// The grid in a few lines.

@@ -14,8 +14,8 @@ use super::schema::{
 };
 use super::ssh::SshHostsError;
 use super::units::{
-    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, Size, Steal,
-    Time, Whole,
+    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, SitePlace, Size,
+    Steal, Time, Whole,
 };
 use super::workload::SchedulingSection;
 use super::{Checker, Config};
@@ -81,6 +81,13 @@ section! {
         /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch system, while jobs need
         /// them) or "ssh" (other machines).
         provider: Provider = Is("\"local\"");
+        /// Where its site is: "head" (in the head's process) or "own": a process of its own on a machine of the cluster,
+        /// which is started there with `springtide site run`. `up` writes what that needs.
+        site: SitePlace = Is("\"head\"");
+        /// Where a site of its own listens; where not given, as nodes do.
+        site_bind: Option<SocketAddr> = Absent("\"192.0.2.20:47000\"");
+        /// Where nodes, the head and other sites reach it, when that is not `site_bind`.
+        site_advertise: Option<SocketAddr> = Absent("\"192.0.2.20:47000\"");
         /// How a Slurm cluster is used.
         slurm: Option<SlurmSection> = Optional;
         /// How other machines are reached.
@@ -390,6 +397,15 @@ impl Config for GridConfig {
         for (i, cluster) in self.cluster.iter().enumerate() {
             if cluster.provider == Provider::Ssh {
                 check_ssh(cluster, &format!("cluster[{i}]"), checker);
+            }
+            let Some(bind) = cluster.site_bind.filter(|bind| bind.ip().is_unspecified()) else {
+                continue;
+            };
+            if cluster.site == SitePlace::Own && cluster.site_advertise.is_none() {
+                let reason = format!(
+                    "`cluster.site_bind` {bind} is no address that others can connect to: set `cluster.site_advertise` as well"
+                );
+                checker.tell(&format!("cluster[{i}].site_bind"), reason);
             }
         }
         check_links(&self.link, checker);

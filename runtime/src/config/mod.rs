@@ -12,6 +12,7 @@ mod profile;
 mod scenario;
 mod schema;
 mod show;
+mod site;
 mod ssh;
 mod topology;
 mod tree;
@@ -43,11 +44,12 @@ pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
     ScenarioJobSection, WideSection, allowed_delay, allowed_share,
 };
+pub use site::SiteConfig;
 pub use ssh::{SshHost, SshHostsError};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
     App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate,
-    Role, Size, Steal, Subnet, Time, Whole,
+    Role, SitePlace, Size, Steal, Subnet, Time, Whole,
 };
 
 pub use workload::{

@@ -27,6 +27,8 @@ section! {
         incarnation: Option<u64> = Absent("1764547200000000");
         /// The name under which its cluster's site is published at the head; that of the cluster where not given.
         site: Option<Name> = Absent("\"ams\"");
+        /// Where the process of its cluster's site is; where not given, the head is that, too.
+        site_at: Option<HostPort> = Absent("\"127.0.0.1:47001\"");
         /// The grid's head, with which the node registers.
         head: HeadContact = Section;
         /// Who the node is.

@@ -191,6 +191,7 @@ bind = \"127.0.0.1:0\"              # default
 name = \"ams-east\"                 # file grid.toml:2
 nodes = 5                         # env SPRINGTIDE_CLUSTER__AMS_EAST__NODES
 provider = \"local\"                # default
+site = \"head\"                     # default
 
 [cluster.env]
 API_TOKEN = \"<redacted>\"          # file grid.toml:4

@@ -633,6 +633,16 @@ choice! {
 }
 
 choice! {
+    /// Where the site of a cluster is.
+    SitePlace {
+        /// In the head's process.
+        Head = "head",
+        /// In a process of its own.
+        Own = "own",
+    }
+}
+
+choice! {
     /// Congestion control of a link.
     Congestion {
         /// Fills links that lose nothing.

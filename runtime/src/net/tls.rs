@@ -270,6 +270,8 @@ pub struct NodeName {
 pub enum Role {
     /// Gives orders to nodes: scheduler and sites.
     Head,
+    /// Starts the nodes of its cluster, and keeps its files, in a process of its own.
+    Site,
     /// Works for jobs: registers with its site, coordinates.
     Node,
     /// Submits jobs and hears of them.
@@ -283,6 +285,7 @@ impl NodeName {
     pub fn may(&self) -> Role {
         match &*self.role {
             "head" => Role::Head,
+            "site" => Role::Site,
             "node" => Role::Node,
             "client" => Role::Client,
             _ => Role::Other,

@@ -30,10 +30,7 @@ use tokio::time::timeout;
 
 use self::shell::{Brought, Place, STARTED};
 use super::local::Process;
-use super::{
-    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
-    StubNews,
-};
+use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
 
 /// So many connections to one machine are being opened at once: an sshd refuses at random above 10 (its `MaxStartups`).
 const DOOR: usize = 6;
@@ -304,15 +301,6 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
 }
 
 impl Provider for SshProvider {
-    fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// None: a node ends when its connection does, and that ends with the process that opened it.
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
     fn hold<'a>(
         &'a self,
         request: &'a NodeRequest,
@@ -322,15 +310,6 @@ impl Provider for SshProvider {
             let stub = SshStub { provider: self.clone(), machine, process, told: false };
             Ok(Box::new(stub) as Box<dyn Stub>)
         })
-    }
-
-    /// None is ever listed; another is started in its place.
-    fn adopt<'a>(
-        &'a self,
-        _: &'a Listed,
-        request: &'a NodeRequest,
-    ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
-        self.hold(request)
     }
 
     /// A program is a path over there, and is not brought.

@@ -258,12 +258,23 @@ impl Core {
         if ok {
             known.idle(now);
         } else {
-            let reason = format!("it did not release {id}");
-            known.starts(now);
-            known.reason = Some(reason.clone());
-            let cluster = known.cluster.clone();
-            out.push(Action::Replace { cluster, nodes: vec![node.clone()], program: None, reason });
+            self.start_anew(node, format!("it did not release {id}"), now, out);
         }
+    }
+
+    /// A node is of no use as it is: its site is to start it anew.
+    pub(super) fn start_anew(
+        &mut self,
+        id: &NodeId,
+        reason: String,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        node.starts(now);
+        node.reason = Some(reason.clone());
+        let cluster = node.cluster.clone();
+        out.push(Action::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
     }
 
     pub(super) fn over(

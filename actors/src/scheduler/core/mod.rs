@@ -22,6 +22,7 @@ mod queue;
 mod recover;
 mod request;
 mod resize;
+mod sites;
 mod speeds;
 mod stubs;
 mod takeover;
@@ -224,9 +225,11 @@ impl Core {
             }
             Event::MemberSilent(silent) => self.silent(silent, now, &mut out),
             Event::Link { node, up: true } => {
+                self.site_link(&node, true, now);
                 self.unheard.remove(&node);
             }
             Event::Link { node, up: false } => {
+                self.site_link(&node, false, now);
                 self.client_lost(&node, now, &mut out);
                 self.unheard.insert(node);
             }
@@ -262,6 +265,7 @@ impl Core {
         }
         self.blame_roots(now, &mut out);
         self.return_jobs(now, &mut out);
+        self.look_at_sites(now, &mut out);
         self.ask_files(now, &mut out);
         self.manage(now, &mut out);
         // Whole jobs come before the wishes of those that run.
@@ -282,7 +286,13 @@ impl Core {
         let marks = marked.filter_map(|node| node.drain.as_ref());
         let blames = self.jobs.values().map(|job| job.blame_at);
         let all = opens.chain(marks.map(|mark| mark.not_before)).chain(blames);
-        let own = [self.managing.due(), self.files.due(), self.close_due(), self.returning_due()];
+        let own = [
+            self.managing.due(),
+            self.files.due(),
+            self.look_due(),
+            self.close_due(),
+            self.returning_due(),
+        ];
         all.chain(own).flatten().min()
     }
 

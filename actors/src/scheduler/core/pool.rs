@@ -22,6 +22,10 @@ pub(super) struct Site {
     pub(super) starts_programs: bool,
     /// Its processors are held when jobs need them; else its nodes are always there.
     pub(super) on_demand: Option<OnDemand>,
+    /// The process that it is in, where that is its own.
+    pub(super) at: Option<NodeId>,
+    /// When its nodes are looked at, for its process is not heard.
+    pub(super) look_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -169,10 +173,13 @@ impl Core {
         let before = self.sites.remove(cluster);
         let on_demand = before.and_then(|site| site.on_demand);
         let nodes = nodes.iter().cloned().collect();
-        let known = Site { nodes, starts_programs: *starts_programs, on_demand };
+        let (starts_programs, look_at) = (*starts_programs, None);
+        let at = site.at.as_ref().map(|at| at.node.clone());
+        let known = Site { nodes, starts_programs, on_demand, at, look_at };
         self.sites.insert(cluster.clone(), known);
         self.keeps_files(cluster, site.files);
         self.stubs_up(site, now, out);
+        self.site_back(site, now, out);
     }
 
     pub(super) fn registered(&mut self, life: Registered, now: Instant, out: &mut Vec<Action>) {

@@ -349,11 +349,7 @@ impl Core {
             known.idle(now);
             return true;
         }
-        let reason = format!("it did not release {id}");
-        known.starts(now);
-        known.reason = Some(reason.clone());
-        let cluster = known.cluster.clone();
-        out.push(Action::Replace { cluster, nodes: vec![node.clone()], program: None, reason });
+        self.start_anew(node, format!("it did not release {id}"), now, out);
         true
     }
 }

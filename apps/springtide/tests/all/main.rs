@@ -13,6 +13,7 @@ mod malleable;
 #[cfg(target_os = "linux")]
 mod netem_scripts;
 mod poison;
+mod sites;
 #[cfg(target_os = "linux")]
 mod slurm;
 mod spmd;

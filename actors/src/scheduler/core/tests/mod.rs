@@ -9,6 +9,7 @@ mod managed;
 mod poison;
 mod recover;
 mod requests;
+mod sites;
 mod stubs;
 
 use std::collections::BTreeSet;
@@ -79,6 +80,7 @@ impl Grid {
             keep_ms,
             stubs: BTreeSet::new(),
             files: false,
+            at: None,
         }))
     }
 

@@ -70,7 +70,8 @@ impl Anew {
         let stubs = stubs.iter().map(|&node| node.into()).collect();
         let (cluster, keep_ms) = ("vu".into(), Some(5000));
         let (starts_programs, files) = (true, false);
-        let site = SiteUp { cluster, nodes, starts_programs, keep_ms, stubs, files };
+        let at = None;
+        let site = SiteUp { cluster, nodes, starts_programs, keep_ms, stubs, files, at };
         let mut out = self.grid.put(Event::SiteUp(site));
         let found = Ok((4, 0));
         out.extend(self.grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found })));

@@ -203,6 +203,7 @@ fn a_site_that_comes_back_says_which_stubs_live() {
             keep_ms: Some(5000),
             stubs: stubs.iter().map(|&node| node.into()).collect(),
             files: false,
+            at: None,
         })
     };
     grid.put(site(&["vu-1", "vu-2"]));
@@ -304,6 +305,7 @@ impl Batch {
             keep_ms: Some(5000),
             stubs: self.stubs.keys().cloned().collect(),
             files: false,
+            at: None,
         })
     }
 

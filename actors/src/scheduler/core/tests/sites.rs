@@ -1,0 +1,106 @@
+//! Sites in processes of their own: they go, and come again.
+
+use std::time::Duration;
+
+use super::*;
+use crate::scheduler::manager::Kind;
+
+/// Longer than a site is not heard before its nodes are looked at.
+const LATER: Duration = Duration::from_secs(6);
+
+impl Grid {
+    /// The site of del says that it is there, and which nodes run.
+    fn own(&mut self, running: &[&str]) -> Vec<String> {
+        let at =
+            Contact { node: "del-site".into(), cluster: "del".into(), address: Address::Memory };
+        self.put(Event::SiteUp(SiteUp {
+            cluster: "del".into(),
+            nodes: vec!["del-1".into(), "del-2".into()],
+            starts_programs: true,
+            keep_ms: None,
+            stubs: running.iter().map(|&node| node.into()).collect(),
+            files: false,
+            at: Some(at),
+        }))
+    }
+
+    fn link(&mut self, node: &str, up: bool) -> Vec<String> {
+        self.put(Event::Link { node: node.into(), up })
+    }
+
+    fn states(&self) -> [NodeState; 2] {
+        ["del-1", "del-2"].map(|node| self.state(node))
+    }
+}
+
+#[test]
+fn nodes_of_a_site_that_is_gone_are_not_given_away() {
+    let mut grid = Grid::of(2, OURS);
+    grid.own(&["del-1", "del-2"]);
+    assert_eq!(grid.states(), [NodeState::Idle; 2]);
+    // A link that is soon back is nothing.
+    grid.link("del-site", false);
+    grid.after(Duration::from_secs(4));
+    grid.link("del-site", true);
+    grid.after(LATER);
+    assert_eq!(grid.states(), [NodeState::Idle; 2]);
+    assert_eq!(grid.core.due(), None);
+    grid.link("del-site", false);
+    grid.after(LATER);
+    assert_eq!(grid.states(), [NodeState::Starting; 2]);
+    let told = grid.submit(submit(Some(&[("del", 1)]), OURS, None));
+    assert_eq!(told, [""; 0]);
+    // They come back, those that run as they were.
+    grid.own(&["del-1"]);
+    assert_eq!(grid.register("del-1", 1, OURS), ["assign job-1 del-1"]);
+    grid.register("del-2", 2, OURS);
+    assert_eq!(grid.states(), [NodeState::Busy, NodeState::Idle]);
+    assert_eq!(grid.core.due(), None);
+}
+
+#[test]
+fn a_job_keeps_the_nodes_that_live_without_their_site() {
+    let mut grid = Grid::of(2, OURS);
+    grid.own(&["del-1", "del-2"]);
+    grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
+    grid.accept(1, &["ams-1", "del-1", "del-2"]);
+    grid.link("del-site", false);
+    grid.link("del-2", false);
+    let out = grid.after(LATER);
+    assert_eq!(out, ["lost job-1 ams-1 del-2"]);
+    assert_eq!(grid.states(), [NodeState::Busy, NodeState::Starting]);
+    // The next look, which finds that the other is not heard either.
+    grid.link("del-1", false);
+    assert_eq!(grid.after(LATER), ["lost job-1 ams-1 del-1"]);
+    assert_eq!(grid.states(), [NodeState::Starting; 2]);
+    // One that was not said to run has ended, however short its site was away.
+    let mut grid = Grid::of(2, OURS);
+    grid.own(&["del-1", "del-2"]);
+    grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
+    grid.accept(1, &["ams-1", "del-1", "del-2"]);
+    assert_eq!(grid.own(&["del-2"]), ["lost job-1 ams-1 del-1"]);
+    assert_eq!(grid.own(&["del-2"]), [""; 0]);
+    assert_eq!(grid.states(), [NodeState::Starting, NodeState::Busy]);
+}
+
+#[test]
+fn a_managed_job_starts_when_its_site_is_back() {
+    let mut grid = Grid::of(2, OURS);
+    grid.own(&["del-1", "del-2"]);
+    grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
+    grid.accept(1, &["ams-1", "ams-2"]);
+    let told = grid.submit(super::managed::needs(Kind::Rigid, 2, 2));
+    assert_eq!(told, ["assign job-2 del-1", "assign job-2 del-2"]);
+    grid.accept(2, &["del-1", "del-2"]);
+    grid.over(2);
+    grid.link("del-site", false);
+    grid.after(LATER);
+    assert_eq!(grid.submit(super::managed::needs(Kind::Rigid, 2, 2)), [""; 0]);
+    grid.core.audit_managed();
+    grid.own(&[]);
+    let mut told = grid.register("del-1", 2, OURS);
+    told.extend(grid.register("del-2", 2, OURS));
+    told.extend(grid.after(Duration::from_secs(1)));
+    assert_eq!(told, ["assign job-3 del-1", "assign job-3 del-2"]);
+    grid.core.audit_managed();
+}
