@@ -436,7 +436,7 @@ fn a_program_outlives_a_node_and_the_roots_node() {
             let grid = grid.clone();
             actix_rt::spawn(async move {
                 for node in [other, root] {
-                    after(12).await;
+                    after(6).await;
                     grid.machines().kill(&node);
                 }
             });
