@@ -117,6 +117,7 @@ impl<P: Share> Program for Slow<P> {
 impl<P: Share> Job for Slow<P> {
     const NAME: &'static str = <P as Job>::NAME;
     const ABOUT: &'static str = "for tests";
+    const NEGOTIATES: bool = P::NEGOTIATES;
 
     fn register(registry: &mut Registry) {
         malleable::register::<Self>(registry);
