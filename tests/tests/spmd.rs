@@ -117,6 +117,7 @@ impl<P: Share> Program for Slow<P> {
 impl<P: Share> Job for Slow<P> {
     const NAME: &'static str = <P as Job>::NAME;
     const ABOUT: &'static str = "for tests";
+    const NEGOTIATES: bool = P::NEGOTIATES;
 
     fn register(registry: &mut Registry) {
         malleable::register::<Self>(registry);
@@ -436,7 +437,7 @@ fn a_program_outlives_a_node_and_the_roots_node() {
             let grid = grid.clone();
             actix_rt::spawn(async move {
                 for node in [other, root] {
-                    after(12).await;
+                    after(6).await;
                     grid.machines().kill(&node);
                 }
             });

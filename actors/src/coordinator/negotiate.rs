@@ -42,6 +42,7 @@ impl Coordinator {
     /// Of so many more nodes as many as the program would take.
     pub(super) fn program_takes(&self, count: u32) -> u32 {
         let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
+        let has = has.saturating_add(self.changes.coming());
         self.program_says(|job, body| job.accept_growth(body, has, count), count)
     }
 

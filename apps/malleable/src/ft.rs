@@ -46,6 +46,7 @@ fn power_of_two(count: u32) -> u32 {
 impl Job for Ft {
     const NAME: &'static str = "ft";
     const ABOUT: &'static str = "A Fourier transform on powers of two, which gives the rest back";
+    const NEGOTIATES: bool = true;
 
     fn register(registry: &mut Registry) {
         malleable::register::<Ft>(registry);

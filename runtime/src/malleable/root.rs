@@ -16,9 +16,9 @@ use super::part::{Met, Part, Point, whole};
 use super::plan::{Plan, Standing, plan};
 use super::process::Process;
 use super::program::{Program, Strategy};
-use crate::id::Peer;
-use crate::spmd::group::{Group, Stand};
-use crate::spmd::message::{Deed, Origin, Recruit, Roster};
+use crate::id::{NodeId, Peer};
+use crate::spmd::group::{Group, Out, Stand};
+use crate::spmd::message::{Deed, GroupId, Origin, Recruit, Roster};
 use crate::spmd::post::Post;
 use crate::spmd::{Pace, Station};
 use crate::wire;
@@ -76,6 +76,7 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
         release: Vec::new(),
         saved,
         told,
+        capacity: 0,
     };
     let outcome = root.go();
     if outcome.is_ok() {
@@ -85,7 +86,7 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
 }
 
 /// The group ends with its root, whatever ends that.
-struct Disbands(Arc<Post>, crate::spmd::message::GroupId);
+struct Disbands(Arc<Post>, GroupId);
 
 impl Drop for Disbands {
     fn drop(&mut self) {
@@ -113,11 +114,13 @@ struct Root<'c, P: Program> {
     decided: Option<Crowd>,
     thought_at: Instant,
     /// To be given back when the new configuration computes.
-    release: Vec<crate::id::NodeId>,
+    release: Vec<NodeId>,
     /// From where processes begin anew when a node is lost.
     saved: Option<Saved>,
     /// Steps that were told of.
     told: u64,
+    /// Threads beside the root's that could run a process.
+    capacity: usize,
 }
 
 impl<'c, P: Program> Root<'c, P> {
@@ -133,10 +136,7 @@ impl<'c, P: Program> Root<'c, P> {
         }
     }
 
-    fn group<R>(
-        &self,
-        what: impl FnOnce(&mut Group) -> (R, Vec<crate::spmd::group::Out>),
-    ) -> Result<R, Stop> {
+    fn group<R>(&self, what: impl FnOnce(&mut Group) -> (R, Vec<Out>)) -> Result<R, Stop> {
         self.at.post.group(&self.at.group, what).ok_or_else(gone)
     }
 
@@ -153,8 +153,13 @@ impl<'c, P: Program> Root<'c, P> {
             self.reconcile()?;
             let settled = || {
                 let waits = |group: &Group| {
-                    let awaited = |(_, _, stand)| matches!(stand, Stand::Called | Stand::Parting);
-                    group.stands().any(awaited)
+                    let count = |fits: &dyn Fn(Stand) -> bool| {
+                        group.stands().filter(|(at, _, stand)| *at != 0 && fits(*stand)).count()
+                    };
+                    let there = count(&|stand| matches!(stand, Stand::Held | Stand::Seated));
+                    // Those beyond were called for by nodes that are no more.
+                    there < self.capacity
+                        && count(&|stand| matches!(stand, Stand::Called | Stand::Parting)) > 0
                 };
                 !self.at.post.look(&self.at.group, waits).unwrap_or(false)
             };
@@ -188,7 +193,7 @@ impl<'c, P: Program> Root<'c, P> {
             stays && !self.released.contains(peer)
         };
         let threads = places.iter().filter(|place| stays(&place.peer)).map(|place| place.threads);
-        let capacity = threads.sum::<u32>().saturating_sub(1);
+        self.capacity = threads.sum::<u32>().saturating_sub(1) as usize;
         let stays: BTreeSet<Peer> =
             places.iter().map(|place| &place.peer).filter(|peer| stays(peer)).cloned().collect();
         let (here, idle, ended) = self.group(|group| {
@@ -205,6 +210,7 @@ impl<'c, P: Program> Root<'c, P> {
             };
             let over = group.stands().filter(|(_, _, stand)| *stand == Stand::Over);
             let over: Vec<u32> = over.map(|(process, ..)| process).collect();
+            group.forget_over();
             ((here, over, group.take_ended()), out)
         })?;
         for process in idle {
@@ -216,7 +222,7 @@ impl<'c, P: Program> Root<'c, P> {
                 end?;
             }
         }
-        for _ in here..capacity as usize {
+        for _ in here..self.capacity {
             let process = self.next;
             self.next += 1;
             self.called_at = Instant::now();
@@ -257,7 +263,9 @@ impl<'c, P: Program> Root<'c, P> {
                 let leaving = process != 0 && leaving(peer);
                 standing.push(Standing { process, peer: peer.clone(), rank, leaving });
             }
-            (standing, coming)
+            // Those beyond were called for by nodes that are no more.
+            let staying = standing.iter().filter(|one| one.process != 0 && !one.leaving).count();
+            (standing, coming.min(self.capacity.saturating_sub(staying)))
         })
     }
 

@@ -20,9 +20,30 @@ struct Ring {
     steps: u64,
     fails: Option<(u64, u32)>,
     panics: bool,
+    misuse: Option<Misuse>,
 }
 
-const RING: Ring = Ring { numbers: 23, steps: 40, fails: None, panics: false };
+const RING: Ring = Ring { numbers: 23, steps: 40, fails: None, panics: false, misuse: None };
+
+/// What a program must not do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Misuse {
+    Rank,
+    Tag,
+    Parts,
+    Broadcast,
+}
+
+impl Misuse {
+    fn of(self, comm: &Comm<'_>) -> Result<(), Stop> {
+        match self {
+            Misuse::Rank => comm.send(comm.size(), 0, Bytes::new()),
+            Misuse::Tag => comm.receive(0, 1 << 31).map(drop),
+            Misuse::Parts => comm.all_to_all(Vec::new()).map(drop),
+            Misuse::Broadcast => comm.broadcast(comm.rank(), None::<&u8>).map(drop),
+        }
+    }
+}
 
 /// Where each process's run begins, and the end of the last.
 type Bounds = Vec<u32>;
@@ -59,6 +80,9 @@ impl Program for Ring {
         {
             assert!(!self.panics, "out of cheese");
             return Err(Stop::fail("out of cheese"));
+        }
+        if let Some(misuse) = self.misuse.filter(|_| step == 3) {
+            return misuse.of(comm);
         }
         // Runs may be empty, so all ends go to all.
         let last = comm.all_gather(&state.last().copied())?;
@@ -193,6 +217,19 @@ fn a_process_that_fails_or_panics_fails_the_job_by_its_name() {
                 assert_eq!(failure.name, name, "{threads} threads, rank {rank}");
             }
         }
+    }
+}
+
+#[test]
+fn what_a_program_must_not_do_is_told() {
+    for (misuse, told) in [
+        (Misuse::Rank, "there is no process 2: ranks are from 0 to 1"),
+        (Misuse::Tag, "tag 2147483648 is the runtime's own: give one below 2147483648"),
+        (Misuse::Parts, "0 parts for 2 processes: give one for each"),
+        (Misuse::Broadcast, "broadcasts and gives no value"),
+    ] {
+        let failure = solo(Ring { misuse: Some(misuse), ..RING }, 2, None).0.unwrap_err();
+        assert!(failure.message.contains(told), "{misuse:?}: {failure}");
     }
 }
 

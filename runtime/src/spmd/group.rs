@@ -337,6 +337,11 @@ impl Group {
         out
     }
 
+    /// Those that have ended need not be known any more.
+    pub(crate) fn forget_over(&mut self) {
+        self.processes.retain(|_, known| known.stand != Stand::Over);
+    }
+
     /// The group is no more.
     pub(crate) fn disband(&mut self) -> Vec<Out> {
         let mut out = self.tear();

@@ -17,7 +17,7 @@ pub struct GroupId {
 }
 
 /// One frame.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Letter {
     pub(crate) job: JobId,
     pub(crate) group: GroupId,
@@ -159,9 +159,6 @@ pub(crate) enum Word {
     // --- among processes ---
     Mail(Mail),
 }
-
-// What is told of paces is compared in tests alone, and is never no number.
-impl Eq for Word {}
 
 #[cfg(test)]
 mod tests {

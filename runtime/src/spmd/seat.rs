@@ -48,6 +48,8 @@ pub(crate) struct Seat {
     /// The next point it arrives at.
     next: u64,
     change: Option<Change>,
+    /// The number of the last change that was proposed: none is done twice.
+    proposed: u32,
     call: Option<Recruit>,
     dismissed: bool,
     /// Dropped with generations that are over.
@@ -83,7 +85,9 @@ impl Seat {
             // Said again.
             Some(change) if change.number == number => Some(change.said),
             Some(_) => None,
+            None if number <= self.proposed => None,
             None => {
+                self.proposed = number;
                 self.change = Some(Change { number, deed, said: self.next, agreed: None });
                 Some(self.next)
             }

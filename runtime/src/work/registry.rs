@@ -154,6 +154,9 @@ impl Registry {
                 small.map(|small| wire::encode_payload(&small)).transpose()
             },
             accept: |body, size| {
+                if !J::NEGOTIATES {
+                    return Ok(size.as_asked());
+                }
                 let job = wire::decode_payload::<J>(body)?;
                 Ok(match size {
                     Size::Growth(current, offered) => job.accept_growth(current, offered),

@@ -78,6 +78,10 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
         Ok(())
     }
 
+    /// Whether the job has something to say of its number of nodes: only then [`Job::accept_growth`] and
+    /// [`Job::accept_shrink`] are asked, for which the job is decoded each time, however large it is.
+    const NEGOTIATES: bool = false;
+
     /// How many of the nodes that are offered to the running job it takes: a pure function, asked by the job's coordinator, which
     /// holds the answer to `offered` and to the job's own limits. `current` is what it has. By default all: nothing of the
     /// job's own is against it.
