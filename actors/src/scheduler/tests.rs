@@ -13,10 +13,10 @@ use super::*;
 use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
-use crate::job::{JobParams, SCHEDULER};
+use crate::job::{JobParams, SCHEDULER, WORKER};
 use crate::links::Door;
 use crate::policy::Request;
-use crate::worker::WorkerConfig;
+use crate::worker::{Worker, WorkerConfig};
 
 /// Waits until it is halted, or not at all.
 #[derive(Clone, Serialize, Deserialize)]

@@ -1,0 +1,401 @@
+//! What the scheduler's core orders is carried out: other actors are told and asked, and what they answer goes back to the core.
+//!
+//! Must not decide anything.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::event::Event as Told;
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::remote::{Remote, RemoteError, RemoteMessage};
+use tokio::time::Instant;
+
+use super::core::{Action, Case, Event};
+use super::*;
+use crate::coordinator::Coordinator;
+use crate::job::{AssignError, Cancel, MemberLost, Release, WORKER, coordinator_name, site_name};
+use crate::site::{CloseStubs, HoldStubs, Site, StartAnew};
+use crate::worker::Worker;
+
+/// A worker that has not answered an assignment after this time does not take part.
+const ASSIGN_WITHIN: Duration = Duration::from_secs(20);
+/// A worker that has not answered a release after this time is started anew.
+const RELEASE_WITHIN: Duration = Duration::from_secs(20);
+/// A coordinator that has not answered a cancellation after this time is gone round.
+const CANCEL_WITHIN: Duration = Duration::from_secs(5);
+/// A node that has not told its speed after this time is taken to have none. Longer than a benchmark by what its last
+/// repeat may take.
+const MEASURE_WITHIN: Duration = Duration::from_secs(15);
+/// A node that has not taken a job over after this time does not.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
+
+impl Scheduler {
+    pub(super) fn carry_out(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<Action>) {
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Assign { node, assign } => {
+                    let job = assign.spec.id;
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let assigning = self.assigning.clone();
+                    let mut call = worker.send(*assign).deadline(ASSIGN_WITHIN);
+                    let mut turn = assigning.clone().try_acquire_owned().ok();
+                    if turn.is_some() {
+                        call = call.start();
+                    }
+                    let call = async move {
+                        if turn.is_none() {
+                            turn = assigning.acquire_owned().await.ok();
+                        }
+                        let answer = call.await;
+                        drop(turn);
+                        answer
+                    };
+                    let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
+                        let answer = match answer {
+                            Ok(answer) => answer,
+                            Err(error) => Err(no_answer(&node, &error)),
+                        };
+                        act.feed(ctx, Event::Assigned { job, node, answer });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Release { node, incarnation, job, over } => {
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(Release { job, over }).deadline(RELEASE_WITHIN).start();
+                    let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+                        if let Err(error) = &answer {
+                            tracing::info!("node {node} did not release {job}: {error}");
+                        }
+                        let ok = answer.is_ok();
+                        act.feed(ctx, Event::Released { job, node, incarnation, ok });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Cancel { job, coordinator, reason } => {
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let call = remote.send(Cancel { job, reason });
+                    let call = call.deadline(CANCEL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+                        if let Err(error) = answer {
+                            let reason = format!("its coordinator did not answer: {error}");
+                            act.feed(ctx, Event::CancelFailed { job, reason });
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::MemberLost { job, coordinator, node, reason } => {
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let call = remote.send(MemberLost { job, node, reason });
+                    let call = call.deadline(TELL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
+                        if let Err(error) = answer {
+                            // If the coordinator's node is dead too, its own loss ends the job.
+                            tracing::warn!("{job}'s coordinator was not told of a loss: {error}");
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::GrantNodes { job, grant, coordinator, nodes, open, why, case } => {
+                    let granted = NodesGranted { job, nodes, open };
+                    self.grant_nodes(ctx, grant, &coordinator, granted, (why, &case));
+                }
+                Action::Measure { node, incarnation, spec } => {
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(MeasureSpeed { spec: *spec });
+                    let call = call.deadline(MEASURE_WITHIN).start();
+                    let then =
+                        move |answer: Result<_, RemoteError>, act: &mut Self, ctx: &mut _| {
+                            let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
+                            act.feed(ctx, Event::Measured { node, incarnation, answer });
+                        };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::AskLeave { job, coordinator, nodes, reason, deadline_ms } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("ask {job} to leave {} nodes", nodes.len()),
+                        why: reason.clone(),
+                        inputs: serde_json::json!({ "nodes": nodes, "deadline_ms": deadline_ms }),
+                    });
+                    let remote: Remote<Coordinator> =
+                        self.hub.remote(&coordinator, &coordinator_name(job));
+                    let ask = AskLeave { job, nodes: nodes.clone(), reason, deadline_ms };
+                    let call = remote.send(ask).deadline(TELL_WITHIN).start();
+                    let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+                        if let Err(error) = answer {
+                            tracing::info!("{job}'s coordinator was not asked: {error}");
+                            act.feed(ctx, Event::AskLeaveFailed { job, nodes });
+                        }
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::OfferGrowth { job, coordinator, change, cluster, count, why } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("offer {job} {count} processors of {cluster}"),
+                        why: why.clone(),
+                        inputs: serde_json::json!({ "change": change }),
+                    });
+                    let offer = OfferGrowth { job, cluster, count, why };
+                    self.ask_count(ctx, (job, change), &coordinator, offer);
+                }
+                Action::AskShrink {
+                    job,
+                    coordinator,
+                    change,
+                    cluster,
+                    count,
+                    mandatory,
+                    within_ms,
+                    why,
+                } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("ask {job} for {count} processors of {cluster} back"),
+                        why: why.clone(),
+                        inputs: serde_json::json!({ "change": change, "mandatory": mandatory }),
+                    });
+                    let ask = AskShrink { job, cluster, count, mandatory, within_ms, why };
+                    self.ask_count(ctx, (job, change), &coordinator, ask);
+                }
+                // It asks for offers anyway when it needs nodes.
+                Action::BetterFree { job, coordinator, offers } => {
+                    self.tell_coordinator(ctx, job, &coordinator, BetterFree { job, offers });
+                }
+                // Whoever asks why is told as well.
+                Action::RefuseGrowth { job, coordinator, reason } => {
+                    self.tell_coordinator(ctx, job, &coordinator, GrowthRefused { job, reason });
+                }
+                Action::Drained { drain, answer } => {
+                    if let Some(reply) = self.drains.remove(&drain) {
+                        // Whoever asked may have given up; the nodes are drained all the same.
+                        let _ = reply.send(answer);
+                    }
+                }
+                Action::NewEpoch { job, known } => {
+                    let epoch = self.store.new_epoch(job, known);
+                    let epoch = epoch.map_err(|error| error.to_string());
+                    actions.extend(
+                        self.core.handle(Event::EpochIssued { job, epoch }, Instant::now()),
+                    );
+                }
+                Action::TakeOver { node, order } => {
+                    let job = order.job;
+                    self.recorder.record(Told::Decision {
+                        decision: format!(
+                            "{job} is coordinated by {node} under epoch {}",
+                            order.epoch.0
+                        ),
+                        why: match order.handed {
+                            true => format!("node {} hands it over: {}", order.lost, order.reason),
+                            false => format!("node {} is lost: {}", order.lost, order.reason),
+                        },
+                        inputs: serde_json::json!({ "members": order.members }),
+                    });
+                    let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+                    let call = worker.send(*order).deadline(TAKE_OVER_WITHIN).start();
+                    let then = move |answer, act: &mut Self, ctx: &mut Context<Self>| {
+                        let answer = match answer {
+                            Ok(answer) => answer,
+                            Err(error) => Err(RemoteError::to_string(&error)),
+                        };
+                        act.feed(ctx, Event::TookOver { job, node, answer });
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                }
+                Action::Odd { what } => {
+                    tracing::warn!("{what}");
+                    self.recorder.record(Told::Fault { part: "scheduler".to_owned(), what });
+                }
+                Action::Grant(granted) => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("grant {}", granted.job),
+                        why: "all that it asks for is free".to_owned(),
+                        inputs: serde_json::json!({ "members": granted.view.members.len() }),
+                    });
+                    self.answer(granted.job, Ok(granted));
+                }
+                Action::Refuse { job, error } => {
+                    tracing::info!("{job} is refused: {error}");
+                    self.answer(job, Err(error));
+                }
+                Action::Ended { job, client, error } => {
+                    tracing::info!("{job} ends: {error}");
+                    let remote: Remote<Client> = self.hub.remote(&client.node, CLIENT);
+                    let outcome = Err(error);
+                    let ended =
+                        JobEnded { job, epoch: None, outcome, report: JobReport::default() };
+                    let call = remote.send(ended).deadline(TELL_WITHIN).start();
+                    // Nobody else is told before the client is, so that this reason is the one it hears.
+                    let then = move |_, act: &mut Self, ctx: &mut Context<Self>| {
+                        act.carry_out(ctx, actions);
+                    };
+                    ctx.spawn(call.into_actor(self).map(then));
+                    return;
+                }
+                Action::Replace { cluster, nodes, program, reason } => {
+                    self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
+                }
+                Action::Begin { job, begun } => {
+                    if let Err(error) = self.store.begun(job, begun) {
+                        self.store_failed(&error);
+                        if self.superseded {
+                            return;
+                        }
+                    }
+                }
+                Action::Forget { job } => {
+                    if let Err(error) = self.store.over(job) {
+                        self.store_failed(&error);
+                    }
+                }
+                Action::HoldStubs { cluster, nodes, program, reason } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("hold {} processors of {cluster}", nodes.len()),
+                        why: reason.clone(),
+                        inputs: serde_json::json!({ "nodes": nodes }),
+                    });
+                    let order = HoldStubs { nodes: nodes.clone(), program, reason };
+                    self.ask_site(ctx, &cluster, order, move |act, ctx, error| {
+                        for node in nodes {
+                            let reason = format!("its site was not asked: {error}");
+                            act.feed(ctx, Event::StubGone(StubGone { node, reason }));
+                        }
+                    });
+                }
+                Action::CloseStubs { cluster, nodes, reason } => {
+                    self.recorder.record(Told::Decision {
+                        decision: format!("release {} processors of {cluster}", nodes.len()),
+                        why: reason.clone(),
+                        inputs: serde_json::json!({ "nodes": nodes }),
+                    });
+                    let order = CloseStubs { nodes, reason };
+                    // What is left of them ends with the site, which then tells what there is.
+                    self.ask_site(ctx, &cluster, order, |_, _, _| ());
+                }
+                Action::BringFile { job, ask, file, from, to } => {
+                    self.bring(ctx, (job, ask), file, from, &to);
+                }
+                Action::DropFiles { job, cluster } => self.drop_files(job, &cluster),
+            }
+        }
+    }
+
+    /// Tells a job's coordinator what it can do without hearing.
+    fn tell_coordinator<M>(
+        &self,
+        ctx: &mut Context<Self>,
+        job: JobId,
+        coordinator: &NodeId,
+        word: M,
+    ) where
+        Coordinator: Handler<M>,
+        M: RemoteMessage<Result = ()>,
+    {
+        let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
+        let call = remote.send(word).deadline(TELL_WITHIN).start();
+        let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
+            if let Err(error) = answer {
+                tracing::debug!("{job}'s coordinator was not told {}: {error}", M::NAME);
+            }
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    /// Asks a job's coordinator a question of the malleability manager. No answer is none: the manager goes on.
+    fn ask_count<M>(
+        &mut self,
+        ctx: &mut Context<Self>,
+        (job, change): (JobId, u64),
+        coordinator: &NodeId,
+        question: M,
+    ) where
+        Coordinator: Handler<M>,
+        M: RemoteMessage<Result = u32>,
+    {
+        let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
+        let call = remote.send(question).deadline(TELL_WITHIN).start();
+        let then = move |answer: Result<u32, RemoteError>, act: &mut Self, ctx: &mut _| {
+            let count = answer.unwrap_or_else(|error| {
+                tracing::info!("{job}'s coordinator was not asked for a number: {error}");
+                0
+            });
+            act.feed(ctx, Event::Answered { job, change, count });
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    fn grant_nodes(
+        &mut self,
+        ctx: &mut Context<Self>,
+        grant: u64,
+        coordinator: &NodeId,
+        granted: NodesGranted,
+        (why, case): (String, &Case),
+    ) {
+        let job = granted.job;
+        let names: Vec<&str> = granted.nodes.iter().map(|granted| granted.node.as_str()).collect();
+        self.recorder.record(Told::Decision {
+            decision: format!("grant {} to {job}", names.join(", ")),
+            why,
+            inputs: serde_json::to_value(case).unwrap_or_default(),
+        });
+        let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
+        let call = remote.send(granted).deadline(TELL_WITHIN).start();
+        let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
+            if let Err(error) = &answer {
+                tracing::info!("{job}'s coordinator did not take the nodes: {error}");
+            }
+            act.feed(ctx, Event::GrantTold { job, grant, ok: answer.is_ok() });
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    fn replace(&mut self, ctx: &mut Context<Self>, cluster: &ClusterId, order: StartAnew) {
+        self.recorder.record(Told::Decision {
+            decision: format!("start {} nodes of {cluster} anew", order.nodes.len()),
+            why: order.reason.clone(),
+            inputs: serde_json::json!({ "nodes": order.nodes, "program": order.program }),
+        });
+        let nodes = order.nodes.clone();
+        self.ask_site(ctx, cluster, order, move |act, ctx, error| {
+            for node in nodes {
+                let reason = format!("its site did not start it anew: {error}");
+                act.feed(ctx, Event::NodeLost { node, reason, returns: false });
+            }
+        });
+    }
+
+    /// Gives a site an order; `failed` is called if it did not get it.
+    fn ask_site<M>(
+        &self,
+        ctx: &mut Context<Self>,
+        cluster: &ClusterId,
+        order: M,
+        failed: impl FnOnce(&mut Self, &mut Context<Self>, RemoteError) + 'static,
+    ) where
+        Site: Handler<M>,
+        M: RemoteMessage<Result = ()>,
+    {
+        let site: Remote<Site> = self.hub.remote(&self.place_of(cluster).node, &site_name(cluster));
+        let call = site.send(order).start();
+        let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut Context<Self>| {
+            if let Err(error) = answer {
+                failed(act, ctx, error);
+            }
+        };
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    fn answer(&mut self, job: JobId, answer: Result<Granted, SubmitError>) {
+        if let Some(reply) = self.waiting.remove(&job) {
+            // The submitter may have given up; then its link is down too, and the job is cancelled for it.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+fn no_answer(node: &NodeId, error: &RemoteError) -> AssignError {
+    let (node, reason, refused) = (node.clone(), error.to_string(), error.refused());
+    AssignError::Failed { node, reason, refused }
+}
