@@ -4,12 +4,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use super::core::patience::Waker;
 use super::core::precedence::give_way;
 use super::core::round::Share;
 use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWork, Shared};
@@ -183,27 +184,6 @@ pub trait Host: Send + Sync {
     }
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
-}
-
-/// Wakes a compute thread that sleeps, as long as its pool is there.
-#[derive(Clone)]
-pub(crate) struct Waker {
-    shared: Weak<Shared>,
-    /// Which thread.
-    pub(crate) thread: u32,
-}
-
-impl Waker {
-    pub(crate) fn new(shared: &Arc<Shared>, thread: u32) -> Self {
-        Self { shared: Arc::downgrade(shared), thread }
-    }
-
-    /// To be called after what it waits for was stored.
-    pub(crate) fn wake(&self) {
-        if let Some(shared) = self.shared.upgrade() {
-            shared.wake_owner(self.thread, u32::MAX);
-        }
-    }
 }
 
 /// What [`Host::recall`] found.

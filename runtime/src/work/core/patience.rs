@@ -3,15 +3,37 @@
 //! Unlike a wait for a child it helps nobody meanwhile: what it took on would lie on its stack, and the message under it. Must
 //! not know what is waited for.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::ROUND;
+use super::shared::{ROUND, Shared};
 use super::slot::Frame;
 use super::worker::{SLEEP_MAX, Worker};
 use crate::meter::ThreadState;
 use crate::work::task::Stop;
+
+/// Wakes a compute thread that sleeps, as long as its pool is there.
+#[derive(Clone)]
+pub(crate) struct Waker {
+    shared: Weak<Shared>,
+    /// Which thread.
+    pub(crate) thread: u32,
+}
+
+impl Waker {
+    pub(crate) fn new(shared: &Arc<Shared>, thread: u32) -> Self {
+        Self { shared: Arc::downgrade(shared), thread }
+    }
+
+    /// To be called after what it waits for was stored.
+    pub(crate) fn wake(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.wake_owner(self.thread, u32::MAX);
+        }
+    }
+}
 
 impl Worker {
     /// Waits until something is `ready` or `until` has come; whether it is ready. The time counts as waiting, for other clusters

@@ -9,6 +9,7 @@ mod host;
 mod inbox;
 mod leave;
 mod losses;
+mod mail;
 mod reuse;
 mod root;
 mod state;
@@ -62,6 +63,7 @@ use crate::wire::{self, Kind};
 
 use losses::Losses;
 pub use losses::{HeldTask, LOSSES_MAX, Loss};
+use mail::post_of;
 
 /// Tasks named by one message about orphans, and leases by one audit: well under the kinds' caps.
 const ORPHANS_A_MESSAGE: usize = 1000;
@@ -417,19 +419,6 @@ impl Engine {
     }
 }
 
-/// The post office of an engine's processes. It belongs to the engine, so it must not keep that alive.
-fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
-    Post::new(
-        job,
-        me,
-        Box::new(move |to, body| {
-            if let Some(inner) = inner.upgrade() {
-                inner.send_encoded(to, Class::Steal, Kind::PROCESS, body);
-            }
-        }),
-    )
-}
-
 fn event_scope(scope: Scope) -> event::Scope {
     match scope {
         Scope::Local => event::Scope::Local,
@@ -467,12 +456,6 @@ impl Inner {
             Err(SendError::Full(_)) => self.keep(to, class, kind, body),
             Err(error) => tracing::debug!(%error, to = %to, ?kind, "not sent"),
         }
-    }
-
-    /// Keeps for later what cannot be sent now.
-    fn keep(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
-        self.state().unsent.push_back((to.clone(), class, kind, body));
-        self.poke.notify_one();
     }
 
     /// Does what is due; when to come again.
