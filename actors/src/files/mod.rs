@@ -11,6 +11,8 @@ mod fetch;
 mod messages;
 mod server;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
