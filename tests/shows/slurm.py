@@ -89,10 +89,10 @@ class Show:
         self.jobs = {}
         first = self.submit(*bodies, "--seed", "1", *malleable, "--max", "8")
         second = self.submit(*bodies, "--seed", "2", *malleable, "--max", "6")
-        powers = self.submit("ft", "--iterations", "4000", *malleable, "--max", "5")
+        powers = self.submit("ft", "--iterations", "600", *malleable, "--max", "5")
         self.until("all have grown", lambda: self.size(first) == 8 and self.size(second) == 6)
         print("--- they have grown\n" + self.job("list"))
-        print("--- a local user takes four of mmn: " + self.slurm("mmn", "sbatch", "-n4", "-o", "/dev/null", "--wrap", "exec sleep 20").strip())
+        print("--- a local user takes three of uva: " + self.slurm("uva", "sbatch", "-n3", "-o", "/dev/null", "--wrap", "exec sleep 20").strip())
         rigid = self.submit("queens", "--size", "12", "--kind", "rigid", "--min", "6")
         self.until("the rigid one is done", lambda: self.states()[rigid] == "done")
         print("--- the rigid one is done\n" + self.job("list"))
