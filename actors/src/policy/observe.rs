@@ -149,7 +149,7 @@ fn orders(turn: &mut Turn<'_>) {
     if let Some(trial) = turn.memory.trial.take() {
         turn.say(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
-    // Nor is what it took lost: it knows what it wants.
+    // Nor is the size of before one to go back to.
     turn.memory.excess = 0;
     turn.memory.last_good = None;
 }

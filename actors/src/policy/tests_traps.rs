@@ -149,8 +149,11 @@ fn trap_28_a_planned_leave_is_no_crash() {
 #[test]
 fn what_the_scheduler_orders_is_no_action_of_the_jobs_own() {
     let mut case = Case::even(20, 0.8);
-    let decision = case.decide_patiently();
-    assert!(request(&decision).count > 0 && case.memory.trial.is_some(), "{}", text(&decision));
+    let tries = (0..8).any(|_| {
+        case.decide();
+        case.memory.trial.is_some()
+    });
+    assert!(tries, "{:?}", case.memory);
     let mut alone = case.clone();
     alone.decide();
     case.snapshot.ordered = true;

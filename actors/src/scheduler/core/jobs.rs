@@ -36,7 +36,7 @@ impl Core {
         }
         node.reason = Some(reason.to_owned());
         let State::Busy(job) = before else { return };
-        let Some(held) = self.jobs.get_mut(&job) else { return };
+        let Some(held) = self.jobs.get_mut(&job) else { return self.lost_again(job, id) };
         if !held.let_go(id) {
             return self.end_if_empty(job); // it was being released
         }

@@ -86,6 +86,13 @@ impl Core {
         self.release_stray(work.job, id.clone(), !known, out);
     }
 
+    /// A node that had come back is lost after all.
+    pub(super) fn lost_again(&mut self, job: JobId, id: &NodeId) {
+        if let Some(returning) = self.returning.get_mut(&job) {
+            returning.came.remove(id);
+        }
+    }
+
     /// Whether a running job is not known again yet: its coordinator is to have patience.
     pub(super) fn is_returning(&self, id: JobId) -> bool {
         self.returning.contains_key(&id)

@@ -123,12 +123,16 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
         assert_eq!(refused.code, Some(2), "{}", refused.err);
         assert!(refused.err.contains("the grid has no job-7"), "{}", refused.err);
     }
-    // The next head knows them, and one that was not over has failed.
+    // The next head knows them, and one that was not over begins anew: its nodes have ended with their head.
     let long = job(&up, &["submit", "queens", "--size", "18"]);
     assert_eq!(long.out, "job-4\n", "{}", long.err);
     until("it runs", || status(&up, "4")["state"] == "running");
     let up = up.again();
-    assert_eq!(status(&up, "4")["state"], "failed");
+    until("it runs again", || status(&up, "4")["state"] == "running");
+    let logs = job(&up, &["logs", "4"]).out;
+    assert!(logs.contains("the grid's head began anew"), "{logs}");
+    assert_eq!(job(&up, &["cancel", "4"]).code, Some(0));
+    until("it has ended", || status(&up, "4")["state"] == "cancelled");
     assert_eq!(status(&up, "3")["state"], "done");
     let done = job(&up, &["result", "3", "--json"]);
     assert_eq!(object(&done)["job"], "fib", "{}", done.out);
