@@ -85,7 +85,7 @@ impl Core {
     /// Where a job would be placed now, and if nowhere why not.
     ///
     /// # Errors
-    /// As [`Manager::plan`].
+    /// [`NoPlace`], with each cluster that was looked at.
     pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
         self.managing.manager.plan(need)
     }
