@@ -29,19 +29,28 @@ impl Core {
         for part in &placed.parts {
             *wanted.entry(&part.cluster).or_default() += part.count;
         }
+        let mut lacks = None;
         for (cluster, count) in wanted {
-            let chosen = self.reserve(id, cluster, count, Use::Claimed, out);
-            let (has, needs) = (chosen.len(), count as usize);
+            let chosen = match lacks {
+                None => self.reserve(id, cluster, count, Use::Claimed, out),
+                Some(_) => BTreeSet::new(),
+            };
+            let has = chosen.len() as u32;
             nodes.extend(chosen);
-            if has < needs {
+            if has < count {
+                // Should it end before it is given up, this is not to be waited for.
+                let job = self.managing.jobs.get_mut(&id)?;
+                *job.lost.entry(cluster.clone()).or_default() += count - has;
                 let what = match self.is_on_demand(cluster) {
                     true => "can be had at once",
                     false => "are free and run the job's program",
                 };
-                let reason = format!("of {count} nodes of {cluster} only {has} {what}");
-                self.give_up(id, reason, now, out);
-                return self.given_up(id);
+                lacks.get_or_insert(format!("of {count} nodes of {cluster} only {has} {what}"));
             }
+        }
+        if let Some(reason) = lacks {
+            self.give_up(id, reason, now, out);
+            return self.given_up(id);
         }
         let until = now + self.managing.hold_within;
         let placed = placed.clone();

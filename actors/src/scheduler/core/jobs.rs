@@ -26,6 +26,8 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        // Nobody waits for that life of it any more.
+        self.awaited.remove(id);
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
         let on_demand = self.sites.get(&node.cluster).is_some_and(|site| site.on_demand.is_some());

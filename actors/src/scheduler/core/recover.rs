@@ -120,8 +120,10 @@ impl Core {
             }
             let Some(returning) = self.returning.remove(&id) else { continue };
             match returning.view.clone() {
-                Some(view) => self.resume(id, returning, view, now, out),
-                None => self.begin_anew(id, returning, out),
+                Some(view) if view.members.keys().any(|n| self.may_live(n, &returning.came)) => {
+                    self.resume(id, returning, view, now, out);
+                }
+                _ => self.begin_anew(id, returning, out),
             }
         }
         let late = |(_, (_, until)): &(&NodeId, &(JobId, Instant))| *until <= now;
@@ -266,13 +268,19 @@ impl Core {
     ) {
         let Returning { epoch, submit, need, placed, came, .. } = returning;
         let mut members = BTreeSet::new();
+        let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (name, member) in view.members.iter() {
+            if !self.may_live(name, &came) {
+                gone.push(name.clone());
+                continue;
+            }
             let Some(node) = self.nodes.get_mut(name) else { continue };
             members.insert(name.clone());
             if came.contains(name) {
                 continue;
             }
             // It is known from the others that it takes part.
+            late.push(name.clone());
             if node.life.is_none() {
                 node.life = Some(Registered {
                     cluster: member.cluster.clone(),
@@ -286,11 +294,7 @@ impl Core {
                     work: None,
                 });
             }
-            node.reserved = None;
         }
-        let absent: Vec<NodeId> = members.difference(&came).cloned().collect();
-        let gone = |node: &NodeId| self.nodes[node].state == State::Off;
-        let (gone, late): (Vec<NodeId>, Vec<NodeId>) = absent.into_iter().partition(gone);
         for node in &members {
             if let Some(node) = self.nodes.get_mut(node) {
                 node.state = State::Busy(id);
@@ -319,9 +323,6 @@ impl Core {
         for node in late {
             self.awaited.insert(node, (id, now + RETURN_WITHIN));
         }
-        for node in gone {
-            self.lost(&node, "it was gone when the scheduler came back", false, now, out);
-        }
         // Another was being made coordinator when the scheduler died: whether it is one nobody can know, so both are fenced.
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.epoch < epoch {
@@ -331,6 +332,23 @@ impl Core {
                 self.coordinator_lost(id, &coordinator, reason, now, out);
             }
         }
+        let reason = "it was gone when the scheduler came back";
+        let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.clone());
+        let Some(coordinator) = coordinator else { return };
+        if gone.contains(&coordinator) {
+            return self.coordinator_lost(id, &coordinator, reason, now, out);
+        }
+        for node in gone {
+            let (coordinator, reason) = (coordinator.clone(), reason.to_owned());
+            out.push(Action::MemberLost { job: id, coordinator, node, reason });
+        }
+    }
+
+    /// Whether a member of a job may be at work for it: it has come back, or the process that it was may still come. What is there under
+    /// its name for somebody else is another.
+    fn may_live(&self, id: &NodeId, came: &BTreeSet<NodeId>) -> bool {
+        let comes = |node: &super::Node| node.state == State::Starting && node.reserved.is_none();
+        came.contains(id) || self.nodes.get(id).is_some_and(comes)
     }
 
     /// A node that worked for a job of which nothing is known has ended that, or has not.

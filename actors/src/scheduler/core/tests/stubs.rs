@@ -599,8 +599,14 @@ impl Batch {
     }
 }
 
+/// How many histories are drawn: 1,500, or what `SPRINGTIDE_HISTORIES` says.
+fn histories() -> ProptestConfig {
+    let asked = std::env::var("SPRINGTIDE_HISTORIES").ok().and_then(|n| n.parse().ok());
+    ProptestConfig::with_cases(asked.unwrap_or(1500))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(histories())]
 
     /// Whatever the batch system and its users do: no stub is held twice or forgotten, none is given away that does not run, the
     /// books agree with the stubs, and in the end nothing is left.
