@@ -253,6 +253,18 @@ impl Core {
         }
         job.releasing.remove(node);
         self.end_if_empty(id);
+        self.free(id, node, ok, now, out);
+    }
+
+    /// A node that worked for a job has ended that and is idle, or has not, and is started anew.
+    pub(super) fn free(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        ok: bool,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let Some(known) = self.nodes.get_mut(node) else { return };
         if known.state != State::Busy(id) {
             return;

@@ -365,16 +365,10 @@ impl Core {
             return false;
         }
         self.strays.remove(node);
-        let Some(known) = self.nodes.get_mut(node) else { return true };
-        let this_life = known.life.as_ref().is_some_and(|life| life.incarnation == incarnation);
-        if known.state != State::Busy(id) || !this_life {
-            return true;
+        let Some(known) = self.nodes.get(node) else { return true };
+        if known.life.as_ref().is_some_and(|life| life.incarnation == incarnation) {
+            self.free(id, node, ok, now, out);
         }
-        if ok {
-            known.idle(now);
-            return true;
-        }
-        self.start_anew(node, format!("it did not release {id}"), now, out);
         true
     }
 }
