@@ -31,8 +31,8 @@ impl Job for Fib {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--n", self.n, 0..=93, "larger numbers do not fit in 64 bits")?;
-        crate::check("--grain", self.grain, 1..=93, "fib(0) and fib(1) have no parts")
+        InputError::check("--n", self.n, 0..=93, "larger numbers do not fit in 64 bits")?;
+        InputError::check("--grain", self.grain, 1..=93, "fib(0) and fib(1) have no parts")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

@@ -40,8 +40,13 @@ impl Job for Integrate {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--tolerance", self.tolerance, 1e-14..=1.0, "below it rounding has its say")?;
-        crate::check("--grain", self.grain, 1.0..=1e9, "it is a number of steps")
+        InputError::check(
+            "--tolerance",
+            self.tolerance,
+            1e-14..=1.0,
+            "below it rounding has its say",
+        )?;
+        InputError::check("--grain", self.grain, 1.0..=1e9, "it is a number of steps")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

@@ -22,37 +22,9 @@ mod tests;
 pub mod tsp;
 pub mod words;
 
-use std::fmt::Debug;
-use std::ops::RangeInclusive;
-
-use springtide_runtime::work::InputError;
-
 pub use fib::Fib;
 pub use integrate::Integrate;
 pub use queens::Queens;
 pub use raytracer::Raytracer;
 pub use tsp::Tsp;
 pub use words::Words;
-
-/// Refuses an option's value outside of `range`, saying `why` it ends there.
-fn check<T: PartialOrd + Debug>(
-    option: &str,
-    value: T,
-    range: RangeInclusive<T>,
-    why: &str,
-) -> Result<(), InputError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let (low, high) = range.into_inner();
-    Err(InputError::new(format!(
-        "{option} {value:?}: give a value from {low:?} to {high:?} ({why})"
-    )))
-}
-
-/// FNV-1a over bytes, for a job's checksum.
-fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
-}

@@ -31,8 +31,8 @@ impl Job for Queens {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--size", self.size, 1..=27, "nobody has counted a larger board yet")?;
-        crate::check("--grain", self.grain, 0..=27, "it is a number of rows")
+        InputError::check("--size", self.size, 1..=27, "nobody has counted a larger board yet")?;
+        InputError::check("--grain", self.grain, 0..=27, "it is a number of rows")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

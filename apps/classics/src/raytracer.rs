@@ -39,10 +39,10 @@ impl Job for Raytracer {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--width", self.width, 1..=16_384, "it is a number of pixels")?;
-        crate::check("--height", self.height, 1..=16_384, "it is a number of pixels")?;
-        crate::check("--samples", self.samples, 1..=16, "16 gives 256 rays a pixel")?;
-        crate::check("--grain", self.grain, 1..=16_384, "it is a number of rows")
+        InputError::check("--width", self.width, 1..=16_384, "it is a number of pixels")?;
+        InputError::check("--height", self.height, 1..=16_384, "it is a number of pixels")?;
+        InputError::check("--samples", self.samples, 1..=16, "16 gives 256 rays a pixel")?;
+        InputError::check("--grain", self.grain, 1..=16_384, "it is a number of rows")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
@@ -55,7 +55,7 @@ impl Job for Raytracer {
         encoder.write_header()?.write_image_data(&pixels)?;
         cx.artifact("raytracer.png", file);
         let result = serde_json::json!({ "width": self.width, "height": self.height });
-        Ok(Outcome { checksum: crate::checksum(pixels), result })
+        Ok(Outcome { checksum: springtide_runtime::work::checksum(pixels), result })
     }
 
     fn benchmark(&self) -> Option<Self> {

@@ -214,7 +214,7 @@ fn the_picture_shows_sky_floor_and_spheres() {
     let (outcome, files) = run::<Raytracer>("--width 160 --height 90 --samples 2", 2);
     let (width, height, pixels) = decode(&files["raytracer.png"]);
     assert_eq!((width, height), (160, 90));
-    assert_eq!(crate::checksum(pixels.iter().copied()), outcome.checksum);
+    assert_eq!(springtide_runtime::work::checksum(pixels.iter().copied()), outcome.checksum);
     let at = |x: usize, y: usize| <[u8; 3]>::try_from(&pixels[3 * (160 * y + x)..][..3]).unwrap();
     let [red, _, blue] = at(150, 3);
     assert!(blue > red, "the sky is blue: {:?}", at(150, 3));

@@ -39,14 +39,20 @@ impl Job for Tsp {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--cities", self.cities, 3..=60, "an exact search for more takes too long")
+        InputError::check(
+            "--cities",
+            self.cities,
+            3..=60,
+            "an exact search for more takes too long",
+        )
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         let map = Arc::new(Map::random(self.cities, self.seed));
         let start = Visit { map, tour: vec![0], grain: self.grain };
         let (length, tour) = cx.call(start)?.ok_or_else(|| Stop::fail("no tour was found"))?;
-        let checksum = crate::checksum(length.to_le_bytes().iter().chain(&tour).copied());
+        let checksum =
+            springtide_runtime::work::checksum(length.to_le_bytes().iter().chain(&tour).copied());
         Ok(Outcome { checksum, result: serde_json::json!({ "length": length, "tour": tour }) })
     }
 

@@ -42,7 +42,7 @@ impl Job for Words {
 
     fn prepare(&mut self) -> Result<(), InputError> {
         check_name(&self.text).map_err(|error| InputError::new(format!("--text: {error}")))?;
-        crate::check("--grain", self.grain, 64..=1 << 30, "a task reads its part at once")
+        InputError::check("--grain", self.grain, 64..=1 << 30, "a task reads its part at once")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
@@ -53,7 +53,7 @@ impl Job for Words {
         let bytes = counts.iter().flat_map(|(word, count)| {
             word.bytes().chain(std::iter::once(0)).chain(count.to_le_bytes())
         });
-        let checksum = crate::checksum(bytes);
+        let checksum = springtide_runtime::work::checksum(bytes);
         let mut most: Vec<(&String, &u64)> = counts.iter().collect();
         most.sort_by_key(|(word, count)| (std::cmp::Reverse(**count), *word));
         most.truncate(top);

@@ -53,7 +53,7 @@ impl Job for Ft {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--size", self.size, 4..=256, "256 takes 540 MB in all")?;
+        InputError::check("--size", self.size, 4..=256, "256 takes 540 MB in all")?;
         if !self.size.is_power_of_two() {
             let (below, size) = (power_of_two(self.size), self.size);
             return Err(InputError::new(format!(
@@ -61,8 +61,8 @@ impl Job for Ft {
                 below * 2
             )));
         }
-        crate::check("--iterations", self.iterations, 1..=1_000_000, "each is summed up")?;
-        crate::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
+        InputError::check("--iterations", self.iterations, 1..=1_000_000, "each is summed up")?;
+        InputError::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

@@ -12,34 +12,11 @@ mod math;
 pub mod nbody;
 mod slabs;
 
-use std::fmt::Debug;
-use std::ops::RangeInclusive;
-
-use springtide_runtime::work::InputError;
-
 pub use ft::Ft;
 pub use nbody::Nbody;
 
-/// Refuses an option's value outside of `range`, saying `why` it ends there.
-fn check<T: PartialOrd + Debug>(
-    option: &str,
-    value: T,
-    range: RangeInclusive<T>,
-    why: &str,
-) -> Result<(), InputError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let (low, high) = range.into_inner();
-    Err(InputError::new(format!(
-        "{option} {value:?}: give a value from {low:?} to {high:?} ({why})"
-    )))
-}
-
-/// FNV-1a over numbers' bits, for a job's checksum.
+/// A job's checksum over numbers' bits.
 fn checksum(numbers: impl IntoIterator<Item = f64>) -> u64 {
     let bytes = numbers.into_iter().flat_map(|number| number.to_bits().to_le_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    springtide_runtime::work::checksum(bytes)
 }

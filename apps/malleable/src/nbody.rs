@@ -51,11 +51,16 @@ impl Job for Nbody {
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
-        crate::check("--bodies", self.bodies, 2..=200_000, "the time grows with their square")?;
-        crate::check("--steps", self.steps, 1..=1_000_000, "at least one")?;
-        crate::check("--dt", self.dt, 1e-9..=1.0, "bodies cross the cube in about 1")?;
-        crate::check("--softening", self.softening, 1e-6..=1.0, "the cube's side is 1")?;
-        crate::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
+        InputError::check(
+            "--bodies",
+            self.bodies,
+            2..=200_000,
+            "the time grows with their square",
+        )?;
+        InputError::check("--steps", self.steps, 1..=1_000_000, "at least one")?;
+        InputError::check("--dt", self.dt, 1e-9..=1.0, "bodies cross the cube in about 1")?;
+        InputError::check("--softening", self.softening, 1e-6..=1.0, "the cube's side is 1")?;
+        InputError::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

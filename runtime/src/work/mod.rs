@@ -81,7 +81,7 @@ pub use pool::{
 };
 pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, encode_job};
-pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
+pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task, checksum};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
 pub use virtual_time::{Pace, VirtualSeam};

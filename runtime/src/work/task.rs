@@ -3,6 +3,7 @@
 //! Knows nothing of threads, networks or actors.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -160,6 +161,27 @@ impl InputError {
     pub fn new(message: impl fmt::Display) -> Self {
         Self { message: message.to_string() }
     }
+
+    /// Refuses an option's value outside of `range`, saying `why` it ends there: for [`Job::prepare`].
+    pub fn check<T: PartialOrd + fmt::Debug>(
+        option: &str,
+        value: T,
+        range: RangeInclusive<T>,
+        why: &str,
+    ) -> Result<(), Self> {
+        if range.contains(&value) {
+            return Ok(());
+        }
+        let (low, high) = range.into_inner();
+        Err(Self::new(format!("{option} {value:?}: give a value from {low:?} to {high:?} ({why})")))
+    }
+}
+
+/// FNV-1a over bytes: a checksum for [`Outcome::checksum`] that is the same on every machine and in every release.
+pub fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 /// Why a task ends without an output. Opaque: either the runtime halts the work (the node leaves, the job is cancelled, the
