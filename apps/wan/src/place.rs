@@ -261,6 +261,13 @@ pub fn log(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.log"))
 }
 
+/// Whether somebody listens at a network's socket. One that is there, and does not answer now, is up.
+fn is_up(socket: &Path) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    let error = UnixStream::connect(socket).err();
+    !error.is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
+}
+
 /// The networks that are up, by name. What one that was killed left behind is removed.
 ///
 /// # Errors
@@ -274,17 +281,11 @@ pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
         else {
             continue;
         };
-        match UnixStream::connect(&path) {
-            Ok(_) => names.push(name.to_owned()),
-            // It is there, and does not answer now.
-            Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
-                names.push(name.to_owned());
-            }
-            Err(_) => {
-                // Nobody listens: whoever did is gone.
-                for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {
-                    let _ = fs::remove_file(file);
-                }
+        if is_up(&path) {
+            names.push(name.to_owned());
+        } else if path.exists() {
+            for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {
+                let _ = fs::remove_file(file);
             }
         }
     }
@@ -335,9 +336,16 @@ pub fn hear<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<T>> {
 /// Asks a network.
 ///
 /// # Errors
-/// [`PlaceError`].
+/// [`PlaceError`]. One that ends before it has answered is not up.
 pub fn ask(home: &Path, name: &str, request: &Request) -> Result<Answer, PlaceError> {
-    let silent = |source| PlaceError::Silent { name: name.to_owned(), source };
+    let silent = |source| {
+        let name = name.to_owned();
+        if is_up(&socket(home, &name)) {
+            PlaceError::Silent { name, source }
+        } else {
+            PlaceError::NotUp { name, up: String::new() }
+        }
+    };
     let talk = || {
         let mut stream = UnixStream::connect(socket(home, name))?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
@@ -361,5 +369,47 @@ pub fn status(home: &Path, name: &str) -> Result<Status, PlaceError> {
     match ask(home, name, &Request::Status)? {
         Answer::Status(status) => Ok(*status),
         _ => Err(PlaceError::Refused(format!("network {name} is another version's"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Answers one request in the way of `then`, and ends.
+    fn holder(home: &Path, name: &str, then: impl FnOnce(&Path) + Send + 'static) {
+        let path = socket(home, name);
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            let (line, _) = listener.accept().unwrap();
+            then(&path);
+            drop((line, listener));
+        });
+    }
+
+    #[test]
+    fn a_network_that_ends_while_it_is_asked_is_not_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path();
+        holder(home, "pair", |path| fs::remove_file(path).unwrap());
+        let told = status(home, "pair").unwrap_err();
+        assert!(matches!(&told, PlaceError::NotUp { name, .. } if name == "pair"), "{told}");
+        // Between the look at which are there and the question.
+        let told = ask(home, "pair", &Request::Stay).unwrap_err();
+        assert!(matches!(told, PlaceError::NotUp { .. }), "{told}");
+        assert_eq!(all(home).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn one_that_was_killed_leaves_nothing_that_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path();
+        drop(UnixListener::bind(socket(home, "dead")).unwrap());
+        fs::write(log(home, "dead"), "killed").unwrap();
+        let _alive = UnixListener::bind(socket(home, "alive")).unwrap();
+        assert_eq!(all(home).unwrap(), ["alive"]);
+        assert!(!socket(home, "dead").exists() && !log(home, "dead").exists());
     }
 }
