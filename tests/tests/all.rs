@@ -1,6 +1,7 @@
 //! What crosses crates, in one binary.
 
 mod faults;
+mod federated;
 mod histories;
 mod managed;
 mod simulated;

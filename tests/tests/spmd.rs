@@ -28,7 +28,7 @@ use crate::simulated::{layout, params};
 /// A program whose work takes modelled time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
-struct Slow<P: Program> {
+pub(crate) struct Slow<P: Program> {
     program: P,
     /// Of a step, all processes together.
     step_us: u64,
@@ -37,7 +37,7 @@ struct Slow<P: Program> {
 }
 
 /// What a process does of a step.
-trait Share: Program + Job {
+pub(crate) trait Share: Program + Job {
     fn share(&self, layout: &Self::Layout, rank: u32) -> f64;
 }
 
@@ -142,6 +142,11 @@ impl<P: Share> Job for Slow<P> {
 
 const FT: Ft = Ft { size: 8, iterations: 60, seed: 314_159_265 };
 const NBODY: Nbody = Nbody { bodies: 60, steps: 60, dt: 1e-3, softening: 0.02, seed: 3 };
+
+/// Bodies that move so many steps, each of so much work.
+pub(crate) fn bodies(steps: u64, step_us: u64) -> Slow<Nbody> {
+    slow(&Nbody { steps, ..NBODY }, step_us)
+}
 
 fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
     Slow { program: program.clone(), step_us, greedy: false }
@@ -334,7 +339,7 @@ fn random_histories_end_with_the_right_answer() {
 
 // --- with all actors ---
 
-fn registry<P: Share>() -> Registry {
+pub(crate) fn registry<P: Share>() -> Registry {
     let mut registry = Registry::new();
     registry.job::<Slow<P>>();
     registry.job::<springtide_simulator::apps::Model>();

@@ -6,6 +6,7 @@
 //! one thread ([`machines`]); a processor is a number ([`springtide_runtime::work::Pace`]).
 
 pub mod apps;
+pub mod batch;
 mod dead_end;
 pub mod faults;
 pub mod figure;

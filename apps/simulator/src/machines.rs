@@ -58,6 +58,8 @@ struct Inner {
     down: RefCell<BTreeMap<NodeId, Option<Rc<Life>>>>,
     up: Notify,
     running: RefCell<BTreeMap<NodeId, Rc<Life>>>,
+    /// Where the sites are that are not at the head.
+    sites: RefCell<BTreeMap<ClusterId, Contact>>,
     began: Instant,
     last_life: Cell<u64>,
     recorders: RefCell<Vec<Recorder>>,
@@ -70,7 +72,7 @@ struct Inner {
 }
 
 /// One process.
-struct Life {
+pub(crate) struct Life {
     incarnation: Incarnation,
     worker: Addr<Worker>,
     hub: Arc<Hub>,
@@ -90,6 +92,14 @@ impl Life {
     /// Its site sees it end.
     fn tell(&self, how: &str) {
         self.ended.send_replace(Some(how.to_owned()));
+    }
+
+    /// How it ended, when it has.
+    pub(crate) async fn ended(&self) -> String {
+        let mut ended = self.ended.subscribe();
+        // The sender is held by this life.
+        let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+        how.unwrap_or_default()
     }
 }
 
@@ -115,6 +125,7 @@ impl Machines {
             down: RefCell::default(),
             up: Notify::new(),
             running: RefCell::default(),
+            sites: RefCell::default(),
             began: Instant::now(),
             last_life: Cell::new(0),
             recorders: RefCell::default(),
@@ -123,6 +134,11 @@ impl Machines {
             engines: RefCell::new(mpsc::unbounded_channel()),
             watches: RefCell::default(),
         }))
+    }
+
+    /// Nodes of this cluster that are started from now on register with a site in a process of its own, which is there.
+    pub fn site_is_at(&self, cluster: &ClusterId, site: Contact) {
+        self.0.sites.borrow_mut().insert(cluster.clone(), site);
     }
 
     /// How fast a machine computes from now on. False: there is no such machine.
@@ -276,7 +292,7 @@ impl Machines {
         let options = NodeOptions {
             head: self.0.head.clone(),
             site: site_name(cluster),
-            site_at: None,
+            site_at: self.0.sites.borrow().get(cluster).cloned(),
             worker: WorkerConfig {
                 threads: machine.threads,
                 seam: Arc::new(seam),
@@ -360,13 +376,38 @@ impl Provider for Machines {
 
 impl Machines {
     /// Begins a life of a node.
-    async fn live(&self, request: &NodeRequest) -> Result<Rc<Life>, ProviderError> {
+    pub(crate) async fn live(&self, request: &NodeRequest) -> Result<Rc<Life>, ProviderError> {
         let life = Machines::start(self, &request.node).await;
         life.ok_or_else(|| ProviderError::Start {
             program: request.program.clone(),
             source: std::io::Error::other(format!("there is no machine {}", request.node)),
         })
     }
+
+    /// Ends a life of a node in order, or all at once after `grace`. Returns how it ended.
+    pub(crate) async fn end_in(&self, node: &NodeId, life: &Rc<Life>, grace: Duration) -> String {
+        let _ = life.ends.send(End::Now("its site ends it".to_owned()));
+        match timeout(grace, life.ended()).await {
+            Ok(how) => how,
+            Err(_) => {
+                self.kill_life(node, life);
+                life.ended.borrow().clone().unwrap_or_default()
+            }
+        }
+    }
+
+    /// As [`Machines::kill`], if it is this life that runs.
+    pub(crate) fn kill_life(&self, node: &NodeId, life: &Rc<Life>) {
+        let runs = self.0.running.borrow().get(node).is_some_and(|now| Rc::ptr_eq(now, life));
+        if runs {
+            self.kill(node);
+        }
+    }
+}
+
+/// What a process leaves that writes nothing.
+pub(crate) fn ended(how: String) -> Ended {
+    Ended { how, last_lines: Vec::new() }
 }
 
 struct Simulated {
@@ -375,29 +416,6 @@ struct Simulated {
     life: Rc<Life>,
     /// That it is active was said.
     told: bool,
-}
-
-impl Simulated {
-    fn is_current(&self) -> bool {
-        let running = self.machines.0.running.borrow();
-        running.get(&self.node).is_some_and(|life| Rc::ptr_eq(life, &self.life))
-    }
-
-    async fn ended(&self) -> Ended {
-        let mut ended = self.life.ended.subscribe();
-        // The sender is held by this stub.
-        let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
-        Ended { how: how.unwrap_or_default(), last_lines: Vec::new() }
-    }
-
-    async fn end(&mut self, grace: Duration) -> Ended {
-        let _ = self.life.ends.send(End::Now("its site ends it".to_owned()));
-        if timeout(grace, self.ended()).await.is_err() {
-            self.kill();
-        }
-        let how = self.life.ended.borrow().clone().unwrap_or_default();
-        Ended { how, last_lines: Vec::new() }
-    }
 }
 
 impl Stub for Simulated {
@@ -414,7 +432,7 @@ impl Stub for Simulated {
         Box::pin(async move {
             match first {
                 true => StubNews::Active,
-                false => StubNews::Ended(self.ended().await),
+                false => StubNews::Ended(ended(self.life.ended().await)),
             }
         })
     }
@@ -425,20 +443,18 @@ impl Stub for Simulated {
         grace: Duration,
     ) -> LocalFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            self.end(grace).await;
+            self.machines.end_in(&self.node, &self.life, grace).await;
             self.life = self.machines.live(request).await?;
             Ok(())
         })
     }
 
     fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
-        Box::pin(self.end(grace))
+        Box::pin(async move { ended(self.machines.end_in(&self.node, &self.life, grace).await) })
     }
 
     fn kill(&mut self) {
-        if self.is_current() {
-            self.machines.kill(&self.node);
-        }
+        self.machines.kill_life(&self.node, &self.life);
     }
 
     fn leave(self: Box<Self>) {}

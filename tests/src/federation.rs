@@ -1,0 +1,390 @@
+//! A federation of batch systems in virtual time: a head with scheduler, store and desk, clusters that hold processors on demand,
+//! each with a site in a process of its own. Head and sites can be killed at any moment and started again, as by `kill -9`:
+//! what they had in memory is gone, what they had on disk, and the batch systems' jobs, are there.
+//!
+//! Must not know what is tested with it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_actors::client::{Client, News};
+use springtide_actors::endpoint::Endpoint;
+use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
+use springtide_actors::job::{JobParams, NoteKind};
+use springtide_actors::provider::NodeRequest;
+use springtide_actors::scheduler::manager::{Need, Settings};
+use springtide_actors::scheduler::{
+    Enqueue, GetStatus, GridStatus, Scheduler, Submit, SubmitError,
+};
+use springtide_actors::site::OnDemand;
+use springtide_actors::site_host::{Part, SiteHost, site_node};
+use springtide_actors::store::Store;
+use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
+use springtide_runtime::net::{Address, Contact, MemoryConfig, MemoryNet};
+use springtide_runtime::work::{Job, Registry, encode_job};
+use springtide_simulator::batch::Batch;
+use springtide_simulator::machines::{EPOCH_US, Machine, Machines};
+use tempfile::TempDir;
+use tokio::sync::Notify;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, timeout};
+
+/// A process of the head or of a site: everything in it ends at once when it is killed.
+struct Process {
+    endpoint: Endpoint,
+    tasks: actix_rt::task::JoinHandle<()>,
+}
+
+impl Process {
+    /// Starts what `main` starts in a process of this name.
+    fn start<T>(
+        network: &MemoryNet,
+        peer: Peer,
+        role: &str,
+        main: impl FnOnce(&Endpoint) -> T,
+    ) -> (Self, T) {
+        let own = LocalSet::new();
+        let inside = own.enter();
+        let net = network.join_as(peer, role).expect("its former life is dead");
+        let endpoint = Endpoint::over(net);
+        let made = main(&endpoint);
+        drop(inside);
+        (Self { endpoint, tasks: actix_rt::spawn(own) }, made)
+    }
+
+    async fn kill(self, network: &MemoryNet) {
+        network.kill(&self.endpoint.net.me().node);
+        self.tasks.abort();
+        // It is gone, with all files that it had open, when this completes.
+        let _ = self.tasks.await;
+        // Else its network and those who hear it would hold each other.
+        self.endpoint.router.clear();
+    }
+}
+
+/// Where the head is, life after life.
+fn head() -> Contact {
+    let address = Address::Memory;
+    Contact { node: HEAD.into(), cluster: HEAD_CLUSTER.into(), address }
+}
+
+/// What is known of a job on disk, beside the head.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// When it was submitted.
+    pub submitted: Instant,
+    /// How it ended, and when, each time that was said: its answer, or its error.
+    pub ended: Vec<(Instant, Result<u64, String>)>,
+    /// Seconds of each iteration, as they came.
+    pub iterations: Vec<f64>,
+    /// What it said, and when.
+    pub said: Vec<(Instant, String)>,
+}
+
+/// Whoever submits jobs, and outlives heads.
+#[derive(Default)]
+struct Desk {
+    jobs: RefCell<BTreeMap<JobId, Kept>>,
+    /// News of jobs whose number is on its way.
+    early: RefCell<Vec<(JobId, News)>>,
+    ended: Notify,
+}
+
+impl Desk {
+    fn take(&self, job: JobId, news: News) {
+        let mut jobs = self.jobs.borrow_mut();
+        let Some(kept) = jobs.get_mut(&job) else {
+            return self.early.borrow_mut().push((job, news));
+        };
+        let now = Instant::now();
+        match news {
+            News::Ended(ended) => {
+                let outcome = ended.outcome.map(|outcome| outcome.checksum);
+                kept.ended.push((now, outcome.map_err(|error| error.to_string())));
+                self.ended.notify_waiters();
+            }
+            News::Note(note) => match *note {
+                NoteKind::Iteration { seconds, .. } => kept.iterations.push(seconds),
+                NoteKind::Say { text } => kept.said.push((now, text)),
+                _ => {}
+            },
+        }
+    }
+
+    fn begin(&self, job: JobId, submitted: Instant) {
+        let kept = Kept { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
+        self.jobs.borrow_mut().insert(job, kept);
+        for (of, news) in self.early.take() {
+            self.take(of, news);
+        }
+    }
+
+    fn wants(&self, job: JobId) -> bool {
+        self.jobs.borrow().get(&job).is_some_and(|kept| kept.ended.is_empty())
+    }
+}
+
+struct HeadHere {
+    process: Process,
+    head: Head,
+    scheduler: Addr<Scheduler>,
+}
+
+/// The federation.
+pub struct Federation {
+    network: MemoryNet,
+    machines: Machines,
+    batches: BTreeMap<ClusterId, Batch>,
+    nodes: BTreeMap<ClusterId, u32>,
+    registry: Arc<Registry>,
+    settings: Settings,
+    on_demand: OnDemand,
+    dir: TempDir,
+    desk: Rc<Desk>,
+    head: RefCell<Option<HeadHere>>,
+    sites: RefCell<BTreeMap<ClusterId, Process>>,
+    lives: Cell<u64>,
+}
+
+impl Federation {
+    /// Of these clusters, each a batch system with so many processors where each job waits for `delay` at least. Head and sites run
+    /// when this returns.
+    pub async fn start(
+        clusters: &[(&str, u32)],
+        delay: Duration,
+        registry: Registry,
+        settings: Settings,
+        seed: u64,
+    ) -> Rc<Self> {
+        let network = MemoryNet::with(seed, MemoryConfig::default());
+        let nodes: BTreeMap<ClusterId, u32> =
+            clusters.iter().map(|(name, size)| (ClusterId::from(*name), *size)).collect();
+        let machine = |cluster: &ClusterId| (cluster.clone(), Machine { threads: 1, speed: 1.0 });
+        let all = nodes.iter().flat_map(|(cluster, count)| {
+            node_names(cluster, *count).map(move |node| (node, machine(cluster)))
+        });
+        let registry = Arc::new(registry);
+        let machines = Machines::new(
+            network.clone(),
+            registry.clone(),
+            head(),
+            all.collect(),
+            (Duration::from_secs(10), false),
+        );
+        let batches: BTreeMap<ClusterId, Batch> = nodes
+            .iter()
+            .map(|(cluster, count)| (cluster.clone(), Batch::new(machines.clone(), *count, delay)))
+            .collect();
+        let federation = Rc::new(Self {
+            network,
+            machines,
+            batches,
+            nodes: nodes.clone(),
+            registry,
+            settings,
+            on_demand: OnDemand::default(),
+            dir: tempfile::tempdir().expect("a folder for its store"),
+            desk: Rc::default(),
+            head: RefCell::default(),
+            sites: RefCell::default(),
+            lives: Cell::new(0),
+        });
+        federation.start_head();
+        for cluster in nodes.keys() {
+            federation.start_site(cluster);
+        }
+        federation
+    }
+
+    fn peer(&self, node: NodeId, cluster: ClusterId) -> Peer {
+        self.lives.set(self.lives.get() + 1);
+        Peer { node, incarnation: Incarnation(EPOCH_US + self.lives.get()), cluster }
+    }
+
+    /// Starts the head, which is down.
+    ///
+    /// # Panics
+    /// It runs, or its store cannot be read.
+    pub fn start_head(&self) {
+        assert!(self.head.borrow().is_none(), "one head runs");
+        let path = self.dir.path().join("scheduler.log");
+        let mut store = Store::open(&path).expect("the former head's store");
+        let desk = self.desk.clone();
+        let recovered = store.recover(|job| desk.wants(job)).expect("what was submitted");
+        let peer = self.peer(HEAD.into(), HEAD_CLUSTER.into());
+        let (process, head) = Process::start(&self.network, peer, "head", |endpoint| {
+            let jobs: Vec<JobId> = recovered.iter().map(|recovered| recovered.job).collect();
+            let clusters = self.nodes.keys().cloned().collect();
+            let before = (recovered, clusters);
+            Head::start_again(
+                endpoint.clone(),
+                store,
+                self.settings.clone(),
+                before,
+                |endpoint, _| {
+                    let (links, mut news) = Client::publish_again(endpoint, jobs);
+                    actix_rt::spawn(async move {
+                        while let Some((job, news)) = news.recv().await {
+                            desk.take(job, news);
+                        }
+                        drop(links);
+                    });
+                },
+            )
+        });
+        let scheduler = head.scheduler.clone();
+        *self.head.borrow_mut() = Some(HeadHere { process, head, scheduler });
+    }
+
+    /// Kills the head. False: it is down.
+    pub async fn kill_head(&self) -> bool {
+        let Some(HeadHere { process, head, scheduler }) = self.head.take() else { return false };
+        drop((head, scheduler));
+        process.kill(&self.network).await;
+        true
+    }
+
+    /// Starts a cluster's site, which is down.
+    ///
+    /// # Panics
+    /// It runs.
+    pub fn start_site(&self, cluster: &ClusterId) {
+        assert!(!self.sites.borrow().contains_key(cluster), "one site a cluster runs");
+        let request = |node| NodeRequest {
+            node,
+            program: PathBuf::new(),
+            config: PathBuf::new(),
+            log: PathBuf::new(),
+            env: Vec::new(),
+            threads: 1,
+        };
+        let part = Part {
+            cluster: cluster.clone(),
+            nodes: node_names(cluster, self.nodes[cluster]).map(request).collect(),
+            provider: Rc::new(self.batches[cluster].clone()),
+            on_demand: self.on_demand,
+            keeping: None,
+        };
+        let peer = self.peer(site_node(cluster), cluster.clone());
+        let (process, ()) = Process::start(&self.network, peer, "site", |endpoint| {
+            self.machines.site_is_at(cluster, endpoint.net.contact());
+            let host = SiteHost::start(endpoint.clone(), head(), part);
+            actix_rt::spawn(async move { host.watch().await });
+        });
+        self.sites.borrow_mut().insert(cluster.clone(), process);
+    }
+
+    /// Kills a cluster's site. False: it is down.
+    pub async fn kill_site(&self, cluster: &ClusterId) -> bool {
+        let Some(site) = self.sites.borrow_mut().remove(cluster) else { return false };
+        self.batches[cluster].caller_died();
+        site.kill(&self.network).await;
+        true
+    }
+
+    /// A cluster's batch system.
+    ///
+    /// # Panics
+    /// There is no such cluster.
+    pub fn batch(&self, cluster: &str) -> &Batch {
+        &self.batches[&ClusterId::from(cluster)]
+    }
+
+    /// All batch systems.
+    pub fn batches(&self) -> impl Iterator<Item = (&ClusterId, &Batch)> {
+        self.batches.iter()
+    }
+
+    /// Its machines.
+    pub fn machines(&self) -> &Machines {
+        &self.machines
+    }
+
+    /// Its scheduler, if the head runs.
+    pub fn scheduler(&self) -> Option<Addr<Scheduler>> {
+        self.head.borrow().as_ref().map(|head| head.scheduler.clone())
+    }
+
+    /// How its scheduler sees it.
+    ///
+    /// # Panics
+    /// The head is down.
+    pub async fn status(&self) -> GridStatus {
+        let scheduler = self.scheduler().expect("the head runs");
+        let status = scheduler.send(GetStatus {});
+        status.await.expect("the head runs")
+    }
+
+    /// Submits a job that nobody waits for.
+    ///
+    /// # Errors
+    /// The scheduler's word. `None`: the head is down, or was killed before it answered.
+    pub async fn submit<J: Job>(
+        &self,
+        job: J,
+        params: JobParams,
+        need: Need,
+    ) -> Option<Result<JobId, SubmitError>> {
+        let (scheduler, client) = {
+            let head = self.head.borrow();
+            let head = head.as_ref()?;
+            (head.scheduler.clone(), head.process.endpoint.net.contact())
+        };
+        let submit = Submit {
+            name: J::NAME.to_owned(),
+            body: encode_job(job).expect("a job serialises"),
+            fingerprint: self.registry.fingerprint(),
+            params,
+            clusters: None,
+            client,
+            program: None,
+            need: Some(need),
+        };
+        let submitted = Instant::now();
+        let answer = scheduler.send(Enqueue(submit)).await.ok()?;
+        if let Ok(job) = &answer {
+            self.desk.begin(*job, submitted);
+        }
+        Some(answer)
+    }
+
+    /// What is known of a job.
+    pub fn kept(&self, job: JobId) -> Option<Kept> {
+        self.desk.jobs.borrow().get(&job).cloned()
+    }
+
+    /// Waits until these jobs have ended. Returns those that have not after `limit`.
+    pub async fn ended(&self, jobs: &[JobId], limit: Duration) -> Vec<JobId> {
+        let open =
+            || -> Vec<JobId> { jobs.iter().copied().filter(|job| self.desk.wants(*job)).collect() };
+        let all = async {
+            loop {
+                let news = self.desk.ended.notified();
+                if open().is_empty() {
+                    return;
+                }
+                news.await;
+            }
+        };
+        let _ = timeout(limit, all).await;
+        open()
+    }
+}
+
+impl Drop for Federation {
+    /// As when the machine of all that goes off.
+    fn drop(&mut self) {
+        let head = self.head.take().map(|head| head.process);
+        for process in
+            head.into_iter().chain(std::mem::take(&mut *self.sites.borrow_mut()).into_values())
+        {
+            process.tasks.abort();
+            process.endpoint.router.clear();
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Jobs over clusters that are batch systems, in virtual time: growth beside the work, and what is left of all when head and sites
+//! are killed at any moment.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use springtide_actors::policy::Mode;
+use springtide_actors::policy::malleability::Policy;
+use springtide_actors::scheduler::manager::{Approach, Kind, Need, Settings};
+use springtide_actors::scheduler::{GetJob, NodeState};
+use springtide_malleable::Nbody;
+use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::random::SplitMix;
+use springtide_runtime::work::{Job, Registry};
+use springtide_simulator::apps::{Model, Shape};
+use springtide_simulator::simulate;
+use springtide_tests::federation::{Federation, Kept};
+use springtide_tests::number;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::simulated::{params, registry};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn quiet(seed: u64) -> springtide_actors::job::JobParams {
+    let mut params = params(seed);
+    params.mode = Mode::Static;
+    params
+}
+
+/// Iterations of two seconds' work.
+const fn job(rounds: u32) -> Model {
+    Model {
+        shape: Shape::Even,
+        rounds,
+        leaves: 64,
+        then: None,
+        work_us: 2_000_000,
+        spread: 0,
+        serial_us: 0,
+        each_us: 0,
+        state_bytes: 0,
+        result_bytes: 640,
+        checkpoint_bytes: 64,
+    }
+}
+
+/// A federation whose scheduler and sites look every second.
+async fn federation(
+    clusters: &[(&str, u32)],
+    delay: Duration,
+    settings: Settings,
+    registry: Registry,
+) -> Rc<Federation> {
+    let settings = Settings { poll_every: SECOND, scan_every: SECOND, ..settings };
+    Federation::start(clusters, delay, registry, settings, 1).await
+}
+
+/// What came of a job that is alone, and ends.
+async fn run<J: Job>(grid: &Federation, job: J, need: Need) -> Kept {
+    let id = grid.submit(job, quiet(1), need).await.expect("the head runs").expect("it is taken");
+    assert_eq!(grid.ended(&[id], 3600 * SECOND).await, []);
+    grid.kept(id).expect("it was submitted")
+}
+
+/// How much longer a job took, from its submission to its end, than its iterations do on the one or the other number of processors.
+fn lost(kept: &Kept, usual: [f64; 2]) -> f64 {
+    let nearest = |took: &f64| {
+        let [one, other] = usual;
+        if (took - one).abs() < (took - other).abs() { one } else { other }
+    };
+    let ended = kept.ended.first().expect("it has ended").0;
+    (ended - kept.submitted).as_secs_f64() - kept.iterations.iter().map(nearest).sum::<f64>()
+}
+
+/// A job goes on while the batch system takes its time: what it loses by growing does not depend on that.
+#[test]
+fn growth_is_overlapped_with_the_work() {
+    let grows = |delay: u64, spmd: bool| {
+        simulate(move || async move {
+            let registry = if spmd { crate::spmd::registry::<Nbody>() } else { registry() };
+            let all = [("a", 4)];
+            let settings = Settings { hold_within: 120 * SECOND, ..Settings::default() };
+            let grid = federation(&all, SECOND, settings, registry).await;
+            // It begins at once; what it grows by comes late.
+            let need = Need::one(Kind::Malleable, 2, 2, 4);
+            let late = grid.clone();
+            actix_rt::spawn(async move {
+                while late.batch("a").jobs().0.len() < 2 {
+                    sleep(Duration::from_millis(10)).await;
+                }
+                late.batch("a").set_delay(Duration::from_secs(delay));
+            });
+            let kept = match spmd {
+                true => run(&grid, crate::spmd::bodies(60, 2_000_000), need).await,
+                false => run(&grid, job(60), need).await,
+            };
+            let small = kept.iterations.iter().filter(|took| **took > 0.9).count();
+            assert_eq!(grid.batch("a").most(), 4);
+            assert!(small as u64 >= delay && kept.iterations.len() - small > 10, "{kept:?}");
+            let lost = lost(&kept, [1.0, 0.5]);
+            println!(
+                "spmd {spmd}, {delay} s late: {small} iterations on two, {lost:.3} s lost with its start"
+            );
+            lost
+        })
+    };
+    for spmd in [false, true] {
+        let lost = [0, 5, 30].map(|delay| grows(delay, spmd));
+        let most = lost.iter().copied().fold(0.0, f64::max);
+        let least = lost.iter().copied().fold(f64::INFINITY, f64::min);
+        assert!(most - least < 0.2, "{lost:?}");
+    }
+}
+
+/// What is killed.
+#[derive(Clone, Debug)]
+enum Victim {
+    Head,
+    Site(&'static str),
+    Both(&'static str),
+    Node(&'static str),
+}
+
+impl Victim {
+    fn any(random: &mut SplitMix) -> Self {
+        let at = ["a", "b"][random.below(2)];
+        match random.below(7) {
+            0..3 => Self::Head,
+            3 | 4 => Self::Site(at),
+            5 => Self::Both(at),
+            _ => Self::Node(["a-1", "a-2", "b-1", "b-3"][random.below(4)]),
+        }
+    }
+
+    fn site(&self) -> Option<ClusterId> {
+        match self {
+            Self::Site(at) | Self::Both(at) => Some((*at).into()),
+            _ => None,
+        }
+    }
+}
+
+/// Kills it, and starts it again after a time. What runs on it knows nothing of that.
+async fn crash(grid: &Federation, victim: &Victim, down: Duration) {
+    if let Victim::Node(node) = victim {
+        grid.machines().kill(&(*node).into());
+        return;
+    }
+    let head = matches!(victim, Victim::Head | Victim::Both(_));
+    if head {
+        grid.kill_head().await;
+    }
+    if let Some(site) = victim.site() {
+        grid.kill_site(&site).await;
+    }
+    sleep(down).await;
+    if head {
+        grid.start_head();
+    }
+    if let Some(site) = victim.site() {
+        grid.start_site(&site);
+    }
+}
+
+/// What jobs do at this moment, in the scheduler's words, and how many stubs wait at the batch systems.
+async fn under_way(grid: &Federation, jobs: &[JobId]) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    let Some(scheduler) = grid.scheduler() else { return words };
+    for job in jobs {
+        let detail = scheduler.send(GetJob { job: *job }).await.ok().flatten();
+        words.extend(detail.and_then(|detail| Some(format!("{:?}", detail.view?.phase))));
+    }
+    if grid.batches().any(|(_, batch)| !batch.jobs().1.is_empty()) {
+        words.insert("Held".to_owned());
+    }
+    words
+}
+
+/// Three jobs that share two batch systems, of which the last comes when there is no place for it, while head, sites and nodes are
+/// killed. Returns what was under way when something was.
+fn crashes(seed: u64) -> BTreeSet<String> {
+    simulate(move || async move {
+        let mut random = SplitMix(seed);
+        let settings = Settings {
+            approach: Approach::Waiting,
+            policy: [Policy::Fpsma, Policy::Egs, Policy::EfficiencyAware][random.below(3)],
+            ..Settings::default()
+        };
+        let delay = Duration::from_millis(100 + random.below(1500) as u64);
+        let grid = federation(&[("a", 4), ("b", 3)], delay, settings, registry()).await;
+        let mut jobs = Vec::new();
+        let mut answers = Vec::new();
+        let mut told = BTreeSet::new();
+        let rounds = [24, 30, 10];
+        let needs = [
+            Need::one(Kind::Malleable, 2, 2, 4),
+            Need::one(Kind::Malleable, 1, 1, 3),
+            Need::one(Kind::Rigid, 2, 2, 2),
+        ];
+        // Submissions, a local user's processors, and crashes, by their times.
+        let mut script: Vec<(Duration, Step)> = vec![
+            (2 * SECOND, Step::Submit(0)),
+            (3 * SECOND, Step::Submit(1)),
+            (9 * SECOND, Step::Submit(2)),
+            (6 * SECOND, Step::Others("b", 1)),
+            (14 * SECOND, Step::Others("b", 0)),
+        ];
+        for _ in 0..1 + random.below(2) {
+            let at = Duration::from_millis(1500 + random.below(24_000) as u64);
+            let down = Duration::from_millis(random.below(4000) as u64);
+            script.push((at, Step::Crash(Victim::any(&mut random), down)));
+        }
+        script.sort_by_key(|(at, _)| *at);
+        let began = Instant::now();
+        for (at, step) in script.clone() {
+            sleep_until(began + at).await;
+            match step {
+                Step::Others(cluster, count) => grid.batch(cluster).set_others(count),
+                Step::Submit(which) => {
+                    let (job, need) = (job(rounds[which]), needs[which].clone());
+                    let id = grid.submit(job.clone(), quiet(seed), need).await;
+                    jobs.push(id.expect("the head runs").expect("it is taken"));
+                    answers.push(job.answer());
+                }
+                Step::Crash(victim, down) => {
+                    told.extend(under_way(&grid, &jobs).await);
+                    crash(&grid, &victim, down).await;
+                }
+            }
+        }
+        let open = grid.ended(&jobs, 600 * SECOND).await;
+        let replay = format!(
+            "SPRINGTIDE_CRASH_SEED={seed} SPRINGTIDE_CRASHES=1 cargo test -p springtide-tests --test all federated:: -- --nocapture; {delay:?} {script:?}"
+        );
+        let kept: Vec<Kept> = jobs.iter().filter_map(|job| grid.kept(*job)).collect();
+        assert_eq!(open, [], "{replay}\n{:#?}\n{kept:#?}", grid.status().await);
+        for (kept, answer) in kept.iter().zip(&answers) {
+            let ends: Vec<_> = kept.ended.iter().map(|(_, end)| end.clone()).collect();
+            assert_eq!(ends, [Ok(*answer)], "{replay}\n{kept:#?}");
+        }
+        // Nothing is left, and nothing was there twice.
+        sleep(60 * SECOND).await;
+        let status = grid.status().await;
+        assert_eq!(status.jobs, [], "{replay}");
+        assert_eq!(status.count(NodeState::Off), status.nodes(), "{replay}\n{status:#?}");
+        for (cluster, batch) in grid.batches() {
+            assert_eq!(batch.jobs(), (Vec::new(), Vec::new()), "{cluster}: {replay}");
+            assert_eq!(batch.odd(), Vec::<String>::new(), "{cluster}: {replay}");
+        }
+        told
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(usize),
+    Others(&'static str, u32),
+    Crash(Victim, Duration),
+}
+
+/// Whatever head, sites and nodes do when they are killed: no job is lost or told of twice, no processor is held twice or for ever.
+#[test]
+fn whoever_is_killed_nothing_is_lost_or_doubled() {
+    let first = number("SPRINGTIDE_CRASH_SEED", 1);
+    let count = number("SPRINGTIDE_CRASHES", 60);
+    let mut told = BTreeSet::new();
+    for seed in first..first + count {
+        told.extend(crashes(seed));
+    }
+    println!("{count} histories from {first} on; under way when something was killed: {told:?}");
+    if count >= 60 {
+        for phase in ["Held", "Waiting", "Running", "Growing", "Claiming", "Shrinking"] {
+            assert!(told.contains(phase), "{phase} is not in {told:?}");
+        }
+    }
+}
