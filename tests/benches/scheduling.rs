@@ -63,7 +63,7 @@ impl World {
                 ("a job starts", Event::Claimed { job, got })
             }
             Action::Offer { job, change, count, .. } => {
-                ("an answer", Event::Answer { job, change, count: count.min(2) })
+                ("an answer", Event::Answer { job, change, count: Some(count.min(2)) })
             }
             Action::Hold { job, change, count, .. } => {
                 ("stubs are held", Event::Held { job, change, count })
@@ -73,7 +73,7 @@ impl World {
                 ("a job has grown", Event::Grown { job, change, count })
             }
             Action::Shrink { job, change, count, .. } => {
-                ("an answer", Event::Answer { job, change, count })
+                ("an answer", Event::Answer { job, change, count: Some(count) })
             }
             _ => return None,
         })
@@ -81,7 +81,7 @@ impl World {
 
     fn polls(&mut self, what: &'static str, others: u32) {
         for cluster in self.clusters.clone() {
-            self.tell(what, Event::Polled { cluster, size: SIZE, others });
+            self.tell(what, Event::Polled { cluster, size: SIZE, others, whole: SIZE });
         }
     }
 }
@@ -110,7 +110,10 @@ fn main() {
                     let job = JobId(next - JOBS + ends);
                     world.tell("a job ends", Event::Ended { job });
                     for (cluster, count) in world.sizes.remove(&job).unwrap_or_default() {
-                        world.tell("processors are free", Event::Freed { job, cluster, count });
+                        world.tell(
+                            "processors are free",
+                            Event::Freed { job, cluster, count, let_go: false },
+                        );
                     }
                 }
                 for _ in 0..10 {

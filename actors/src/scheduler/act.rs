@@ -11,7 +11,7 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::remote::{Remote, RemoteError, RemoteMessage};
 use tokio::time::Instant;
 
-use super::core::{Action, Case, Event};
+use super::core::{Action, Asking, Case, Event};
 use super::*;
 use crate::coordinator::Coordinator;
 use crate::job::{AssignError, Cancel, MemberLost, Release, WORKER, coordinator_name, site_name};
@@ -27,12 +27,19 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 /// A node that has not told its speed after this time is taken to have none. Longer than a benchmark by what its last
 /// repeat may take.
 const MEASURE_WITHIN: Duration = Duration::from_secs(15);
+/// What the store did not take is tried again after this time.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
+/// Stubs whose site was not reached are to be released all the same, and it is told again after this time.
+const CLOSE_AGAIN: Duration = Duration::from_secs(5);
 /// A node that has not taken a job over after this time does not.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
 
 impl Scheduler {
     pub(super) fn carry_out(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<Action>) {
         while let Some(action) = actions.pop_front() {
+            if self.superseded {
+                return; // all that is to be done is another's now
+            }
             match action {
                 Action::Assign { node, assign } => {
                     let job = assign.spec.id;
@@ -131,32 +138,25 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::OfferGrowth { job, coordinator, change, cluster, count, why } => {
+                Action::OfferGrowth(asking) => {
+                    let Asking { job, coordinator, change, cluster, count, within, why } = *asking;
                     self.recorder.record(Told::Decision {
                         decision: format!("offer {job} {count} processors of {cluster}"),
                         why: why.clone(),
                         inputs: serde_json::json!({ "change": change }),
                     });
                     let offer = OfferGrowth { job, cluster, count, why };
-                    self.ask_count(ctx, (job, change), &coordinator, offer);
+                    self.ask_count(ctx, (job, change), (&coordinator, within), offer);
                 }
-                Action::AskShrink {
-                    job,
-                    coordinator,
-                    change,
-                    cluster,
-                    count,
-                    mandatory,
-                    within_ms,
-                    why,
-                } => {
+                Action::AskShrink { asking, mandatory, within_ms } => {
+                    let Asking { job, coordinator, change, cluster, count, within, why } = *asking;
                     self.recorder.record(Told::Decision {
                         decision: format!("ask {job} for {count} processors of {cluster} back"),
                         why: why.clone(),
                         inputs: serde_json::json!({ "change": change, "mandatory": mandatory }),
                     });
                     let ask = AskShrink { job, cluster, count, mandatory, within_ms, why };
-                    self.ask_count(ctx, (job, change), &coordinator, ask);
+                    self.ask_count(ctx, (job, change), (&coordinator, within), ask);
                 }
                 // It asks for offers anyway when it needs nodes.
                 Action::BetterFree { job, coordinator, offers } => {
@@ -172,13 +172,19 @@ impl Scheduler {
                         let _ = reply.send(answer);
                     }
                 }
-                Action::NewEpoch { job, known } => {
-                    let epoch = self.store.new_epoch(job, known);
-                    let epoch = epoch.map_err(|error| error.to_string());
-                    actions.extend(
-                        self.core.handle(Event::EpochIssued { job, epoch }, Instant::now()),
-                    );
-                }
+                Action::NewEpoch { job, known } => match self.store.new_epoch(job, known) {
+                    Ok(epoch) => {
+                        let issued = Event::EpochIssued { job, epoch };
+                        actions.extend(self.core.handle(issued, Instant::now()));
+                    }
+                    Err(error) => {
+                        // A job is no worse off without a coordinator than ended, and a disk that is full is emptied.
+                        self.store_failed(&error);
+                        ctx.run_later(STORE_AGAIN, move |act, ctx| {
+                            act.carry_out(ctx, VecDeque::from([Action::NewEpoch { job, known }]));
+                        });
+                    }
+                },
                 Action::TakeOver { node, order } => {
                     let job = order.job;
                     self.recorder.record(Told::Decision {
@@ -226,12 +232,19 @@ impl Scheduler {
                     let ended =
                         JobEnded { job, epoch: None, outcome, report: JobReport::default() };
                     let call = remote.send(ended).deadline(TELL_WITHIN).start();
-                    // Nobody else is told before the client is, so that this reason is the one it hears.
+                    // Nobody else of the job is told before the client is, so that this reason is the one it hears. Others do not wait.
+                    let of_job = |action: &Action| match action {
+                        Action::Cancel { job: of, .. } | Action::Release { job: of, .. } => {
+                            *of == job
+                        }
+                        _ => false,
+                    };
+                    let (later, now) = actions.into_iter().partition(of_job);
+                    actions = now;
                     let then = move |_, act: &mut Self, ctx: &mut Context<Self>| {
-                        act.carry_out(ctx, actions);
+                        act.carry_out(ctx, later);
                     };
                     ctx.spawn(call.into_actor(self).map(then));
-                    return;
                 }
                 Action::Replace { cluster, nodes, program, reason } => {
                     self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
@@ -239,9 +252,8 @@ impl Scheduler {
                 Action::Begin { job, begun } => {
                     if let Err(error) = self.store.begun(job, begun) {
                         self.store_failed(&error);
-                        if self.superseded {
-                            return;
-                        }
+                        let reason = format!("its start cannot be written down: {error}");
+                        self.refuse_to_start(ctx, job, &reason, &mut actions);
                     }
                 }
                 Action::Forget { job } => {
@@ -269,9 +281,14 @@ impl Scheduler {
                         why: reason.clone(),
                         inputs: serde_json::json!({ "nodes": nodes }),
                     });
-                    let order = CloseStubs { nodes, reason };
-                    // What is left of them ends with the site, which then tells what there is.
-                    self.ask_site(ctx, &cluster, order, |_, _, _| ());
+                    let order = CloseStubs { nodes: nodes.clone(), reason };
+                    // Where the site's process is another they do not end with it.
+                    self.ask_site(ctx, &cluster, order, move |_, ctx, error| {
+                        tracing::info!("stubs are not released yet: {error}");
+                        ctx.run_later(CLOSE_AGAIN, move |act, ctx| {
+                            act.feed(ctx, Event::CloseFailed { nodes });
+                        });
+                    });
                 }
                 Action::BringFile { job, ask, file, from, to } => {
                     self.bring(ctx, (job, ask), file, from, &to);
@@ -302,24 +319,42 @@ impl Scheduler {
         ctx.spawn(call.into_actor(self).map(then));
     }
 
-    /// Asks a job's coordinator a question of the malleability manager. No answer is none: the manager goes on.
+    /// The start of a job is not on disk: were it started all the same, a later scheduler would start it twice.
+    fn refuse_to_start(
+        &mut self,
+        ctx: &mut Context<Self>,
+        job: JobId,
+        reason: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let starts = |action: &Action| matches!(action, Action::Assign { assign, .. } if assign.spec.id == job);
+        let (refused, rest) = std::mem::take(actions).into_iter().partition::<Vec<_>, _>(starts);
+        *actions = rest.into();
+        for action in refused {
+            let Action::Assign { node, .. } = action else { continue };
+            let answer = Err(AssignError::failed(&node, reason.to_owned()));
+            self.feed(ctx, Event::Assigned { job, node, answer });
+        }
+    }
+
+    /// Asks a job's coordinator a question of the malleability manager. If there is no answer the manager goes on without.
     fn ask_count<M>(
         &mut self,
         ctx: &mut Context<Self>,
         (job, change): (JobId, u64),
-        coordinator: &NodeId,
+        (coordinator, within): (&NodeId, Duration),
         question: M,
     ) where
         Coordinator: Handler<M>,
         M: RemoteMessage<Result = u32>,
     {
         let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
-        let call = remote.send(question).deadline(TELL_WITHIN).start();
+        let call = remote.send(question).deadline(within).start();
         let then = move |answer: Result<u32, RemoteError>, act: &mut Self, ctx: &mut _| {
-            let count = answer.unwrap_or_else(|error| {
+            if let Err(error) = &answer {
                 tracing::info!("{job}'s coordinator was not asked for a number: {error}");
-                0
-            });
+            }
+            let count = answer.ok();
             act.feed(ctx, Event::Answered { job, change, count });
         };
         ctx.spawn(call.into_actor(self).map(then));

@@ -30,12 +30,22 @@ pub struct Component {
 /// A cluster as placement sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Room {
-    /// Processors that it has at all.
+    /// Processors that work.
     pub size: u32,
+    /// Those that it would have if all worked, at least as many.
+    pub whole: u32,
     /// Those that nobody uses.
     pub idle: u32,
     /// Why nothing may be placed there at the moment.
     pub closed: Option<String>,
+}
+
+impl Room {
+    /// Processors that it may have one day. Of one that cannot be used now nobody knows what it will be.
+    pub fn could_have(&self) -> u64 {
+        let whole = if self.closed.is_some() { u32::MAX } else { self.whole.max(self.size) };
+        whole.into()
+    }
 }
 
 /// A file and where copies of it are.
@@ -121,6 +131,15 @@ pub enum Excluded {
         /// What is needed.
         needed: u32,
     },
+    /// Not so many of its processors work now.
+    TooFewWork {
+        /// Those that do.
+        size: u32,
+        /// What it would have if all did.
+        whole: u32,
+        /// What is needed.
+        needed: u32,
+    },
     /// It has not so many now.
     TooFewIdle {
         /// What nobody uses, or other components of this job have left.
@@ -142,6 +161,9 @@ impl fmt::Display for Excluded {
             Self::Closed { reason } => write!(f, "closed: {reason}"),
             Self::TooSmall { size, needed } => {
                 write!(f, "has {size} processors, {needed} are needed")
+            }
+            Self::TooFewWork { size, whole, needed } => {
+                write!(f, "{size} of its {whole} processors work, {needed} are needed")
             }
             Self::TooFewIdle { idle, needed } => write!(f, "{idle} idle, {needed} needed"),
             Self::NoFile { reason } => f.write_str(reason),
@@ -180,7 +202,10 @@ pub fn place(
     components: &[Component],
     ground: &Ground,
 ) -> Result<Placed, NoPlace> {
-    let mut desk = Desk { ground, idle: ground.rooms.iter().map(|(c, r)| (c, r.idle)).collect() };
+    let all: u64 = components.iter().map(|one| u64::from(one.min)).sum();
+    let vain = all > ground.rooms.values().map(Room::could_have).sum();
+    let idle = ground.rooms.iter().map(|(c, r)| (c, r.idle)).collect();
+    let mut desk = Desk { ground, idle, vain };
     let mut chosen: Vec<Option<&ClusterId>> = vec![None; components.len()];
     match policy {
         Placement::FlexibleClusterMinimisation => return desk.flexible(components),
@@ -243,6 +268,8 @@ fn by_size(components: &[Component]) -> Vec<usize> {
 struct Desk<'a> {
     ground: &'a Ground,
     idle: BTreeMap<&'a ClusterId, u32>,
+    /// All components together need more than all clusters could ever have.
+    vain: bool,
 }
 
 impl<'a> Desk<'a> {
@@ -325,8 +352,10 @@ impl<'a> Desk<'a> {
                 Excluded::Closed { reason }
             } else if let Some(reason) = self.ground.lacks(&one.files, cluster) {
                 Excluded::NoFile { reason }
+            } else if room.whole < needed {
+                Excluded::TooSmall { size: room.whole, needed }
             } else if room.size < needed {
-                Excluded::TooSmall { size: room.size, needed }
+                Excluded::TooFewWork { size: room.size, whole: room.whole, needed }
             } else {
                 Excluded::TooFewIdle { idle, needed }
             }
@@ -336,7 +365,8 @@ impl<'a> Desk<'a> {
             rooms.map(|(cluster, room)| (cluster.clone(), why(cluster, room))).collect();
         let hopeless =
             |why: &Excluded| matches!(why, Excluded::NotNamed | Excluded::TooSmall { .. });
-        NoPlace { component, never: excluded.values().all(hopeless), excluded }
+        let never = self.vain || excluded.values().all(hopeless);
+        NoPlace { component, never, excluded }
     }
 
     /// As [`Desk::excluded`], of a component that may be cut.
@@ -344,7 +374,10 @@ impl<'a> Desk<'a> {
         let single = Component { min: 1, ..one.clone() };
         let mut no = self.excluded(component, &single);
         for (cluster, why) in &mut no.excluded {
-            if let Excluded::TooFewIdle { needed, .. } | Excluded::TooSmall { needed, .. } = why {
+            if let Excluded::TooFewIdle { needed, .. }
+            | Excluded::TooFewWork { needed, .. }
+            | Excluded::TooSmall { needed, .. } = why
+            {
                 *needed = one.min;
             }
             if let (Excluded::TooFewIdle { idle, .. }, Some(now)) = (why, self.idle.get(cluster)) {
@@ -355,9 +388,9 @@ impl<'a> Desk<'a> {
             |cluster: &&ClusterId| one.clusters.is_empty() || one.clusters.contains(*cluster);
         let sum: u64 = (self.ground.rooms.iter())
             .filter(|(cluster, _)| usable(cluster))
-            .map(|(_, room)| u64::from(room.size))
+            .map(|(_, room)| room.could_have())
             .sum();
-        no.never = sum < u64::from(one.min);
+        no.never = self.vain || sum < u64::from(one.min);
         no
     }
 
@@ -432,7 +465,7 @@ mod tests {
 
     fn ground(rooms: &[(&str, u32, u32)]) -> Ground {
         let room = |&(name, size, idle): &(&str, u32, u32)| {
-            (ClusterId::from(name), Room { size, idle, closed: None })
+            (ClusterId::from(name), Room { size, whole: size, idle, closed: None })
         };
         Ground { rooms: rooms.iter().map(room).collect(), ..Ground::default() }
     }
@@ -482,6 +515,20 @@ mod tests {
                 .unwrap_err()
                 .never
         );
+    }
+
+    #[test]
+    fn what_does_not_work_now_may_work_again_and_what_is_too_much_together_never_fits() {
+        let mut ground = ground(&[("a", 2, 2), ("b", 2, 2)]);
+        assert!(place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err().never);
+        assert!(place(Placement::WorstFit, &needs(&[1, 1, 1, 1, 1]), &ground).unwrap_err().never);
+        assert!(!place(Placement::WorstFit, &needs(&[1, 1, 2, 0]), &ground).is_err());
+        ground.rooms.get_mut(&id("a")).unwrap().whole = 4;
+        let no = place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err();
+        let told = "a 2 of its 4 processors work, 3 are needed; b has 2 processors, 3 are needed";
+        assert!(no.to_string().ends_with(told) && !no.never, "{no}");
+        let no = place(Placement::FlexibleClusterMinimisation, &needs(&[6]), &ground).unwrap_err();
+        assert!(!no.never, "{no}");
     }
 
     #[test]

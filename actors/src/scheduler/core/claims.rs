@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Core;
 use super::event::{Action, Begun};
 use super::managed::{Stage, Use};
-use super::pool::State;
+use super::pool::{Node, State};
 use super::queue::Waiting;
 use crate::job::AssignError;
 use crate::policy::malleability::Placed;
@@ -68,6 +68,7 @@ impl Core {
         let (mut coming, mut lost) = (0, None);
         for node in &*nodes {
             match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
+                Some(Node { drain: Some(_), .. }) => lost = Some(format!("{node} is drained")),
                 Some(known) if known.state != State::Idle => coming += 1,
                 Some(known) if known.running(fingerprint).is_some() => {}
                 Some(_) => lost = Some(format!("{node} runs another program than the job's")),
@@ -170,7 +171,7 @@ impl Core {
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
         match job.stage {
             Stage::Waiting => {
-                self.managing.jobs.remove(&id);
+                self.forget_managed(id);
                 self.anew.remove(&id);
                 self.tell(News::Withdraw { job: id }, now, out);
                 out.push(Action::Forget { job: id });
@@ -182,6 +183,7 @@ impl Core {
             }
             // When its nodes are free it is not started again.
             Stage::Failing(_) => job.stage = Stage::Claiming,
+            Stage::Over if job.again.is_some() => job.again = None,
             _ => return false,
         }
         let error = SubmitError::Cancelled { reason: reason.to_owned() };

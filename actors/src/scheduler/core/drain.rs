@@ -169,7 +169,8 @@ impl Core {
                     node.drain.is_some() || node.life.as_ref().map(|life| life.incarnation) == *life
                 });
                 match now {
-                    Some(node) if !node.is_empty() => return true,
+                    // It may be about to be given to a job, which is given up then.
+                    Some(node) if !node.is_empty() || node.reserved.is_some() => return true,
                     Some(node) if node.state == State::Idle => drained.empty.push(id.clone()),
                     _ => drained.gone.push(id.clone()),
                 }

@@ -1,6 +1,7 @@
 //! What goes into the scheduler's core and what comes out. Data only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
@@ -179,8 +180,8 @@ pub enum Event {
     EpochIssued {
         /// Which job.
         job: JobId,
-        /// The epoch, on disk; or why there is none.
-        epoch: Result<Epoch, String>,
+        /// The epoch, on disk.
+        epoch: Epoch,
     },
     /// A worker answered [`Action::TakeOver`], or did not.
     TookOver {
@@ -193,14 +194,19 @@ pub enum Event {
     },
     /// A job's root got further than before.
     RootAdvanced(RootAdvanced),
-    /// A job's coordinator answered [`Action::OfferGrowth`] or [`Action::AskShrink`]; no answer is none.
+    /// A job's coordinator answered [`Action::OfferGrowth`] or [`Action::AskShrink`], or did not.
     Answered {
         /// Which job.
         job: JobId,
         /// Names the question.
         change: u64,
-        /// How many processors it takes, or will release.
-        count: u32,
+        /// How many processors it takes, or will release; absent: it did not answer.
+        count: Option<u32>,
+    },
+    /// A site did not get the order to release these stubs ([`Action::CloseStubs`]), some time ago.
+    CloseFailed {
+        /// Whose.
+        nodes: Vec<NodeId>,
     },
     /// A job's coordinator has measured its efficiency.
     Efficiency(JobEfficiency),
@@ -395,38 +401,15 @@ pub enum Action {
         order: Box<TakeOver>,
     },
     /// Ask the job's coordinator how many of so many processors it takes; feed back [`Event::Answered`].
-    OfferGrowth {
-        /// Which job.
-        job: JobId,
-        /// The coordinator's node.
-        coordinator: NodeId,
-        /// Names the question.
-        change: u64,
-        /// Where they are.
-        cluster: ClusterId,
-        /// How many at most.
-        count: u32,
-        /// How it came about.
-        why: String,
-    },
+    OfferGrowth(Box<Asking>),
     /// Ask the job's coordinator to let go of nodes, which it chooses itself; feed back [`Event::Answered`].
     AskShrink {
-        /// Which job.
-        job: JobId,
-        /// The coordinator's node.
-        coordinator: NodeId,
-        /// Names the question.
-        change: u64,
-        /// Of which cluster.
-        cluster: ClusterId,
-        /// How many.
-        count: u32,
+        /// Whom, and for what.
+        asking: Box<Asking>,
         /// It must.
         mandatory: bool,
         /// How long it has, in milliseconds.
         within_ms: u64,
-        /// For what.
-        why: String,
     },
     /// Tell the job's coordinator that it does not get what it cannot go on without.
     RefuseGrowth {
@@ -462,4 +445,23 @@ pub enum Action {
         /// Who said what, and what was done with it.
         what: String,
     },
+}
+
+/// A question of the malleability manager to a job's coordinator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// Which job.
+    pub job: JobId,
+    /// The coordinator's node.
+    pub coordinator: NodeId,
+    /// Names the question.
+    pub change: u64,
+    /// Where the processors are.
+    pub cluster: ClusterId,
+    /// How many at most.
+    pub count: u32,
+    /// How long the answer is waited for.
+    pub within: Duration,
+    /// How it came about, or for what.
+    pub why: String,
 }

@@ -2,7 +2,7 @@
 //!
 //! Must not know how anything of it was decided.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use springtide_runtime::id::JobId;
@@ -14,7 +14,7 @@ use crate::scheduler::manager::{Action as Order, Event as News};
 
 /// Lines kept of each job, the last ones.
 const LINES_MAX: usize = 256;
-/// Jobs of which something is kept, the last ones.
+/// Jobs that are over of which something is kept, the last ones.
 const JOBS_MAX: usize = 256;
 
 /// What becomes free within this time is told as one.
@@ -35,11 +35,16 @@ const FREE: &str = " are free";
 
 /// Lines of jobs, each with its time.
 #[derive(Debug, Default)]
-pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
+pub(super) struct Histories {
+    lines: BTreeMap<JobId, VecDeque<(Instant, String)>>,
+    /// Jobs that the manager knows.
+    open: BTreeSet<JobId>,
+}
 
 impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
-        let lines = self.0.entry(job).or_default();
+        self.open.insert(job);
+        let lines = self.lines.entry(job).or_default();
         if let Some((at, last)) = lines.back_mut()
             && now.saturating_duration_since(*at) < TOGETHER
             && let Some(both) = together(last, &line)
@@ -51,9 +56,17 @@ impl Histories {
             lines.pop_front();
         }
         lines.push_back((now, line));
-        while self.0.len() > JOBS_MAX {
-            // Numbers grow: the smallest is the oldest.
-            self.0.pop_first();
+    }
+
+    /// The manager does not know a job any more. Of those the last ones are kept.
+    pub(super) fn over(&mut self, job: JobId) {
+        self.open.remove(&job);
+        let over =
+            self.lines.len() - self.lines.keys().filter(|job| self.open.contains(job)).count();
+        // Numbers grow: the smallest is the oldest.
+        let oldest = self.lines.keys().filter(|job| !self.open.contains(job)).copied();
+        for old in oldest.take(over.saturating_sub(JOBS_MAX)).collect::<Vec<_>>() {
+            self.lines.remove(&old);
         }
     }
 
@@ -65,7 +78,7 @@ impl Histories {
     /// A job's lines, oldest first, with their age in seconds.
     pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
-        let lines = self.0.get(&job).into_iter().flatten();
+        let lines = self.lines.get(&job).into_iter().flatten();
         lines.map(|(at, line)| (age(*at), line.clone())).collect()
     }
 
@@ -86,12 +99,16 @@ impl Histories {
                 (job, format!("goes on, on {}, though the scheduler began anew", counts(sizes)))
             }
             News::ClaimFailed { job, reason } => (job, format!("could not be started: {reason}")),
-            News::Answer { job, count, .. } => (job, format!("it answers {count}")),
+            News::Answer { job, count: Some(count), .. } => (job, format!("it answers {count}")),
+            News::Answer { job, count: None, .. } => (job, "it does not answer".to_owned()),
             News::NotHeld { job, count, reason, .. } => {
                 (job, format!("{count} processors were not to be had: {reason}"))
             }
             News::Grown { job, count, .. } => (job, format!("grown by {count}")),
-            News::Freed { job, cluster, count } => (job, format!("{count} of {cluster}{FREE}")),
+            News::Freed { job, cluster, count, .. } => (job, format!("{count} of {cluster}{FREE}")),
+            News::NotForced { job, cluster, count } => {
+                (job, format!("it keeps {count} of {cluster}, which it cannot run without"))
+            }
             News::Want { job, want } if want.count > 0 => {
                 (job, format!("{} more processors are asked for", want.count))
             }
@@ -166,13 +183,32 @@ mod tests {
     fn what_becomes_free_at_once_is_one_line() {
         let start = Instant::now();
         let mut histories = Histories::default();
-        let freed =
-            |cluster: &str| News::Freed { job: JobId(1), cluster: cluster.into(), count: 1 };
+        let freed = |cluster: &str| News::Freed {
+            job: JobId(1),
+            cluster: cluster.into(),
+            count: 1,
+            let_go: false,
+        };
         for (ms, cluster) in [(0, "vu"), (10, "vu"), (900, "vu"), (950, "uva"), (2000, "uva")] {
             histories.news(&freed(cluster), start + Duration::from_millis(ms));
         }
         let lines: Vec<String> =
             histories.of(JobId(1), start).into_iter().map(|(_, line)| line).collect();
         assert_eq!(lines, ["3 of vu are free", "1 of uva are free", "1 of uva are free"]);
+    }
+
+    #[test]
+    fn jobs_that_go_on_keep_their_lines() {
+        let now = Instant::now();
+        let mut histories = Histories::default();
+        histories.note(JobId(1), now, "runs".to_owned());
+        for job in 2..1000 {
+            histories.note(JobId(job), now, "ran".to_owned());
+            histories.over(JobId(job));
+        }
+        assert_eq!(histories.of(JobId(1), now).len(), 1);
+        assert_eq!(histories.of(JobId(999), now).len(), 1);
+        assert_eq!(histories.of(JobId(2), now).len(), 0);
+        assert_eq!(histories.lines.len(), JOBS_MAX + 1);
     }
 }

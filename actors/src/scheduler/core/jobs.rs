@@ -28,9 +28,10 @@ impl Core {
     ) {
         // Nobody waits for that life of it any more.
         self.awaited.remove(id);
+        let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else { return };
+        let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
-        let on_demand = self.sites.get(&node.cluster).is_some_and(|site| site.on_demand.is_some());
         match (returns, on_demand) {
             (true, _) => node.starts(now),
             (false, true) => node.turn_off(None),
@@ -141,6 +142,7 @@ impl Core {
             Freed::Left => {
                 job.let_go(node);
                 known.idle(now);
+                self.managing.let_go.insert(node.clone());
             }
             Freed::Refused { .. } => self.release(*id, node, out),
         }
@@ -184,7 +186,7 @@ impl Core {
         self.release_members(id, out);
     }
 
-    fn release_members(&mut self, id: JobId, out: &mut Vec<Action>) {
+    pub(super) fn release_members(&mut self, id: JobId, out: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.end();
         for node in job.members.clone() {

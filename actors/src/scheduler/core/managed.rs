@@ -13,14 +13,14 @@ use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::Core;
-use super::event::Action;
+use super::event::{Action, Asking};
 use super::history::Histories;
 use super::pool::State;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
     Action as Order, Event as News, JobView, Manager, Need, Settings, Want,
 };
-use crate::scheduler::{JobState, Submit, SubmitError};
+use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 /// Nodes that come are dealt out together if they come within this time.
 const GATHER: Duration = Duration::from_millis(500);
@@ -31,21 +31,36 @@ pub(super) struct Managed {
     pub(super) epoch: Epoch,
     pub(super) submit: Box<Submit>,
     pub(super) stage: Stage,
-    /// Grants that its coordinator has not answered: for which change.
-    pub(super) grants: BTreeMap<u64, u64>,
+    /// Grants that its coordinator has not answered.
+    pub(super) grants: BTreeMap<u64, Given>,
     /// Nodes that were lost while it was being started.
     pub(super) lost: BTreeMap<ClusterId, u32>,
-    /// As last told to the manager.
-    pub(super) wants: u32,
-    /// More that its owner wants it to have.
+    /// What it wants, as last told to the manager.
+    pub(super) wants: Ordered,
+    /// More that its owner, or its program, wants it to have.
     pub(super) ordered: Ordered,
+    /// Where its root runs, as last told to the manager.
+    pub(super) root: Option<ClusterId>,
+    /// It has lost all its nodes, and begins anew when nothing of it is left: what it needs.
+    pub(super) again: Option<Need>,
+    /// So many times it has.
+    pub(super) losses: u32,
 }
 
-/// What a job's owner asks for it.
-#[derive(Clone, Debug, Default)]
+/// Nodes that a job was given, for a change, and whose wishes they serve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    pub(super) change: u64,
+    pub(super) ordered: u32,
+    pub(super) open: u32,
+}
+
+/// More processors that somebody asks for, for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ordered {
     pub(super) count: u32,
-    pub(super) within: Option<Duration>,
+    /// It cannot go on without them, and is told then.
+    pub(super) until: Option<Instant>,
     pub(super) clusters: BTreeSet<ClusterId>,
 }
 
@@ -94,8 +109,11 @@ impl Managed {
             stage: Stage::Waiting,
             grants: BTreeMap::new(),
             lost: BTreeMap::new(),
-            wants: 0,
+            wants: Ordered::default(),
             ordered: Ordered::default(),
+            root: None,
+            again: None,
+            losses: 0,
         }
     }
 }
@@ -105,6 +123,8 @@ impl Managed {
 pub(super) struct Polled {
     pub(super) size: u32,
     pub(super) others: u32,
+    /// If all worked.
+    pub(super) whole: u32,
 }
 
 /// The manager, and what it was told of.
@@ -120,6 +140,8 @@ pub(super) struct Managing {
     polled: BTreeMap<ClusterId, Polled>,
     next_poll: Option<Instant>,
     pub(super) histories: Histories,
+    /// Nodes that their jobs let go, in order and not by order.
+    pub(super) let_go: BTreeSet<NodeId>,
 }
 
 impl Managing {
@@ -133,6 +155,7 @@ impl Managing {
             polled: BTreeMap::new(),
             next_poll: None,
             histories: Histories::default(),
+            let_go: BTreeSet::new(),
         }
     }
 
@@ -150,19 +173,32 @@ impl Managing {
     /// Jobs that have no nodes yet, first those that are first in the queue.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (JobId, &Submit)> {
         let queued = self.manager.queued();
+        let first: Vec<JobId> = queued.filter(|id| self.waits(*id).is_some()).collect();
+        let queued: BTreeSet<JobId> = first.iter().copied().collect();
+        let placed = self.jobs.keys().copied().filter(move |id| !queued.contains(id));
+        first.into_iter().chain(placed).filter_map(move |id| Some((id, self.waits(id)?)))
+    }
+
+    /// A job that has no nodes yet.
+    pub(super) fn waits(&self, id: JobId) -> Option<&Submit> {
         let waits = |job: &&Managed| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
-        let of = move |id: &JobId| self.jobs.get(id).filter(waits);
-        let first: Vec<JobId> = queued.filter(|id| of(id).is_some()).collect();
-        let placed: Vec<JobId> = self
-            .jobs
-            .keys()
-            .filter(|id| of(id).is_some() && !first.contains(id))
-            .copied()
-            .collect();
-        first
-            .into_iter()
-            .chain(placed)
-            .filter_map(move |id| Some((id, &*self.jobs.get(&id)?.submit)))
+        self.jobs.get(&id).filter(waits).map(|job| &*job.submit)
+    }
+
+    /// How a job is that has no nodes yet.
+    pub(super) fn status(&self, id: JobId, submit: &Submit) -> JobStatus {
+        JobStatus {
+            job: id,
+            name: submit.name.clone(),
+            state: JobState::Queued,
+            nodes: 0,
+            waits_for: self.view(id).map(|view| format!("a place: {}", view.why)),
+        }
+    }
+
+    /// What a job needs.
+    pub(super) fn need(&self, id: JobId) -> Option<Need> {
+        self.manager.need(id).cloned()
     }
 
     /// Processors of a cluster in accounts of jobs.
@@ -178,7 +214,8 @@ impl Managing {
 
     /// Whether a job that ends here will be started again under the same number.
     pub(super) fn starts_again(&self, id: JobId) -> bool {
-        self.jobs.get(&id).is_some_and(|job| matches!(job.stage, Stage::Failing(_)))
+        let again = |job: &Managed| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
+        self.jobs.get(&id).is_some_and(again)
     }
 
     /// A job as the manager sees it.
@@ -245,13 +282,17 @@ impl Core {
             }
         }
         let standing = self.nodes.iter().filter(|(_, node)| !self.is_on_demand(&node.cluster));
+        // What the queue waits for is as good as given away.
+        let wanted = self.wanted();
         for (id, node) in standing {
             let known = all.entry(node.cluster.clone()).or_default();
             let managed = self.managing.ledger.contains_key(id);
             // One that is being started is there, and nobody's yet.
             let there = managed || node.works();
+            let free = node.is_free() && !wanted.contains(&node.cluster);
             known.size += u32::from(there);
-            known.others += u32::from(there && !managed && !node.is_free());
+            known.others += u32::from(there && !managed && !free);
+            known.whole += 1;
         }
         all
     }
@@ -283,10 +324,10 @@ impl Core {
         self.managing.next_poll = Some(now + self.managing.every);
         let all = self.processors();
         self.managing.polled = all.clone();
-        for (cluster, Polled { size, others }) in all {
+        for (cluster, Polled { size, others, whole }) in all {
             let news = match self.failing(&cluster) {
                 Some(reason) => News::Unreachable { cluster, reason },
-                None => News::Polled { cluster, size, others },
+                None => News::Polled { cluster, size, others, whole },
             };
             self.tell(news, now, out);
         }
@@ -319,16 +360,17 @@ impl Core {
             }
             Order::Fail { job, reason } => {
                 self.drop_move(job, out);
-                self.managing.jobs.remove(&job);
+                self.forget_managed(job);
                 out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
                 out.push(Action::Forget { job });
                 None
             }
-            Order::Offer { job, change, cluster, count, why } => {
+            Order::Offer { job, change, cluster, count, within, why } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
-                    return Some(News::Answer { job, change, count: 0 });
+                    return Some(News::Answer { job, change, count: None });
                 };
-                out.push(Action::OfferGrowth { job, coordinator, change, cluster, count, why });
+                let offer = Asking { job, coordinator, change, cluster, count, within, why };
+                out.push(Action::OfferGrowth(Box::new(offer)));
                 None
             }
             Order::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
@@ -342,34 +384,32 @@ impl Core {
             Order::Unhold { job, change, cluster, count, .. } => {
                 self.give_back(job, change, &cluster, count, now, out)
             }
-            Order::Shrink { job, change, cluster, count, mandatory, within, why } => {
+            Order::Shrink {
+                job,
+                change,
+                cluster,
+                count,
+                mandatory,
+                answer_within,
+                within,
+                why,
+            } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
-                    return Some(News::Answer { job, change, count: 0 });
+                    return Some(News::Answer { job, change, count: None });
                 };
                 let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-                out.push(Action::AskShrink {
-                    job,
-                    coordinator,
-                    change,
-                    cluster,
-                    count,
-                    mandatory,
-                    within_ms,
-                    why,
-                });
+                let within = answer_within;
+                let asking = Asking { job, coordinator, change, cluster, count, within, why };
+                out.push(Action::AskShrink { asking: Box::new(asking), mandatory, within_ms });
                 None
             }
             Order::Force { job, cluster, count, reason } => {
-                self.force(job, &cluster, count, &reason, now, out);
-                None
+                self.force(job, &cluster, count, &reason, now, out)
             }
             Order::Refuse { job, reason } => {
                 if let Some(managed) = self.managing.jobs.get_mut(&job) {
-                    managed.wants = managed.wants.saturating_sub(managed.ordered.count);
-                    managed.ordered = Ordered::default();
-                }
-                if let Some(held) = self.jobs.get_mut(&job) {
-                    held.open.refused(reason.clone());
+                    // Only what cannot wait is refused. The manager wants nothing for it now; what it asks for besides is told again.
+                    (managed.wants, managed.ordered) = Default::default();
                 }
                 if let Some(coordinator) = self.coordinator_of(job) {
                     out.push(Action::RefuseGrowth { job, coordinator, reason });
@@ -397,10 +437,15 @@ impl Core {
             let holds = known.is_some_and(|known| {
                 known.state == State::Busy(*job) || known.reserved == Some(*job)
             });
-            free.extend(known.filter(|_| !holds).map(|known| (known.cluster.clone(), *job, *used)));
+            let let_go = self.managing.let_go.remove(node);
+            // One that is to be empty went for that.
+            let let_go = let_go && known.is_some_and(|known| known.drain.is_none());
+            let freed = known.filter(|_| !holds);
+            free.extend(freed.map(|known| (known.cluster.clone(), *job, *used, let_go)));
             holds
         });
-        for (cluster, job, used) in &free {
+        self.managing.let_go.clear();
+        for (cluster, job, used, _) in &free {
             // What is being claimed, or given, is told of as a whole.
             if let (Use::Claimed, Some(managed)) = (used, self.managing.jobs.get_mut(job)) {
                 *managed.lost.entry(cluster.clone()).or_default() += 1;
@@ -411,14 +456,16 @@ impl Core {
             self.gather(id, now, out);
             self.settle_job(id, now, out);
         }
-        for (cluster, job, used) in free {
+        for (cluster, job, used, let_go) in free {
             match used {
                 Use::Claimed | Use::Recruited(_) => {}
                 Use::Ordered(change) | Use::Held(change) => {
                     let reason = "its node is gone".to_owned();
                     self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
                 }
-                Use::Computes => self.tell(News::Freed { job, cluster, count: 1 }, now, out),
+                Use::Computes => {
+                    self.tell(News::Freed { job, cluster, count: 1, let_go }, now, out);
+                }
                 Use::GivenBack => self.tell(News::Unheld { job, cluster, count: 1 }, now, out),
             }
         }
@@ -428,9 +475,17 @@ impl Core {
         let over: Vec<JobId> =
             self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
         for id in over {
-            self.managing.jobs.remove(&id);
-            out.push(Action::Forget { job: id });
+            if !self.begin_again(id, out) {
+                self.forget_managed(id);
+                out.push(Action::Forget { job: id });
+            }
         }
+    }
+
+    /// The manager knows a job no more.
+    pub(super) fn forget_managed(&mut self, id: JobId) {
+        self.managing.jobs.remove(&id);
+        self.managing.histories.over(id);
     }
 
     fn settle_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
@@ -460,7 +515,8 @@ impl Core {
                 let lost = std::mem::take(&mut managed.lost);
                 self.tell(News::Ended { job: id }, now, out);
                 for (cluster, count) in lost {
-                    self.tell(News::Freed { job: id, cluster, count }, now, out);
+                    let let_go = false;
+                    self.tell(News::Freed { job: id, cluster, count, let_go }, now, out);
                 }
                 // What was being claimed counts as its own now.
                 for (job, used) in self.managing.ledger.values_mut() {
@@ -469,27 +525,41 @@ impl Core {
                     }
                 }
             }
-            (Stage::Running, Some(JobState::Running)) => self.settle_wants(id, now, out),
+            (Stage::Running, Some(JobState::Running)) => {
+                self.settle_root(id, now, out);
+                self.settle_wants(id, now, out);
+            }
             _ => {}
         }
     }
 
-    /// What its coordinator asks for, as far as that changed.
+    /// Where its root is, as far as that changed.
+    fn settle_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+        let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
+        let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
+        if managed.root != cluster {
+            managed.root.clone_from(&cluster);
+            self.tell(News::Root { job: id, cluster }, now, out);
+        }
+    }
+
+    /// What is asked for it, as far as that changed. What its owner or its program ordered comes first, and alone: others are not
+    /// made to shrink for what can wait.
     pub(super) fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let Some(open) = self.jobs.get(&id).map(|job| job.open.count) else { return };
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
-        let count = open.saturating_add(managed.ordered.count);
-        if managed.wants == count {
+        let wants = match managed.ordered.count {
+            0 => Ordered { count: open, ..Ordered::default() },
+            _ => managed.ordered.clone(),
+        };
+        if managed.wants == wants {
             return;
         }
-        managed.wants = count;
-        let want = match managed.ordered.count {
-            0 => Want { count, within: None, clusters: BTreeSet::new() },
-            _ => {
-                let Ordered { within, clusters, .. } = managed.ordered.clone();
-                Want { count, within, clusters }
-            }
-        };
+        managed.wants = wants.clone();
+        let Ordered { count, until, clusters } = wants;
+        let within = until.map(|until| until.saturating_duration_since(now));
+        let want = Want { count, within, clusters };
         self.tell(News::Want { job: id, want }, now, out);
     }
 

@@ -35,7 +35,7 @@ use springtide_runtime::net::Contact;
 use tokio::time::Instant;
 
 pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
-pub use self::event::{Action, Begun, Event, Recovered};
+pub use self::event::{Action, Asking, Begun, Event, Recovered};
 
 use self::drain::Pending;
 use self::files::Files;
@@ -119,6 +119,16 @@ impl Job {
         }
     }
 
+    fn status(&self, id: JobId) -> JobStatus {
+        JobStatus {
+            job: id,
+            name: self.name.clone(),
+            state: self.state,
+            nodes: (self.members.len() + self.releasing.len()) as u32,
+            waits_for: self.open.waits_for(),
+        }
+    }
+
     /// Asked for and not yet in the coordinator's hands.
     fn asked(&self) -> u32 {
         let under_way = self.grants.values().map(Vec::len).sum::<usize>();
@@ -154,6 +164,8 @@ pub struct Core {
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
     /// Input files of jobs.
     files: Files,
+    /// What was said of jobs that were not known yet, and are.
+    replay: VecDeque<Event>,
 }
 
 impl Core {
@@ -176,30 +188,41 @@ impl Core {
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),
             files: Files::default(),
+            replay: VecDeque::new(),
         }
     }
 
     /// Takes an event in, that happened at `now`.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
+        if let Some(event) = self.keep_word(event) {
+            self.take_in(event, now, &mut out);
+        }
+        while let Some(event) = self.replay.pop_front() {
+            self.take_in(event, now, &mut out);
+        }
+        out
+    }
+
+    fn take_in(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
         match event {
-            Event::SiteUp(site) => self.site_up(&site, now, &mut out),
+            Event::SiteUp(site) => self.site_up(&site, now, out),
             Event::SitePolled(SitePolled { cluster, found }) => {
-                self.site_polled(&cluster, found, now, &mut out);
+                self.site_polled(&cluster, found, now, out);
             }
-            Event::Expect { clusters } => self.expect(clusters, now, &mut out),
-            Event::Recovered(found) => self.recovered(*found, now, &mut out),
-            Event::StubGone(gone) => self.stub_gone(&gone, now, &mut out),
-            Event::Registered(life) => self.registered(life, now, &mut out),
+            Event::Expect { clusters } => self.expect(clusters, now, out),
+            Event::Recovered(found) => self.recovered(*found, now, out),
+            Event::StubGone(gone) => self.stub_gone(&gone, now, out),
+            Event::Registered(life) => self.registered(life, now, out),
             Event::NodeLost { node, reason, returns } => {
-                self.lost(&node, &reason, returns, now, &mut out)
+                self.lost(&node, &reason, returns, now, out)
             }
             Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
-                let Some(need) = submit.need.take() else { return out };
+                let Some(need) = submit.need.take() else { return };
                 match need.check() {
                     Ok(()) => {
                         submit.params.managed = true;
-                        self.submit_managed(job, epoch, (submit, need), now, &mut out);
+                        self.submit_managed(job, epoch, (submit, need), now, out);
                     }
                     Err(reason) => {
                         out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
@@ -211,71 +234,71 @@ impl Core {
                 self.queue.push_back(Waiting { job, epoch, submit, waits_for, blocked });
             }
             Event::Assigned { job, node, answer } => {
-                self.assigned(job, &node, answer, now, &mut out);
+                self.assigned(job, &node, answer, now, out);
             }
             Event::Released { job, node, incarnation, ok } => {
-                self.released(job, &node, incarnation, ok, now, &mut out)
+                self.released(job, &node, incarnation, ok, now, out)
             }
             Event::JobOver { job, epoch, ended } => {
-                self.over(job, epoch, ended.as_ref(), now, &mut out);
+                self.over(job, epoch, ended.as_ref(), now, out);
             }
-            Event::Cancel { job, reason } => self.cancel(job, &reason, now, &mut out),
+            Event::Cancel { job, reason } => self.cancel(job, &reason, now, out),
             Event::CancelFailed { job, reason } => {
-                self.fail(job, JobError::Cancelled { reason }, None, &mut out)
+                self.fail(job, JobError::Cancelled { reason }, None, out)
             }
-            Event::MemberSilent(silent) => self.silent(silent, now, &mut out),
+            Event::MemberSilent(silent) => self.silent(silent, now, out),
             Event::Link { node, up: true } => {
                 self.site_link(&node, true, now);
                 self.unheard.remove(&node);
             }
             Event::Link { node, up: false } => {
                 self.site_link(&node, false, now);
-                self.client_lost(&node, now, &mut out);
+                self.client_lost(&node, now, out);
                 self.unheard.insert(node);
             }
-            Event::Request(request) => self.request(*request, now, &mut out),
+            Event::Request(request) => self.request(*request, now, out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),
-            Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, &mut out),
-            Event::Freed(freed) => self.freed(&freed, now, &mut out),
-            Event::Subscribe(subscribe) => self.subscribe(subscribe, &mut out),
-            Event::Speeds(speeds) => self.speeds_told(speeds, now, &mut out),
+            Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, out),
+            Event::Freed(freed) => self.freed(&freed, now, out),
+            Event::Subscribe(subscribe) => self.subscribe(subscribe, out),
+            Event::Speeds(speeds) => self.speeds_told(speeds, now, out),
             Event::Measured { node, incarnation, answer } => {
-                self.measured(&node, incarnation, answer, now, &mut out)
+                self.measured(&node, incarnation, answer, now, out)
             }
-            Event::Drain { drain, order } => self.drain(drain, order, now, &mut out),
-            Event::Undrain { nodes } => self.undrain(&nodes, &mut out),
+            Event::Drain { drain, order } => self.drain(drain, order, now, out),
+            Event::Undrain { nodes } => self.undrain(&nodes, out),
             Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
-            Event::HandOver(order) => self.hand_over(&order, now, &mut out),
-            Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, &mut out),
+            Event::HandOver(order) => self.hand_over(&order, now, out),
+            Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
             Event::TookOver { job, node, answer } => {
-                self.took_over(job, &node, answer, &mut out);
+                self.took_over(job, &node, answer, out);
             }
             Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
             Event::Answered { job, change, count } => {
-                self.answered(job, change, count, now, &mut out);
+                self.answered(job, change, count, now, out);
             }
-            Event::Efficiency(told) => self.efficiency_told(told, now, &mut out),
-            Event::Resize(order) => self.resize(&order, now, &mut out),
-            Event::FilesHere(here) => self.files_here(here, now, &mut out),
+            Event::Efficiency(told) => self.efficiency_told(told, now, out),
+            Event::Resize(order) => self.resize(&order, now, out),
+            Event::FilesHere(here) => self.files_here(here, now, out),
             Event::Brought { job, ask, answer } => {
-                self.brought(job, ask, answer, now, &mut out);
+                self.brought(job, ask, answer, now, out);
             }
-            Event::Poll => self.poll(now, &mut out),
+            Event::CloseFailed { nodes } => self.close_again(nodes, out),
+            Event::Poll => self.poll(now, out),
             Event::Tick => {}
         }
-        self.blame_roots(now, &mut out);
-        self.return_jobs(now, &mut out);
-        self.look_at_sites(now, &mut out);
-        self.ask_files(now, &mut out);
-        self.manage(now, &mut out);
+        self.blame_roots(now, out);
+        self.return_jobs(now, out);
+        self.look_at_sites(now, out);
+        self.ask_files(now, out);
+        self.manage(now, out);
         // Whole jobs come before the wishes of those that run.
-        self.serve_queue(&mut out);
-        self.serve_requests(now, &mut out);
-        self.ask_leaves(now, &mut out);
-        self.answer_drains(&mut out);
-        self.tell_subscribers(now, &mut out);
-        self.close_idle(now, &mut out);
-        out
+        self.serve_queue(out);
+        self.serve_requests(now, out);
+        self.ask_leaves(now, out);
+        self.answer_drains(out);
+        self.tell_subscribers(now, out);
+        self.close_idle(now, out);
     }
 
     /// When [`Event::Tick`] is due, if nothing else happens before.
@@ -306,30 +329,24 @@ impl Core {
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);
         }
-        let queued = self.queue.iter().map(|waiting| JobStatus {
-            job: waiting.job,
-            name: waiting.submit.name.clone(),
-            state: JobState::Queued,
-            nodes: 0,
-            waits_for: Some(waiting.waits_for.clone()),
-        });
-        let managed = self.managing.waiting().map(|(job, submit)| JobStatus {
-            job,
-            name: submit.name.clone(),
-            state: JobState::Queued,
-            nodes: 0,
-            waits_for: self.managing.view(job).map(|view| format!("a place: {}", view.why)),
-        });
-        let running = self.jobs.iter().map(|(&id, job)| JobStatus {
-            job: id,
-            name: job.name.clone(),
-            state: job.state,
-            nodes: (job.members.len() + job.releasing.len()) as u32,
-            waits_for: job.open.waits_for(),
-        });
+        let queued = self.queue.iter().map(Waiting::status);
+        let managed =
+            self.managing.waiting().map(|(job, submit)| self.managing.status(job, submit));
+        let running = self.jobs.iter().map(|(&id, job)| job.status(id));
         let returning = self.returning_statuses();
         let jobs = queued.chain(managed).chain(returning).chain(running).collect();
         GridStatus { sites, jobs, superseded: false }
+    }
+
+    /// The same of one job.
+    fn job_status(&self, id: JobId) -> Option<JobStatus> {
+        if let Some(job) = self.jobs.get(&id) {
+            return Some(job.status(id));
+        }
+        let queued = self.queue.iter().find(|waiting| waiting.job == id).map(Waiting::status);
+        queued
+            .or_else(|| self.managing.waits(id).map(|submit| self.managing.status(id, submit)))
+            .or_else(|| self.returning_statuses().find(|status| status.job == id))
     }
 }
 

@@ -53,17 +53,23 @@ impl Core {
     pub(super) fn resize(&mut self, order: &ResizeJob, now: Instant, out: &mut Vec<Action>) {
         let (job, Ok(Resized { to, .. })) = (order.job, self.check_resize(order)) else { return };
         let Some(view) = self.managing.view(job) else { return };
+        let coordinator = self.coordinator_of(job);
         let Some(managed) = self.managing.jobs.get_mut(&job) else { return };
         let most = match &order.by {
             Resize::Grow { count, within_ms, cluster } => {
-                let within = within_ms.map(Duration::from_millis);
+                let until = within_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                 let clusters = cluster.iter().cloned().collect();
-                managed.ordered = Ordered { count: *count, within, clusters };
+                managed.ordered = Ordered { count: *count, until, clusters };
                 // A limit that stands in the way goes up.
                 (to > view.most || view.most < view.useful).then_some(to.max(view.most))
             }
             Resize::Shrink { .. } => {
-                managed.ordered = Ordered::default();
+                let ordered = std::mem::take(&mut managed.ordered);
+                if let (Some(_), Some(coordinator)) = (ordered.until, coordinator) {
+                    // Its program may wait for them.
+                    let reason = "its owner wants it smaller".to_owned();
+                    out.push(Action::RefuseGrowth { job, coordinator, reason });
+                }
                 Some(to)
             }
         };
@@ -77,7 +83,7 @@ impl Core {
 
     /// A job as its owner may see it; absent if nothing of it is known any more.
     pub fn detail(&self, job: JobId, now: Instant) -> Option<JobDetail> {
-        let status = self.status().jobs.into_iter().find(|status| status.job == job);
+        let status = self.job_status(job);
         let (view, history) = (self.managing.view(job), self.managing.history(job, now));
         (status.is_some() || !history.is_empty()).then_some(JobDetail { status, view, history })
     }

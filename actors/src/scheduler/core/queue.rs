@@ -10,7 +10,7 @@ use super::event::Action;
 use super::pool::{Node, Site, State, member};
 use super::{Core, Job};
 use crate::job::{Assign, JobSpec};
-use crate::scheduler::{Submit, SubmitError};
+use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -20,6 +20,18 @@ pub(super) struct Waiting {
     pub(super) waits_for: String,
     /// It cannot be placed before a node is put back into service.
     pub(super) blocked: bool,
+}
+
+impl Waiting {
+    pub(super) fn status(&self) -> JobStatus {
+        JobStatus {
+            job: self.job,
+            name: self.submit.name.clone(),
+            state: JobState::Queued,
+            nodes: 0,
+            waits_for: Some(self.waits_for.clone()),
+        }
+    }
 }
 
 /// What a job in the queue can get now.

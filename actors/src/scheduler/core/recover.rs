@@ -12,7 +12,7 @@ use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::View;
 use tokio::time::Instant;
 
-use super::event::{Action, Begun, Recovered};
+use super::event::{Action, Begun, Event, Recovered};
 use super::managed::{Managed, Stage, Use};
 use super::pool::State;
 use super::{Core, Job};
@@ -20,13 +20,18 @@ use crate::hardware::Hardware;
 use crate::job::JobError;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{Event as News, Need};
-use crate::scheduler::{JobState, JobStatus, Registered, Submit, SubmitError, Work};
+use crate::scheduler::{
+    HandOver, JobState, JobStatus, NodeFreed, Registered, Submit, WithdrawNodes, Work,
+};
 
 /// Nodes of a job that was running are waited for so long. They notice that the former scheduler is gone by silence, look for a new
 /// one all the time, and give up after a minute.
 pub(super) const RETURN_WITHIN: Duration = Duration::from_secs(45);
 /// When the first of them is there, the others follow within this time, or are lost.
 pub(super) const GATHER: Duration = Duration::from_secs(5);
+
+/// A job that has lost all its nodes begins anew; after so many losses it fails, for it may be what they die of.
+const LOSSES_MAX: u32 = 3;
 
 /// A job of which it is not known yet whether its nodes live.
 #[derive(Debug)]
@@ -42,6 +47,8 @@ pub(super) struct Returning {
     until: Instant,
     /// A view is known: the others are not waited for much longer.
     gathering: bool,
+    /// What its coordinator said meanwhile: it has been taken at its word.
+    words: Vec<Event>,
 }
 
 impl Core {
@@ -55,9 +62,37 @@ impl Core {
             return self.submit_managed(job, epoch, (submit, need), now, out);
         };
         let until = now + RETURN_WITHIN;
-        let (view, came, gathering) = (None, BTreeSet::new(), false);
-        let returning = Returning { epoch, submit, need, placed, view, came, until, gathering };
+        let returning = Returning {
+            epoch,
+            submit,
+            need,
+            placed,
+            view: None,
+            came: BTreeSet::new(),
+            until,
+            gathering: false,
+            words: Vec::new(),
+        };
         self.returning.insert(job, returning);
+    }
+
+    /// Keeps what the coordinator of a returning job says until the job is known. Gives back what is of no such job.
+    pub(super) fn keep_word(&mut self, event: Event) -> Option<Event> {
+        let (job, epoch) = match &event {
+            Event::HandOver(HandOver { job, epoch, .. })
+            | Event::Freed(NodeFreed { job, epoch, .. })
+            | Event::Withdraw(WithdrawNodes { job, epoch, .. }) => (*job, *epoch),
+            Event::Request(request) => (request.job, request.epoch),
+            Event::RootAdvanced(advanced) => (advanced.job, advanced.epoch),
+            _ => return Some(event),
+        };
+        match self.returning.get_mut(&job).filter(|returning| epoch <= returning.epoch) {
+            Some(returning) => {
+                returning.words.push(event);
+                None
+            }
+            None => Some(event),
+        }
     }
 
     /// A node that registers works for a job.
@@ -237,23 +272,59 @@ impl Core {
         out.push(Action::NewEpoch { job: id, known: epoch });
     }
 
-    /// The epoch of a job that begins anew is on disk, or could not be put there.
+    /// The epoch of a job that begins anew is on disk.
     pub(super) fn began_anew(
         &mut self,
         id: JobId,
-        epoch: &Result<Epoch, String>,
+        epoch: Epoch,
         now: Instant,
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(need) = self.anew.remove(&id) else { return false };
-        let Some(managed) = self.managing.jobs.remove(&id) else { return true };
-        match epoch {
-            Ok(epoch) => self.submit_managed(id, *epoch, (managed.submit, need), now, out),
-            Err(reason) => {
-                let error = SubmitError::Store { reason: reason.clone() };
-                out.push(Action::Refuse { job: id, error });
-            }
+        let Some(Managed { submit, losses, .. }) = self.managing.jobs.remove(&id) else {
+            return true;
+        };
+        self.submit_managed(id, epoch, (submit, need), now, out);
+        if let Some(managed) = self.managing.jobs.get_mut(&id) {
+            managed.losses = losses;
         }
+        true
+    }
+
+    /// A job has lost all nodes that could go on with it. Returns whether it begins anew: it does unless that has happened too
+    /// often.
+    pub(super) fn lost_all(
+        &mut self,
+        id: JobId,
+        node: &NodeId,
+        reason: &str,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(need) = self.managing.need(id) else { return false };
+        let Some(epoch) = self.jobs.get(&id).map(|job| job.epoch) else { return false };
+        let Some(managed) = self.managing.jobs.get_mut(&id) else { return false };
+        if managed.stage != Stage::Running || managed.losses + 1 >= LOSSES_MAX {
+            return false;
+        }
+        managed.losses += 1;
+        (managed.again, managed.epoch) = (Some(need), epoch);
+        let what =
+            format!("{id} begins anew, for it has lost its nodes, {node} the last: {reason}");
+        out.push(Action::Odd { what });
+        self.release_members(id, out);
+        true
+    }
+
+    /// Nothing is left of a job: if it is to begin anew, it does.
+    pub(super) fn begin_again(&mut self, id: JobId, out: &mut Vec<Action>) -> bool {
+        let managed = self.managing.jobs.get_mut(&id);
+        let Some((need, managed)) = managed.and_then(|m| Some((m.again.take()?, m))) else {
+            return false;
+        };
+        let (epoch, losses) = (managed.epoch, managed.losses);
+        *managed = Managed { losses, ..Managed::waiting(epoch, managed.submit.clone()) };
+        self.anew.insert(id, need);
+        out.push(Action::NewEpoch { job: id, known: epoch });
         true
     }
 
@@ -266,7 +337,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Returning { epoch, submit, need, placed, came, .. } = returning;
+        let Returning { epoch, submit, need, placed, came, words, .. } = returning;
         let mut members = BTreeSet::new();
         let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (name, member) in view.members.iter() {
@@ -323,17 +394,24 @@ impl Core {
         for node in late {
             self.awaited.insert(node, (id, now + RETURN_WITHIN));
         }
+        // What was said while the job was not known counts now, in its order.
+        self.replay.extend(words);
         // Another was being made coordinator when the scheduler died: whether it is one nobody can know, so both are fenced.
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        if job.epoch < epoch {
+        let taken_over = job.epoch < epoch;
+        if taken_over {
             job.epoch = epoch;
-            if let Some(coordinator) = job.view.coordinator.clone() {
-                let reason = "the scheduler died while another was to take its place";
-                self.coordinator_lost(id, &coordinator, reason, now, out);
+            let coordinator = job.view.coordinator.clone();
+            if let Some(coordinator) = coordinator.filter(|node| members.contains(node)) {
+                // It lives, and may go on: it is the first to be asked.
+                let reason = "the scheduler died while another was to take its place".to_owned();
+                let heir = Some(coordinator.clone());
+                self.seek_coordinator(id, (coordinator, reason), heir, now, out);
             }
         }
         let reason = "it was gone when the scheduler came back";
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.clone());
+        // Else one is being sought, which is told of those that live.
         let Some(coordinator) = coordinator else { return };
         if gone.contains(&coordinator) {
             return self.coordinator_lost(id, &coordinator, reason, now, out);

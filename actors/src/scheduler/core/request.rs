@@ -43,11 +43,6 @@ pub(super) struct Open {
 }
 
 impl Open {
-    /// What is asked for will not be had.
-    pub(super) fn refused(&mut self, why: String) {
-        (self.count, self.why) = (0, why);
-    }
-
     pub(super) fn waits_for(&self) -> Option<String> {
         let Open { count, why, .. } = self;
         (*count > 0).then(|| format!("{count} more nodes: {why}"))
@@ -349,7 +344,14 @@ impl Core {
         if ok {
             return self.grant_settled(id, grant, now, out);
         }
-        job.open.count = job.open.count.saturating_add(nodes.len() as u32);
+        let given = self.managing.jobs.get_mut(&id).and_then(|managed| {
+            let given = managed.grants.get(&grant)?;
+            managed.ordered.count = managed.ordered.count.saturating_add(given.ordered);
+            Some(given.open)
+        });
+        // What it was offered nobody had asked for.
+        let open = given.unwrap_or(nodes.len() as u32);
+        job.open.count = job.open.count.saturating_add(open);
         job.open.not_before = Some(now + GRANT_AGAIN);
         job.open.why = "its coordinator did not take the last grant".to_owned();
         for node in nodes {

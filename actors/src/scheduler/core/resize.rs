@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::choose::{Case, choose};
 use super::event::Action;
-use super::managed::{Ordered, Use};
+use super::managed::{Given, Use};
 use super::pool::{State, member};
 use super::{Core, Job};
 use crate::scheduler::manager::Event as News;
@@ -69,17 +69,14 @@ impl Core {
         let given = nodes.len() as u32;
         let managed = self.managing.jobs.get_mut(&id);
         // What its owner ordered is served before what its coordinator asks for.
-        let ordered = managed.map_or(0, |managed| {
-            let Ordered { count, clusters, .. } = &mut managed.ordered;
-            let here = clusters.is_empty() || clusters.contains(&cluster);
-            let ordered = if here { given.min(*count) } else { 0 };
-            *count -= ordered;
-            ordered
-        });
-        job.open.count = job.open.count.saturating_sub(given - ordered);
-        if let Some(managed) = self.managing.jobs.get_mut(&id) {
-            managed.grants.insert(grant, change);
-            managed.wants = job.open.count.saturating_add(managed.ordered.count);
+        if let Some(managed) = managed {
+            let of = &mut managed.ordered;
+            let here = of.clusters.is_empty() || of.clusters.contains(&cluster);
+            let ordered = if here { given.min(of.count) } else { 0 };
+            let open = job.open.count.min(given - ordered);
+            of.count -= ordered;
+            job.open.count -= open;
+            managed.grants.insert(grant, Given { change, ordered, open });
         }
         let why = format!("the malleability manager gives it {} of {cluster}", nodes.len());
         let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
@@ -106,7 +103,7 @@ impl Core {
         out: &mut Vec<Action>,
     ) {
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
-        let Some(change) = managed.grants.remove(&grant) else { return };
+        let Some(Given { change, .. }) = managed.grants.remove(&grant) else { return };
         let holds =
             |node: &NodeId| self.jobs.get(&id).is_some_and(|job| job.members.contains(node));
         let mut count = 0;
@@ -116,6 +113,8 @@ impl Core {
                 count += 1;
             }
         }
+        // First what it wants now, else it would be given that again.
+        self.settle_wants(id, now, out);
         self.tell(News::Grown { job: id, change, count }, now, out);
     }
 
@@ -165,8 +164,8 @@ impl Core {
         reason: &str,
         now: Instant,
         out: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get(&id) else { return };
+    ) -> Option<News> {
+        let job = self.jobs.get(&id)?;
         let coordinator = job.view.coordinator.as_ref();
         let here = |node: &&NodeId| {
             self.nodes.get(*node).is_some_and(|known| known.cluster == *cluster)
@@ -179,7 +178,12 @@ impl Core {
             self.lost(node, reason, true, now, out);
         }
         let (cluster, reason) = (cluster.clone(), reason.to_owned());
-        out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
+        let left = count - taken.len() as u32;
+        if !taken.is_empty() {
+            let cluster = cluster.clone();
+            out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
+        }
+        (left > 0).then_some(News::NotForced { job: id, cluster, count: left })
     }
 
     /// A job answered an offer, or a request for processors.
@@ -187,7 +191,7 @@ impl Core {
         &mut self,
         id: JobId,
         change: u64,
-        count: u32,
+        count: Option<u32>,
         now: Instant,
         out: &mut Vec<Action>,
     ) {

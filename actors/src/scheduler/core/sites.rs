@@ -12,6 +12,7 @@ use super::Core;
 use super::event::Action;
 use super::pool::State;
 use crate::scheduler::SiteUp;
+use crate::scheduler::manager::Event as News;
 
 /// A site's process that is not heard for so long may be gone; its nodes are looked at then, and again after each such time.
 const UNHEARD: Duration = Duration::from_secs(5);
@@ -30,12 +31,18 @@ impl Core {
 
     /// Nodes of sites that are not heard: free ones are not given away any more, and those at work are lost when they are not heard either.
     pub(super) fn look_at_sites(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let mut lost = Vec::new();
+        let (mut lost, mut silent) = (Vec::new(), Vec::new());
         for (cluster, site) in &mut self.sites {
             if site.look_at.is_none_or(|at| at > now) {
                 continue;
             }
             site.look_at = Some(now + UNHEARD);
+            if let Some(on_demand) = &mut site.on_demand {
+                // What it has polled is of the past, and nobody would hold anything there.
+                let reason =
+                    on_demand.failing.get_or_insert_with(|| "its site is not heard".to_owned());
+                silent.push((cluster.clone(), reason.clone()));
+            }
             for id in &site.nodes {
                 let gone = self.nodes.get(id).is_some_and(|node| match node.state {
                     State::Idle | State::Measuring(_) => true,
@@ -49,6 +56,9 @@ impl Core {
         }
         for (id, reason) in lost {
             self.lost(&id, &reason, true, now, out);
+        }
+        for (cluster, reason) in silent {
+            self.tell(News::Unreachable { cluster, reason }, now, out);
         }
     }
 

@@ -39,8 +39,12 @@ impl Core {
                 before.map_or((None, None), |before| (before.polled, before.failing));
             known.on_demand = Some(OnDemand { keep, polled, failing });
         }
+        let mut closing = Vec::new();
         for id in &site.nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
+            if node.state == State::Closing && site.stubs.contains(id) {
+                closing.push(id.clone()); // it may never have heard the order
+            }
             if node.life.is_none() && node.state == State::Starting && node.reserved.is_none() {
                 node.state = State::Off; // it was just made
             }
@@ -50,6 +54,14 @@ impl Core {
                 node.starts(now);
             }
         }
+        self.close_again(closing, out);
+    }
+
+    /// Orders once more that stubs are released: whoever was to do it did not hear it.
+    pub(super) fn close_again(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+        let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == State::Closing);
+        let nodes: Vec<NodeId> = nodes.into_iter().filter(closing).collect();
+        self.close_stubs(nodes, "nobody needs it", out);
     }
 
     /// Whether a cluster's processors are held on demand.
@@ -75,7 +87,8 @@ impl Core {
         let Some(on_demand) = &mut site.on_demand else { return };
         match found {
             Ok((size, others)) => {
-                let first = on_demand.polled.replace(Polled { size, others }).is_none();
+                let polled = Polled { size, others, whole: size };
+                let first = on_demand.polled.replace(polled).is_none();
                 if on_demand.failing.take().is_some() || first {
                     self.poll(now, out);
                 }
@@ -100,7 +113,8 @@ impl Core {
     /// any job's of the manager's nor to be had at once.
     pub(super) fn processors_on_demand(&self, cluster: &ClusterId) -> Polled {
         let Some(site) = self.sites.get(cluster) else { return Polled::default() };
-        let Some(Polled { size, others }) = site.on_demand.as_ref().and_then(|d| d.polled) else {
+        let Some(Polled { size, others, .. }) = site.on_demand.as_ref().and_then(|d| d.polled)
+        else {
             return Polled::default();
         };
         let (mut busy, mut usable) = (0, 0);
@@ -112,8 +126,9 @@ impl Core {
             usable += u32::from(managed || to_be_had);
         }
         let others = others.saturating_add(busy);
+        let whole = u32::try_from(site.nodes.len()).unwrap_or(u32::MAX);
         // There may be more processors than nodes to use them.
-        Polled { size: size.min(others.saturating_add(usable)), others: others.min(size) }
+        Polled { size: size.min(others.saturating_add(usable)), others: others.min(size), whole }
     }
 
     /// Reserves so many processors of a cluster for a job: stubs that are kept first, then others that are asked for, with the job's
@@ -193,18 +208,29 @@ impl Core {
     /// Nodes reserved for a job that have come, or that have come with another program.
     pub(super) fn settle_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut held: BTreeMap<(JobId, u64), u32> = BTreeMap::new();
-        let mut wrong = Vec::new();
+        let (mut wrong, mut drained) = (Vec::new(), Vec::new());
         for (id, (job, used)) in &mut self.managing.ledger {
-            let Use::Ordered(change) = *used else { continue };
-            let Some(node) = self.nodes.get(id).filter(|node| node.state == State::Idle) else {
+            let (Use::Ordered(change) | Use::Held(change)) = *used else { continue };
+            let Some(node) = self.nodes.get(id) else { continue };
+            if node.drain.is_some() {
+                drained.push((id.clone(), *job, change));
                 continue;
-            };
+            }
+            if node.state != State::Idle || *used == Use::Held(change) {
+                continue;
+            }
             let Some(managed) = self.managing.jobs.get(job) else { continue };
             if node.running(managed.submit.fingerprint).is_some() {
                 *used = Use::Held(change);
                 *held.entry((*job, change)).or_default() += 1;
             } else {
                 wrong.push((id.clone(), *job, change));
+            }
+        }
+        for (id, job, change) in drained {
+            if self.unreserve(&id, now, out) {
+                let reason = format!("{id} is drained");
+                self.tell(News::NotHeld { job, change, count: 1, reason }, now, out);
             }
         }
         for ((job, change), count) in held {
@@ -221,9 +247,13 @@ impl Core {
     /// A node is not kept for anybody any more. Returns whether it is free now, and in nobody's account: one that has not come
     /// counts as the job's until it is gone.
     pub(super) fn unreserve(&mut self, id: &NodeId, now: Instant, out: &mut Vec<Action>) -> bool {
+        let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else {
+            return false;
+        };
+        let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return false };
         match node.state {
-            State::Starting if self.sites[&node.cluster].on_demand.is_some() => {
+            State::Starting if on_demand => {
                 self.close_stubs([id.clone()], "it is not needed any more", out);
                 false
             }

@@ -67,7 +67,7 @@ impl Core {
         self.seek_coordinator(*id, (from, reason.clone()), Some(to.clone()), now, out);
     }
 
-    fn seek_coordinator(
+    pub(super) fn seek_coordinator(
         &mut self,
         id: JobId,
         (lost, reason): (NodeId, String),
@@ -78,7 +78,11 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         // The next one asks anew; what was granted and not taken it gives back.
         (job.open, job.subscription) = (Open::default(), None);
-        job.grants.clear();
+        let grants = std::mem::take(&mut job.grants);
+        for grant in grants.into_keys() {
+            self.grant_settled(id, grant, now, out);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.view.coordinator = None;
         // What was said of the former one.
         job.unheard_by.clear();
@@ -153,6 +157,9 @@ impl Core {
             return;
         }
         let (node, reason) = (orphaned.lost.clone(), orphaned.reason.clone());
+        if self.lost_all(id, &node, &reason, out) {
+            return;
+        }
         let reason = format!("{reason}; no other node of the job could take its place");
         self.fail(id, JobError::NodeLost { node, reason }, None, out);
     }
@@ -184,23 +191,17 @@ impl Core {
             .cloned()
     }
 
-    /// An epoch was put on disk for a job without a coordinator, or could not be.
+    /// An epoch was put on disk for a job without a coordinator.
     pub(super) fn epoch_issued(
         &mut self,
         id: JobId,
-        epoch: Result<Epoch, String>,
+        epoch: Epoch,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        if self.began_anew(id, &epoch, now, out) {
+        if self.began_anew(id, epoch, now, out) {
             return;
         }
-        let epoch = match epoch {
-            Ok(epoch) => epoch,
-            Err(reason) => {
-                return self.fail(id, JobError::Start { reason }, None, out);
-            }
-        };
         let Some(node) = self.candidate(id) else { return self.find_coordinator(id, out) };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(orphaned) = job.orphaned.as_mut() else { return };

@@ -18,6 +18,8 @@ pub(super) struct Cluster {
     pub(super) size: u32,
     /// In use by others.
     pub(super) others: u32,
+    /// What it would have if all worked.
+    pub(super) whole: u32,
     /// In accounts of jobs.
     pub(super) booked: u32,
     /// Why it cannot be used.
@@ -41,8 +43,10 @@ pub(super) struct Account {
     pub(super) coming: u32,
     /// They were held for it, and are given back.
     pub(super) going: u32,
-    /// Most that it was offered at this size and took none of.
+    /// Most that it was offered at this size and took none of, or let go.
     pub(super) refused: u32,
+    /// It was asked whether it can do with less, and cannot.
+    pub(super) declined: bool,
 }
 
 impl Account {
@@ -87,6 +91,8 @@ pub(super) struct Job {
     pub(super) want: Option<Wanted>,
     /// Most processors that whoever owns it lets it have.
     pub(super) limit: Option<u32>,
+    /// Where its root runs.
+    pub(super) root: Option<ClusterId>,
 }
 
 /// What a job asked for, and until when it waits for it.
@@ -94,6 +100,8 @@ pub(super) struct Job {
 pub(super) struct Wanted {
     pub(super) want: Want,
     pub(super) until: Option<Instant>,
+    /// What it was given last it did not get: before a cluster was polled again that would be tried in vain.
+    pub(super) stalled: bool,
 }
 
 /// A change of a job's size that is under way.
@@ -102,6 +110,7 @@ pub(super) struct Change {
     pub(super) number: u64,
     pub(super) cluster: ClusterId,
     pub(super) step: Step,
+    pub(super) began: Instant,
     /// When it is not waited for any more.
     pub(super) until: Instant,
 }
@@ -114,8 +123,8 @@ pub(super) enum Step {
     Acquiring { held: u32, of: u32 },
     /// It was given so many.
     Recruiting(u32),
-    /// It was asked for so many.
-    Asked { count: u32, mandatory: bool },
+    /// It was asked for so many, and some became free before it answered.
+    Asked { count: u32, mandatory: bool, freed: u32 },
     /// It owes so many.
     Releasing { owes: u32, mandatory: bool },
 }
@@ -143,6 +152,7 @@ impl Job {
             benefit: Benefit::default(),
             want: None,
             limit: None,
+            root: None,
         }
     }
 
@@ -185,8 +195,9 @@ impl Job {
         }
         let here = self.accounts.get(cluster).map_or(0, |account| account.size);
         let elsewhere = self.size() - here;
+        let roots = u32::from(self.root.as_ref() == Some(cluster)).min(here);
         (
-            self.need.least().saturating_sub(elsewhere),
+            self.need.least().saturating_sub(elsewhere).max(roots),
             self.need.greatest().saturating_sub(elsewhere),
         )
     }
@@ -200,8 +211,10 @@ impl Job {
             Some(Change { cluster: c, step: Step::Releasing { owes, .. }, .. }) if c == cluster => {
                 going + owes
             }
-            Some(Change { cluster: c, step: Step::Asked { count, .. }, .. }) if c == cluster => {
-                going + count
+            Some(Change { cluster: c, step: Step::Asked { count, freed, .. }, .. })
+                if c == cluster =>
+            {
+                going + count.saturating_sub(*freed)
             }
             _ => going,
         }

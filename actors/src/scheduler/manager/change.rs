@@ -3,21 +3,48 @@
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::Manager;
 use super::books::{Change, Stage, Step};
 use super::event::Action;
-use crate::policy::malleability::{Direction, Round};
+use super::{Approach, Manager, Settings};
+use crate::policy::malleability::{Direction, Round, Runner};
 
 impl Manager {
-    /// A cluster was polled: its jobs grow, if that is due.
+    /// A cluster was polled: its jobs grow, if that is due. First come those that have lost what they cannot do without.
     pub(super) fn grow(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
+        self.restore(cluster, now, out);
         if self.is_pledged(cluster) || self.rounds.contains_key(cluster) {
             return;
         }
         self.serve_wants(cluster, now, out);
         let value = self.grow_value(cluster);
         if value > 0 {
-            self.begin(cluster, Direction::Grow, value, None);
+            return self.begin(cluster, Direction::Grow, value, None);
+        }
+        // Where running jobs have precedence nobody shrinks.
+        let lacks = self.reserve_lacks(cluster).saturating_sub(self.on_the_way(cluster));
+        if lacks > 0 && self.settings.approach == Approach::Waiting {
+            self.begin(cluster, Direction::Shrink, lacks, None);
+        }
+    }
+
+    /// Jobs that have fewer processors than they need, since they lost some, get others, whatever kind they are of.
+    fn restore(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
+        let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
+            return;
+        };
+        let lacks = |id: &JobId| {
+            let job = self.jobs.get(id)?;
+            let here = job.accounts.get(cluster).map_or(0, |account| account.size);
+            let lacks = job.bounds(cluster).0.saturating_sub(here);
+            (lacks > 0 && self.may_change(*id)).then_some((*id, lacks))
+        };
+        let lack: Vec<(JobId, u32)> = known.jobs.iter().filter_map(lacks).collect();
+        for (id, lacks) in lack {
+            let count = self.clusters.get(cluster).map_or(0, |known| known.idle()).min(lacks);
+            if count > 0 {
+                let why = format!("{count} of {cluster} in place of what it has lost");
+                self.give(id, cluster, count, why, now, out);
+            }
         }
     }
 
@@ -31,6 +58,13 @@ impl Manager {
     ) {
         let mut runners = self.runners(cluster);
         runners.retain(|runner| Some(runner.job) != but);
+        if direction == Direction::Shrink && !self.is_pledged(cluster) {
+            let declined = |runner: &Runner| {
+                let account = self.jobs.get(&runner.job).and_then(|j| j.accounts.get(cluster));
+                account.is_some_and(|account| account.declined)
+            };
+            runners.retain(|runner| !declined(runner));
+        }
         let (policy, worth) = (self.settings.policy, &self.settings.worth);
         let round = Round::new(policy, direction, value, worth, &runners);
         if !round.is_over() {
@@ -56,10 +90,13 @@ impl Manager {
                             self.offer(ask.job, &cluster, ask.count, why, now, out);
                         }
                         Direction::Shrink => {
-                            let whom = self.pledge.as_ref().map(|pledge| pledge.whom.to_string());
-                            let whom = whom.unwrap_or_else(|| "others".to_owned());
+                            // What nobody waits for is for local users, and not urgent.
+                            let pledge = self.pledge.as_ref().filter(|_| self.is_pledged(&cluster));
+                            let whom = pledge.map(|pledge| pledge.whom.to_string());
+                            let must = whom.is_some();
+                            let whom = whom.unwrap_or_else(|| "local users".to_owned());
                             let why = format!("{policy}: {cluster} makes room for {whom}");
-                            self.ask_back(ask.job, &cluster, ask.count, true, why, now, out);
+                            self.ask_back(ask.job, &cluster, ask.count, must, why, now, out);
                         }
                     }
                 }
@@ -71,11 +108,17 @@ impl Manager {
         }
     }
 
-    fn change(&mut self, id: JobId, cluster: &ClusterId, step: Step, until: Instant) -> u64 {
+    fn change(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+        step: Step,
+        (began, until): (Instant, Instant),
+    ) -> u64 {
         self.last_change += 1;
         let number = self.last_change;
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.change = Some(Change { number, cluster: cluster.clone(), step, until });
+            job.change = Some(Change { number, cluster: cluster.clone(), step, began, until });
         }
         number
     }
@@ -101,26 +144,27 @@ impl Manager {
         if !self.may_change(id) || count == 0 {
             return self.settle(cluster, id);
         }
-        let change =
-            self.change(id, cluster, Step::Offered(count), now + self.settings.answer_within);
+        let within = self.settings.answer_within;
+        let change = self.change(id, cluster, Step::Offered(count), (now, now + within));
         self.book(id, cluster, count);
         self.note(id, why.clone());
-        out.push(Action::Offer { job: id, change, cluster: cluster.clone(), count, why });
+        out.push(Action::Offer { job: id, change, cluster: cluster.clone(), count, within, why });
     }
 
-    /// Gives a job what it asked for itself, so that it need not be asked.
+    /// Gives a job what it asked for itself, or needs, so that it need not be asked.
     pub(super) fn give(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
         count: u32,
+        why: String,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
         let step = Step::Acquiring { held: 0, of: count };
-        let change = self.change(id, cluster, step, now + self.settings.hold_within);
+        let change = self.change(id, cluster, step, (now, now + self.settings.hold_within));
         self.book(id, cluster, count);
-        self.note(id, format!("it asked for processors: {count} of {cluster}"));
+        self.note(id, why);
         out.push(Action::Hold { job: id, change, cluster: cluster.clone(), count });
     }
 
@@ -146,12 +190,21 @@ impl Manager {
         if !self.may_change(id) {
             return self.settle(cluster, id);
         }
-        let within = self.settings.release_within;
-        let step = Step::Asked { count, mandatory };
-        let change = self.change(id, cluster, step, now + self.settings.answer_within);
+        let Settings { release_within: within, answer_within, .. } = self.settings;
+        let step = Step::Asked { count, mandatory, freed: 0 };
+        let change = self.change(id, cluster, step, (now, now + answer_within));
         self.note(id, why.clone());
-        let cluster = cluster.clone();
-        out.push(Action::Shrink { job: id, change, cluster, count, mandatory, within, why });
+        let (job, cluster) = (id, cluster.clone());
+        out.push(Action::Shrink {
+            job,
+            change,
+            cluster,
+            count,
+            mandatory,
+            answer_within,
+            within,
+            why,
+        });
     }
 
     /// Jobs that have more than they may give it back, where most can go.
@@ -191,16 +244,14 @@ impl Manager {
         &mut self,
         id: JobId,
         number: u64,
-        count: u32,
+        count: Option<u32>,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(Change { cluster, step, .. }) = self.under_way(id, number) else { return };
         match step {
             Step::Offered(of) => self.offer_answered(id, &cluster, of, count, now, out),
-            Step::Asked { count: asked, mandatory } => {
-                self.shrink_answered(id, &cluster, (asked, mandatory), count, now, out);
-            }
+            Step::Asked { .. } => self.shrink_answered(id, &cluster, step, count, now, out),
             _ => {}
         }
     }
@@ -210,10 +261,11 @@ impl Manager {
         id: JobId,
         cluster: &ClusterId,
         of: u32,
-        count: u32,
+        answer: Option<u32>,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        let count = answer.unwrap_or(0);
         // The job knows its most itself; it is held to it.
         let job = self.jobs.get(&id);
         let size = job.and_then(|job| job.accounts.get(cluster)).map_or(0, |account| account.size);
@@ -228,7 +280,8 @@ impl Manager {
         if let Some((known, account)) = self.account(id, cluster) {
             account.coming -= of - taken;
             known.booked -= of - taken;
-            if taken == 0 {
+            // Who was not heard has refused nothing.
+            if taken == 0 && answer.is_some() {
                 account.refused = account.refused.max(of);
             }
         }
@@ -248,29 +301,37 @@ impl Manager {
         out.push(Action::Hold { job: id, change, cluster, count: taken });
     }
 
-    /// A job that must release, and can, owes it, whatever it says.
+    /// A job that must release, and can, owes it, whatever it says. What has become free since it was asked is paid.
     fn shrink_answered(
         &mut self,
         id: JobId,
         cluster: &ClusterId,
-        (asked, mandatory): (u32, bool),
-        count: u32,
+        asked: Step,
+        answer: Option<u32>,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
+        let Step::Asked { count: asked, mandatory, freed } = asked else { return };
         let Some(job) = self.jobs.get(&id) else { return };
         let size = job.accounts.get(cluster).map_or(0, |account| account.size);
         let can = size.saturating_sub(job.bounds(cluster).0);
-        let mut owes = count.min(can);
-        if mandatory && owes < asked.min(can) {
-            let what =
-                format!("{id} must release {asked} processors of {cluster} and says {count}");
+        let says = answer.unwrap_or(0);
+        let must = if mandatory { asked.saturating_sub(freed).min(can) } else { 0 };
+        let mut owes = says.saturating_sub(freed).min(can);
+        if owes < must {
+            let said = answer.map_or("does not answer".to_owned(), |says| format!("says {says}"));
+            let what = format!("{id} must release {asked} processors of {cluster} and {said}");
             out.push(Action::Odd { what });
-            owes = asked.min(can);
+            owes = must;
+        }
+        if let Some((_, account)) = self.account(id, cluster) {
+            account.declined = !mandatory && answer.is_some() && owes + freed == 0;
         }
         if let Some(round) = self.rounds.get_mut(cluster) {
-            round.answered(id, owes);
+            round.answered(id, owes + freed);
+            round.released(id, freed);
         }
+        let within = self.settings.release_within;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
         if owes == 0 {
@@ -278,7 +339,8 @@ impl Manager {
             return;
         }
         change.step = Step::Releasing { owes, mandatory };
-        change.until = now + self.settings.release_within;
+        // It was told how long it has when it was asked. One that has said nothing may need a moment all the same.
+        change.until = (change.began + within).max(now + within / 4);
     }
 
     pub(super) fn held(
@@ -317,6 +379,7 @@ impl Manager {
         }
         self.note(id, format!("{count} processors of {cluster} were not to be had: {reason}"));
         self.stirred = true;
+        self.stall(id);
         self.acquire(id, held, of - count, now, out);
     }
 
@@ -348,11 +411,14 @@ impl Manager {
             account.coming -= of;
             account.size += count;
             if count > 0 {
-                account.refused = 0;
+                (account.refused, account.declined) = (0, false);
             }
         }
         if let Some(job) = self.jobs.get_mut(&id) {
             job.change = None;
+        }
+        if count < of {
+            self.stall(id);
         }
         self.unhold(id, number, &cluster, of - count, "the job does not use them", out);
     }
@@ -404,12 +470,22 @@ impl Manager {
         id: JobId,
         cluster: &ClusterId,
         count: u32,
+        let_go: bool,
         out: &mut Vec<Action>,
     ) {
+        let change = self.jobs.get(&id).and_then(|job| job.change.as_ref());
+        let ordered = change.is_some_and(|change| {
+            change.cluster == *cluster && change.step.direction() == Direction::Shrink
+        });
         let Some((known, account)) = self.account(id, cluster) else { return };
         let freed = count.min(account.size);
         account.size -= freed;
-        account.refused = 0;
+        // It has no use for what it gives back of its own accord; nobody knows what it has for what it was asked for, or lost.
+        account.refused = match let_go && !ordered {
+            true => account.refused.saturating_add(freed),
+            false => 0,
+        };
+        account.declined = false;
         known.booked -= freed;
         if freed < count {
             let what = format!("{id} frees {count} processors of {cluster}, where it has {freed}");
@@ -419,17 +495,38 @@ impl Manager {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Some(change) = &mut job.change
             && change.cluster == *cluster
-            && let Step::Releasing { owes, .. } = &mut change.step
         {
-            *owes = owes.saturating_sub(freed);
-            if *owes == 0 {
-                job.change = None;
-            }
-            if let Some(round) = self.rounds.get_mut(cluster) {
-                round.released(id, freed);
+            match &mut change.step {
+                Step::Releasing { owes, .. } => {
+                    *owes = owes.saturating_sub(freed);
+                    if *owes == 0 {
+                        job.change = None;
+                    }
+                    if let Some(round) = self.rounds.get_mut(cluster) {
+                        round.released(id, freed);
+                    }
+                }
+                Step::Asked { freed: before, .. } => *before += freed,
+                _ => {}
             }
         }
         self.close(id, cluster);
+    }
+
+    /// Some of what was to be taken from a job stays its: nobody waits for that any more.
+    pub(super) fn not_forced(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(change) = job.change.as_mut().filter(|change| change.cluster == *cluster) else {
+            return;
+        };
+        let Step::Releasing { owes, .. } = &mut change.step else { return };
+        *owes = owes.saturating_sub(count);
+        if *owes == 0 {
+            job.change = None;
+            job.why = format!("it keeps {count} of {cluster}, which it cannot run without");
+            self.settle(cluster, id);
+        }
+        self.stirred = true;
     }
 
     pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<Action>) {
@@ -476,15 +573,13 @@ impl Manager {
         let late: Vec<(JobId, Change)> = self.jobs.iter().filter_map(late).collect();
         for (id, Change { number, cluster, step, .. }) in late {
             match step {
-                // As if it had answered that it takes nothing, or must say what it owes.
-                Step::Offered(of) => self.offer_answered(id, &cluster, of, 0, now, out),
-                Step::Asked { count, mandatory } => {
-                    self.shrink_answered(id, &cluster, (count, mandatory), 0, now, out);
-                }
+                Step::Offered(of) => self.offer_answered(id, &cluster, of, None, now, out),
+                Step::Asked { .. } => self.shrink_answered(id, &cluster, step, None, now, out),
                 Step::Acquiring { held, of } => {
                     if let Some((_, account)) = self.account(id, &cluster) {
                         account.coming -= of - held;
                     }
+                    self.stall(id);
                     self.unhold(id, number, &cluster, of - held, "they were not held in time", out);
                     self.acquire(id, held, held, now, out);
                 }
@@ -495,6 +590,7 @@ impl Manager {
                     if let Some(job) = self.jobs.get_mut(&id) {
                         job.change = None;
                     }
+                    self.stall(id);
                     self.unhold(id, number, &cluster, of, "the job did not use them in time", out);
                 }
                 Step::Releasing { owes, mandatory: true } => {

@@ -90,6 +90,8 @@ pub enum Event {
         size: u32,
         /// Those in use by others than this manager's jobs.
         others: u32,
+        /// Processors that it would have if all worked: what needs more never fits.
+        whole: u32,
     },
     /// A site cannot be asked.
     Unreachable {
@@ -168,8 +170,8 @@ pub enum Event {
         job: JobId,
         /// To which question.
         change: u64,
-        /// How many.
-        count: u32,
+        /// How many; absent: it could not be asked, or did not answer.
+        count: Option<u32>,
     },
     /// So many more of [`Action::Hold`] are held.
     Held {
@@ -208,6 +210,24 @@ pub enum Event {
         cluster: ClusterId,
         /// How many.
         count: u32,
+        /// It let them go itself, in order: what it has no use for it is not offered again.
+        let_go: bool,
+    },
+    /// So many of [`Action::Force`] cannot be taken: the job cannot run without them.
+    NotForced {
+        /// Which.
+        job: JobId,
+        /// Where.
+        cluster: ClusterId,
+        /// How many.
+        count: u32,
+    },
+    /// A job's root runs in this cluster now: the processor that it runs on cannot be released.
+    Root {
+        /// Which.
+        job: JobId,
+        /// Where; absent: another is being sought.
+        cluster: Option<ClusterId>,
     },
     /// Processors of [`Action::Unhold`] are free.
     Unheld {
@@ -227,7 +247,8 @@ pub enum Event {
         /// On how many processors.
         processors: u32,
     },
-    /// A job that runs wants more.
+    /// A job that runs wants more: so many from now on, whatever it wanted before. Of what it was given meanwhile this is said
+    /// before [`Event::Grown`], else it would be given that once more.
     Want {
         /// Which.
         job: JobId,
@@ -302,6 +323,8 @@ pub enum Action {
         cluster: ClusterId,
         /// How many at most.
         count: u32,
+        /// How long its answer is waited for.
+        within: Duration,
         /// How it came about.
         why: String,
     },
@@ -352,7 +375,9 @@ pub enum Action {
         count: u32,
         /// It must.
         mandatory: bool,
-        /// How long it has.
+        /// How long its answer is waited for.
+        answer_within: Duration,
+        /// How long it has in all.
         within: Duration,
         /// For what.
         why: String,

@@ -222,8 +222,8 @@ impl Manager {
         let mut out = Vec::new();
         let mut polled = None;
         match event {
-            Event::Polled { cluster, size, others } => {
-                self.polled(&cluster, size, others);
+            Event::Polled { cluster, size, others, whole } => {
+                self.polled(&cluster, size, others, whole);
                 polled = Some(cluster);
             }
             Event::Unreachable { cluster, reason } => {
@@ -250,7 +250,15 @@ impl Manager {
                 self.not_held(job, change, count, &reason, now, &mut out);
             }
             Event::Grown { job, change, count } => self.grown(job, change, count, &mut out),
-            Event::Freed { job, cluster, count } => self.freed(job, &cluster, count, &mut out),
+            Event::Freed { job, cluster, count, let_go } => {
+                self.freed(job, &cluster, count, let_go, &mut out);
+            }
+            Event::NotForced { job, cluster, count } => self.not_forced(job, &cluster, count),
+            Event::Root { job, cluster } => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.root = cluster;
+                }
+            }
             Event::Unheld { job, cluster, count } => self.unheld(job, &cluster, count, &mut out),
             Event::Efficiency { job, efficiency, processors } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
@@ -323,6 +331,11 @@ impl Manager {
         Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, why })
     }
 
+    /// What a job needs, if it is known.
+    pub fn need(&self, id: JobId) -> Option<&Need> {
+        self.jobs.get(&id).map(|job| &job.need)
+    }
+
     /// Jobs that wait, first the first.
     pub fn queued(&self) -> impl Iterator<Item = JobId> {
         self.queue.iter().copied()
@@ -335,25 +348,43 @@ impl Manager {
 
     /// How many processors jobs of a cluster may be grown by: what is idle above the reserve, and below the caps.
     pub fn grow_value(&self, cluster: &ClusterId) -> u32 {
+        self.grow_value_with(cluster, 0)
+    }
+
+    /// The same if jobs gave so many processors back.
+    fn grow_value_with(&self, cluster: &ClusterId, back: u32) -> u32 {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
         };
         let Settings { reserve, reserves, caps, cap, .. } = &self.settings;
         let reserve = reserves.get(cluster).unwrap_or(reserve);
-        let mut value = known.idle().saturating_sub(*reserve);
+        let mut value = (known.idle() + back).saturating_sub(*reserve);
         if let Some(cap) = caps.get(cluster) {
-            value = value.min(cap.saturating_sub(known.booked));
+            value = value.min((cap + back).saturating_sub(known.booked));
         }
         if let Some(cap) = cap {
             let all: u32 = self.clusters.values().map(|cluster| cluster.booked).sum();
-            value = value.min(cap.saturating_sub(all));
+            value = value.min((cap + back).saturating_sub(all));
         }
         value
     }
 
-    fn polled(&mut self, cluster: &ClusterId, size: u32, others: u32) {
+    /// How many processors of a cluster local users lack of what is to be theirs.
+    fn reserve_lacks(&self, cluster: &ClusterId) -> u32 {
+        let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
+            return 0;
+        };
+        let Settings { reserve, reserves, .. } = &self.settings;
+        reserves.get(cluster).unwrap_or(reserve).saturating_sub(known.idle())
+    }
+
+    fn polled(&mut self, cluster: &ClusterId, size: u32, others: u32, whole: u32) {
         let known = self.clusters.entry(cluster.clone()).or_default();
         (known.size, known.others, known.closed) = (size, others, None);
+        known.whole = whole.max(size);
+        for wanted in self.jobs.values_mut().filter_map(|job| job.want.as_mut()) {
+            wanted.stalled = false;
+        }
         self.stirred = true;
     }
 
@@ -410,7 +441,8 @@ impl Manager {
             let closed = known.closed.clone().or_else(|| {
                 growing().map(|job| format!("its processors go to {job}, which runs and can grow"))
             });
-            (cluster.clone(), Room { size: known.size, idle: known.idle(), closed })
+            let (size, whole, idle) = (known.size, known.whole, known.idle());
+            (cluster.clone(), Room { size, whole, idle, closed })
         };
         let rooms = self.clusters.iter().map(room).collect();
         Ground { rooms, ..self.ground.clone() }

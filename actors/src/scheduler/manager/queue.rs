@@ -348,7 +348,7 @@ impl Manager {
     }
 
     /// Processors of a cluster that jobs release already.
-    fn on_the_way(&self, cluster: &ClusterId) -> u32 {
+    pub(super) fn on_the_way(&self, cluster: &ClusterId) -> u32 {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         known.jobs.iter().filter_map(|id| self.jobs.get(id)).map(|job| job.owes(cluster)).sum()
     }
@@ -387,14 +387,25 @@ impl Manager {
             }),
         };
         let coming = |(cluster, count): (&ClusterId, &u32)| {
-            let known = self.clusters.get(cluster).filter(|known| known.closed.is_none());
-            let mut could = known.map_or(0, |known| known.idle());
-            could += self.on_the_way(cluster) + self.reclaimable(cluster, pledge.whom.growing());
+            let more = self.on_the_way(cluster) + self.reclaimable(cluster, pledge.whom.growing());
+            let could = self.kept(pledge.whom, cluster, more);
             // In a round some wait to be asked, and in a growth some will be able to give.
             self.rounds.contains_key(cluster) || could >= *count
         };
         if !waited_for || !pledge.need.iter().all(coming) {
             self.pledge = None;
+        }
+    }
+
+    /// What there is for somebody of a cluster's processors, if so many more were given back: the reserve for local users and the caps
+    /// bound growth, and not a job's start.
+    fn kept(&self, whom: Whom, cluster: &ClusterId, back: u32) -> u32 {
+        match whom {
+            Whom::Growth(_) => self.grow_value_with(cluster, back),
+            Whom::Start(_) => {
+                let known = self.clusters.get(cluster).filter(|known| known.closed.is_none());
+                known.map_or(0, |known| known.idle() + back)
+            }
         }
     }
 
@@ -407,14 +418,13 @@ impl Manager {
         let Some(pledge) = &self.pledge else { return };
         let (whom, need) = (pledge.whom, pledge.need.clone());
         for (cluster, count) in need {
-            let idle = self.clusters.get(&cluster).map_or(0, |known| known.idle());
             if let Whom::Growth(id) = whom
-                && idle >= count
+                && self.kept(whom, &cluster, 0) >= count
             {
                 self.give_pledged(id, &cluster, count, now, out);
                 continue;
             }
-            let lacks = count.saturating_sub(idle + self.on_the_way(&cluster));
+            let lacks = count.saturating_sub(self.kept(whom, &cluster, self.on_the_way(&cluster)));
             if lacks > 0 && !self.rounds.contains_key(&cluster) {
                 self.begin(&cluster, Direction::Shrink, lacks, whom.growing());
             }
@@ -429,17 +439,13 @@ impl Manager {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.change.is_none()) else { return };
-        let Some(Wanted { want, .. }) = &mut job.want else { return };
-        let wanted = want.clone();
-        want.count = want.count.saturating_sub(count);
-        if want.count == 0 {
-            job.want = None;
-        }
-        // It may have grown elsewhere since.
-        let count = count.min(self.allows(id, &wanted, cluster));
+        let Some(job) = self.jobs.get(&id).filter(|job| job.change.is_none()) else { return };
+        let Some(Wanted { want, .. }) = job.want.clone() else { return };
+        // It may have grown elsewhere since. What it wants it wants until it has it.
+        let count = count.min(self.allows(id, &want, cluster));
         if count > 0 {
-            self.give(id, cluster, count, now, out);
+            let why = format!("it cannot go on without more: {count} of {cluster}");
+            self.give(id, cluster, count, why, now, out);
         }
         if let Some(pledge) = &mut self.pledge {
             pledge.need.remove(cluster);
@@ -453,11 +459,22 @@ impl Manager {
     pub(super) fn want(&mut self, id: JobId, want: Want, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let until = want.within.and_then(|within| now.checked_add(within));
-        if matches!(&self.pledge, Some(pledge) if pledge.whom == Whom::Growth(id)) {
+        let was = job.want.as_ref().map(|wanted| (wanted.want.count, &wanted.want.clusters));
+        if was != Some((want.count, &want.clusters))
+            && matches!(&self.pledge, Some(pledge) if pledge.whom == Whom::Growth(id))
+        {
             self.pledge = None;
         }
-        job.want = (want.count > 0).then_some(Wanted { want, until });
+        let stalled = job.want.as_ref().is_some_and(|wanted| wanted.stalled);
+        job.want = (want.count > 0).then_some(Wanted { want, until, stalled });
         self.stirred = true;
+    }
+
+    /// A job did not get all that it was given.
+    pub(super) fn stall(&mut self, id: JobId) {
+        if let Some(wanted) = self.jobs.get_mut(&id).and_then(|job| job.want.as_mut()) {
+            wanted.stalled = true;
+        }
     }
 
     /// Tells jobs that waited too long for what they cannot do without.
@@ -490,18 +507,19 @@ impl Manager {
     /// Looks where a job that cannot go on can have what it needs: idle processors first, then others'.
     fn pledge_growth(&mut self, out: &mut Vec<Action>) {
         let must = |(&id, job): (&JobId, &Job)| {
-            let wanted = job.want.as_ref().filter(|wanted| wanted.until.is_some())?;
+            let wanted = job.want.as_ref().filter(|w| w.until.is_some() && !w.stalled)?;
             (job.stage == Stage::Running && job.change.is_none()).then(|| (id, wanted.want.clone()))
         };
         let Some((id, want)) = self.jobs.iter().find_map(must) else { return };
         let mut left = want.count;
         let mut need: BTreeMap<ClusterId, u32> = BTreeMap::new();
         let mut most: Vec<(u32, u32, ClusterId)> = Vec::new();
-        for (cluster, known) in &self.clusters {
+        for cluster in self.clusters.keys() {
             let allowed = self.allows(id, &want, cluster);
-            let idle = known.idle().min(allowed);
             let more = self.on_the_way(cluster) + self.reclaimable(cluster, Some(id));
-            most.push((idle, (known.idle() + more).min(allowed), cluster.clone()));
+            let idle = self.grow_value(cluster).min(allowed);
+            let all = self.grow_value_with(cluster, more).min(allowed);
+            most.push((idle, all, cluster.clone()));
         }
         most.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.cmp(&a.1)).then_with(|| a.2.cmp(&b.2)));
         for by_idle in [true, false] {
@@ -544,15 +562,8 @@ impl Manager {
             if count == 0 {
                 continue;
             }
-            if let Some(Wanted { want, .. }) =
-                self.jobs.get_mut(&id).and_then(|job| job.want.as_mut())
-            {
-                want.count -= count;
-            }
-            self.give(id, cluster, count, now, out);
-        }
-        for job in self.jobs.values_mut() {
-            job.want = job.want.take().filter(|wanted| wanted.want.count > 0);
+            let why = format!("it asked for processors: {count} of {cluster}");
+            self.give(id, cluster, count, why, now, out);
         }
     }
 }
@@ -562,7 +573,7 @@ struct Glance {
     most_idle: u32,
     all_idle: u64,
     /// Of one that cannot be used now nobody knows what it will be.
-    most_size: u32,
+    most_size: u64,
     all_sizes: u64,
 }
 
@@ -570,12 +581,12 @@ impl Glance {
     fn at(ground: &Ground) -> Self {
         let open =
             || ground.rooms.values().filter(|room| room.closed.is_none()).map(|room| room.idle);
-        let sizes = || ground.rooms.values().map(could_have);
+        let sizes = || ground.rooms.values().map(Room::could_have);
         Self {
             most_idle: open().max().unwrap_or(0),
             all_idle: open().map(u64::from).sum(),
             most_size: sizes().max().unwrap_or(0),
-            all_sizes: sizes().map(u64::from).sum(),
+            all_sizes: sizes().sum(),
         }
     }
 
@@ -591,22 +602,21 @@ impl Glance {
     fn impossible(&self, need: &Need, ground: &Ground) -> bool {
         let named = |one: &Component| {
             let rooms = one.clusters.iter().filter_map(|cluster| ground.rooms.get(cluster));
-            rooms.map(could_have).max().unwrap_or(0)
+            rooms.map(Room::could_have).max().unwrap_or(0)
         };
         let too_small = |one: &Component| match one.clusters.is_empty() {
-            true => one.min > self.most_size,
-            false => one.min > named(one),
+            true => u64::from(one.min) > self.most_size,
+            false => u64::from(one.min) > named(one),
         };
         match need.placement {
             Placement::FlexibleClusterMinimisation => {
                 let any_named = need.components.iter().any(|one| !one.clusters.is_empty());
                 any_named || self.all_sizes < u64::from(need.least())
             }
-            _ => need.components.iter().any(too_small),
+            _ => {
+                let sum: u64 = need.components.iter().map(|one| u64::from(one.min)).sum();
+                sum > self.all_sizes || need.components.iter().any(too_small)
+            }
         }
     }
-}
-
-fn could_have(room: &Room) -> u32 {
-    if room.closed.is_some() { u32::MAX } else { room.size }
 }

@@ -27,7 +27,7 @@ impl Scene {
     }
 
     fn poll(&mut self, name: &str, size: u32, others: u32) -> Vec<Action> {
-        self.tell(Event::Polled { cluster: name.into(), size, others })
+        self.tell(Event::Polled { cluster: name.into(), size, others, whole: size })
     }
 
     fn submit(&mut self, job: u64, need: Need) -> Vec<Action> {
@@ -49,11 +49,11 @@ impl Scene {
     }
 
     fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<Action> {
-        self.tell(Event::Answer { job: JobId(job), change, count })
+        self.tell(Event::Answer { job: JobId(job), change, count: Some(count) })
     }
 
     fn freed(&mut self, job: u64, cluster: &str, count: u32) -> Vec<Action> {
-        self.tell(Event::Freed { job: JobId(job), cluster: cluster.into(), count })
+        self.tell(Event::Freed { job: JobId(job), cluster: cluster.into(), count, let_go: false })
     }
 
     /// Time passes to the next thing that is due.

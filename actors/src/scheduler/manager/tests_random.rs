@@ -41,6 +41,8 @@ struct World {
     given_up: BTreeSet<u64>,
     owed: Vec<Owed>,
     needs: BTreeMap<JobId, Need>,
+    /// What jobs asked for and have not got.
+    wants: BTreeMap<JobId, Want>,
     next_job: u64,
 }
 
@@ -59,6 +61,7 @@ impl World {
             given_up: BTreeSet::new(),
             owed: Vec::new(),
             needs: BTreeMap::new(),
+            wants: BTreeMap::new(),
             next_job: 1,
         }
     }
@@ -106,7 +109,10 @@ impl World {
                     self.owed.push(Owed::Free { job, cluster, count, stubs: false });
                 }
                 Action::Move { job, .. } => self.tell(Event::Moved { job }),
-                Action::Fail { .. } | Action::Refuse { .. } | Action::Odd { .. } => {}
+                Action::Refuse { job, .. } => {
+                    assert!(self.wants.remove(&job).is_some(), "{job} wanted nothing");
+                }
+                Action::Fail { .. } | Action::Odd { .. } => {}
             }
         }
     }
@@ -143,7 +149,7 @@ impl World {
                 let answer = if how < 3 { u32::from(how).min(count) } else { count };
                 let least = self.manager.jobs.get(&job).map_or(0, |job| job.bounds(&cluster).0);
                 let answer = if shrink { answer.min(here.saturating_sub(least)) } else { answer };
-                self.tell(Event::Answer { job, change, count: answer });
+                self.tell(Event::Answer { job, change, count: Some(answer) });
                 if shrink && answer > 0 {
                     self.owed.push(Owed::Free { job, cluster, count: answer, stubs: false });
                 }
@@ -166,6 +172,11 @@ impl World {
                 let Some(sizes) = self.sizes.get_mut(&job) else { return };
                 *sizes.entry(cluster.clone()).or_default() += uses;
                 *self.stubs.entry((job, cluster)).or_default() -= uses;
+                if let Some(want) = self.wants.get_mut(&job) {
+                    want.count -= uses.min(want.count);
+                    let want = want.clone();
+                    self.tell(Event::Want { job, want });
+                }
                 self.tell(Event::Grown { job, change, count: uses });
             }
             Owed::Free { job, cluster, count, stubs: true } => {
@@ -181,7 +192,7 @@ impl World {
                 let count = count.min(*has);
                 *has -= count;
                 self.truth(&cluster).ours -= count;
-                self.tell(Event::Freed { job, cluster, count });
+                self.tell(Event::Freed { job, cluster, count, let_go: how == 1 });
             }
         }
     }
@@ -207,7 +218,7 @@ impl World {
             }
             2..=3 => {
                 let Truth { size, users, .. } = self.sites[&cluster];
-                self.tell(Event::Polled { cluster, size, others: users });
+                self.tell(Event::Polled { cluster, size, others: users, whole: size });
             }
             4 => {
                 let truth = self.truth(&cluster);
@@ -241,6 +252,7 @@ impl World {
                 let Some(&job) = running.get(which % running.len().max(1)) else { return };
                 let within = (how > 4).then(|| Duration::from_secs(30));
                 let want = Want { count: u32::from(how) % 4, within, clusters: BTreeSet::new() };
+                self.wants.insert(job, want.clone());
                 self.tell(Event::Want { job, want });
             }
             8 => self.tell(Event::Unreachable { cluster, reason: "it hangs".to_owned() }),

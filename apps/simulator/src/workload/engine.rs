@@ -387,7 +387,7 @@ impl Engine<'_> {
                 if accepted > 0 {
                     self.out.changes.push((self.now, Direction::Grow));
                 }
-                return Some(Event::Answer { job, change, count: accepted });
+                return Some(Event::Answer { job, change, count: Some(accepted) });
             }
             Action::Shrink { job, change, cluster, count, .. } => {
                 self.out.shrinks += 1;
@@ -399,7 +399,7 @@ impl Engine<'_> {
                     let next = Next::Change { job: at, site, change, count: accepted, grow: false };
                     self.after(until_point, next);
                 }
-                return Some(Event::Answer { job, change, count: accepted });
+                return Some(Event::Answer { job, change, count: Some(accepted) });
             }
             Action::Hold { job, change, cluster, count } => {
                 let (job, site) = (index(job), self.site(&cluster));
@@ -453,7 +453,8 @@ impl Engine<'_> {
             }
             Next::Poll(site) => {
                 let Lrm { size, users, .. } = self.sites[site];
-                self.tell(Event::Polled { cluster: self.name(site), size, others: users });
+                let (cluster, others, whole) = (self.name(site), users, size);
+                self.tell(Event::Polled { cluster, size, others, whole });
                 self.after(self.workload.settings.poll_every, Next::Poll(site));
             }
             Next::Tick => {
@@ -491,7 +492,7 @@ impl Engine<'_> {
             Next::Free { job, site, count } => {
                 self.give_back(job, site, count);
                 let (job, cluster) = (number(job), self.name(site));
-                self.tell(Event::Freed { job, cluster, count });
+                self.tell(Event::Freed { job, cluster, count, let_go: false });
             }
             Next::Unheld { job, site, count, there } => {
                 self.give_back(job, site, there);

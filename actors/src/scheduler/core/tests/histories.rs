@@ -330,7 +330,7 @@ impl World {
             Asked::Epoch(job) => {
                 let epoch = self.epoch(job).0 + 1;
                 self.epochs.insert(job, epoch);
-                Event::EpochIssued { job, epoch: Ok(Epoch(epoch)) }
+                Event::EpochIssued { job, epoch: Epoch(epoch) }
             }
             Asked::TakeOver(job, node) => {
                 let ok = ok && self.holds.get(&node) == Some(&job);

@@ -22,7 +22,7 @@ impl Grid {
     }
 
     pub(super) fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<String> {
-        self.put(Event::Answered { job: JobId(job), change, count })
+        self.put(Event::Answered { job: JobId(job), change, count: Some(count) })
     }
 
     pub(super) fn told(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
@@ -279,16 +279,15 @@ impl Played {
                 Action::Release { node, incarnation, job, .. } => {
                     self.owed.push(Owed::Released(job, node, incarnation));
                 }
-                Action::OfferGrowth { job, change, count, .. }
-                | Action::AskShrink { job, change, count, .. } => {
-                    self.owed.push(Owed::Count(job, change, count));
+                Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
+                    self.owed.push(Owed::Count(asking.job, asking.change, asking.count));
                 }
                 Action::BringFile { job, ask, file, .. } => {
                     self.owed.push(Owed::Brought(job, ask, file));
                 }
                 Action::GrantNodes { job, grant, .. } => self.owed.push(Owed::Grant(job, grant)),
                 Action::NewEpoch { job, known } => {
-                    let epoch = Ok(Epoch(known.0 + 1));
+                    let epoch = Epoch(known.0 + 1);
                     self.put(Event::EpochIssued { job, epoch });
                 }
                 _ => {}
@@ -308,7 +307,7 @@ impl Played {
                 self.put(Event::Released { job, node, incarnation, ok });
             }
             Owed::Count(job, change, of) => {
-                let count = if ok { count.min(of) } else { count };
+                let count = ok.then_some(count.min(of));
                 self.put(Event::Answered { job, change, count });
             }
             Owed::Brought(job, ask, file) => {

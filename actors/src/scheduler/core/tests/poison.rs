@@ -43,7 +43,7 @@ impl Grid {
     }
 
     fn succeed(&mut self) {
-        let epoch = Ok(Epoch(self.core.jobs[&JOB].epoch.0 + 1));
+        let epoch = Epoch(self.core.jobs[&JOB].epoch.0 + 1);
         let told = self.core.handle(Event::EpochIssued { job: JOB, epoch }, self.now);
         let [Action::TakeOver { node, .. }] = &told[..] else { panic!("{told:?}") };
         self.put(Event::TookOver { job: JOB, node: node.clone(), answer: Ok(()) });

@@ -131,7 +131,7 @@ fn a_job_that_waited_waits_again_and_one_whose_nodes_are_gone_begins_anew_under_
             "hold vu [vu-1]"
         ]
     );
-    let out = anew.grid.put(Event::EpochIssued { job: JobId(2), epoch: Ok(Epoch(4)) });
+    let out = anew.grid.put(Event::EpochIssued { job: JobId(2), epoch: Epoch(4) });
     assert_eq!(out, ["hold vu [vu-2]"]);
     anew.grid.register("vu-1", 1, OURS);
     anew.grid.register("vu-2", 1, OURS);
@@ -169,7 +169,7 @@ fn a_job_without_its_coordinator_gets_another() {
     // The coordinator's node ended while there was no scheduler.
     anew.comes("vu-2", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
     assert_eq!(anew.grid.after(GATHER), ["epoch after 1 for job-1"]);
-    let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) });
+    let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(out, ["vu-2 takes job-1 over under 2"]);
     anew.grid.core.audit_managed();
 }
@@ -195,7 +195,7 @@ fn nodes_of_jobs_that_nobody_knows_are_freed() {
     // So are those that come when their job has begun anew.
     let out = anew.recovered(1, 1, need(), begun("vu", 1));
     assert!(out.contains(&"epoch after 1 for job-1".to_owned()), "{out:?}");
-    anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) });
+    anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     let out = anew.comes("vu-3", 1, Some(view(1, &["vu-3"], "vu-3")));
     assert_eq!(out, ["release job-1 vu-3"]);
     anew.grid.core.audit_managed();

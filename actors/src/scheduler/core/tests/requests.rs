@@ -448,7 +448,7 @@ fn what_a_job_asked_for_ends_with_it() {
     let lost =
         |node: &str| Event::NodeLost { node: node.into(), reason: "killed".into(), returns: true };
     assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
-    let issued = Event::EpochIssued { job: JobId(1), epoch: Ok(Epoch(2)) };
+    let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     // The grant had not reached it.
     let (job, node) = (JobId(1), "del-1".into());

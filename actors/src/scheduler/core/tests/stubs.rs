@@ -390,9 +390,8 @@ impl Batch {
                 Action::Release { node, incarnation, job, .. } => {
                     self.owed.push(Owed::Released(job, node, incarnation));
                 }
-                Action::OfferGrowth { job, change, count, .. }
-                | Action::AskShrink { job, change, count, .. } => {
-                    self.owed.push(Owed::Count(job, change, count));
+                Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
+                    self.owed.push(Owed::Count(asking.job, asking.change, asking.count));
                 }
                 Action::GrantNodes { job, grant, nodes, .. } => {
                     for granted in &nodes {
@@ -431,7 +430,6 @@ impl Batch {
                         assert!(*last < epoch, "{job}: an epoch is given out twice");
                         *last = epoch;
                     }
-                    let epoch = Ok(epoch);
                     epochs.push(Event::EpochIssued { job, epoch });
                 }
                 _ => {}
@@ -473,7 +471,7 @@ impl Batch {
                 self.put(Event::Released { job, node, incarnation, ok });
             }
             Owed::Count(job, change, of) => {
-                let count = if ok { count.min(of) } else { count };
+                let count = ok.then_some(count.min(of));
                 self.put(Event::Answered { job, change, count });
             }
             Owed::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
@@ -560,6 +558,8 @@ impl Batch {
                         *owed != Owed::Starts(node.clone()) && *owed != Owed::Ends(node.clone())
                     });
                 }
+                // It has not heard what it was to release, or had not done it.
+                self.owed.retain(|owed| !matches!(owed, Owed::Ends(_)));
                 let up = self.site();
                 self.put(up);
             }
