@@ -16,6 +16,7 @@ use springtide_runtime::remote::{Refusal, Sender};
 
 use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
 use crate::files::FilesHere;
+use crate::node::RegisterAnew;
 use crate::scheduler::{Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, Submit};
 use crate::site::Register;
 
@@ -113,6 +114,11 @@ pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
             && contact.cluster == peer.cluster
             && *incarnation == peer.incarnation
     })
+}
+
+/// Being asked to register again: by the node's own site, wherever that is.
+pub(crate) fn register_anew(from: &Sender<'_>, _: &RegisterAnew) -> Verdict {
+    from.is(&[Role::Site, Role::Head])
 }
 
 pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {

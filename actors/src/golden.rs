@@ -26,6 +26,7 @@ use crate::job::{
     Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
     JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
 };
+use crate::node::RegisterAnew;
 use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
 use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
 use crate::pulse::{Beat, Heard};
@@ -117,6 +118,7 @@ fn messages_of_scheduler_and_site() {
         hardware: hardware(),
         work: None,
     });
+    message(&RegisterAnew {});
     let program = Some(PathBuf::from("/bin/own"));
     message(&StartAnew { nodes, program, reason: "another program".into() });
 }

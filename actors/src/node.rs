@@ -8,13 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId};
 use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError};
+use springtide_runtime::remote_message;
 use springtide_runtime::work::Registry;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::{SCHEDULER, Shutdown};
@@ -32,6 +36,34 @@ const REGISTER_WITHIN: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(200);
 /// A job's threads get this long to stop when the node ends.
 const STOP_WITHIN: Duration = Duration::from_millis(700);
+
+/// The published name of who has a node register.
+pub const REGISTRAR: &str = "registrar";
+
+/// To a node, by its site: say again that you are there, and what you work for. The scheduler may be another than the one that was told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RegisterAnew {}
+
+remote_message! {
+    "register-anew" => RegisterAnew;
+}
+
+/// Has a node register again when its site asks for that.
+pub struct Registrar {
+    asked: Arc<Notify>,
+}
+
+impl Actor for Registrar {
+    type Context = Context<Self>;
+}
+
+impl Handler<RegisterAnew> for Registrar {
+    type Result = ();
+
+    fn handle(&mut self, _: RegisterAnew, _: &mut Self::Context) {
+        self.asked.notify_one();
+    }
+}
 
 /// Starts users' actors on an arbiter of their own and publishes them.
 pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
@@ -92,6 +124,8 @@ pub struct Node {
     endpoint: Endpoint,
     worker: Addr<Worker>,
     links: Arc<Links>,
+    /// Its site wants to be told again.
+    asked: Arc<Notify>,
     shutdowns: UnboundedReceiver<String>,
     register: Register,
     options: NodeOptions,
@@ -106,6 +140,9 @@ impl Node {
         let Endpoint { net, hub, router, recorder } = endpoint.clone();
         let fingerprint = registry.fingerprint();
         Prober::publish(&hub);
+        let asked = Arc::new(Notify::new());
+        hub.publish(REGISTRAR, Registrar { asked: asked.clone() }.start())
+            .accepts_from::<RegisterAnew>(admit::register_anew);
         let config = options.worker.clone();
         let worker = Worker::new(config, registry, net, hub, router, recorder).publish();
         if let Some(actors) = options.actors.clone() {
@@ -128,7 +165,7 @@ impl Node {
             work: None,
         };
         tracing::info!(node = %register.contact.node, address = ?register.contact.address, "started");
-        Self { endpoint, worker, links, shutdowns, register, options }
+        Self { endpoint, worker, links, asked, shutdowns, register, options }
     }
 
     /// Its worker.
@@ -141,12 +178,12 @@ impl Node {
     /// # Errors
     /// [`NodeError`], after an orderly end.
     pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<(), NodeError> {
-        let Self { endpoint, worker, links, mut shutdowns, register, options } = self;
+        let Self { endpoint, worker, links, asked, mut shutdowns, register, options } = self;
         let head = &options.head;
         let host = options.site_at.as_ref().unwrap_or(head);
         let site = endpoint.hub.remote(&host.node, &options.site);
         let mut registration =
-            pin!(stay_registered(&site, &worker, &register, &links, &host.address));
+            pin!(stay_registered(&site, &worker, &register, (&links, &asked), &host.address));
         let told = tokio::select! {
             biased;
             Some(end) = ends.recv() => Ok(end),
@@ -220,12 +257,12 @@ fn how_it_went(
     }
 }
 
-/// Registers, and again after each change of the link. Completes when that is in vain.
+/// Registers, and again after each change of the link and when the site asks for it. Completes when that is in vain.
 async fn stay_registered(
     site: &Remote<Site>,
     worker: &Addr<Worker>,
     register: &Register,
-    links: &Links,
+    (links, asked): (&Links, &Notify),
     address: &Address,
 ) -> NodeError {
     let mut alone_since = Instant::now();
@@ -236,7 +273,11 @@ async fn stay_registered(
         match site.send(register).deadline(REGISTER_WITHIN).await {
             Ok(Ok(())) => {
                 tracing::debug!("registered");
-                while !links.next().await.contains_key(site.node()) {}
+                let changed = async { while !links.next().await.contains_key(site.node()) {} };
+                tokio::select! {
+                    () = changed => {}
+                    () = asked.notified() => {}
+                }
                 alone_since = Instant::now();
             }
             Ok(Err(refused)) => return refused.into(),

@@ -9,18 +9,20 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
 use crate::hardware::Hardware;
+use crate::node::{REGISTRAR, RegisterAnew, Registrar};
 use crate::provider::{
     Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubNews,
 };
@@ -35,6 +37,10 @@ const REGISTER_WITHIN: Duration = Duration::from_secs(30);
 const LIMITS: Limits = Limits { restarts: 3, within: Duration::from_secs(60) };
 /// Wait before a restart, so that a program that ends at once does not keep the machine busy.
 const RESTART_DELAY: Duration = Duration::from_millis(200);
+/// A machine that could not be reached is tried again after this time, then after twice that, and so on, without end.
+const REACH_AGAIN: Duration = Duration::from_secs(1);
+/// After so many attempts its node is not waited for any more: it is a broken one until it registers.
+const AWAITED_ATTEMPTS: u32 = 3;
 /// A node that is started anew by order gets this long to end.
 const REPLACE_GRACE: Duration = Duration::from_secs(3);
 /// A provider that fails is asked again after its usual time, then twice that, and so on to this.
@@ -163,10 +169,18 @@ pub struct Site {
     provider: Rc<dyn Provider>,
     on_demand: OnDemand,
     scheduler: Remote<Scheduler>,
+    /// Where its nodes are reached.
+    hub: Arc<Hub>,
     /// What the scheduler is to be told, in order; set when the site starts.
     words: Option<mpsc::UnboundedSender<Word>>,
+    /// What was there already has been taken over.
+    taken_over: bool,
+    /// The scheduler that is there now has heard of the site: it can be told of its nodes.
+    introduced: bool,
     /// Polls that failed since the last that did not.
     failures: u32,
+    /// The last processor that was not to be had although the provider answers.
+    denied: Option<Denied>,
     ending: bool,
     /// A file server of the cluster is beside it.
     files: bool,
@@ -186,9 +200,29 @@ struct Slot {
     round: u64,
     keeper: Option<mpsc::Sender<Order>>,
     registered: Option<Incarnation>,
-    /// As the scheduler was told of it.
-    told: Option<Registered>,
+    /// What it said when it last registered.
+    said: Option<Registered>,
+    /// The scheduler that is there now has heard of this life of it.
+    known: bool,
+    /// Its program is being started, or was.
+    active: bool,
+    /// It is to have registered by then.
+    expected: Option<Instant>,
     restarts: Intensity,
+    /// Attempts to reach its machine that failed since the last that did not.
+    unreached: u32,
+    /// Why the provider has not given it a processor yet, in its words.
+    waits: Option<String>,
+}
+
+/// That processors were asked for in vain: how often in a row, and until when no more are.
+struct Denied {
+    reason: String,
+    count: u32,
+    until: Instant,
+    wait: Duration,
+    /// The scheduler knows.
+    told: bool,
 }
 
 /// What the keeper of a process is told.
@@ -209,6 +243,7 @@ impl Site {
         provider: Rc<dyn Provider>,
         on_demand: OnDemand,
         scheduler: Remote<Scheduler>,
+        hub: Arc<Hub>,
     ) -> Self {
         let slot = |request: NodeRequest| Slot {
             program: request.program.clone(),
@@ -216,13 +251,31 @@ impl Site {
             round: 0,
             keeper: None,
             registered: None,
-            told: None,
+            said: None,
+            known: false,
+            active: false,
+            expected: None,
             restarts: Intensity::new(LIMITS),
+            unreached: 0,
+            waits: None,
         };
         let slots = requests.into_iter().map(|r| (r.node.clone(), slot(r))).collect();
-        let (words, failures, ending, files) = (None, 0, false, false);
-        let at = None;
-        Self { cluster, slots, provider, on_demand, scheduler, words, failures, ending, files, at }
+        Self {
+            cluster,
+            slots,
+            provider,
+            on_demand,
+            scheduler,
+            hub,
+            words: None,
+            taken_over: false,
+            introduced: false,
+            failures: 0,
+            denied: None,
+            ending: false,
+            files: false,
+            at: None,
+        }
     }
 
     /// It is in a process of its own, which is here: the scheduler's may go and come again.
@@ -245,6 +298,10 @@ impl Site {
             let (scheduler, message) = (scheduler.clone(), message.clone());
             Box::pin(async move { scheduler.send(message).await })
         });
+        self.put(word);
+    }
+
+    fn put(&self, word: Word) {
         if let Some(words) = &self.words {
             // Its reader lives as long as this actor.
             let _ = words.send(word);
@@ -259,7 +316,11 @@ impl Site {
             return;
         }
         slot.round += 1;
-        slot.registered = None;
+        if listed.is_none() {
+            // One that is taken over may have registered before it was found.
+            slot.registered = None;
+        }
+        (slot.active, slot.expected, slot.waits) = (false, None, None);
         let (order, mut orders) = mpsc::channel(4);
         slot.keeper = Some(order);
         let (round, request) = (slot.round, slot.request.clone());
@@ -278,9 +339,13 @@ impl Site {
                 false => unless_ended(asked, &mut orders).await,
             };
             let Some(held) = held else { return };
-            let (to, whom) = (site.clone(), node.clone());
+            let to = site.clone();
+            let Active { node: whom, round: of } = active.clone();
             let news = move |news| match news {
                 StubNews::Active => to.do_send(active.clone()),
+                StubNews::Waits { reason } => {
+                    to.do_send(Waits { node: whom.clone(), round: of, reason });
+                }
                 StubNews::Warned { within, reason } => {
                     to.do_send(Warned { node: whom.clone(), within, reason });
                 }
@@ -288,13 +353,7 @@ impl Site {
             };
             let end = match held {
                 Ok(stub) => keep(stub, orders, news).await,
-                Err(error) => {
-                    let reason = error.to_string();
-                    if on_demand {
-                        site.do_send(Polled(Err(reason.clone())));
-                    }
-                    End::Itself(Ended { how: reason, last_lines: Vec::new() })
-                }
+                Err(error) => End::Never(error),
             };
             // The site is gone only when the head ends.
             let _ = site.send(Exited { node, round, end }).await;
@@ -303,15 +362,20 @@ impl Site {
     }
 
     /// The node's program has been started: it is to register soon.
-    fn expect(&self, ctx: &mut Context<Self>, node: NodeId, round: u64) {
-        let late = Late { node, round };
-        ctx.run_later(REGISTER_WITHIN, move |site, _| site.late(&late));
+    fn expect(&mut self, ctx: &mut Context<Self>, node: NodeId) {
+        let Some(slot) = self.slots.get_mut(&node) else { return };
+        let by = Instant::now() + REGISTER_WITHIN;
+        slot.expected = Some(by);
+        let round = slot.round;
+        ctx.run_later(REGISTER_WITHIN, move |site, _| site.late(&Late { node, round, by }));
     }
 
     fn late(&mut self, late: &Late) {
         let Some(slot) = self.slots.get(&late.node) else { return };
         let Some(keeper) = &slot.keeper else { return };
-        if slot.round == late.round && slot.registered.is_none() {
+        // Another program may have been started in its place meanwhile, and has its own time.
+        let awaited = slot.round == late.round && slot.expected == Some(late.by);
+        if awaited && slot.registered.is_none() {
             tracing::warn!(
                 "node {} did not register within {REGISTER_WITHIN:?}: killed",
                 late.node
@@ -321,18 +385,24 @@ impl Site {
         }
     }
 
-    fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, ended: &Ended) {
+    /// A node's process has ended by itself.
+    fn exited(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String) {
         let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
-        slot.keeper = None;
+        (slot.keeper, slot.unreached) = (None, 0);
         let never = slot.registered.take().is_none();
-        let mut reason = ended.describe();
         if on_demand {
             return self.tell(StubGone { node: node.clone(), reason });
         }
         if never {
             reason = format!("it did not register: {reason}");
         }
+        self.restart(ctx, node, reason);
+    }
+
+    /// Starts a node anew that has ended, unless it does so again and again.
+    fn restart(&mut self, ctx: &mut Context<Self>, node: &NodeId, mut reason: String) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
         let returns = slot.restarts.may_restart(Instant::now());
         if returns {
             tracing::info!("node {node} is started anew: {reason}");
@@ -343,14 +413,41 @@ impl Site {
             tracing::info!("node {node} is {reason}");
         }
         self.tell(NodeLost { node: node.clone(), reason, returns });
-        let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
         if returns {
-            ctx.run_later(RESTART_DELAY, move |site, ctx| {
-                if site.slots.get(&node).is_some_and(|slot| slot.round == round) {
-                    site.start(ctx, &node, None);
-                }
-            });
+            self.start_in(ctx, node, RESTART_DELAY);
         }
+    }
+
+    fn start_in(&self, ctx: &mut Context<Self>, node: &NodeId, wait: Duration) {
+        let (node, round) = (node.clone(), self.slots.get(node).map_or(0, |slot| slot.round));
+        ctx.run_later(wait, move |site, ctx| {
+            if site.slots.get(&node).is_some_and(|slot| slot.round == round) {
+                site.start(ctx, &node, None);
+            }
+        });
+    }
+
+    /// No processor was got for a node, so there never was a process.
+    fn never(&mut self, ctx: &mut Context<Self>, node: &NodeId, error: &ProviderError) {
+        let Some(slot) = self.slots.get_mut(node) else { return };
+        (slot.keeper, slot.registered) = (None, None);
+        if self.provider.on_demand() {
+            self.denied(&error.to_string());
+            let reason = format!("it was not to be had: {error}");
+            return self.tell(StubGone { node: node.clone(), reason });
+        }
+        if !error.may_pass() {
+            return self.restart(ctx, node, format!("it cannot be started: {error}"));
+        }
+        // That its machine is away for a while says nothing about its program.
+        let wait = backoff(REACH_AGAIN, slot.unreached);
+        slot.unreached = slot.unreached.saturating_add(1);
+        // Whoever waits for all nodes need not wait for a machine that stays away; when it is back, its node registers.
+        let returns = slot.unreached <= AWAITED_ATTEMPTS;
+        let reason = format!("it cannot be started, and is tried again in {wait:?}: {error}");
+        tracing::info!("node {node}: {reason}");
+        self.tell(NodeLost { node: node.clone(), reason, returns });
+        self.start_in(ctx, node, wait);
     }
 
     /// Takes over the stubs that are there already, of a former life of this site, and ends those of nodes it does not have. Only
@@ -378,11 +475,12 @@ impl Site {
     }
 
     fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<Listed>) {
+        self.taken_over = true;
         let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
         let on_demand = self.provider.on_demand();
         let known = |listed: &Listed| self.slots.contains_key(&listed.node);
         let (known, unknown): (Vec<Listed>, Vec<Listed>) = listed.into_iter().partition(known);
-        self.say_up(known.iter().map(|listed| listed.node.clone()).collect());
+        self.say_up(ctx, known.iter().map(|listed| listed.node.clone()).collect());
         for listed in unknown {
             tracing::info!(
                 "stub {} of {}, which is no node of this site, ends",
@@ -404,10 +502,14 @@ impl Site {
         }
     }
 
-    /// The scheduler hears of the site; `stubs`: nodes that are there, or coming.
-    fn say_up(&self, stubs: BTreeSet<NodeId>) {
+    /// The scheduler hears of the site; `stubs`: nodes that are there, or coming. When it has, it is told of the nodes.
+    fn say_up(&mut self, ctx: &mut Context<Self>, stubs: BTreeSet<NodeId>) {
+        self.introduced = false;
+        for slot in self.slots.values_mut() {
+            slot.known = false;
+        }
         let keep_ms = u64::try_from(self.on_demand.keep.as_millis()).unwrap_or(u64::MAX);
-        self.tell(SiteUp {
+        let message = SiteUp {
             cluster: self.cluster.clone(),
             nodes: self.slots.keys().cloned().collect(),
             starts_programs: self.provider.starts_programs(),
@@ -415,7 +517,59 @@ impl Site {
             stubs,
             files: self.files,
             at: self.at.clone(),
+        };
+        let site = ctx.address();
+        let word: Word = Box::new(move |scheduler: &Remote<Scheduler>| {
+            let (scheduler, message, site) = (scheduler.clone(), message.clone(), site.clone());
+            Box::pin(async move {
+                scheduler.send(message).await?;
+                site.do_send(Introduced);
+                Ok(())
+            })
         });
+        self.put(word);
+    }
+
+    /// Has a node register again: what it works for now it knows itself, and what it said long ago may be over.
+    fn ask_anew(&self, ctx: &mut Context<Self>, node: NodeId, life: Incarnation) {
+        let registrar: Remote<Registrar> = self.hub.remote(&node, REGISTRAR);
+        let asked = async move { registrar.send(RegisterAnew {}).deadline(ASK_WITHIN).await };
+        let then =
+            move |answer: Result<(), RemoteError>, site: &mut Self, _: &mut Context<Self>| {
+                // One that is not reached registers when its link is back. One of a former version cannot be asked.
+                let Err(RemoteError::NoActor { .. }) = answer else { return };
+                let slot = site.slots.get_mut(&node);
+                if let Some(slot) = slot.filter(|it| it.registered == Some(life) && !it.known)
+                    && let Some(said) = slot.said.clone()
+                {
+                    slot.known = true;
+                    site.tell(said);
+                }
+            };
+        ctx.spawn(asked.into_actor(self).map(then));
+    }
+
+    /// Ends what runs for a node of which nothing is held: a batch job that came after it had been given up.
+    fn look_for_stray(&self, ctx: &mut Context<Self>, node: NodeId) {
+        tracing::warn!("node {node} has registered, and nothing is held for it: it is looked for");
+        let provider = Rc::clone(&self.provider);
+        let listed = async move { provider.list().await };
+        let then = move |listed: Result<Vec<Listed>, ProviderError>,
+                         site: &mut Self,
+                         _: &mut Context<Self>| {
+            let held = |node| site.slots.get(node).is_some_and(|slot| slot.keeper.is_some());
+            match listed {
+                Ok(listed) => {
+                    let strays = listed.into_iter().filter(|it| it.node == node && !held(&node));
+                    for stray in strays.collect::<Vec<_>>() {
+                        tracing::warn!("stub {} of {node} ends: nobody held it", stray.id);
+                        site.end_stray(stray);
+                    }
+                }
+                Err(error) => tracing::warn!("what runs for {node} is not known: {error}"),
+            }
+        };
+        ctx.spawn(listed.into_actor(self).map(then));
     }
 
     fn end_stray(&self, listed: Listed) {
@@ -447,13 +601,49 @@ impl Site {
         match found {
             Ok(Some(Capacity { size, others })) => {
                 self.failures = 0;
-                let found = Ok((size, others));
-                self.tell(SitePolled { cluster: self.cluster.clone(), found });
+                if !self.is_denied() {
+                    let found = Ok((size, others));
+                    self.tell(SitePolled { cluster: self.cluster.clone(), found });
+                }
                 self.on_demand.poll
             }
             Ok(None) => self.on_demand.poll,
-            Err(reason) => self.failed(&reason),
+            Err(reason) => {
+                if let Some(denied) = &mut self.denied {
+                    denied.told = false;
+                }
+                self.failed(&reason)
+            }
         }
+    }
+
+    /// A processor was asked for in vain. Those asked for at the same time count once.
+    fn denied(&mut self, reason: &str) {
+        let now = Instant::now();
+        let before = self.denied.as_ref().filter(|denied| now < denied.until + denied.wait);
+        let count = match before {
+            Some(denied) if now < denied.until => return,
+            Some(denied) => denied.count.saturating_add(1),
+            None => 0,
+        };
+        let wait = backoff(self.on_demand.poll, count);
+        tracing::warn!("{}: {reason}; none is asked for for {wait:?}", self.cluster);
+        let (reason, until, told) = (reason.to_owned(), now + wait, false);
+        self.denied = Some(Denied { reason, count, until, wait, told });
+        self.is_denied();
+    }
+
+    /// Whether no processors are to be asked for although the provider answers. The scheduler is told why, once.
+    fn is_denied(&mut self) -> bool {
+        let now = Instant::now();
+        let Some(denied) = self.denied.as_mut().filter(|denied| now < denied.until) else {
+            return false;
+        };
+        if !std::mem::replace(&mut denied.told, true) {
+            let found = Err(denied.reason.clone());
+            self.tell(SitePolled { cluster: self.cluster.clone(), found });
+        }
+        true
     }
 }
 
@@ -495,8 +685,12 @@ async fn say(
 
 /// How a stub ended.
 enum End {
+    /// There never was one.
+    Never(ProviderError),
     /// By itself.
     Itself(Ended),
+    /// Another program was to be started in it, and was not.
+    NotRecruited(ProviderError),
     /// By order.
     Ordered,
 }
@@ -550,7 +744,7 @@ async fn keep(
             }
             Some(Order::Recruit(request)) => {
                 if let Err(error) = stub.recruit(&request, REPLACE_GRACE).await {
-                    return End::Itself(Ended { how: error.to_string(), last_lines: Vec::new() });
+                    return End::NotRecruited(error);
                 }
             }
             Some(Order::Kill) => stub.kill(),
@@ -582,7 +776,7 @@ impl Actor for Site {
 impl Handler<Register> for Site {
     type Result = Result<(), RegisterError>;
 
-    fn handle(&mut self, message: Register, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, message: Register, ctx: &mut Self::Context) -> Self::Result {
         let node = message.contact.node;
         let Some(slot) = self.slots.get_mut(&node) else {
             let known: Vec<_> = self.slots.keys().map(NodeId::as_str).collect();
@@ -592,9 +786,11 @@ impl Handler<Register> for Site {
         if slot.registered.is_some_and(|known| known > message.incarnation) {
             return Err(RegisterError::Stale { node });
         }
-        if slot.registered.replace(message.incarnation) == Some(message.incarnation) {
-            return Ok(()); // said again after a link was down
+        if self.taken_over && slot.keeper.is_none() && self.provider.on_demand() {
+            self.look_for_stray(ctx, node);
+            return Ok(());
         }
+        let again = slot.registered.replace(message.incarnation) == Some(message.incarnation);
         let registered = Registered {
             cluster: self.cluster.clone(),
             node,
@@ -606,8 +802,13 @@ impl Handler<Register> for Site {
             hardware: message.hardware,
             work: message.work,
         };
-        slot.told = Some(registered.clone());
-        self.tell(registered);
+        slot.said = Some(registered.clone());
+        // A scheduler that has not heard of the site would not know the node: it is asked anew then. One that has heard of this
+        // life knows better what it works for than a word that comes by another way.
+        if self.introduced && !(again && slot.known) {
+            slot.known = true;
+            self.tell(registered);
+        }
         Ok(())
     }
 }
@@ -625,12 +826,14 @@ impl Handler<StartAnew> for Site {
                 // Another program's failures are not this one's.
                 slot.restarts = Intensity::new(LIMITS);
             }
-            slot.registered = None;
+            (slot.registered, slot.unreached) = (None, 0);
             if on_demand && let Some(keeper) = &slot.keeper {
                 // Full or closed: it is ending, which is told.
                 let _ = keeper.try_send(Order::Recruit(Box::new(slot.request.clone())));
-                let round = slot.round;
-                self.expect(ctx, node, round);
+                // One that waits for its processor may do so for long.
+                if slot.active {
+                    self.expect(ctx, node);
+                }
                 continue;
             }
             let old = slot.keeper.take();
@@ -671,7 +874,10 @@ impl Handler<CloseStubs> for Site {
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
             let keeper = slot.keeper.clone();
-            let (round, reason) = (slot.round, message.reason.clone());
+            let (round, mut reason) = (slot.round, message.reason.clone());
+            if let Some(why) = slot.waits.as_ref().filter(|_| !slot.active) {
+                reason = format!("{reason}; it was still waiting for its processor: {why}");
+            }
             let closed = async move {
                 if let Some(keeper) = keeper {
                     stop(&keeper, REPLACE_GRACE).await;
@@ -691,17 +897,31 @@ impl Handler<CloseStubs> for Site {
 impl Handler<Announce> for Site {
     type Result = ();
 
-    fn handle(&mut self, _: Announce, _: &mut Self::Context) {
-        if self.ending {
+    fn handle(&mut self, _: Announce, ctx: &mut Self::Context) {
+        // What is there is not known before it was taken over, which is said then.
+        if self.ending || !self.taken_over {
             return;
         }
         let there = self.slots.iter().filter(|(_, slot)| slot.keeper.is_some());
-        self.say_up(there.map(|(node, _)| node.clone()).collect());
-        let registered = self.slots.values().filter(|slot| slot.registered.is_some());
-        let told: Vec<Registered> = registered.filter_map(|slot| slot.told.clone()).collect();
-        for life in told {
-            self.tell(life);
+        let there = there.map(|(node, _)| node.clone()).collect();
+        self.say_up(ctx, there);
+    }
+}
+
+impl Handler<Introduced> for Site {
+    type Result = ();
+
+    fn handle(&mut self, _: Introduced, ctx: &mut Self::Context) {
+        self.introduced = true;
+        for (node, slot) in &self.slots {
+            if let Some(life) = slot.registered {
+                self.ask_anew(ctx, node.clone(), life);
+            }
         }
+        if let Some(denied) = &mut self.denied {
+            denied.told = false;
+        }
+        self.is_denied();
     }
 }
 
@@ -757,19 +977,29 @@ struct Warned {
     reason: String,
 }
 
+/// Why a node has no processor yet.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Waits {
+    node: NodeId,
+    round: u64,
+    reason: String,
+}
+
+/// The scheduler has heard of the site.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Introduced;
+
 /// It is time to look what there is.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Poll;
 
-/// What there is, or why that is not known.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Polled(Result<Option<Capacity>, String>);
-
 struct Late {
     node: NodeId,
     round: u64,
+    by: Instant,
 }
 
 impl Handler<Exited> for Site {
@@ -777,11 +1007,17 @@ impl Handler<Exited> for Site {
 
     fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
         let current = self.slots.get(&message.node).is_some_and(|slot| slot.round == message.round);
-        if let End::Itself(ended) = &message.end
-            && current
-            && !self.ending
-        {
-            self.exited(ctx, &message.node, ended);
+        if !current || self.ending {
+            return;
+        }
+        match &message.end {
+            End::Never(error) => self.never(ctx, &message.node, error),
+            End::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
+            End::NotRecruited(error) => {
+                let reason = format!("its other program was not started: {error}");
+                self.exited(ctx, &message.node, reason);
+            }
+            End::Ordered => {}
         }
     }
 }
@@ -790,7 +1026,23 @@ impl Handler<Active> for Site {
     type Result = ();
 
     fn handle(&mut self, Active { node, round }: Active, ctx: &mut Self::Context) {
-        self.expect(ctx, node, round);
+        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.round == round) else {
+            return;
+        };
+        (slot.active, slot.waits, slot.unreached) = (true, None, 0);
+        self.expect(ctx, node);
+    }
+}
+
+impl Handler<Waits> for Site {
+    type Result = ();
+
+    fn handle(&mut self, Waits { node, round, reason }: Waits, _: &mut Self::Context) {
+        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.round == round) else {
+            return;
+        };
+        tracing::info!("node {node} waits for its processor: {reason}");
+        slot.waits = Some(reason);
     }
 }
 
@@ -827,15 +1079,6 @@ impl Handler<Poll> for Site {
             ctx.notify_later(Poll, wait);
         };
         ctx.spawn(asked.into_actor(self).map(then));
-    }
-}
-
-impl Handler<Polled> for Site {
-    type Result = ();
-
-    /// What the next regular poll says counts from then on.
-    fn handle(&mut self, Polled(found): Polled, _: &mut Self::Context) {
-        self.polled(found);
     }
 }
 

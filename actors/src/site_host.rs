@@ -2,6 +2,7 @@
 //!
 //! Assembly only; must not know jobs, nor how files and certificates come about.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +56,8 @@ impl Part {
         let Part { cluster, nodes, provider, on_demand, keeping } = self;
         let Endpoint { net, hub, .. } = endpoint;
         let scheduler = || hub.remote(head, SCHEDULER);
-        let mut site = Site::new(cluster.clone(), nodes, provider, on_demand, scheduler());
+        let mut site =
+            Site::new(cluster.clone(), nodes, provider, on_demand, scheduler(), hub.clone());
         let files = keeping.map(|keeping| FileServer::publish(keeping, net, hub, scheduler()));
         if files.is_some() {
             site.keeps_files();
@@ -78,6 +80,8 @@ pub struct SiteHost {
     endpoint: Endpoint,
     head: NodeId,
     links: Arc<Links>,
+    /// The link to the head was up when it was last told of.
+    linked: Cell<bool>,
     nodes: Vec<NodeId>,
     site: Addr<Site>,
     files: Option<Addr<FileServer>>,
@@ -93,7 +97,7 @@ impl SiteHost {
         let (site, files) = part.publish(&endpoint, &head.node, Some(here));
         endpoint.net.learn(head.clone());
         endpoint.start();
-        Self { endpoint, head: head.node, links, nodes, site, files }
+        Self { endpoint, head: head.node, links, linked: Cell::new(false), nodes, site, files }
     }
 
     /// The head is, or may be, somewhere else now.
@@ -106,8 +110,17 @@ impl SiteHost {
     pub async fn watch(&self) {
         loop {
             let news = self.links.next().await;
-            if let Some(Link::Down(why)) = news.get(&self.head) {
-                tracing::warn!("the head is not heard: {why}; it is called until it is");
+            let lost = match news.get(&self.head) {
+                Some(Link::Down(why)) => {
+                    tracing::warn!("the head is not heard: {why}; it is called until it is");
+                    self.linked.set(false);
+                    true
+                }
+                // Up again without having been told to be down: only the newest word is kept.
+                Some(Link::Up) => self.linked.replace(true),
+                None => false,
+            };
+            if lost {
                 // They live as long as this does.
                 self.site.do_send(Announce);
                 if let Some(files) = &self.files {

@@ -23,7 +23,7 @@ use springtide_actors::scheduler::{
 };
 use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::{Part, SiteHost, site_node};
-use springtide_actors::store::Store;
+use springtide_actors::store::{Entry, Store};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{Address, Contact, MemoryConfig, MemoryNet};
 use springtide_runtime::work::{Job, Registry, encode_job};
@@ -351,6 +351,17 @@ impl Federation {
             self.desk.begin(*job, submitted);
         }
         Some(answer)
+    }
+
+    /// How many epochs of a job were given out, by what is on disk: one that goes on after a crash of the head needs no other.
+    pub fn epochs(&self, job: JobId) -> usize {
+        let text = std::fs::read_to_string(self.dir.path().join("scheduler.log"));
+        let text = text.unwrap_or_default();
+        let entries = text.lines().filter_map(|line| {
+            let (_sum, entry) = line.split_once(' ')?;
+            serde_json::from_str(entry).ok()
+        });
+        entries.filter(|entry| matches!(entry, Entry::Epoch { job: of, .. } if *of == job)).count()
     }
 
     /// What is known of a job.

@@ -121,6 +121,17 @@ pub enum ProviderError {
     },
 }
 
+impl ProviderError {
+    /// Whether the same may succeed later with nothing changed here: a machine or a service that is away comes back, a program or
+    /// a file that is missing does not.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Start { .. } | Self::Log { .. } => false,
+            Self::Failed { .. } | Self::Hung { .. } | Self::Nonsense { .. } => true,
+        }
+    }
+}
+
 /// How a stub ended: its processor is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -148,6 +159,11 @@ impl Ended {
 /// What becomes of a stub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StubNews {
+    /// It has no processor yet, for this reason, in the provider's words. Said again when that changes.
+    Waits {
+        /// Why.
+        reason: String,
+    },
     /// It has its processor, and its program is being started. Said once at most.
     Active,
     /// Its processor will be taken from it.
