@@ -583,3 +583,154 @@ fn a_job_that_waits_can_be_withdrawn() {
     scene.freed(1, "a", 2);
     assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)], "what it would have got goes back");
 }
+
+#[test]
+fn what_runs_the_root_is_not_asked_for_and_a_force_in_vain_ends() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 2), ("b", 2)]);
+    let mut need = Need::one(Kind::Malleable, 2, 2, 4);
+    need.spreads = true;
+    assert_eq!(scene.submit(1, need).len(), 1);
+    scene.claimed(1, "a", 2);
+    let out = scene.poll("b", 2, 0);
+    let number = change(&out, 1);
+    scene.answer(1, number, 2);
+    scene.tell(Event::Held { job: JobId(1), change: number, count: 2 });
+    scene.tell(Event::Grown { job: JobId(1), change: number, count: 2 });
+    assert_eq!(scene.size(1), 4);
+    // It could do with two elsewhere, but for its root.
+    scene.tell(Event::Root { job: JobId(1), cluster: Some("a".into()) });
+    let mut rigid = Need::one(Kind::Rigid, 2, 2, 2);
+    rigid.components[0].clusters = ["a".into()].into();
+    assert_eq!(asked(&scene.submit(2, rigid)), [], "one processor of a is all that can be had");
+    // Where that is not known it is asked for both, and keeps one.
+    scene.tell(Event::Root { job: JobId(1), cluster: None });
+    let out = scene.wait();
+    assert_eq!(asked(&out), [(1, -2)]);
+    scene.answer(1, change(&out, 1), 1);
+    scene.freed(1, "a", 1);
+    assert_eq!(scene.phase(1), Some(Phase::Shrinking), "it owes what it must");
+    let out = (0..9).map(|_| scene.wait()).find(|out| !out.is_empty()).expect("it is late");
+    assert!(matches!(&out[..], [.., Action::Force { count: 1, .. }]), "{out:?}");
+    let kept = Event::NotForced { job: JobId(1), cluster: "a".into(), count: 1 };
+    scene.tell(Event::Root { job: JobId(1), cluster: Some("a".into()) });
+    scene.tell(kept);
+    assert_eq!((scene.phase(1), scene.size(1)), (Some(Phase::Running), 3));
+}
+
+#[test]
+fn what_was_wanted_and_not_had_is_still_wanted_and_refused_in_the_end() {
+    for within in [None, Some(30 * SECOND)] {
+        let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+        scene.runs(1, "a", (2, 2, 4));
+        let want = Want { count: 2, within, clusters: BTreeSet::new() };
+        let mut out = scene.tell(Event::Want { job: JobId(1), want });
+        if within.is_none() {
+            out = scene.poll("a", 4, 0);
+        }
+        let [Action::Hold { change, count: 2, .. }] = out[..] else { panic!("{out:?}") };
+        // Local users were faster.
+        let reason = "no".to_owned();
+        let none = Event::NotHeld { job: JobId(1), change, count: 2, reason };
+        assert_eq!(scene.tell(none), [], "not at once again: nothing says that it would be had");
+        assert_eq!(scene.phase(1), Some(Phase::Running));
+        let out = scene.poll("a", 4, 0);
+        assert!(matches!(out[..], [Action::Hold { count: 2, .. }]), "{out:?}");
+        let [Action::Hold { change, .. }] = out[..] else { panic!() };
+        let none = Event::NotHeld { job: JobId(1), change, count: 2, reason: "no".to_owned() };
+        scene.tell(none);
+        if within.is_some() {
+            let out = scene.wait();
+            assert!(matches!(&out[..], [Action::Refuse { .. }]), "{out:?}");
+        }
+    }
+}
+
+#[test]
+fn growth_that_a_job_cannot_go_on_without_leaves_the_reserve_too() {
+    let settings = Settings { reserve: 1, ..by(Approach::Waiting, Policy::Egs) };
+    let mut scene = Scene::new(settings, &[("a", 4)]);
+    scene.runs(1, "a", (1, 1, 4));
+    scene.runs(2, "a", (1, 2, 2));
+    let want = |count| Want { count, within: Some(30 * SECOND), clusters: BTreeSet::new() };
+    // One is idle, and the local users': the other job makes room.
+    let out = scene.tell(Event::Want { job: JobId(1), want: want(1) });
+    assert_eq!(asked(&out), [(2, -1)]);
+    scene.answer(2, change(&out, 2), 1);
+    let out = scene.freed(2, "a", 1);
+    assert!(matches!(out[..], [Action::Hold { count: 1, .. }]), "{out:?}");
+    let mut scene =
+        Scene::new(Settings { reserve: 1, ..by(Approach::Waiting, Policy::Egs) }, &[("a", 4)]);
+    scene.runs(1, "a", (1, 3, 4));
+    let out = scene.tell(Event::Want { job: JobId(1), want: want(1) });
+    assert!(matches!(&out[..], [Action::Refuse { .. }]), "{out:?}");
+}
+
+#[test]
+fn who_does_not_answer_has_refused_nothing_and_what_is_given_back_is_not_offered_again() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::EfficiencyAware), &[("a", 4)]);
+    scene.runs(1, "a", (1, 1, 4));
+    let out = scene.poll("a", 4, 0);
+    let number = change(&out, 1);
+    scene.tell(Event::Answer { job: JobId(1), change: number, count: None });
+    let out = scene.poll("a", 4, 0);
+    assert_eq!(asked(&out), [(1, 3)]);
+    let number = change(&out, 1);
+    scene.answer(1, number, 2);
+    scene.tell(Event::Held { job: JobId(1), change: number, count: 2 });
+    scene.tell(Event::Grown { job: JobId(1), change: number, count: 2 });
+    // It has no use for one of them.
+    scene.tell(Event::Freed { job: JobId(1), cluster: "a".into(), count: 1, let_go: true });
+    scene.poll("a", 4, 1);
+    let out = scene.poll("a", 4, 1);
+    assert_eq!(asked(&out), [], "one more it has just given back");
+    assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)], "two may be another matter");
+}
+
+#[test]
+fn what_becomes_free_before_the_answer_is_paid() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+    scene.runs(1, "a", (1, 4, 4));
+    let out = scene.submit(2, Need::one(Kind::Rigid, 2, 2, 2));
+    assert_eq!(asked(&out), [(1, -2)]);
+    let number = change(&out, 1);
+    scene.freed(1, "a", 2);
+    let out = scene.answer(1, number, 2);
+    assert_eq!((scene.size(1), scene.phase(1)), (2, Some(Phase::Running)), "{out:?}");
+}
+
+#[test]
+fn who_has_lost_what_it_needs_gets_another_whatever_kind_it_is_of() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
+    scene.submit(1, Need::one(Kind::Rigid, 3, 3, 3));
+    scene.claimed(1, "a", 3);
+    scene.freed(1, "a", 1);
+    let out = scene.poll("a", 4, 0);
+    let [Action::Hold { change, count: 1, .. }] = out[..] else { panic!("{out:?}") };
+    scene.tell(Event::Held { job: JobId(1), change, count: 1 });
+    scene.tell(Event::Grown { job: JobId(1), change, count: 1 });
+    assert_eq!(scene.size(1), 3);
+    assert_eq!(scene.poll("a", 4, 0), []);
+}
+
+#[test]
+fn jobs_are_asked_to_make_room_for_local_users_and_may_say_no() {
+    let settings = |approach| Settings { reserve: 2, ..by(approach, Policy::Egs) };
+    let mut scene = Scene::new(settings(Approach::Waiting), &[("a", 6)]);
+    scene.runs(1, "a", (1, 2, 6));
+    scene.runs(2, "a", (1, 2, 2));
+    // A local user came: one is left of two.
+    let out = scene.poll("a", 6, 1);
+    assert_eq!(asked(&out), [(2, -1)]);
+    let must = |action: &Action| matches!(action, Action::Shrink { mandatory: true, .. });
+    assert!(!out.iter().any(must));
+    scene.answer(2, change(&out, 2), 0);
+    let out = scene.poll("a", 6, 1);
+    assert_eq!(asked(&out), [(1, -1)], "the next is asked");
+    scene.answer(1, change(&out, 1), 1);
+    scene.freed(1, "a", 1);
+    assert_eq!(asked(&scene.poll("a", 6, 1)), [], "there are two now");
+    // Where running jobs have precedence nobody is asked.
+    let mut scene = Scene::new(settings(Approach::Running), &[("a", 4)]);
+    scene.runs(1, "a", (1, 2, 4));
+    assert_eq!(asked(&scene.poll("a", 4, 1)), []);
+}

@@ -489,3 +489,15 @@ proptest! {
         played.end();
     }
 }
+
+#[test]
+fn jobs_of_the_manager_do_not_overtake_one_that_waits_for_all_its_nodes() {
+    let mut grid = Grid::managed(4, Settings::default());
+    grid.submit(needs(Kind::Malleable, 2, 4));
+    let own = grid.core.jobs[&JobId(1)].members.clone();
+    grid.accept(1, &own.iter().map(NodeId::as_str).collect::<Vec<_>>());
+    // All of both clusters.
+    assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+    let out = grid.after(Settings::default().poll_every);
+    assert_eq!(out, [""; 0], "nothing of what it waits for is offered");
+}

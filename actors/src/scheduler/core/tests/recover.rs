@@ -7,7 +7,7 @@ use super::managed::needs;
 use super::*;
 use crate::policy::malleability::{Part, Placed};
 use crate::scheduler::manager::{Kind, Need};
-use crate::scheduler::{SitePolled, StubGone, Work};
+use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone, Work};
 
 /// A scheduler that begins anew on the sites of this one, with these jobs; a cluster vu of four nodes held on demand.
 struct Anew {
@@ -231,4 +231,80 @@ fn the_first_poll_after_a_crash_counts_nobody_twice() {
     assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 4);
     anew.grid.after(Duration::from_secs(1));
     anew.grid.core.audit_managed();
+}
+
+#[test]
+fn what_a_coordinator_says_while_its_job_is_not_known_counts_when_it_is() {
+    let mut anew = Anew::new();
+    anew.recovered(1, 1, need(), begun("vu", 1));
+    anew.site(&["vu-1", "vu-2", "vu-3"]);
+    anew.comes("vu-2", 1, None);
+    // The root is moving, and a node has left.
+    let (job, epoch) = (JobId(1), Epoch(1));
+    let order = HandOver { job, epoch, to: "vu-2".into(), reason: "it is better".to_owned() };
+    assert_eq!(anew.grid.put(Event::HandOver(order)), [""; 0]);
+    let (node, incarnation) = ("vu-3".into(), Incarnation(3));
+    let left = NodeFreed { job, epoch, node, incarnation, why: Freed::Left };
+    assert_eq!(anew.grid.put(Event::Freed(left)), [""; 0]);
+    anew.comes("vu-3", 1, None);
+    let all = ["vu-1", "vu-2", "vu-3"];
+    let out = anew.comes("vu-1", 1, Some(view(1, &all, "vu-1")));
+    assert_eq!(out, ["epoch after 1 for job-1"]);
+    assert_eq!(anew.grid.state("vu-3"), NodeState::Idle);
+    let out = anew.grid.put(Event::EpochIssued { job, epoch: Epoch(2) });
+    assert_eq!(out, ["vu-2 takes job-1 over under 2 from vu-1"]);
+}
+
+#[test]
+fn a_coordinator_that_lives_is_asked_first_when_it_is_not_known_who_it_was_to_be() {
+    let mut anew = Anew::new();
+    anew.recovered(1, 2, need(), begun("vu", 1));
+    anew.site(&["vu-1"]);
+    let out = anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+    assert_eq!(out, ["epoch after 2 for job-1"]);
+    let out =
+        anew.grid.core.handle(Event::EpochIssued { job: JobId(1), epoch: Epoch(3) }, anew.grid.now);
+    let [Action::TakeOver { node, order }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((node.as_str(), order.handed), ("vu-1", true), "it is not taken for dead");
+}
+
+#[test]
+fn a_job_that_loses_all_its_nodes_begins_anew_twice_and_fails_then() {
+    for cancelled in [false, true] {
+        let mut anew = Anew::new();
+        anew.recovered(1, 1, need(), begun("vu", 1));
+        anew.site(&["vu-1"]);
+        anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+        let mut epoch = 1;
+        for round in 1..=3 {
+            if round > 1 {
+                let register = Event::Registered(Registered {
+                    incarnation: Incarnation(3 + round),
+                    ..life("vu-1", None)
+                });
+                let out = anew.grid.put(register);
+                assert_eq!(out, ["assign job-1 vu-1"]);
+                anew.grid.accept(1, &["vu-1"]);
+            }
+            let (node, reason) = ("vu-1".into(), "the machine burns".to_owned());
+            let out = anew.grid.put(Event::StubGone(StubGone { node, reason }));
+            if round == 3 {
+                assert!(out[0].starts_with("ended job-1: node vu-1 was lost"), "{out:?}");
+                break;
+            }
+            assert!(out[0].starts_with("odd: job-1 begins anew"), "{out:?}");
+            assert_eq!(out[1..], [format!("epoch after {epoch} for job-1")]);
+            epoch += 1;
+            if cancelled {
+                let reason = "not wanted".to_owned();
+                anew.grid.put(Event::Cancel { job: JobId(1), reason });
+                assert_eq!(anew.grid.core.status().jobs, []);
+                break;
+            }
+            let out = anew.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
+            assert_eq!(out, ["hold vu [vu-1]"]);
+        }
+        anew.grid.core.audit_managed();
+        assert_eq!(anew.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
+    }
 }

@@ -621,3 +621,52 @@ proptest! {
         batch.end();
     }
 }
+
+#[test]
+fn an_order_to_release_that_was_not_heard_is_given_again() {
+    let mut grid = Grid::on_demand(2, Settings::default());
+    grid.polled(2, 0);
+    grid.submit(needs(Kind::Rigid, 1, 1));
+    grid.register("vu-1", 1, OURS);
+    grid.accept(1, &["vu-1"]);
+    grid.over(1);
+    let out = grid.after(Duration::from_secs(6));
+    assert_eq!(out, ["close vu [vu-1]"]);
+    // The site was away, and its stub is there still.
+    let site = |stubs: &[&str]| {
+        Event::SiteUp(SiteUp {
+            cluster: "vu".into(),
+            nodes: vec!["vu-1".into(), "vu-2".into()],
+            starts_programs: true,
+            keep_ms: Some(5000),
+            stubs: stubs.iter().map(|&node| node.into()).collect(),
+            files: false,
+            at: None,
+        })
+    };
+    assert_eq!(grid.put(site(&["vu-1"])), ["close vu [vu-1]"]);
+    let failed = || Event::CloseFailed { nodes: vec!["vu-1".into(), "vu-2".into()] };
+    assert_eq!(grid.put(failed()), ["close vu [vu-1]"]);
+    grid.gone("vu-1");
+    assert_eq!(grid.put(failed()), [""; 0], "it is gone, and another life of it is not meant");
+    assert_eq!(grid.state("vu-1"), NodeState::Off);
+}
+
+#[test]
+fn a_node_that_is_drained_before_its_job_starts_is_not_given_to_it() {
+    let mut grid = Grid::on_demand(3, Settings::default());
+    grid.polled(3, 0);
+    grid.submit(needs(Kind::Rigid, 2, 2));
+    grid.register("vu-1", 1, OURS);
+    let drain = Drain {
+        nodes: vec!["vu-1".into()],
+        reason: "its processor will be taken away".to_owned(),
+        deadline_ms: None,
+        life: None,
+    };
+    let out = grid.put(Event::Drain { drain: 1, order: drain });
+    assert!(!out.iter().any(|line| line.starts_with("assign")), "{out:?}");
+    let out = grid.register("vu-2", 1, OURS);
+    assert!(!out.iter().any(|line| line.starts_with("assign job-1 vu-1")), "{out:?}");
+    grid.core.audit_managed();
+}
