@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::event::write_atomic;
-use springtide_runtime::id::{Epoch, JobId};
+use springtide_runtime::id::{Epoch, JobId, NodeId};
 
 use crate::lease::{Lease, LeaseError};
 use crate::scheduler::Submit;
@@ -49,20 +49,38 @@ pub enum Entry {
         /// Where.
         begun: Begun,
     },
+    /// Its owner lets it have so many processors at most, or as many as it can use.
+    Limit {
+        /// The job.
+        job: JobId,
+        /// How many.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        most: Option<u32>,
+    },
     /// It has ended.
     Over {
         /// The job.
         job: JobId,
     },
+    /// A node was taken out of service, for this reason, or put back.
+    Drained {
+        /// The node.
+        node: NodeId,
+        /// Why; absent: it is in service.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
 }
 
 impl Entry {
-    fn job(&self) -> JobId {
+    fn job(&self) -> Option<JobId> {
         match self {
             Self::Epoch { job, .. }
             | Self::Submitted { job }
             | Self::Begun { job, .. }
-            | Self::Over { job } => *job,
+            | Self::Limit { job, .. }
+            | Self::Over { job } => Some(*job),
+            Self::Drained { .. } => None,
         }
     }
 }
@@ -103,6 +121,8 @@ pub struct Store {
     last_job: u64,
     /// Jobs that have not ended and that nobody waits for.
     open: BTreeMap<JobId, Open>,
+    /// Nodes out of service, and why.
+    drained: BTreeMap<NodeId, String>,
 }
 
 /// What is known of a job that has not ended.
@@ -110,6 +130,7 @@ pub struct Store {
 struct Open {
     epoch: Epoch,
     begun: Option<Begun>,
+    limit: Option<u32>,
     submitted: bool,
 }
 
@@ -143,10 +164,10 @@ impl Store {
             line,
             reason,
         })?;
-        let last_job = entries.iter().map(|entry| entry.job().0).max().unwrap_or(0);
-        let open = still_open(&entries);
+        let last_job = entries.iter().filter_map(|entry| Some(entry.job()?.0)).max().unwrap_or(0);
+        let (open, drained) = (still_open(&entries), still_drained(&entries));
         if entries.len() >= COMPACT_FROM {
-            let text = compacted(last_job, &open);
+            let text = compacted(last_job, &open, &drained);
             write_atomic(path, text.as_bytes()).map_err(io)?;
             file = options.create(false).open(path).map_err(io)?;
             end = text.len();
@@ -154,12 +175,12 @@ impl Store {
         file.set_len(end as u64).map_err(io)?;
         let jobs = path.with_extension("jobs");
         let kept = Kept { path: path.to_owned(), file, end: end as u64, jobs, lease };
-        Ok(Self { kept: Some(kept), last_job, open })
+        Ok(Self { kept: Some(kept), last_job, open, drained })
     }
 
     /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
     pub fn in_memory() -> Self {
-        Self { kept: None, last_job: 0, open: BTreeMap::new() }
+        Self { kept: None, last_job: 0, open: BTreeMap::new(), drained: BTreeMap::new() }
     }
 
     /// Whether this is still the only scheduler of the grid.
@@ -206,7 +227,7 @@ impl Store {
             fs::create_dir_all(jobs).and_then(|()| write_atomic(&path, &bytes)).map_err(io)?;
         }
         self.append(Entry::Submitted { job })?;
-        self.open.insert(job, Open { epoch, begun: None, submitted: true });
+        self.open.insert(job, Open { epoch, submitted: true, ..Open::default() });
         Ok(())
     }
 
@@ -222,6 +243,42 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Notes how many processors a job's owner lets it have at most. Of jobs that are not [kept](Store::keep) nothing is noted.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is not noted.
+    pub fn limit(&mut self, job: JobId, most: Option<u32>) -> Result<(), StoreError> {
+        if self.open.get(&job).is_some_and(|open| open.limit != most) {
+            self.append(Entry::Limit { job, most })?;
+            if let Some(open) = self.open.get_mut(&job) {
+                open.limit = most;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that a node is out of service, and why, or in it.
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is not noted.
+    pub fn drained(&mut self, node: &NodeId, reason: Option<&str>) -> Result<(), StoreError> {
+        if self.drained.get(node).map(String::as_str) == reason {
+            return Ok(());
+        }
+        let entry = Entry::Drained { node: node.clone(), reason: reason.map(str::to_owned) };
+        self.append(entry)?;
+        match reason {
+            Some(reason) => drop(self.drained.insert(node.clone(), reason.to_owned())),
+            None => drop(self.drained.remove(node)),
+        }
+        Ok(())
+    }
+
+    /// Nodes that are out of service, and why.
+    pub fn drained_nodes(&self) -> &BTreeMap<NodeId, String> {
+        &self.drained
     }
 
     /// Forgets a job.
@@ -260,8 +317,8 @@ impl Store {
             let io = |source| StoreError::Io { path: path.clone(), source };
             let bytes = fs::read(&path).map_err(io)?;
             let submit = rmp_serde::from_slice(&bytes).map_err(|e| io(io::Error::other(e)))?;
-            let Open { epoch, begun, .. } = open;
-            found.push(Recovered { job, epoch, submit: Box::new(submit), begun });
+            let Open { epoch, begun, limit, .. } = open;
+            found.push(Recovered { job, epoch, submit: Box::new(submit), begun, limit });
         }
         // Files that no record speaks of: a crash came between.
         for entry in fs::read_dir(&jobs).into_iter().flatten().filter_map(Result::ok) {
@@ -295,26 +352,53 @@ impl Store {
 fn still_open(entries: &[Entry]) -> BTreeMap<JobId, Open> {
     let mut all: BTreeMap<JobId, Open> = BTreeMap::new();
     for entry in entries {
-        let open = all.entry(entry.job()).or_default();
+        let Some(job) = entry.job() else { continue };
+        let open = all.entry(job).or_default();
         match entry {
             Entry::Epoch { epoch, .. } => open.epoch = open.epoch.max(*epoch),
             Entry::Submitted { .. } => open.submitted = true,
             Entry::Begun { begun, .. } => open.begun = Some(begun.clone()),
+            Entry::Limit { most, .. } => open.limit = *most,
             Entry::Over { .. } => open.submitted = false,
+            Entry::Drained { .. } => {}
         }
     }
     all.retain(|_, open| open.submitted);
     all
 }
 
+/// Nodes that are out of service.
+fn still_drained(entries: &[Entry]) -> BTreeMap<NodeId, String> {
+    let mut all = BTreeMap::new();
+    for entry in entries {
+        match entry {
+            Entry::Drained { node, reason: Some(reason) } => {
+                all.insert(node.clone(), reason.clone());
+            }
+            Entry::Drained { node, reason: None } => drop(all.remove(node)),
+            _ => {}
+        }
+    }
+    all
+}
+
 /// The records that say the same in fewer lines.
-fn compacted(last_job: u64, open: &BTreeMap<JobId, Open>) -> String {
+fn compacted(
+    last_job: u64,
+    open: &BTreeMap<JobId, Open>,
+    drained: &BTreeMap<NodeId, String>,
+) -> String {
     let last = JobId(last_job);
-    let mut entries = Vec::new();
-    for (&job, Open { epoch, begun, .. }) in open {
+    let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
+        node: node.clone(),
+        reason: Some(reason.clone()),
+    };
+    let mut entries: Vec<Entry> = drained.iter().map(out_of_service).collect();
+    for (&job, Open { epoch, begun, limit, .. }) in open {
         entries.push(Entry::Epoch { job, epoch: *epoch });
         entries.push(Entry::Submitted { job });
         entries.extend(begun.clone().map(|begun| Entry::Begun { job, begun }));
+        entries.extend(limit.map(|most| Entry::Limit { job, most: Some(most) }));
     }
     if !open.contains_key(&last) && last_job > 0 {
         // So that its number is not given out again.
@@ -465,6 +549,12 @@ mod tests {
         store.begun(plain, begun()).unwrap();
         assert_eq!(store.new_epoch(JobId(2), Epoch(1)).unwrap(), Epoch(2));
         store.over(JobId(3)).unwrap();
+        store.limit(JobId(1), Some(5)).unwrap();
+        store.limit(JobId(2), Some(3)).unwrap();
+        store.limit(JobId(2), None).unwrap();
+        store.drained(&"vu-1".into(), Some("it smells")).unwrap();
+        store.drained(&"vu-2".into(), Some("new fan")).unwrap();
+        store.drained(&"vu-2".into(), None).unwrap();
         let refused = Store::open(&path).unwrap_err();
         assert!(matches!(refused, StoreError::Lease(LeaseError::Held { .. })), "{refused}");
         drop(store);
@@ -481,6 +571,9 @@ mod tests {
                 .collect();
             assert_eq!(told, [(1, 1, "queued", false), (2, 2, "running", true)]);
             assert_eq!(found[1].submit.body, &b"body"[..]);
+            assert_eq!((found[0].limit, found[1].limit), (Some(5), None));
+            let out_of_service = [("vu-1".into(), "it smells".to_owned())];
+            assert_eq!(*store.drained_nodes(), out_of_service.into());
             let mut left: Vec<_> = fs::read_dir(dir.path().join("scheduler.jobs"))
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -500,6 +593,8 @@ mod tests {
         }
         store.keep(JobId(5), Epoch(1), &submit("fib")).unwrap();
         store.begun(JobId(5), begun()).unwrap();
+        store.limit(JobId(5), Some(2)).unwrap();
+        store.drained(&"vu-1".into(), Some("it smells")).unwrap();
         drop(store);
         let before = fs::metadata(&path).unwrap().len();
         let mut store = Store::open(&path).unwrap();
@@ -509,6 +604,8 @@ mod tests {
         drop(store);
         let mut store = Store::open(&path).unwrap();
         assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 2));
-        assert!(store.recover(|_| true).unwrap()[0].begun.is_some());
+        let found = store.recover(|_| true).unwrap();
+        assert!(found[0].begun.is_some() && found[0].limit == Some(2));
+        assert_eq!(store.drained_nodes().len(), 1);
     }
 }

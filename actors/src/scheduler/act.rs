@@ -256,6 +256,16 @@ impl Scheduler {
                         self.refuse_to_start(ctx, job, &reason, &mut actions);
                     }
                 }
+                Action::Limit { job, most } => {
+                    if let Err(error) = self.store.limit(job, most) {
+                        self.store_failed(&error);
+                    }
+                }
+                Action::Mark { node, reason } => {
+                    if let Err(error) = self.store.drained(&node, reason.as_deref()) {
+                        self.store_failed(&error);
+                    }
+                }
                 Action::Forget { job } => {
                     if let Err(error) = self.store.over(job) {
                         self.store_failed(&error);

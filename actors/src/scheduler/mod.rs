@@ -176,6 +176,8 @@ impl Actor for Scheduler {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         let clusters = std::mem::take(&mut self.expected);
+        let nodes = self.store.drained_nodes().clone();
+        self.feed(ctx, Event::Marked { nodes });
         self.feed(ctx, Event::Expect { clusters });
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.clone());

@@ -38,6 +38,13 @@ pub(super) struct Pending {
     gone: Vec<NodeId>,
 }
 
+impl Mark {
+    /// Of a node that is out of service until somebody puts it back.
+    pub(super) fn lasting(reason: String) -> Self {
+        Self { reason, until: None, life: None, asked: false, not_before: None }
+    }
+}
+
 impl Core {
     /// Whether nodes are named and known.
     ///
@@ -77,6 +84,10 @@ impl Core {
                 asked: false,
                 not_before: None,
             });
+            if order.life.is_none() {
+                // It lasts, whatever becomes of the node and of this scheduler.
+                out.push(Action::Mark { node: id.clone(), reason: Some(order.reason.clone()) });
+            }
             self.marked.insert(id.clone());
             waited_for.insert(id, life);
         }
@@ -106,6 +117,7 @@ impl Core {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             node.drain = None;
+            out.push(Action::Mark { node: id.clone(), reason: None });
             self.drains.retain(|pending| {
                 let without = !pending.nodes.contains_key(id);
                 if !without {

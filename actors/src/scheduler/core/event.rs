@@ -37,6 +37,8 @@ pub struct Recovered {
     pub submit: Box<Submit>,
     /// That it was started, if it was.
     pub begun: Option<Begun>,
+    /// Most processors that its owner lets it have.
+    pub limit: Option<u32>,
 }
 
 /// What the scheduler hears.
@@ -163,6 +165,11 @@ pub enum Event {
         drain: u64,
         /// What is asked.
         order: Drain,
+    },
+    /// A former scheduler had taken these nodes out of service.
+    Marked {
+        /// Which, and why.
+        nodes: BTreeMap<NodeId, String>,
     },
     /// Nodes may get jobs again. To be [checked](super::Core::check_nodes) before.
     Undrain {
@@ -385,6 +392,20 @@ pub enum Action {
         drain: u64,
         /// The answer.
         answer: Result<Drained, DrainError>,
+    },
+    /// Put on disk how many processors a job's owner lets it have.
+    Limit {
+        /// Which job.
+        job: JobId,
+        /// How many; absent: as many as it can use.
+        most: Option<u32>,
+    },
+    /// Put on disk that a node is out of service, or in it again.
+    Mark {
+        /// Which.
+        node: NodeId,
+        /// Why; absent: it is in service.
+        reason: Option<String>,
     },
     /// Put the next epoch of a job on disk; feed back [`Event::EpochIssued`].
     NewEpoch {

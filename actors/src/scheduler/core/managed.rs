@@ -39,6 +39,8 @@ pub(super) struct Managed {
     pub(super) wants: Ordered,
     /// More that its owner, or its program, wants it to have.
     pub(super) ordered: Ordered,
+    /// Most that its owner lets it have.
+    pub(super) limit: Option<u32>,
     /// Where its root runs, as last told to the manager.
     pub(super) root: Option<ClusterId>,
     /// It has lost all its nodes, and begins anew when nothing of it is left: what it needs.
@@ -111,6 +113,7 @@ impl Managed {
             lost: BTreeMap::new(),
             wants: Ordered::default(),
             ordered: Ordered::default(),
+            limit: None,
             root: None,
             again: None,
             losses: 0,
@@ -236,15 +239,19 @@ impl Core {
     pub(super) fn submit_managed(
         &mut self,
         id: JobId,
-        epoch: Epoch,
-        (submit, need): (Box<Submit>, Need),
+        managed: Managed,
+        need: Need,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        self.managing.jobs.insert(id, Managed::waiting(epoch, submit));
+        let limit = managed.limit;
+        self.managing.jobs.insert(id, managed);
         self.introduce_files(&need, now, out);
         self.poll(now, out);
         self.tell(News::Submit { job: id, need: Box::new(need) }, now, out);
+        if limit.is_some() {
+            self.tell(News::Limit { job: id, most: limit }, now, out);
+        }
     }
 
     /// What happened to nodes and jobs by the last event is told to the manager, and what it orders is done.

@@ -39,7 +39,7 @@ pub use self::event::{Action, Asking, Begun, Event, Recovered};
 
 use self::drain::Pending;
 use self::files::Files;
-use self::managed::Managing;
+use self::managed::{Managed, Managing};
 use self::pool::{Node, Site};
 use self::queue::Waiting;
 use self::recover::Returning;
@@ -164,6 +164,8 @@ pub struct Core {
     strays: BTreeMap<NodeId, (JobId, Incarnation)>,
     /// Input files of jobs.
     files: Files,
+    /// Nodes that a former scheduler took out of service, until they are known.
+    marks: BTreeMap<NodeId, String>,
     /// What was said of jobs that were not known yet, and are.
     replay: VecDeque<Event>,
 }
@@ -188,6 +190,7 @@ impl Core {
             awaited: BTreeMap::new(),
             strays: BTreeMap::new(),
             files: Files::default(),
+            marks: BTreeMap::new(),
             replay: VecDeque::new(),
         }
     }
@@ -222,7 +225,7 @@ impl Core {
                 match need.check() {
                     Ok(()) => {
                         submit.params.managed = true;
-                        self.submit_managed(job, epoch, (submit, need), now, out);
+                        self.submit_managed(job, Managed::waiting(epoch, submit), need, now, out);
                     }
                     Err(reason) => {
                         out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
@@ -266,6 +269,7 @@ impl Core {
                 self.measured(&node, incarnation, answer, now, out)
             }
             Event::Drain { drain, order } => self.drain(drain, order, now, out),
+            Event::Marked { nodes } => self.marks = nodes,
             Event::Undrain { nodes } => self.undrain(&nodes, out),
             Event::AskLeaveFailed { job, nodes } => self.ask_again(job, &nodes, now),
             Event::HandOver(order) => self.hand_over(&order, now, out),

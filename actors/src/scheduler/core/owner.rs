@@ -75,6 +75,8 @@ impl Core {
         };
         if let Some(most) = most {
             let most = (most < view.useful).then_some(most);
+            managed.limit = most;
+            out.push(Action::Limit { job, most });
             self.tell(News::Limit { job, most }, now, out);
         }
         self.settle_wants(job, now, out);

@@ -167,8 +167,12 @@ impl Core {
 
     pub(super) fn site_up(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
         let SiteUp { cluster, nodes, starts_programs, .. } = site;
-        for node in nodes {
-            self.nodes.entry(node.clone()).or_insert_with(|| Node::new(cluster.clone()));
+        for id in nodes {
+            let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(cluster.clone()));
+            if let Some(reason) = self.marks.remove(id) {
+                node.drain = Some(Mark::lasting(reason));
+                self.marked.insert(id.clone());
+            }
         }
         let before = self.sites.remove(cluster);
         let on_demand = before.and_then(|site| site.on_demand);

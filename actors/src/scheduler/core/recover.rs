@@ -40,6 +40,7 @@ pub(super) struct Returning {
     epoch: Epoch,
     submit: Box<Submit>,
     need: Need,
+    limit: Option<u32>,
     placed: Placed,
     /// The newest that any of its nodes has.
     view: Option<View>,
@@ -54,18 +55,20 @@ pub(super) struct Returning {
 impl Core {
     /// The store still has a job.
     pub(super) fn recovered(&mut self, found: Recovered, now: Instant, out: &mut Vec<Action>) {
-        let Recovered { job, epoch, submit, begun } = found;
+        let Recovered { job, epoch, submit, begun, limit } = found;
         let mut submit = submit;
         let Some(need) = submit.need.take() else { return };
         submit.params.managed = true;
         let Some(Begun { placed }) = begun else {
-            return self.submit_managed(job, epoch, (submit, need), now, out);
+            let managed = Managed { limit, ..Managed::waiting(epoch, submit) };
+            return self.submit_managed(job, managed, need, now, out);
         };
         let until = now + RETURN_WITHIN;
         let returning = Returning {
             epoch,
             submit,
             need,
+            limit,
             placed,
             view: None,
             came: BTreeSet::new(),
@@ -261,12 +264,12 @@ impl Core {
 
     /// A job begins again from its start, under a new epoch.
     fn begin_anew(&mut self, id: JobId, returning: Returning, out: &mut Vec<Action>) {
-        let (epoch, need) = (returning.epoch, returning.need.clone());
+        let (epoch, need, limit) = (returning.epoch, returning.need.clone(), returning.limit);
         let submit = returning.submit.clone();
         self.drop_returning(id, returning, false, out);
         let what = format!("{id} begins anew: none of its nodes came back");
         out.push(Action::Odd { what });
-        let job = Managed::waiting(epoch, submit);
+        let job = Managed { limit, ..Managed::waiting(epoch, submit) };
         self.managing.jobs.insert(id, job);
         self.anew.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
@@ -281,13 +284,8 @@ impl Core {
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(need) = self.anew.remove(&id) else { return false };
-        let Some(Managed { submit, losses, .. }) = self.managing.jobs.remove(&id) else {
-            return true;
-        };
-        self.submit_managed(id, epoch, (submit, need), now, out);
-        if let Some(managed) = self.managing.jobs.get_mut(&id) {
-            managed.losses = losses;
-        }
+        let Some(managed) = self.managing.jobs.remove(&id) else { return true };
+        self.submit_managed(id, Managed { epoch, ..managed }, need, now, out);
         true
     }
 
@@ -321,8 +319,9 @@ impl Core {
         let Some((need, managed)) = managed.and_then(|m| Some((m.again.take()?, m))) else {
             return false;
         };
-        let (epoch, losses) = (managed.epoch, managed.losses);
-        *managed = Managed { losses, ..Managed::waiting(epoch, managed.submit.clone()) };
+        let Managed { epoch, losses, limit, .. } = *managed;
+        let waits = Managed::waiting(epoch, managed.submit.clone());
+        *managed = Managed { losses, limit, ..waits };
         self.anew.insert(id, need);
         out.push(Action::NewEpoch { job: id, known: epoch });
         true
@@ -337,7 +336,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Returning { epoch, submit, need, placed, came, words, .. } = returning;
+        let Returning { epoch, submit, need, limit, placed, came, words, .. } = returning;
         let mut members = BTreeSet::new();
         let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (name, member) in view.members.iter() {
@@ -376,7 +375,7 @@ impl Core {
         for node in &members {
             *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;
         }
-        let mut managed = Managed::waiting(epoch, submit.clone());
+        let mut managed = Managed { limit, ..Managed::waiting(epoch, submit.clone()) };
         managed.stage = Stage::Running;
         self.managing.jobs.insert(id, managed);
         let mut job = Job::assigning(view.epoch, *submit, view.clone(), members.clone());
@@ -387,6 +386,9 @@ impl Core {
         self.poll(now, out);
         let sizes = Box::new(sizes);
         self.tell(News::Resumed { job: id, need: Box::new(need), placed, sizes }, now, out);
+        if limit.is_some() {
+            self.tell(News::Limit { job: id, most: limit }, now, out);
+        }
         // Who was released by the former scheduler and is no member works on.
         for node in came.difference(&members) {
             self.release_stray(id, node.clone(), false, out);

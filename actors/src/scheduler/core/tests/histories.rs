@@ -458,6 +458,8 @@ impl World {
                 | Action::Begin { .. }
                 | Action::RefuseGrowth { .. }
                 | Action::Forget { .. }
+                | Action::Limit { .. }
+                | Action::Mark { .. }
                 | Action::BringFile { .. }
                 | Action::DropFiles { .. }
                 | Action::Odd { .. } => {}

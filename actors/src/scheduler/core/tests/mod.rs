@@ -85,8 +85,11 @@ impl Grid {
     }
 
     fn put(&mut self, event: Event) -> Vec<String> {
-        let noted =
-            |action: &&Action| matches!(action, Action::Begin { .. } | Action::Forget { .. });
+        // What is put on disk.
+        let noted = |action: &&Action| {
+            use Action::{Begin, Forget, Limit, Mark};
+            matches!(action, Begin { .. } | Forget { .. } | Limit { .. } | Mark { .. })
+        };
         let actions = self.core.handle(event, self.now);
         self.noted.extend(actions.iter().filter(noted).map(text));
         actions.iter().filter(|action| !noted(action)).map(text).collect()
@@ -163,6 +166,8 @@ fn text(action: &Action) -> String {
         Action::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
         Action::Begin { job, .. } => format!("begin {job}"),
         Action::Forget { job } => format!("forget {job}"),
+        Action::Limit { job, most } => format!("limit {job} {most:?}"),
+        Action::Mark { node, reason } => format!("mark {node} {reason:?}"),
         Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
         Action::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
         Action::GrantNodes { job, grant, coordinator, nodes, open, .. } => {

@@ -7,11 +7,13 @@ use super::managed::needs;
 use super::*;
 use crate::policy::malleability::{Part, Placed};
 use crate::scheduler::manager::{Kind, Need};
-use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone, Work};
+use crate::scheduler::{Freed, NodeFreed, Resize, ResizeJob, SitePolled, StubGone, Work};
 
 /// A scheduler that begins anew on the sites of this one, with these jobs; a cluster vu of four nodes held on demand.
 struct Anew {
     grid: Grid,
+    /// Of jobs that come back.
+    limit: Option<u32>,
 }
 
 fn begun(cluster: &str, count: u32) -> Option<Begun> {
@@ -54,7 +56,7 @@ impl Anew {
             now: Instant::now(),
             noted: Vec::new(),
         };
-        let mut anew = Self { grid };
+        let mut anew = Self { grid, limit: None };
         anew.grid.put(Event::Expect { clusters: vec!["vu".into()] });
         anew
     }
@@ -62,7 +64,9 @@ impl Anew {
     fn recovered(&mut self, job: u64, epoch: u32, need: Need, begun: Option<Begun>) -> Vec<String> {
         let submit = Box::new(Submit { need: Some(need), ..submit(None, OURS, None) });
         let (job, epoch) = (JobId(job), Epoch(epoch));
-        self.grid.put(Event::Recovered(Box::new(Recovered { job, epoch, submit, begun })))
+        let limit = self.limit;
+        let found = Recovered { job, epoch, submit, begun, limit };
+        self.grid.put(Event::Recovered(Box::new(found)))
     }
 
     fn site(&mut self, stubs: &[&str]) -> Vec<String> {
@@ -307,4 +311,26 @@ fn a_job_that_loses_all_its_nodes_begins_anew_twice_and_fails_then() {
         anew.grid.core.audit_managed();
         assert_eq!(anew.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
     }
+}
+
+#[test]
+fn what_owners_ordered_outlives_the_scheduler() {
+    let mut anew = Anew::new();
+    anew.limit = Some(2);
+    anew.grid.put(Event::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
+    anew.recovered(1, 1, need(), begun("vu", 1));
+    anew.recovered(2, 1, need(), None);
+    anew.site(&["vu-1"]);
+    anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+    let most = |job| anew.grid.core.managing.view(JobId(job)).unwrap().most;
+    assert_eq!((most(1), most(2)), (2, 2));
+    assert_eq!(anew.grid.state("vu-4"), NodeState::Off);
+    assert!(!anew.grid.core.nodes[&NodeId::from("vu-4")].is_off(), "nothing is started there");
+    let nodes = vec!["vu-4".into()];
+    anew.grid.put(Event::Undrain { nodes });
+    assert!(anew.grid.core.nodes[&NodeId::from("vu-4")].is_off());
+    assert!(anew.grid.noted.contains(&"mark vu-4 None".to_owned()), "{:?}", anew.grid.noted);
+    let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 1 } };
+    anew.grid.put(Event::Resize(order));
+    assert!(!anew.grid.noted.contains(&"limit job-1 Some(1)".to_owned()), "it has one");
 }

@@ -331,7 +331,7 @@ impl Batch {
         self.owed.retain(|owed| matches!(owed, Owed::Starts(_)));
         self.put(Event::Expect { clusters: vec!["vu".into()] });
         for (job, (epoch, submit, begun)) in self.store.clone() {
-            let found = Recovered { job, epoch, submit, begun };
+            let found = Recovered { job, epoch, submit, begun, limit: None };
             self.put(Event::Recovered(Box::new(found)));
         }
         // Cancelled and not gone yet, it is as if it had not been.
