@@ -131,9 +131,15 @@ impl Core {
                 None => Step { transfer, ask: None, tries: 0, until: Some(now) },
             }
         };
-        let steps = transfers.into_iter().map(step).collect();
+        let steps: Vec<Step> = transfers.into_iter().map(step).collect();
+        // Where it is not placed any more nobody waits for what is under way.
+        let to = |steps: &[Step]| -> BTreeSet<ClusterId> {
+            steps.iter().map(|step| step.transfer.to.clone()).collect()
+        };
+        for cluster in to(&before).difference(&to(&steps)) {
+            out.push(Action::DropFiles { job, cluster: cluster.clone() });
+        }
         self.files.moves.insert(job, steps);
-        self.ask_files(now, out);
     }
 
     /// Asks for files whose time has come.
@@ -147,24 +153,13 @@ impl Core {
                 (step.ask, step.until) = (Some(*last_ask), None);
                 let Transfer { file: name, from, to, .. } = &step.transfer;
                 let file = catalogue.file(name);
-                let entry = match (file.entry(), file.differs()) {
-                    (Some(entry), _) => entry.clone(),
-                    (None, Some(differs)) => {
-                        failed.push((
-                            *last_ask,
-                            job,
-                            format!("files named {name} differ: {differs}"),
-                        ));
-                        continue;
-                    }
-                    (None, None) => {
-                        failed.push((
-                            *last_ask,
-                            job,
-                            format!("no cluster has the file {name} any more"),
-                        ));
-                        continue;
-                    }
+                let Some(entry) = file.entry().cloned() else {
+                    let reason = match file.differs() {
+                        Some(differs) => format!("files named {name} differ: {differs}"),
+                        None => format!("no cluster has the file {name} any more"),
+                    };
+                    failed.push((*last_ask, job, reason));
+                    continue;
                 };
                 // The one that was chosen first, then the others.
                 let mut sources: Vec<ClusterId> =

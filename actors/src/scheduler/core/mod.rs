@@ -294,8 +294,8 @@ impl Core {
         self.blame_roots(now, out);
         self.return_jobs(now, out);
         self.look_at_sites(now, out);
-        self.ask_files(now, out);
         self.manage(now, out);
+        self.ask_files(now, out);
         // Whole jobs come before the wishes of those that run.
         self.serve_queue(out);
         self.serve_requests(now, out);
