@@ -53,6 +53,13 @@ pub struct Registrar {
     asked: Arc<Notify>,
 }
 
+impl Registrar {
+    /// Notifies this each time.
+    pub fn new(asked: Arc<Notify>) -> Self {
+        Self { asked }
+    }
+}
+
 impl Actor for Registrar {
     type Context = Context<Self>;
 }
@@ -141,7 +148,7 @@ impl Node {
         let fingerprint = registry.fingerprint();
         Prober::publish(&hub);
         let asked = Arc::new(Notify::new());
-        hub.publish(REGISTRAR, Registrar { asked: asked.clone() }.start())
+        hub.publish(REGISTRAR, Registrar::new(asked.clone()).start())
             .accepts_from::<RegisterAnew>(admit::register_anew);
         let config = options.worker.clone();
         let worker = Worker::new(config, registry, net, hub, router, recorder).publish();

@@ -220,7 +220,6 @@ struct Denied {
     reason: String,
     count: u32,
     until: Instant,
-    wait: Duration,
     /// The scheduler knows.
     told: bool,
 }
@@ -620,7 +619,7 @@ impl Site {
     /// A processor was asked for in vain. Those asked for at the same time count once.
     fn denied(&mut self, reason: &str) {
         let now = Instant::now();
-        let before = self.denied.as_ref().filter(|denied| now < denied.until + denied.wait);
+        let before = self.denied.as_ref().filter(|denied| now < denied.until + BACKOFF_MAX);
         let count = match before {
             Some(denied) if now < denied.until => return,
             Some(denied) => denied.count.saturating_add(1),
@@ -629,7 +628,7 @@ impl Site {
         let wait = backoff(self.on_demand.poll, count);
         tracing::warn!("{}: {reason}; none is asked for for {wait:?}", self.cluster);
         let (reason, until, told) = (reason.to_owned(), now + wait, false);
-        self.denied = Some(Denied { reason, count, until, wait, told });
+        self.denied = Some(Denied { reason, count, until, told });
         self.is_denied();
     }
 
@@ -1038,9 +1037,8 @@ impl Handler<Waits> for Site {
     type Result = ();
 
     fn handle(&mut self, Waits { node, round, reason }: Waits, _: &mut Self::Context) {
-        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.round == round) else {
-            return;
-        };
+        let current = |slot: &&mut Slot| slot.round == round && !slot.active;
+        let Some(slot) = self.slots.get_mut(&node).filter(current) else { return };
         tracing::info!("node {node} waits for its processor: {reason}");
         slot.waits = Some(reason);
     }
@@ -1083,14 +1081,4 @@ impl Handler<Poll> for Site {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_provider_that_fails_is_asked_less_and_less_but_always_again() {
-        let usual = Duration::from_secs(2);
-        let waits: Vec<u64> = [0, 1, 2, 4, 5, 40].map(|n| backoff(usual, n).as_secs()).to_vec();
-        assert_eq!(waits, [2, 4, 8, 32, 60, 60]);
-        assert_eq!(backoff(Duration::from_secs(300), 3), Duration::from_secs(300));
-    }
-}
+mod tests;

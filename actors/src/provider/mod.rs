@@ -24,6 +24,13 @@ pub use self::local::LocalProvider;
 pub use self::slurm::SlurmProvider;
 pub use self::ssh::{SshError, SshProvider};
 
+/// Whether shells have variables of this name.
+fn is_name(name: &str) -> bool {
+    let mut letters = name.chars();
+    letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 /// A future of this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 

@@ -75,6 +75,16 @@ impl Authority {
     }
 }
 
+impl Authority {
+    /// Its certificate in PEM, where it is here.
+    pub fn certificate(&self) -> &str {
+        match self {
+            Authority::Ephemeral(ca) | Authority::Kept(ca) => ca.cert_pem(),
+            Authority::Elsewhere => "",
+        }
+    }
+}
+
 /// A grid that is to be started.
 pub struct Plan<'a> {
     /// What it is to be.
@@ -220,7 +230,7 @@ pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_for(plan.config, cluster, nodes), None).await
+    launch(plan, |cluster, nodes| provider_of(plan, cluster, nodes), None).await
 }
 
 /// The same by another provider for all clusters.
@@ -236,15 +246,24 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
 /// # Errors
 /// As of [`start`]; a head of this grid runs already.
 pub async fn start_again(plan: &Plan<'_>, drawer: Drawer) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_for(plan.config, cluster, nodes), Some(drawer)).await
+    launch(plan, |cluster, nodes| provider_of(plan, cluster, nodes), Some(drawer)).await
 }
 
-/// Who has the processors of a cluster with these nodes.
+fn provider_of(
+    plan: &Plan<'_>,
+    cluster: &ClusterSection,
+    nodes: &[NodeId],
+) -> Result<Rc<dyn Provider>, Failed> {
+    provider_for(plan.config, plan.authority.certificate(), cluster, nodes)
+}
+
+/// Who has the processors of a cluster with these nodes. `authority`: the certificate of the grid's, which tells it from others of its name.
 ///
 /// # Errors
 /// The config does not say what the provider needs.
 pub fn provider_for(
     config: &GridConfig,
+    authority: &str,
     cluster: &ClusterSection,
     nodes: &[NodeId],
 ) -> Result<Rc<dyn Provider>, Failed> {
@@ -261,7 +280,7 @@ pub fn provider_for(
         }
         (Whose::Slurm, _, Some(slurm)) => {
             let (id, threads) = (ClusterId::from(name.as_str()), config.threads_of(cluster));
-            let grid = config.grid.as_str();
+            let grid = (config.grid.as_str(), authority);
             Ok(Rc::new(SlurmProvider::new(grid, &id, slurm, threads)))
         }
         (Whose::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),

@@ -193,7 +193,7 @@ pub async fn run(
     let part = Part {
         cluster: name.clone(),
         nodes: nodes?,
-        provider: grid::provider_for(config, cluster, &names)?,
+        provider: grid::provider_for(config, identity.pem()[2], cluster, &names)?,
         on_demand: grid::on_demand(cluster),
         keeping: grid::keeping(config, cluster),
     };

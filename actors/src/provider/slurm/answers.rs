@@ -109,18 +109,30 @@ pub(super) struct About {
     pub log: Option<PathBuf>,
 }
 
-/// The name of a stub's job.
-pub(super) fn job_name(grid: &str, cluster: &str, node: &str) -> String {
-    let part = |text: &str| encode(text.as_bytes(), b"-_");
-    format!("{PREFIX}.{}.{}.{}", part(grid), part(cluster), part(node))
+/// Whose stubs: those of one cluster of one grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Whose {
+    pub grid: String,
+    /// Tells apart grids of the same name: two of one user's would else take over and end each other's stubs.
+    pub mark: String,
+    pub cluster: String,
 }
 
-/// Whose node a job of this grid and cluster is; none for all other jobs.
-fn node_of(name: &str, grid: &str, cluster: &str) -> Option<String> {
-    let node = name.strip_prefix(&job_name(grid, cluster, ""))?;
-    let node = String::from_utf8(decode(node)?).ok()?;
-    // What is not written as it would be written here is somebody else's.
-    (!node.is_empty() && job_name(grid, cluster, &node) == name).then_some(node)
+impl Whose {
+    /// The name of a stub's job.
+    pub fn job_name(&self, node: &str) -> String {
+        let part = |text: &str| encode(text.as_bytes(), b"-_");
+        let Self { grid, mark, cluster } = self;
+        format!("{PREFIX}.{}.{}.{}.{}", part(grid), part(mark), part(cluster), part(node))
+    }
+
+    /// Which of these stubs a job is; none for all other jobs.
+    fn node_of(&self, name: &str) -> Option<String> {
+        let node = name.strip_prefix(&self.job_name(""))?;
+        let node = String::from_utf8(decode(node)?).ok()?;
+        // What is not written as it would be written here is somebody else's.
+        (!node.is_empty() && self.job_name(&node) == name).then_some(node)
+    }
 }
 
 impl About {
@@ -192,17 +204,43 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 }
 
 /// The stubs of a grid and cluster among the jobs that `squeue` printed in [`JOB_FORMAT`].
-pub(super) fn jobs(text: &str, grid: &str, cluster: &str) -> Result<Vec<Job>, Misread> {
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
-    lines.filter_map(|line| job(line, grid, cluster).transpose()).collect()
+///
+/// What is no row is passed over beside rows: names and comments of others' jobs may hold line breaks. Alone it is an error: an answer
+/// that is none must not be taken for an empty queue.
+pub(super) fn jobs(text: &str, whose: &Whose) -> Result<Vec<Job>, Misread> {
+    let mut jobs = Vec::new();
+    let mut rows = 0;
+    let mut odd = None;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        match row(line) {
+            Some(row) => {
+                rows += 1;
+                jobs.extend(job(line, &row, whose)?);
+            }
+            None if line.starts_with(&whose.job_name("")) => return Err(no_row(line)),
+            None => odd = odd.or(Some(line)),
+        }
+    }
+    match odd {
+        Some(line) if rows == 0 => Err(no_row(line)),
+        _ => Ok(jobs),
+    }
 }
 
-fn job(line: &str, grid: &str, cluster: &str) -> Result<Option<Job>, Misread> {
+fn no_row(line: &str) -> Misread {
+    Misread::new(line, format!("it should be {JOB_FORMAT}"))
+}
+
+/// The parts of a line that looks as jobs are printed.
+fn row(line: &str) -> Option<[&str; 8]> {
     let parts: Vec<&str> = line.splitn(8, '|').map(str::trim).collect();
-    let &[name, id, state, left, _cpus, machine, reason, comment] = parts.as_slice() else {
-        return Err(Misread::new(line, format!("it should be {JOB_FORMAT}")));
-    };
-    let Some(node) = node_of(name, grid, cluster) else { return Ok(None) };
+    let parts = <[&str; 8]>::try_from(parts).ok()?;
+    parts[1].starts_with(|digit: char| digit.is_ascii_digit()).then_some(parts)
+}
+
+fn job(line: &str, row: &[&str; 8], whose: &Whose) -> Result<Option<Job>, Misread> {
+    let &[name, id, state, left, _cpus, machine, reason, comment] = row;
+    let Some(node) = whose.node_of(name) else { return Ok(None) };
     let id = id.parse().map_err(|_| Misread::new(line, "the second part should be a number"))?;
     Ok(Some(Job {
         id,
@@ -378,8 +416,16 @@ mod tests {
 
     use super::*;
 
+    fn whose(grid: &str, cluster: &str) -> Whose {
+        Whose { grid: grid.into(), mark: "m1".into(), cluster: cluster.into() }
+    }
+
+    fn home() -> Whose {
+        whose("home", "vu")
+    }
+
     fn only(text: &str) -> Vec<Job> {
-        jobs(text, "home", "vu").unwrap()
+        jobs(text, &home()).unwrap()
     }
 
     #[test]
@@ -390,11 +436,15 @@ mod tests {
             log: Some("/l/vu-1.log".into()),
         };
         let text = format!(
-            "springtide.home.vu.vu-1|12|R|1-02:03:04|4|n7|None|{}\n\
-             springtide.home.vu.vu-2|13|PD|UNLIMITED|4||Resources|(null)\n\
-             springtide.home.vux.vux-1|14|R|5:00|4|n7|None|\n\
+            "springtide.home.m1.vu.vu-1|12|R|1-02:03:04|4|n7|None|{}\n\
+             springtide.home.m1.vu.vu-2|13|PD|UNLIMITED|4||Resources|(null)\n\
+             springtide.home.m1.vux.vux-1|14|R|5:00|4|n7|None|\n\
+             springtide.home.m2.vu.vu-1|20|R|5:00|4|n7|None|\n\
+             springtide.home.vu.vu-1|21|R|5:00|4|n7|None|\n\
              springtide.homevu.vu-1|15|R|5:00|4|n7|None|\n\
-             springtide.home.vu.|16|R|5:00|4|n7|None|\n\
+             springtide.home.m1.vu.|16|R|5:00|4|n7|None|\n\
+             two|19|R|5:00|4|n7|None|two\nlines\n\
+             a name\nof two|22|R|5:00|4|n7|None|\n\
              spring|tide|17_[1-9]|R|5:00|4|n[1-3]|None|odd|name\n\
              wrap|18_4|S|INVALID|4|n7|None|hello\n\n",
             about.comment()
@@ -412,11 +462,14 @@ mod tests {
     #[test]
     fn what_is_no_table_is_said() {
         for text in
-            ["Please read the new rules", "a|b|c", "springtide.home.vu.vu-1|x|R|1|1|n|None|"]
+            ["Please read the new rules", "a|b|c", "springtide.home.m1.vu.vu-1|x|R|1|1|n|None|"]
         {
-            let misread = jobs(text, "home", "vu").unwrap_err();
+            let misread = jobs(text, &home()).unwrap_err();
             assert_eq!(misread.line, text);
         }
+        // One of ours that is cut off would be taken for gone.
+        let cut = "other|7|R|1|1|n|None|\nspringtide.home.m1.vu.vu-1|8|R";
+        assert!(jobs(cut, &home()).unwrap_err().line.starts_with("springtide.home"));
         assert_eq!(only(""), []);
     }
 
@@ -493,7 +546,7 @@ mod tests {
     }
 
     fn stub(id: u64, machine: &str) -> Job {
-        let text = format!("springtide.home.vu.vu-{id}|{id}|R|1:00|2|{machine}|None|");
+        let text = format!("springtide.home.m1.vu.vu-{id}|{id}|R|1:00|2|{machine}|None|");
         only(&text).remove(0)
     }
 
@@ -523,15 +576,15 @@ mod tests {
         #[test]
         fn nothing_that_is_answered_breaks_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let text = String::from_utf8_lossy(&bytes);
-            let _ = (jobs(&text, "home", "vu"), submitted(&text), exit_code(&text));
+            let _ = (jobs(&text, &home()), submitted(&text), exit_code(&text));
             let _ = machines(&text, None).map(|found| capacity(&found, [], 0));
         }
 
         #[test]
         fn nor_does_what_looks_like_an_answer(
-            text in "(springtide\\.home\\.vu\\.(vu-1|%|%4|%FF|%20)?\\|?([0-9:/|*-]|R|PD|idle|up|ExitCode=|springtide-1 base=%){0,30}\n){0,3}"
+            text in "(springtide\\.home\\.m1\\.vu\\.(vu-1|%|%4|%FF|%20)?\\|?([0-9:/|*-]|R|PD|idle|up|ExitCode=|springtide-1 base=%){0,30}\n){0,3}"
         ) {
-            let _ = (jobs(&text, "home", "vu"), submitted(&text), exit_code(&text), time_left(&text));
+            let _ = (jobs(&text, &home()), submitted(&text), exit_code(&text), time_left(&text));
             let _ = machines(&text, None).map(|found| capacity(&found, [], 2));
         }
 
@@ -539,10 +592,12 @@ mod tests {
         fn names_and_paths_come_back(
             node in "\\PC{1,20}", grid in "\\PC{1,8}", path in prop::collection::vec(1u8.., 1..100)
         ) {
-            let name = job_name(&grid, "vu", &node);
-            prop_assert_eq!(node_of(&name, &grid, "vu"), Some(node.clone()));
+            let name = whose(&grid, "vu").job_name(&node);
+            prop_assert_eq!(whose(&grid, "vu").node_of(&name), Some(node.clone()));
             prop_assert!(!name.contains(['|', '\n', ' ']));
-            prop_assert_eq!(node_of(&name, &grid, "v"), None);
+            prop_assert_eq!(whose(&grid, "v").node_of(&name), None);
+            let other = Whose { mark: "m2".into(), ..whose(&grid, "vu") };
+            prop_assert_eq!(other.node_of(&name), None);
             let path = PathBuf::from(OsString::from_vec(path));
             let about = About { token: Some("1-1".into()), base: Some(path), log: None };
             prop_assert_eq!(About::of(&about.comment()), about);

@@ -21,8 +21,15 @@ const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MOST: Duration = Duration::from_secs(60);
 /// A submission that failed may yet have arrived: its job is looked for for so long, in answers that come.
 const DOUBT: Duration = Duration::from_secs(60);
-/// A stub that is in no list is gone if it is in the next one neither.
+/// A stub that is in no list is gone if it is in a later one neither,
 const MISSED: u32 = 2;
+/// not before this time: two looks side by side are as good as one.
+const MISSED_FOR: Duration = Duration::from_secs(2);
+/// One that was gone and shows again within this time is cancelled: its node has been given to another, or away.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// When the time of a doubt is over it takes so many more answers to end it: what was submitted is carried out in the same
+/// order as what was asked.
+const DOUBT_ANSWERS: u32 = 2;
 /// A time limit that comes closer by this much more than time passed was changed.
 const CUT: Duration = Duration::from_secs(10);
 
@@ -43,6 +50,8 @@ pub(super) enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sight {
     pub phase: Phase,
+    /// Why it waits in the queue, in Slurm's word.
+    pub waits: Option<String>,
     /// Its processor will be taken from it in about this time, and why. Stays once said.
     pub warned: Option<(Duration, String)>,
 }
@@ -62,6 +71,8 @@ struct Entry {
     /// Answers to earlier questions say nothing of it.
     since: u64,
     missed: u32,
+    /// Since when it is missing.
+    missing: Option<Instant>,
     /// Its time left, and when that was said.
     left: Option<(Duration, Instant)>,
 }
@@ -85,8 +96,10 @@ pub(super) struct Book {
     unwanted: BTreeMap<u64, Again>,
     /// Submissions that are under way, by their token.
     submitting: BTreeSet<String>,
-    /// Submissions that failed, by their token, and until when their jobs are looked for.
-    doubtful: BTreeMap<String, Instant>,
+    /// Submissions that failed, by their token, until when their jobs are looked for, and how many answers are left after that.
+    doubtful: BTreeMap<String, (Instant, u32)>,
+    /// Stubs that were gone, and until when that is remembered.
+    vanished: BTreeMap<u64, Instant>,
     /// The number of the last question, and that of the last one that was answered.
     asked: u64,
     answered: u64,
@@ -103,6 +116,7 @@ impl Book {
             unwanted: BTreeMap::new(),
             submitting: BTreeSet::new(),
             doubtful: BTreeMap::new(),
+            vanished: BTreeMap::new(),
             asked: 0,
             answered: 0,
             pause: poll,
@@ -112,8 +126,10 @@ impl Book {
     /// A stub that somebody wants. Where it was seen, that is what is known of it.
     pub fn want(&mut self, id: u64, seen: Option<&Job>, now: Instant) -> Sight {
         self.unwanted.remove(&id);
-        let sight = Sight { phase: Phase::Pending, warned: None };
-        let entry = Entry { sight, since: self.asked, missed: 0, left: None };
+        self.vanished.remove(&id);
+        let sight = Sight::of(Phase::Pending);
+        let (since, missed, missing, left) = (self.asked, 0, None, None);
+        let entry = Entry { sight, since, missed, missing, left };
         let entry = self.stubs.entry(id).or_insert(entry);
         if let Some(job) = seen {
             entry.see(job, self.leave_ahead, now);
@@ -150,7 +166,7 @@ impl Book {
     /// A submission failed: if its job is there all the same, nobody wants it.
     pub fn doubt(&mut self, token: String, now: Instant) {
         self.submitting.remove(&token);
-        self.doubtful.insert(token, now + DOUBT);
+        self.doubtful.insert(token, (now + DOUBT, DOUBT_ANSWERS));
         self.stir();
     }
 
@@ -164,6 +180,7 @@ impl Book {
         let known =
             |token: &String| self.doubtful.contains_key(token) || self.submitting.contains(token);
         self.unwanted.contains_key(&job.id)
+            || self.vanished.contains_key(&job.id)
             || !self.wants(job.id) && job.about.token.as_ref().is_some_and(known)
     }
 
@@ -192,8 +209,11 @@ impl Book {
         self.asked
     }
 
-    /// There was no answer: nothing is known, and nothing has ended.
-    pub fn unanswered(&mut self) {
+    /// There was no answer: nothing is known, and nothing has ended. What was submitted may be carried out when answers come again.
+    pub fn unanswered(&mut self, now: Instant) {
+        for (until, _) in self.doubtful.values_mut() {
+            *until = now + DOUBT;
+        }
         self.slow(Duration::from_secs(10));
     }
 
@@ -213,7 +233,8 @@ impl Book {
             let before = entry.sight.clone();
             match by_id.get(id) {
                 Some(job) => entry.see(job, self.leave_ahead, now),
-                None => entry.miss(),
+                None if entry.miss(now) => drop(self.vanished.insert(*id, now + REMEMBERED)),
+                None => {}
             }
             if entry.sight != before {
                 changes.push(Change::Seen(*id, entry.sight.clone()));
@@ -225,11 +246,19 @@ impl Book {
         });
         for job in doubtful {
             if !self.stubs.contains_key(&job.id) {
-                let again = Again { at: now, wait: AGAIN, since: 0 };
-                self.unwanted.entry(job.id).or_insert(again);
+                self.unwanted.entry(job.id).or_insert(Again::now(now));
             }
         }
-        self.doubtful.retain(|_, until| *until > now);
+        self.doubtful.retain(|_, (until, answers)| {
+            *answers = answers.saturating_sub(u32::from(*until <= now));
+            *answers > 0
+        });
+        for job in jobs.iter().filter(|job| !matches!(job.state, JobState::Over(_))) {
+            if self.vanished.contains_key(&job.id) && !self.stubs.contains_key(&job.id) {
+                self.unwanted.entry(job.id).or_insert(Again::now(now));
+            }
+        }
+        self.vanished.retain(|_, until| *until > now);
         self.unwanted.retain(|id, again| {
             if again.since >= question {
                 return true;
@@ -242,7 +271,8 @@ impl Book {
             }
             there
         });
-        let settled = self.stubs.values().all(|entry| entry.sight.is_settled());
+        let settled = |entry: &Entry| entry.sight.is_settled() && entry.missing.is_none();
+        let settled = self.stubs.values().all(settled);
         match () {
             () if !changes.is_empty() => self.stir(), // what happens to one happens to others
             () if settled && self.unwanted.is_empty() => self.pause = self.poll,
@@ -256,7 +286,19 @@ impl Book {
     }
 }
 
+impl Again {
+    /// At once.
+    fn now(now: Instant) -> Self {
+        Self { at: now, wait: AGAIN, since: 0 }
+    }
+}
+
 impl Sight {
+    /// Of a stub of which nothing else is known.
+    pub fn of(phase: Phase) -> Self {
+        Self { phase, waits: None, warned: None }
+    }
+
     /// Whether nothing is expected to happen to it soon.
     fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Active | Phase::Ended(_))
@@ -268,7 +310,7 @@ impl Entry {
         if matches!(self.sight.phase, Phase::Ended(_)) {
             return;
         }
-        self.missed = 0;
+        (self.missed, self.missing, self.sight.waits) = (0, None, None);
         match job.state {
             JobState::Over(how) => {
                 self.sight.phase = Phase::Ended(format!("batch job {} {how}", job.id));
@@ -284,7 +326,11 @@ impl Entry {
                 self.sight.warned.get_or_insert_with(warned);
             }
             // One that ran and waits again is no stub of ours: it is told not to be requeued.
-            JobState::Pending => self.sight.phase = Phase::Pending,
+            JobState::Pending => {
+                self.sight.phase = Phase::Pending;
+                let said = !["", "None", "(null)"].contains(&job.reason.as_str());
+                self.sight.waits = said.then(|| job.reason.clone());
+            }
             JobState::Unknown => {}
         }
     }
@@ -302,11 +348,19 @@ impl Entry {
         self.sight.warned.get_or_insert_with(|| (left, reason.to_owned()));
     }
 
-    fn miss(&mut self) {
-        self.missed += 1;
-        if self.missed >= MISSED && !matches!(self.sight.phase, Phase::Ended(_)) {
-            self.sight.phase = Phase::Ended("its batch job is gone from the queue".to_owned());
+    /// Returns whether it is gone by that.
+    fn miss(&mut self, now: Instant) -> bool {
+        if matches!(self.sight.phase, Phase::Ended(_)) {
+            return false;
         }
+        self.missed += 1;
+        let since = *self.missing.get_or_insert(now);
+        let gone = self.missed >= MISSED && now.saturating_duration_since(since) >= MISSED_FOR;
+        if gone {
+            self.sight.phase = Phase::Ended("its batch job is gone from the queue".to_owned());
+            self.missing = None;
+        }
+        gone
     }
 }
 
@@ -374,12 +428,52 @@ mod tests {
         // It was submitted after this question, and after these two there was no answer.
         assert_eq!(book.answer(early, &[], now), []);
         book.ask();
-        book.unanswered();
+        book.unanswered(now);
         assert_eq!(ask(&mut book, &[], now), []);
         assert_eq!(ask(&mut book, &[job(1, JobState::Running)], now).len(), 1);
-        assert_eq!(ask(&mut book, &[], now), []);
-        let gone = phase(&ask(&mut book, &[], now));
+        // Any number of answers in the same moment are as good as one.
+        for _ in 0..5 {
+            assert_eq!(ask(&mut book, &[], now), []);
+        }
+        let gone = phase(&ask(&mut book, &[], now + MISSED_FOR));
         assert!(matches!(gone, Some(Phase::Ended(_))), "{gone:?}");
+    }
+
+    #[test]
+    fn one_that_was_gone_and_shows_again_is_cancelled() {
+        let (mut book, mut now) = book();
+        book.want(1, None, now);
+        ask(&mut book, &[], now);
+        now += MISSED_FOR;
+        assert_eq!(ask(&mut book, &[], now).len(), 1);
+        book.forget(1);
+        let there = [job(1, JobState::Running), job(2, JobState::Running)];
+        assert!(book.refuses(&there[0]));
+        now += Duration::from_secs(60);
+        assert_eq!(ask(&mut book, &there, now), [Change::Cancel(1)]);
+        assert!(book.watches());
+        // It is not remembered for ever, and Slurm begins to number from one some day.
+        now += REMEMBERED;
+        assert_eq!(ask(&mut book, &[], now), []);
+        assert!(!book.refuses(&there[0]) && !book.watches());
+        assert_eq!(ask(&mut book, &there, now), []);
+    }
+
+    #[test]
+    fn why_it_waits_is_seen() {
+        let (mut book, now) = book();
+        book.want(1, None, now);
+        let waits = |book: &mut Book, state, reason: &str| {
+            let job = Job { reason: reason.to_owned(), ..job(1, state) };
+            match &ask(book, &[job], now)[..] {
+                [Change::Seen(_, sight)] => sight.waits.clone(),
+                _ => Some("nothing new".to_owned()),
+            }
+        };
+        let limit = "QOSMaxCpuPerUserLimit";
+        assert_eq!(waits(&mut book, JobState::Pending, limit).as_deref(), Some(limit));
+        assert_eq!(waits(&mut book, JobState::Pending, limit).as_deref(), Some("nothing new"));
+        assert_eq!(waits(&mut book, JobState::Running, "None"), None);
     }
 
     #[test]
@@ -423,7 +517,25 @@ mod tests {
         assert_eq!(ask(&mut book, &[job(7, JobState::Over("cancelled"))], now), []);
         now += DOUBT;
         assert_eq!(ask(&mut book, &[], now), []);
+        assert!(book.watches());
+        assert_eq!(ask(&mut book, &[], now), []);
         assert!(!book.watches());
+    }
+
+    #[test]
+    fn a_doubt_lasts_as_long_as_there_are_no_answers() {
+        let (mut book, mut now) = book();
+        book.submit("t7".into());
+        book.doubt("t7".into(), now);
+        for _ in 0..100 {
+            now += Duration::from_secs(5);
+            book.ask();
+            book.unanswered(now);
+        }
+        // The controller goes on, and answers before it carries out what it was told.
+        assert_eq!(ask(&mut book, &[], now), []);
+        now += DOUBT / 2;
+        assert_eq!(ask(&mut book, &[job(7, JobState::Pending)], now), [Change::Cancel(7)]);
     }
 
     #[test]
@@ -442,7 +554,7 @@ mod tests {
         ask(&mut book, &[job(1, JobState::Running)], now);
         assert_eq!(book.pause(), POLL);
         for _ in 0..20 {
-            book.unanswered();
+            book.unanswered(now);
         }
         assert_eq!(book.pause(), Duration::from_secs(10));
     }
@@ -497,7 +609,7 @@ mod tests {
                     0 => drop(book.want(id, None, now)),
                     1 => book.unwant(id, now),
                     2 => book.forget(id),
-                    _ => book.unanswered(),
+                    _ => book.unanswered(now),
                 }
                 let jobs: Vec<Job> = shown.iter().map(|(id, state)| job(*id, *state)).collect();
                 for id in 0..6 {

@@ -54,6 +54,8 @@ impl Commands {
         let shown = shown(name, args);
         let failed = |source| ProviderError::Start { program: self.program(name), source };
         let mut child = command.spawn().map_err(failed)?;
+        // Dropped before the child, whose number is nobody else's until then.
+        let mut group = Group(child.id());
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let work = async {
@@ -67,7 +69,10 @@ impl Commands {
             child.wait().await.map(|status| (status, out, said))
         };
         let (status, out, said) = match timeout(self.within, work).await {
-            Ok(done) => done.map_err(failed)?,
+            Ok(done) => {
+                group.0 = None;
+                done.map_err(failed)?
+            }
             // What is dropped is killed.
             Err(_) => return Err(ProviderError::Hung { command: shown, after: self.within }),
         };
@@ -117,6 +122,21 @@ impl Commands {
         // Ctrl-C on the terminal is the head's, which needs its commands to end in order.
         command.process_group(0);
         command
+    }
+}
+
+/// The processes of a command that has not ended: killed when this is dropped. A site's wrapper of a command is a script, and what
+/// hangs is what that has started.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(pid) = self.0 else { return };
+        let mut kill = std::process::Command::new("kill");
+        kill.args(["-KILL", "--", &format!("-{pid}")]);
+        kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // It waits for nothing. Where there is no such command, the process that was started is killed all the same.
+        let _ = kill.status();
     }
 }
 

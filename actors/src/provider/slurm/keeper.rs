@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answers::{self, JOB_FORMAT, Job, Misread};
+use super::answers::{self, JOB_FORMAT, Job, Misread, Whose};
 use super::book::{Book, Change, Phase, Sight};
 use super::commands::{Commands, shown};
 use super::script;
@@ -54,8 +54,7 @@ impl Order {
 
 /// What a provider and its stubs share.
 pub(super) struct Keeper {
-    pub grid: String,
-    pub cluster: String,
+    pub whose: Whose,
     pub commands: Commands,
     pub book: RefCell<Book>,
     /// The jobs of the last look, for what their comments say.
@@ -69,10 +68,9 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(grid: &str, cluster: &str, commands: Commands, book: Book) -> Rc<Self> {
+    pub fn new(whose: Whose, commands: Commands, book: Book) -> Rc<Self> {
         Rc::new(Self {
-            grid: grid.to_owned(),
-            cluster: cluster.to_owned(),
+            whose,
             commands,
             book: RefCell::new(book),
             last: RefCell::default(),
@@ -184,22 +182,33 @@ impl Keeper {
     pub async fn look(&self) -> Result<Vec<Job>, ProviderError> {
         let question = self.book.borrow_mut().ask();
         let asked = self.queue().await;
-        let jobs = asked.inspect_err(|_| self.book.borrow_mut().unanswered())?;
+        let jobs = asked.inspect_err(|_| self.book.borrow_mut().unanswered(Instant::now()))?;
         let changes = self.book.borrow_mut().answer(question, &jobs, Instant::now());
         self.last.borrow_mut().clone_from(&jobs);
-        let mut codes = EXIT_CODES;
+        let mut failed = Vec::new();
         for change in changes {
             match change {
-                Change::Seen(id, sight) => {
-                    let sight = self.with_exit_code(id, sight, &mut codes).await;
-                    if let Some(told) = self.sights.borrow().get(&id) {
-                        told.send_replace(sight);
-                    }
+                // Nothing more will be known of it than this, and its exit code.
+                Change::Seen(id, Sight { phase: Phase::Ended(how), .. }) if has_code(&how) => {
+                    failed.push((id, how));
                 }
+                // Before anything is waited for: a later look would be overtaken by this one.
+                Change::Seen(id, sight) => self.tell(id, sight),
                 Change::Cancel(id) => self.order(id, Order::Cancel),
             }
         }
+        let mut codes = EXIT_CODES;
+        for (id, how) in failed {
+            let how = self.with_exit_code(id, how, &mut codes).await;
+            self.tell(id, Sight::of(Phase::Ended(how)));
+        }
         Ok(jobs)
+    }
+
+    fn tell(&self, id: u64, sight: Sight) {
+        if let Some(told) = self.sights.borrow().get(&id) {
+            told.send_replace(sight);
+        }
     }
 
     async fn queue(&self) -> Result<Vec<Job>, ProviderError> {
@@ -212,27 +221,25 @@ impl Keeper {
         }
         args.push(format!("--format={JOB_FORMAT}").into());
         let text = self.commands.run("squeue", &args, &[]).await?;
-        answers::jobs(&text, &self.grid, &self.cluster).map_err(|it| nonsense("squeue", &args, it))
+        answers::jobs(&text, &self.whose).map_err(|it| nonsense("squeue", &args, it))
     }
 
     /// Adds to how a stub ended with which code. Where that is not to be had, it ended all the same.
-    async fn with_exit_code(&self, id: u64, mut sight: Sight, codes: &mut usize) -> Sight {
-        let Phase::Ended(how) = &mut sight.phase else { return sight };
-        if !how.ends_with("failed") || *codes == 0 {
-            return sight;
+    async fn with_exit_code(&self, id: u64, how: String, codes: &mut usize) -> String {
+        if *codes == 0 {
+            return how;
         }
         *codes -= 1;
         let args = ["--oneliner", "show", "job", &id.to_string()].map(OsString::from);
         match self.commands.run("scontrol", &args, &[]).await {
             Ok(text) => {
-                if let Some(code) = answers::exit_code(&text) {
-                    *how = format!("{how} ({code})");
-                }
+                let code = answers::exit_code(&text);
+                return code.map_or_else(|| how.clone(), |code| format!("{how} ({code})"));
             }
             // The others of this look would fail as well, and each after its time.
             Err(_) => *codes = 0,
         }
-        sight
+        how
     }
 
     async fn carry_out_orders(&self) {
@@ -264,6 +271,11 @@ impl Keeper {
             self.commands.start("scancel", &args);
         }
     }
+}
+
+/// Whether there is more to be known of an end: the code of a program that failed.
+fn has_code(how: &str) -> bool {
+    how.ends_with("failed")
 }
 
 /// The arguments of the fewest commands by which orders are carried out.

@@ -25,7 +25,7 @@ use springtide_runtime::config::SlurmSection;
 use springtide_runtime::id::{ClusterId, NodeId};
 use tokio::time::Instant;
 
-use self::answers::{About, Job, JobState, MACHINE_FORMAT};
+use self::answers::{About, Job, JobState, MACHINE_FORMAT, Whose};
 use self::book::Book;
 use self::commands::Commands;
 use self::keeper::{Keeper, Order, nonsense};
@@ -51,8 +51,14 @@ pub struct SlurmProvider {
 impl SlurmProvider {
     /// For the nodes of this grid and cluster, which have so many compute threads each. Asks nothing of Slurm yet.
     ///
-    /// Only jobs of this user, grid and cluster are ever seen or touched.
-    pub fn new(grid: &str, cluster: &ClusterId, section: &SlurmSection, threads: u32) -> Self {
+    /// Only jobs of this user, grid and cluster are ever seen or touched. Grids may have the same name: `authority`, the certificate of
+    /// this one's authority, tells them apart, and is the same for the next head of it.
+    pub fn new(
+        (grid, authority): (&str, &str),
+        cluster: &ClusterId,
+        section: &SlurmSection,
+        threads: u32,
+    ) -> Self {
         let within = section.answer_within.get();
         let commands = Commands::new(section.conf.clone(), section.commands.clone(), within);
         // A node that would be warned from the start would never work.
@@ -61,8 +67,10 @@ impl SlurmProvider {
             _ => section.leave_ahead.get(),
         };
         let book = Book::new(section.poll.get(), leave_ahead);
+        let (grid, cluster) = (grid.to_owned(), cluster.as_str().to_owned());
+        let whose = Whose { grid, mark: mark(authority), cluster };
         Self {
-            keeper: Keeper::new(grid, cluster.as_str(), commands, book),
+            keeper: Keeper::new(whose, commands, book),
             section: Rc::new(section.clone()),
             threads: threads.max(1),
             leave_ahead,
@@ -78,7 +86,7 @@ impl SlurmProvider {
         about: &About,
     ) -> Result<Vec<OsString>, ProviderError> {
         let (section, keeper) = (&self.section, &self.keeper);
-        let name = answers::job_name(&keeper.grid, &keeper.cluster, request.node.as_str());
+        let name = keeper.whose.job_name(request.node.as_str());
         let mut args: Vec<String> = vec![
             "--parsable".into(),
             "--no-requeue".into(),
@@ -127,6 +135,7 @@ impl SlurmProvider {
     }
 
     async fn submit(&self, request: &NodeRequest) -> Result<Box<dyn Stub>, ProviderError> {
+        script::check(request)?;
         let log = request.log.clone();
         let open = std::fs::OpenOptions::new().create(true).append(true).open(&log);
         let unwritten = |source| ProviderError::Log { log: log.clone(), source };
@@ -257,6 +266,14 @@ impl Provider for SlurmProvider {
     fn on_demand(&self) -> bool {
         true
     }
+}
+
+/// A few letters that stand for an authority's certificate, however that is broken into lines.
+fn mark(authority: &str) -> String {
+    let lines = authority.lines().map(str::trim).filter(|line| !line.starts_with('-'));
+    let text: String = lines.collect();
+    let sum = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    sum.as_ref().iter().take(5).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A submission that is under way; dropped before its end, its job is wanted no more.

@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::provider::NodeRequest;
+use crate::provider::{NodeRequest, ProviderError, is_name};
 
 /// The signal for an orderly end.
 pub(super) const LEAVE: &str = "USR1";
@@ -24,7 +24,8 @@ pub(super) const SWAP: &str = "USR2";
 
 /// What comes after the first program and the files' names.
 ///
-/// File `.next-JOB-N` is the Nth other program; by renaming it the script takes it. Each has a name of its own, so that no file
+/// The signal for another program is the proof that its file was written. A file system of several machines may still say from
+/// memory that there is none: to list the folder makes it look, or some seconds do. File `.next-JOB-N` is the Nth other program; by renaming it the script takes it. Each has a name of its own, so that no file
 /// system's memory of an earlier one hides it. `.up-JOB` says that signals are listened to.
 const LOOP: &str = r#"
 n=1 pid= told= end= swap= started= heard= code=0
@@ -33,9 +34,18 @@ pass() {
 }
 leave() { heard=1 end=1; pass; }
 finish() { heard=1 end=2; [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null; }
+seen() {
+    tries=0
+    until [ -e "$base.next-$job-$n" ]; do
+        [ "$tries" -lt 10 ] || return 1
+        tries=$((tries + 1))
+        ls -a "${base%/*}" >/dev/null 2>&1
+        [ -e "$base.next-$job-$n" ] || sleep 0.2 2>/dev/null || sleep 1
+    done
+}
 swap() {
     heard=1
-    [ -e "$base.next-$job-$n" ] || return 0
+    seen || return 0
     if [ "$swap" != "$n" ]; then swap=$n; pass
     elif [ -n "$pid" ]; then kill -KILL "$pid" 2>/dev/null
     fi
@@ -99,6 +109,10 @@ fn start(request: &NodeRequest) -> io::Result<Vec<u8>> {
         words.push(format!("{key}={value}").into());
     }
     let program = &request.program;
+    if program.as_os_str().as_bytes().contains(&b'=') {
+        // That command would take it for one more variable.
+        words.extend(["/bin/sh", "-c", "exec \"$0\" \"$@\""].map(OsString::from));
+    }
     // A bare name is looked for there, on the path.
     words.push(match program.components().count() > 1 {
         true => std::path::absolute(program)?.into(),
@@ -115,6 +129,18 @@ fn start(request: &NodeRequest) -> io::Result<Vec<u8>> {
     line.extend(quoted(std::path::absolute(&request.log)?.as_os_str()));
     line.extend(b" 2>&1");
     Ok(line)
+}
+
+/// Whether a shell can start a node so.
+pub(super) fn check(request: &NodeRequest) -> Result<(), ProviderError> {
+    for (name, value) in &request.env {
+        if !is_name(name) || value.contains('\0') {
+            let reason = format!("no shell can set `cluster.env` {name:?} to {value:?}: change it");
+            let source = io::Error::new(io::ErrorKind::InvalidInput, reason);
+            return Err(ProviderError::Start { program: request.program.clone(), source });
+        }
+    }
+    Ok(())
 }
 
 /// A word as the shell reads it, whatever is in it.
@@ -176,7 +202,7 @@ mod tests {
         }
 
         fn request(&self, greeting: &str) -> NodeRequest {
-            let program = self.path("a program");
+            let program = self.path("a=b program");
             // By a process of its own: a file that is open for writing in this one cannot be run.
             let made = Command::new("sh")
                 .args(["-c", "printf %s \"$1\" >\"$0\" && chmod +x \"$0\""])
@@ -184,7 +210,8 @@ mod tests {
                 .status();
             assert!(made.unwrap().success());
             let stay = self.path("stay").to_str().unwrap().to_owned();
-            let env = [("GREETING", greeting.to_owned()), ("STAY", stay), ("a.b", "'".to_owned())];
+            let env =
+                [("GREETING", greeting.to_owned()), ("STAY", stay), ("QUOTE", "'".to_owned())];
             NodeRequest {
                 node: "vu-1".into(),
                 program,
@@ -307,8 +334,8 @@ mod tests {
         batch.signal("-USR2", false);
         std::thread::sleep(Duration::from_millis(200));
         assert_eq!(batch.told(), 0);
+        // It was only not seen yet: the signal is not lost.
         batch.next(1, "second");
-        batch.signal("-USR2", false);
         batch.runs("second");
         assert_eq!(batch.told(), 1);
         // The third does not get the second to end in order.

@@ -40,6 +40,8 @@ pub(super) struct SlurmStub {
     log: PathBuf,
     /// Where this life's lines begin in the log.
     begin: u64,
+    /// Why it waits, as that was said.
+    waits: Option<String>,
     /// That it is active was said,
     active: bool,
     /// and that its processor will be taken.
@@ -72,6 +74,7 @@ impl SlurmStub {
             next,
             log,
             begin,
+            waits: None,
             active,
             warned,
             ended: None,
@@ -128,6 +131,7 @@ impl SlurmStub {
     }
 
     async fn swap(&mut self, request: &NodeRequest, grace: Duration) -> Result<(), ProviderError> {
+        script::check(request)?;
         // One that still waits to be started is replaced.
         let before = answers::told(&self.base, "next", self.id, self.next - 1);
         let replaces = is_there(&before);
@@ -209,6 +213,11 @@ impl Stub for SlurmStub {
                     Phase::Ended(_) => return StubNews::Ended(self.ended().await),
                     Phase::Active if !std::mem::replace(&mut self.active, true) => {
                         return StubNews::Active;
+                    }
+                    Phase::Pending if sight.waits.is_some() && sight.waits != self.waits => {
+                        self.waits = sight.waits;
+                        let reason = self.waits.clone().unwrap_or_default();
+                        return StubNews::Waits { reason };
                     }
                     _ => {}
                 }

@@ -21,6 +21,7 @@ mode=$(cat "$dir/$name.mode" 2>/dev/null)
 act() {
     case $mode in
     hang) exec sleep 600 ;;
+    slow) sleep 1 ;;
     fail) echo "$name: error: Unable to contact slurm controller" >&2; exit 1 ;;
     say\ *) echo "${mode#say }"; exit 0 ;;
     esac
@@ -50,6 +51,9 @@ for id; do
     sed "s/^\([^|]*|$id|\)[A-Z]*|/\1CA|/" "$dir/queue" >"$dir/queue.new" && mv "$dir/queue.new" "$dir/queue"
 done
 "#;
+
+/// The certificate of the grid's authority, and 31152f8dd9 stands for it in names.
+const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----\nMIIB\nAQAB\n-----END CERTIFICATE-----\n";
 
 /// Far above whatever is waited for here.
 const LONG: Duration = Duration::from_secs(60);
@@ -91,7 +95,7 @@ impl Fake {
         );
         let config = load::<GridConfig>(&Sources::of_text("test", &text)).unwrap().value;
         let section = config.cluster[0].slurm.as_ref().unwrap();
-        SlurmProvider::new("home", &"vu".into(), section, 2)
+        SlurmProvider::new(("home", AUTHORITY), &"vu".into(), section, 2)
     }
 
     /// With commands that are given up soon.
@@ -176,7 +180,15 @@ async fn ended(stub: &mut Box<dyn Stub>) -> Ended {
 }
 
 async fn active(stub: &mut Box<dyn Stub>) {
-    assert_eq!(timeout(LONG, stub.news()).await, Ok(StubNews::Active));
+    let past_waiting = async {
+        loop {
+            match stub.news().await {
+                StubNews::Waits { .. } => {}
+                news => return news,
+            }
+        }
+    };
+    assert_eq!(timeout(LONG, past_waiting).await, Ok(StubNews::Active));
 }
 
 #[actix_rt::test]
@@ -186,13 +198,16 @@ async fn a_stub_is_submitted_becomes_active_and_ends() {
     let call = &fake.calls("sbatch")[0];
     for part in [
         "--parsable --no-requeue --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=2",
-        "--job-name=springtide.home.vu.vu-1 ",
+        "--job-name=springtide.home.31152f8dd9.vu.vu-1 ",
         "--signal=B:USR1@20 ",
         "--partition=batch --time=2 --mem=1024M",
     ] {
         assert!(call.contains(part), "{call}");
     }
     assert!(fake.read("script").contains("node' 'run' '--config'"), "{}", fake.read("script"));
+    // Why it waits is said once.
+    let waits = StubNews::Waits { reason: "Priority".to_owned() };
+    assert_eq!(timeout(LONG, stub.news()).await, Ok(waits));
     assert!(timeout(Duration::from_millis(300), stub.news()).await.is_err());
     fake.all_are("R");
     active(&mut stub).await;
@@ -232,10 +247,62 @@ async fn a_queue_that_does_not_answer_ends_nobody() {
     assert_eq!(fake.calls("scancel"), [""; 0]);
 }
 
+/// What one look saw before it asked for an exit code does not undo what a later one saw.
+#[actix_rt::test]
+async fn looks_side_by_side_do_not_turn_time_back() {
+    let fake = Fake::new();
+    let (mut first, mut second) = (fake.hold("vu-1").await, fake.hold("vu-2").await);
+    fake.mode("scontrol", "slow");
+    let both = |one: &str, two: &str| {
+        let lines = [("101", one), ("102", two)].map(|(id, state)| {
+            format!("springtide.home.31152f8dd9.vu.vu-{id}|{id}|{state}|1:00|2|n1|None|\n")
+        });
+        fake.write_queue(&lines.concat());
+    };
+    both("F", "R");
+    fake.until("it asks", |fake| !fake.calls("scontrol").is_empty()).await;
+    both("F", "CD");
+    fake.provider.list().await.unwrap();
+    assert_eq!(ended(&mut first).await.how, "batch job 101 failed (exit status: 3)");
+    assert_eq!(ended(&mut second).await.how, "batch job 102 completed");
+}
+
+/// A wrapper of a command leaves nothing behind that hangs.
+#[actix_rt::test]
+async fn what_a_command_has_started_ends_with_it() {
+    let fake = Fake::new().hasty();
+    let pids = fake.path("pids");
+    let started = format!("sleep 600 & echo $! >>'{}'; wait", pids.display());
+    let made = Command::new("sh")
+        .args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\""])
+        .arg(fake.path("squeue"))
+        .arg(started)
+        .status();
+    assert!(made.unwrap().success());
+    let error = fake.provider.list().await.unwrap_err();
+    assert!(error.to_string().contains("did not answer within 1 s"), "{error}");
+    let pid = fake.read("pids").trim().to_owned();
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie has ended.
+    fake.until("it ends", |_| state().is_empty() || state().contains(") Z ")).await;
+}
+
+#[actix_rt::test]
+async fn what_no_shell_can_be_told_is_refused() {
+    let fake = Fake::new();
+    for (name, value) in [("A B", "x"), ("a.b", "x"), ("A", "x\0y")] {
+        let env = vec![(name.to_owned(), value.to_owned())];
+        let request = NodeRequest { env, ..fake.request("vu-1") };
+        let Err(error) = fake.provider.hold(&request).await else { panic!("held") };
+        assert!(error.to_string().contains("`cluster.env`"), "{error}");
+    }
+    assert_eq!(fake.calls("sbatch"), [""; 0]);
+}
+
 #[actix_rt::test]
 async fn a_submission_that_hangs_and_arrives_is_taken_back() {
     let fake = Fake::new().hasty();
-    fake.write_queue("springtide.home.vu.vu-1|7|R|1:00|2|n1|None|\n");
+    fake.write_queue("springtide.home.31152f8dd9.vu.vu-1|7|R|1:00|2|n1|None|\n");
     for (mode, word) in [("hang", "did not answer"), ("fail", "controller"), ("say ok", "\"ok\"")] {
         fake.mode("sbatch", mode);
         let Err(error) = fake.provider.hold(&fake.request("vu-2")).await else { panic!("held") };
@@ -243,7 +310,7 @@ async fn a_submission_that_hangs_and_arrives_is_taken_back() {
     }
     fake.until("all are cancelled", |fake| fake.read("queue").matches("|CA|").count() == 3).await;
     // Nobody else's, and no other node's.
-    assert!(fake.read("queue").contains("springtide.home.vu.vu-1|7|R|"));
+    assert!(fake.read("queue").contains("springtide.home.31152f8dd9.vu.vu-1|7|R|"));
     let listed = fake.provider.list().await.unwrap();
     assert_eq!(listed, [Listed { node: "vu-1".into(), id: StubId("7".into()) }]);
 }
@@ -264,13 +331,13 @@ async fn one_that_nobody_waits_for_is_taken_back() {
 async fn only_own_stubs_are_listed_and_one_for_each_node() {
     let fake = Fake::new();
     fake.write_queue(
-        "springtide.home.vu.vu-1|1|PD|5:00|2||Priority|\n\
-         springtide.home.vu.vu-1|2|R|5:00|2|n1|None|\n\
-         springtide.home.vu.vu-2|3|CG|5:00|2|n1|None|\n\
-         springtide.home.vu.vu-3|4|PD|5:00|2||Priority|\n\
-         springtide.home.vu.vu-4|5|CD|5:00|2||None|\n\
-         springtide.home.uva.uva-1|6|R|5:00|2|n1|None|\n\
-         springtide.other.vu.vu-1|7|R|5:00|2|n1|None|\n\
+        "springtide.home.31152f8dd9.vu.vu-1|1|PD|5:00|2||Priority|\n\
+         springtide.home.31152f8dd9.vu.vu-1|2|R|5:00|2|n1|None|\n\
+         springtide.home.31152f8dd9.vu.vu-2|3|CG|5:00|2|n1|None|\n\
+         springtide.home.31152f8dd9.vu.vu-3|4|PD|5:00|2||Priority|\n\
+         springtide.home.31152f8dd9.vu.vu-4|5|CD|5:00|2||None|\n\
+         springtide.home.31152f8dd9.uva.uva-1|6|R|5:00|2|n1|None|\n\
+         springtide.other.31152f8dd9.vu.vu-1|7|R|5:00|2|n1|None|\n\
          mine|8|R|5:00|2|n1|None|\n",
     );
     let listed = fake.provider.list().await.unwrap();
@@ -377,7 +444,7 @@ async fn what_others_use_is_seen_and_ours_is_not() {
     fs::write(fake.path("machines"), "n1|5/3/0/8|mixed|up|batch*\nn2|0/0/8/8|drained|up|batch*\n")
         .unwrap();
     // A stub that nobody here holds is others'.
-    fake.write_queue("springtide.home.vu.vu-9|7|R|1:00|2|n1|None|\n");
+    fake.write_queue("springtide.home.31152f8dd9.vu.vu-9|7|R|1:00|2|n1|None|\n");
     let poll = async || fake.provider.poll().await.unwrap();
     assert_eq!(poll().await, Some(Capacity { size: 4, others: 3 }));
     let mut stub = fake.hold("vu-1").await;

@@ -263,7 +263,7 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
         format!("`cluster.program` {:?} must be a path in UTF-8 without NUL", request.program)
     })?;
     for (name, value) in &request.env {
-        if !shell::is_name(name) || value.contains('\0') {
+        if !super::is_name(name) || value.contains('\0') {
             return Err(format!("no shell can set `cluster.env` {name:?} to {value:?}: change it"));
         }
     }

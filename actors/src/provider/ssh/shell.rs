@@ -73,18 +73,19 @@ pub(super) struct Brought {
 pub(super) fn bring(place: &Place, files: &[Brought]) -> String {
     let (life, node) = (quote(&place.life), quote(&place.node));
     // A life whose connection was cut ends by itself; one that hangs does not, and would keep its processor. The number may
-    // by now be another process's, whose words do not name the directory.
+    // by now be another process's, whose words do not name the directory. One that was brought and not started has none, but keys.
     let mut script = format!(
         r#"{{
 umask 077
 set -e
-for old in {node}.*/pid; do
-    test -f "$old" || continue
-    read -r pid < "$old" || continue
-    case $(ps -p "$pid" -o args= 2> /dev/null || :) in
-        *"${{old%pid}}node.toml"*) kill -9 "$pid" || : ;;
-    esac
-    rm -rf "${{old%/pid}}"
+for old in {node}.*/; do
+    test -d "$old" || continue
+    if test -f "$old"pid && read -r pid < "$old"pid; then
+        case $(ps -p "$pid" -o args= 2> /dev/null || :) in
+            *"${{old}}node.toml"*) kill -9 "$pid" || : ;;
+        esac
+    fi
+    rm -rf "$old"
 done
 mkdir -p {life}
 chmod 700 {life}
@@ -136,13 +137,6 @@ fi
         quote(STARTED)
     );
     script
-}
-
-/// Whether shells have variables of this name.
-pub(super) fn is_name(name: &str) -> bool {
-    let mut letters = name.chars();
-    letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 #[cfg(test)]

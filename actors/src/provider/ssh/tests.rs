@@ -201,6 +201,14 @@ async fn a_node_that_does_not_start_is_none() {
     let told = failure(&silent.hurried(), &silent.request()).await;
     assert!(told.contains("/start.sh` did not answer within 1 s"), "{told}");
 
+    // What was brought for it, keys among it, goes when the next life of it comes.
+    assert_eq!(silent.lives().len(), 1);
+    executable(&silent.path("ssh"), WELL);
+    executable(&silent.path("node"), "cat\n");
+    let stub = silent.provider().hold(&silent.request()).await.unwrap();
+    assert_eq!(silent.lives().len(), 1);
+    drop(stub);
+
     let world = World::new(WELL, "");
     let request = NodeRequest { program: "/no/such program".into(), ..world.request() };
     let mut stub = world.provider().hold(&request).await.unwrap();
