@@ -98,7 +98,7 @@ pub enum StoreError {
     },
     /// A line that is not the last one is damaged: what was given out before is not known for sure.
     #[error(
-        "{}, line {line}: {reason}; restore the file, or move it away to begin a new grid", path.display()
+        "{}, line {line}: {reason}; restore the file, or move it away to begin a new grid: jobs that have not ended are lost then", path.display()
     )]
     Damaged {
         /// The file.
@@ -176,6 +176,12 @@ impl Store {
         let jobs = path.with_extension("jobs");
         let kept = Kept { path: path.to_owned(), file, end: end as u64, jobs, lease };
         Ok(Self { kept: Some(kept), last_job, open, drained })
+    }
+
+    /// Numbers up to this one were given out, whatever the store says: it may be younger than what is left of jobs.
+    pub fn begin_above(&mut self, last: JobId) {
+        // The first number that is given out notes it.
+        self.last_job = self.last_job.max(last.0);
     }
 
     /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
@@ -297,10 +303,11 @@ impl Store {
         Ok(())
     }
 
-    /// Jobs that a former scheduler had, as it left them. Those that `wanted` does not want are forgotten.
+    /// Jobs that a former scheduler had, as it left them. Those that `wanted` does not want are forgotten, and so are those
+    /// whose submissions cannot be read: one that is damaged must not keep all others from going on.
     ///
     /// # Errors
-    /// [`StoreError`]: a submission cannot be read.
+    /// [`StoreError`]: it cannot be noted what is forgotten.
     pub fn recover(
         &mut self,
         wanted: impl Fn(JobId) -> bool,
@@ -314,11 +321,22 @@ impl Store {
                 continue;
             }
             let path = jobs.join(job.0.to_string());
-            let io = |source| StoreError::Io { path: path.clone(), source };
-            let bytes = fs::read(&path).map_err(io)?;
-            let submit = rmp_serde::from_slice(&bytes).map_err(|e| io(io::Error::other(e)))?;
-            let Open { epoch, begun, limit, .. } = open;
-            found.push(Recovered { job, epoch, submit: Box::new(submit), begun, limit });
+            let read = fs::read(&path)
+                .and_then(|bytes| rmp_serde::from_slice(&bytes).map_err(io::Error::other));
+            match read {
+                Ok(submit) => {
+                    let Open { epoch, begun, limit, .. } = open;
+                    let submit = Box::new(submit);
+                    found.push(Recovered { job, epoch, submit, begun, limit });
+                }
+                Err(error) => {
+                    let shown = path.display();
+                    tracing::error!(
+                        "{job} is lost: its submission cannot be read ({shown}: {error})"
+                    );
+                    self.over(job)?;
+                }
+            }
         }
         // Files that no record speaks of: a crash came between.
         for entry in fs::read_dir(&jobs).into_iter().flatten().filter_map(Result::ok) {
@@ -581,6 +599,38 @@ mod tests {
             left.sort();
             assert_eq!(left, ["1", "2"]);
         }
+    }
+
+    #[test]
+    fn a_submission_that_cannot_be_read_is_lost_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("scheduler.log");
+        let mut store = Store::open(&path).unwrap();
+        for name in ["damaged", "missing", "whole"] {
+            let (job, epoch) = store.new_job().unwrap();
+            store.keep(job, epoch, &submit(name)).unwrap();
+        }
+        drop(store);
+        fs::write(dir.path().join("scheduler.jobs/1"), b"\xc1").unwrap();
+        fs::remove_file(dir.path().join("scheduler.jobs/2")).unwrap();
+        for _ in 0..2 {
+            let mut store = Store::open(&path).unwrap();
+            let found = store.recover(|_| true).unwrap();
+            assert_eq!(found.iter().map(|found| found.job.0).collect::<Vec<_>>(), [3]);
+        }
+    }
+
+    #[test]
+    fn numbers_begin_above_those_of_jobs_that_are_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("scheduler.log");
+        let mut store = Store::open(&path).unwrap();
+        store.begin_above(JobId(41));
+        assert_eq!(store.new_job().unwrap().0, JobId(42));
+        store.begin_above(JobId(7));
+        assert_eq!(store.new_job().unwrap().0, JobId(43));
+        drop(store);
+        assert_eq!(Store::open(&path).unwrap().new_job().unwrap().0, JobId(44));
     }
 
     #[test]

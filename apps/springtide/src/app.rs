@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use springtide_runtime::config::{Level, nearest};
+use springtide_runtime::config::{GridConfig, Level, nearest};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::Model;
@@ -87,6 +87,10 @@ impl App {
         let matches = match self.command().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {
+                if let Some(said) = self.misplaced(&line, &error) {
+                    talk::error(self.name, &said);
+                    return Exit::Usage.into();
+                }
                 self.suggest(&line, &mut error);
                 // Help and version are data and no failure.
                 let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
@@ -113,7 +117,8 @@ impl App {
         if known {
             return;
         }
-        let of_run = line.iter().take_while(|said| *said != word.as_str()).any(|w| w == "run");
+        let before = || line.iter().take_while(|said| *said != word.as_str());
+        let of_run = before().any(|w| w == "run" || w == "submit" || w == "plan");
         let command = self.command();
         let commands = command.get_subcommands().map(Command::get_name);
         let meant = match of_run {
@@ -124,6 +129,31 @@ impl App {
             let meant = ContextValue::Strings(vec![meant.to_owned()]);
             error.insert(ContextKind::SuggestedSubcommand, meant);
         }
+    }
+
+    /// `job submit --config G queens`: options before the job are those of a file of jobs. clap says that the two exclude each
+    /// other, which helps nobody who does not know that.
+    fn misplaced(&self, line: &[OsString], error: &clap::Error) -> Option<String> {
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+            return None;
+        };
+        let words: Vec<&str> = line.iter().filter_map(|word| word.to_str()).collect();
+        let at = words
+            .windows(2)
+            .position(|two| two[0] == "job" && matches!(two[1], "submit" | "plan"))?;
+        let between = words.get(at + 2..)?.iter().take_while(|said| *said != word);
+        if !between.clone().any(|said| said.starts_with('-')) {
+            return None;
+        }
+        let names = || self.jobs.iter().map(|job| job.name);
+        if names().all(|name| name != word) {
+            let meant = nearest(word, names());
+            let meant = meant.map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
+            return Some(format!("no job is named {word}{meant}"));
+        }
+        let options: Vec<&str> = between.copied().collect();
+        let (name, what, options) = (self.name, words[at + 1], options.join(" "));
+        Some(format!("options come after the job: {name} job {what} {word} {options}"))
     }
 
     fn command(&self) -> Command {
@@ -259,29 +289,43 @@ impl App {
             }
         };
         let fingerprint = self.registry.fingerprint();
-        let (grid, config, all) = match matches.subcommand() {
+        let (grid, all) = match matches.subcommand() {
             Some((name, matches)) => {
                 let args = NeedArgs::from_arg_matches(matches).map_err(wrong)?;
-                let config = jobs::grid_config(&args.grid.config)?;
-                let need = jobs::need(&args, &config)?;
-                let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
-                    return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
-                };
-                let (body, line) =
-                    ((job.encode)(matches)?, args::job_line(job.augment, name, matches));
-                let wanted = jobs::Wanted { name: job.name, body, line, need };
-                (args.grid, config, vec![wanted])
+                (args.grid.clone(), self.wanted(name, matches, &args))
             }
             None => {
                 let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
-                let config = jobs::grid_config(&args.grid.config)?;
                 let encode = |name: &str, options: &[String]| self.encode(name, options);
-                let all = jobs::of_file(&args.file, &config, encode)?;
-                (args.grid, config, all)
+                let all = jobs::grid_config(&args.grid.config).and_then(|config| {
+                    let all = jobs::of_file(&args.file, &config, encode)?;
+                    Ok((config, all))
+                });
+                (args.grid, all)
             }
+        };
+        let (config, all) = match all {
+            Ok(all) => all,
+            Err(failed) => return jobs::told_early(grid.json, None, failed),
         };
         let order = jobs::Order { file: grid.config, json: grid.json, dry, fingerprint };
         on_arbiter(jobs::submit(order, &config, all, global))
+    }
+
+    /// One job of the command line, and the config of the grid that it is for.
+    fn wanted(
+        &self,
+        name: &str,
+        matches: &ArgMatches,
+        args: &NeedArgs,
+    ) -> Result<(GridConfig, Vec<jobs::Wanted>), Failed> {
+        let config = jobs::grid_config(&args.grid.config)?;
+        let need = jobs::need(args, &config)?;
+        let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
+            return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
+        };
+        let (body, line) = ((job.encode)(matches)?, args::job_line(job.augment, name, matches));
+        Ok((config, vec![jobs::Wanted { name: job.name, body, line, need }]))
     }
 
     fn run(self, name: &str, matches: &ArgMatches, global: GlobalArgs) -> Result<(), Failed> {

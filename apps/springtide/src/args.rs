@@ -474,12 +474,12 @@ pub fn command(
         .arg_required_else_help(true)
         .after_help(EXIT_CODES)
         .subcommand(run)
-        .subcommand(job(needs));
+        .subcommand(job(name, needs));
     GlobalArgs::augment_args(Other::augment_subcommands(command)).about(about).long_about(None)
 }
 
 /// `job ...`
-fn job(needs: Vec<Command>) -> Command {
+fn job(program: &'static str, needs: Vec<Command>) -> Command {
     let submit = |name: &'static str, about: &'static str| {
         FileArgs::augment_args(Command::new(name))
             .about(about)
@@ -490,7 +490,11 @@ fn job(needs: Vec<Command>) -> Command {
             .subcommand_help_heading("Jobs")
             .disable_help_subcommand(true)
             .override_usage(format!(
-                "springtide job {name} JOB --config FILE [OPTIONS]\n       springtide job {name} --file JOBS --config FILE"
+                "{program} job {name} JOB --config FILE [OPTIONS]\n       {program} job {name} --file JOBS --config FILE"
+            ))
+            .after_help(format!(
+                "`{program} job {name} JOB --help` lists the options of a job and what it may need: how many processors, of \
+                 which clusters, which files."
             ))
             .subcommands(needs.clone())
     };

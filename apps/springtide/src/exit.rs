@@ -39,6 +39,23 @@ pub enum Exit {
     Terminated = 143,
 }
 
+impl Exit {
+    /// The one of this number; of a number that is none, a failure.
+    pub fn of(code: u8) -> Self {
+        let all = [
+            Self::Ok,
+            Self::Usage,
+            Self::NotPlaced,
+            Self::Timeout,
+            Self::Auth,
+            Self::Version,
+            Self::Interrupted,
+            Self::Terminated,
+        ];
+        all.into_iter().find(|exit| *exit as u8 == code).unwrap_or(Self::Failure)
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit as u8)
@@ -203,6 +220,7 @@ mod tests {
         ];
         for exit in all {
             assert!(EXIT_CODES.contains(&(exit as u8).to_string()), "{exit:?}");
+            assert_eq!(Exit::of(exit as u8), exit);
         }
     }
 

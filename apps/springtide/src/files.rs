@@ -14,7 +14,7 @@ use springtide_runtime::net::tls::Ca;
 
 use crate::args::{CaCommand, ConfigCommand, Shape};
 use crate::exit::Failed;
-use crate::grid::{ad_hoc, cannot, make_private_dir};
+use crate::grid::{ad_hoc, called, cannot, make_private_dir};
 use crate::netconf;
 use crate::run::print;
 
@@ -41,14 +41,12 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
             }
             write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))?;
             let shown = file.display();
-            match jobs {
-                true => eprintln!(
-                    "wrote {shown}; submit it with `springtide job submit --file {shown}`"
-                ),
-                false => {
-                    eprintln!("wrote {shown}; check it with `springtide config check {shown}`")
-                }
-            }
+            let next = match (jobs, node) {
+                (true, _) => ("submit it", format!("job submit --file {shown} --config GRID")),
+                (false, true) => ("check it", format!("config check --node {shown}")),
+                (false, false) => ("check it", format!("config check {shown}")),
+            };
+            eprintln!("wrote {shown}; {} with `{} {}`", next.0, called(), next.1);
             Ok(())
         }
         ConfigCommand::Check { file, node: true } => {

@@ -21,12 +21,13 @@ use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::files::{Keeping, Limits};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
+use springtide_actors::lease::LeaseError;
 use springtide_actors::provider::{
     LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
 };
 use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
-use springtide_actors::store::Store;
+use springtide_actors::store::{Store, StoreError};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Level, Loaded, NodeConfig, Provider as Whose, SitePlace, Sources,
     load,
@@ -37,7 +38,7 @@ use springtide_runtime::net::Address;
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
 
 use crate::args::Shape;
-use crate::desk::{Desk, Drawer};
+use crate::desk::{Desk, Drawer, Setting};
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
 use crate::site;
@@ -110,6 +111,15 @@ pub struct HeadFile {
     pub address: SocketAddr,
     /// Its process.
     pub pid: u32,
+    /// Its machine. Absent from former versions: then nobody knows which process is meant.
+    #[serde(default)]
+    pub host: Option<String>,
+}
+
+/// This machine's name, as a head's file has it.
+fn this_host() -> Option<String> {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 impl HeadFile {
@@ -118,7 +128,8 @@ impl HeadFile {
         dir.join("head.json")
     }
 
-    /// Reads it; none where no head has written it, or the one that did has died.
+    /// Reads it; none where no head has written it, or the one that did is known to have died. Whether one that may live does,
+    /// whoever calls it finds out; whether another may begin, the lease of the grid's store decides.
     ///
     /// # Errors
     /// It cannot be read.
@@ -131,10 +142,21 @@ impl HeadFile {
         };
         let head: Self = serde_json::from_slice(&bytes)
             .map_err(|error| Failed::failure(format!("{}: {error}", path.display())))?;
-        // Where there is no /proc one cannot know, and finds out by calling.
-        let dead =
-            Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{}", head.pid)).exists();
-        Ok((!dead).then_some(head))
+        Ok((!head.is_dead(this_host().as_deref(), Path::new("/proc"))).then_some(head))
+    }
+
+    /// Whether its process has ended, as far as this machine can know. A number says something where it was given alone: the
+    /// directory may be another machine's, too.
+    fn is_dead(&self, here: Option<&str>, proc: &Path) -> bool {
+        let ours = here.is_some() && self.host.as_deref() == here;
+        // This process asks, and is no head: its number was given out again, as in a container that was started again.
+        let again = self.pid == std::process::id();
+        ours && proc.join("self").exists() && (again || !proc.join(self.pid.to_string()).exists())
+    }
+
+    /// On which machine it is, if not on this one.
+    pub fn elsewhere(&self) -> Option<&str> {
+        self.host.as_deref().filter(|host| this_host().as_deref() != Some(*host))
     }
 
     fn write(&self, dir: &Path) -> Result<(), Failed> {
@@ -151,6 +173,13 @@ impl HeadFile {
 pub fn this_program() -> Result<PathBuf, Failed> {
     std::env::current_exe()
         .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))
+}
+
+/// What people call this program by, for words that tell them to call it: it need not be ours.
+pub fn called() -> String {
+    let file = std::env::current_exe().ok();
+    let name = file.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    name.map_or_else(|| "springtide".to_owned(), |name| name.into_owned())
 }
 
 /// A failure about a file.
@@ -245,8 +274,8 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
 ///
 /// # Errors
 /// As of [`start`]; a head of this grid runs already.
-pub async fn start_again(plan: &Plan<'_>, drawer: Drawer) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_of(plan, cluster, nodes), Some(drawer)).await
+pub async fn start_again(plan: &Plan<'_>, setting: Setting) -> Result<Head, Failed> {
+    launch(plan, |cluster, nodes| provider_of(plan, cluster, nodes), Some(setting)).await
 }
 
 fn provider_of(
@@ -301,13 +330,26 @@ pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
 async fn launch(
     plan: &Plan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
-    drawer: Option<Drawer>,
+    setting: Option<Setting>,
 ) -> Result<Head, Failed> {
     let Plan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
     // First of all: whoever has it is the only head of this grid.
-    let mut store = Store::open(&dir.join("scheduler.log"))?;
+    let mut store = Store::open(&dir.join("scheduler.log")).map_err(|error| match error {
+        StoreError::Lease(LeaseError::Held { holder, path }) => {
+            let lease = path.display();
+            Failed::failure(format!(
+                "this grid is up already ({holder}): use it, or end it first (it has locked {lease})"
+            ))
+        }
+        error => error.into(),
+    })?;
+    let drawer = setting.map(Drawer::open).transpose()?;
+    if let Some(drawer) = &drawer {
+        // The store may have been moved away, to begin anew: a number that is given out twice would have two results.
+        store.begin_above(drawer.last());
+    }
     let logs = dir.join("nodes");
     fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
     let identity = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
@@ -351,19 +393,15 @@ async fn launch(
         found.submit.client = endpoint.net.contact();
     }
     let jobs: Vec<JobId> = recovered.iter().map(|found| found.job).collect();
-    let mut opened = Ok(());
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
     let before = (recovered, names.collect());
     let mut head = Head::start_again(endpoint, store, settings, before, |endpoint, scheduler| {
         if let Some(drawer) = drawer {
-            opened = Desk::open(drawer, endpoint, scheduler, &jobs);
+            Desk::open(drawer, endpoint, scheduler, &jobs);
         }
     });
-    if let Err(failed) = opened {
-        head.stop(NODE_GRACE, "the grid cannot keep jobs").await;
-        return Err(failed);
-    }
-    HeadFile { schema: 1, address, pid: std::process::id() }.write(dir)?;
+    let (pid, host) = (std::process::id(), this_host());
+    HeadFile { schema: 1, address, pid, host }.write(dir)?;
     for (cluster, requests, provider, on_demand, keeping) in sites {
         head.start_site_by(cluster, requests, provider, on_demand, keeping);
     }
@@ -526,5 +564,37 @@ pub fn check_whole(status: &GridStatus) -> Result<(), Failed> {
             let message = format!("node {} does not start: {reason}", node.node);
             Err(Failed::new(Exit::NotPlaced, message))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_judged_on_its_own_machine_alone() {
+        let temp = tempfile::tempdir().unwrap();
+        let proc = temp.path();
+        for name in ["self", "7"] {
+            fs::create_dir(proc.join(name)).unwrap();
+        }
+        let head = |pid, host: Option<&str>| HeadFile {
+            schema: 1,
+            address: "127.0.0.1:1".parse().unwrap(),
+            pid,
+            host: host.map(str::to_owned),
+        };
+        let dead = |head: &HeadFile| head.is_dead(Some("here"), proc);
+        assert!(!dead(&head(7, Some("here"))));
+        assert!(dead(&head(8, Some("here"))));
+        // Whoever asks is no head, though it has the number of one.
+        assert!(dead(&head(std::process::id(), Some("here"))));
+        assert!(!dead(&head(8, Some("there"))) && !dead(&head(8, None)));
+        assert!(!head(8, Some("here")).is_dead(None, proc));
+        // Where nothing tells of processes one cannot know.
+        assert!(!head(8, Some("here")).is_dead(Some("here"), &proc.join("7")));
+        // Of a former version, which did not write its machine.
+        let old = r#"{"schema":1,"address":"127.0.0.1:1","pid":7}"#;
+        assert_eq!(serde_json::from_str::<HeadFile>(old).unwrap().host, None);
     }
 }

@@ -96,7 +96,10 @@ pub async fn files(command: FilesCommand, global: &GlobalArgs) -> Result<(), Fai
     let mut signals = Signals::take()?;
     let done = tokio::select! {
         biased;
-        exit = signals.next() => Err(Failed::new(exit, format!("{}: the same command goes on from there", word(exit)))),
+        exit = signals.next() => {
+            let goes_on = "the same command goes on from what is there";
+            Err(Failed::new(exit, format!("{}: {goes_on}", word(exit))))
+        }
         done = told(&attachment, command, global) => done,
     };
     attachment.endpoint.net.close("told").await;
@@ -122,18 +125,26 @@ async fn told(
             check_name(name).map_err(|error| Failed::usage(format!("{error}: see --as")))?;
             let cluster = ClusterId::from(cluster.as_str());
             let server = server(attachment, &grid, &cluster)?;
-            let entry = entry_of(&file, name).map_err(|error| cannot("read", &file, &error))?;
-            put(&server, &file, &entry, &mut Talk::new(global.quiet)).await?;
+            let mut talk = Talk::new(global.quiet);
+            talk.wait_for(&format!("reading {}", file.display()));
+            let entry = summed(&file, name).await?;
+            put(&server, &file, &entry, &mut talk).await?;
             if !global.quiet {
                 eprintln!("{name} ({}) is in {cluster}", size(entry.bytes));
             }
             Ok(())
         }
         FilesCommand::Fetch { name, cluster, out, .. } => {
+            let out = out.unwrap_or_else(|| PathBuf::from(&name));
+            if out.symlink_metadata().is_ok() {
+                let shown = out.display();
+                return Err(Failed::failure(format!(
+                    "{shown} exists: remove it, or name another file by --out"
+                )));
+            }
             let cluster = cluster.map(|name| ClusterId::from(name.as_str()));
             let (cluster, entry) = found(&grid.files, &name, cluster)?;
             let server = server(attachment, &grid, &cluster)?;
-            let out = out.unwrap_or_else(|| PathBuf::from(&name));
             fetch(&server, &entry, &out, &mut Talk::new(global.quiet)).await?;
             if !global.quiet {
                 eprintln!("{} ({}) is from {cluster}", out.display(), size(entry.bytes));
@@ -141,6 +152,21 @@ async fn told(
             Ok(())
         }
     }
+}
+
+/// What a file is, by reading all of it. That may take minutes, and must not hold up signals; a thread of its own does not hold
+/// up the process's end either.
+async fn summed(path: &Path, name: &str) -> Result<FileEntry, Failed> {
+    let (done, sum) = tokio::sync::oneshot::channel();
+    let (file, name) = (path.to_owned(), name.to_owned());
+    let read = move || {
+        // Nobody waits for it any more: then nobody wants it.
+        let _ = done.send(entry_of(&file, &name));
+    };
+    let thread = std::thread::Builder::new().name("checksum".to_owned()).spawn(read);
+    thread.map_err(|error| cannot("read", path, &error))?;
+    let sum = sum.await.map_err(|_| cannot("read", path, &"its thread has ended"))?;
+    sum.map_err(|error| cannot("read", path, &error))
 }
 
 /// The file server of a cluster.
@@ -244,7 +270,8 @@ fn refused(error: FileError) -> Failed {
     }
 }
 
-/// Written beside its place first, so that a file that is there is whole.
+/// Written beside its place first, so that a file that is there is whole. What came before an interruption is gone on from; its
+/// checksum tells whether it was of this file.
 async fn fetch(
     server: &Remote<FileServer>,
     entry: &FileEntry,
@@ -254,34 +281,45 @@ async fn fetch(
     let mut part = out.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    let done = receive(server, entry, &part, talk).await;
-    let whole = match done {
-        Ok(()) => match entry_of(&part, &entry.name) {
-            Ok(came) if came == *entry => {
-                fs::rename(&part, out).map_err(|error| cannot("write", out, &error))
-            }
-            Ok(_) => {
-                Err(Failed::failure(format!("{} arrived damaged: fetch it again", entry.name)))
-            }
-            Err(error) => Err(cannot("read", &part, &error)),
-        },
-        Err(failed) => Err(failed),
-    };
-    if whole.is_err() {
+    loop {
+        let begun = receive(server, entry, &part, talk).await?;
+        talk.wait_for(&format!("reading {}", part.display()));
+        if summed(&part, &entry.name).await? == *entry {
+            talk.done();
+            return fs::rename(&part, out).map_err(|error| cannot("write", out, &error));
+        }
         // What came of it is of no use.
         let _ = fs::remove_file(&part);
+        if begun == 0 {
+            let name = &entry.name;
+            return Err(Failed::failure(format!("{name} arrived damaged: fetch it again")));
+        }
     }
-    whole
 }
 
+/// How much of a file is there already, and the file, to be gone on with.
+fn resumed(part: &Path, bytes: u64) -> std::io::Result<(File, u64)> {
+    let mut file = File::options().create(true).truncate(false).write(true).open(part)?;
+    let mut have = file.metadata()?.len();
+    if have > bytes {
+        // Of another file.
+        file.set_len(0)?;
+        have = 0;
+    }
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(have))?;
+    Ok((file, have))
+}
+
+/// Returns how much was there before.
 async fn receive(
     server: &Remote<FileServer>,
     entry: &FileEntry,
     part: &Path,
     talk: &mut Talk,
-) -> Result<(), Failed> {
-    let mut file = File::create(part).map_err(|error| cannot("write", part, &error))?;
-    let (mut next, mut have) = (0, 0u64);
+) -> Result<u64, Failed> {
+    let (mut file, begun) =
+        resumed(part, entry.bytes).map_err(|error| cannot("write", part, &error))?;
+    let (mut next, mut have) = (begun, begun);
     let mut asked: VecDeque<RemoteRequest<ReadChunk>> = VecDeque::new();
     while have < entry.bytes {
         while next < entry.bytes && asked.len() < AHEAD {
@@ -299,8 +337,8 @@ async fn receive(
         have += bytes.len() as u64;
         talk.progress(have, entry.bytes, "bytes");
     }
-    talk.done();
-    file.sync_all().map_err(|error| cannot("write", part, &error))
+    file.sync_all().map_err(|error| cannot("write", part, &error))?;
+    Ok(begun)
 }
 
 fn places(file: &FileStatus) -> String {
@@ -368,6 +406,20 @@ text        differs  ams has 7 bytes (000000000000), del has 8 bytes (0000000000
         assert_eq!(list_text(&[]), "no files\n");
         let object: serde_json::Value = serde_json::from_str(&list_object(&files)).unwrap();
         assert_eq!(object["files"][0]["clusters"]["del"]["bytes"], 1500);
+    }
+
+    #[test]
+    fn what_came_before_is_gone_on_from_unless_it_is_too_long() {
+        let temp = tempfile::tempdir().unwrap();
+        let part = temp.path().join("bodies.csv.part");
+        assert_eq!(resumed(&part, 5).unwrap().1, 0);
+        fs::write(&part, "abc").unwrap();
+        let (mut file, have) = resumed(&part, 5).unwrap();
+        assert_eq!(have, 3);
+        file.write_all(b"de").unwrap();
+        assert_eq!(fs::read(&part).unwrap(), b"abcde");
+        assert_eq!(resumed(&part, 4).unwrap().1, 0);
+        assert_eq!(fs::read(&part).unwrap(), b"");
     }
 
     #[test]

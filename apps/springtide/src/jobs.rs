@@ -2,7 +2,7 @@
 //!
 //! Must not know how they are scheduled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use springtide_actors::scheduler::{
     ResizeError, ResizeJob, Scheduler, Submit,
 };
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobsConfig, Origin, Placing, Sizes, Sources, load,
+    GridConfig, JobKind, JobSection, JobsConfig, Origin, Placing, Sizes, Sources, load, nearest,
 };
-use springtide_runtime::id::JobId;
+use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::Remote;
 use tokio::time::{Instant, sleep};
 
@@ -38,6 +38,8 @@ const WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// A job that is cancelled has this long to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
+/// Failures that are told in full, of many.
+const TOLD_MAX: usize = 10;
 /// So many lines are more than are kept.
 const ALL_LINES: usize = 1_000_000;
 
@@ -209,41 +211,52 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
     let given = (args.min, args.start, args.max);
     let sizes = Sizes::of(args.kind, given, netconf::existing(config))
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
-    let shape = Shape { kind: args.kind, components: args.components, sizes, spreads: args.spread };
-    need_of(shape, args.placement, &args.on, &args.files, config).map_err(Failed::usage)
-}
-
-#[derive(Clone, Copy)]
-struct Shape {
-    kind: JobKind,
-    components: u32,
-    sizes: Sizes,
-    spreads: bool,
-}
-
-fn need_of(
-    shape: Shape,
-    placement: Option<Placing>,
-    clusters: &[String],
-    files: &[String],
-    config: &GridConfig,
-) -> Result<Need, String> {
-    let known: Vec<&str> = config.cluster.iter().map(|cluster| cluster.name.as_str()).collect();
-    if let Some(unknown) = clusters.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("the grid has no cluster {unknown}: it has {}", known.join(", ")));
-    }
-    let clusters = clusters.iter().map(|name| name.as_str().into()).collect();
-    let Sizes { min, start, most } = shape.sizes;
-    let one = Component { min, start, clusters, files: files.to_vec() };
-    let count = shape.components as usize;
+    let clusters =
+        clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
+    let Sizes { min, start, most } = sizes;
+    let one = Component { min, start, clusters, files: args.files.clone() };
+    let count = args.components as usize;
     let need = Need {
-        kind: shape.kind,
-        placement: placement.unwrap_or(config.scheduling.placement),
+        kind: args.kind,
+        placement: args.placement.unwrap_or(config.scheduling.placement),
         components: vec![one; count],
         most: vec![most; count],
-        spreads: shape.spreads,
+        spreads: args.spread,
     };
-    need.check().map(|()| need)
+    need.check().map_err(Failed::usage)?;
+    Ok(need)
+}
+
+/// The clusters of these names.
+fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
+    let known = || config.cluster.iter().map(|cluster| cluster.name.as_str());
+    match names.iter().find(|name| known().all(|known| known != name.as_str())) {
+        None => Ok(names.iter().map(|name| name.as_str().into()).collect()),
+        Some(unknown) => {
+            let meant = nearest(unknown, known());
+            let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
+            let all = known().collect::<Vec<_>>().join(", ");
+            Err(format!("the grid has no cluster {unknown}: {meant}it has {all}"))
+        }
+    }
+}
+
+/// What a job of a file needs; else the path below the job of the key that is wrong.
+fn need_of(job: &JobSection, config: &GridConfig) -> Result<Need, (String, String)> {
+    let (mut components, mut most) = (Vec::new(), Vec::new());
+    for part in job.parts(netconf::existing(config))? {
+        let clusters = clusters_of(part.clusters, config).map_err(|reason| {
+            let key = part.at.map(|at| format!("component[{at}].clusters"));
+            (key.unwrap_or_else(|| "clusters".to_owned()), reason)
+        })?;
+        let Sizes { min, start, most: greatest } = part.sizes;
+        components.push(Component { min, start, clusters, files: part.files.to_vec() });
+        most.push(greatest);
+    }
+    let placement = job.placement.unwrap_or(config.scheduling.placement);
+    let need = Need { kind: job.kind, placement, components, most, spreads: job.spreads };
+    need.check().map_err(|reason| ("program".to_owned(), reason))?;
+    Ok(need)
 }
 
 /// The jobs of a file. `encode` makes a job of its name and options.
@@ -261,12 +274,16 @@ pub fn of_file(
     let mut all = Vec::new();
     for (i, job) in jobs.value.job.iter().enumerate() {
         let at = |key: &str, reason: &str| {
-            let places = [format!("job[{i}].{key}"), format!("job[{i}].program")];
-            let place = places.iter().find_map(|path| match jobs.origin(path) {
-                Some(Origin::File { file, line, column }) => {
-                    Some(format!("{file}:{line}:{column}"))
+            // What is wrong of a part may be said by the job, or by nobody.
+            let own = key.rsplit('.').next().unwrap_or(key);
+            let part = key.split('.').next().unwrap_or(key);
+            let place = [key, own, part, "program"].iter().find_map(|key| {
+                match jobs.origin(&format!("job[{i}].{key}")) {
+                    Some(Origin::File { file, line, column }) => {
+                        Some(format!("{file}:{line}:{column}"))
+                    }
+                    _ => None,
                 }
-                _ => None,
             });
             let place = place.unwrap_or_else(|| file.display().to_string());
             Failed::usage(format!("{place}: {reason}"))
@@ -276,12 +293,7 @@ pub fn of_file(
             let key = if failed.exit == Exit::NotPlaced { "program" } else { "args" };
             at(key, &failed.message)
         })?;
-        let sizes =
-            job.sizes(netconf::existing(config)).map_err(|(key, reason)| at(key, &reason))?;
-        let (kind, components, spreads) = (job.kind, job.components.get(), job.spreads);
-        let shape = Shape { kind, components, sizes, spreads };
-        let need = need_of(shape, job.placement, &job.clusters.0, &job.files.0, config)
-            .map_err(|reason| at("clusters", &reason))?;
+        let need = need_of(job, config).map_err(|(key, reason)| at(&key, &reason))?;
         let line = line(name, &job.args.0);
         for _ in 0..job.count.get() {
             let (body, line, need) = (body.clone(), line.clone(), need.clone());
@@ -300,31 +312,38 @@ pub fn line(name: &str, options: &[String]) -> String {
 /// Submits jobs and does not wait for them; or tells where they would go.
 ///
 /// # Errors
-/// No grid is up, or the head does not take them. A plan has a failure where a job would have no place now.
+/// No grid is up, or the head does not take them: those before are submitted, and told. A plan has a failure where a job
+/// would have no place now.
 pub async fn submit(
     order: Order,
     config: &GridConfig,
     jobs: Vec<Wanted>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let Attachment { endpoint, head, .. } = attach(&order.file, config).await?;
-    let desk: Remote<Desk> = endpoint.hub.remote(&head, DESK);
-    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let mut shown = Vec::new();
-    let mut ended = Ok(());
+    let attachment = match attach(&order.file, config).await {
+        Ok(attachment) => attachment,
+        Err(failed) => return told_early(order.json, None, failed),
+    };
+    let done = match order.dry {
+        true => plan_all(&attachment, &order, jobs, global).await,
+        false => submit_all(&attachment, &order, config, jobs, global).await,
+    };
+    attachment.endpoint.net.close("submitted").await;
+    done
+}
+
+async fn submit_all(
+    attachment: &Attachment,
+    order: &Order,
+    config: &GridConfig,
+    jobs: Vec<Wanted>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let Attachment { endpoint, head, .. } = attachment;
+    let desk: Remote<Desk> = endpoint.hub.remote(head, DESK);
+    let all = jobs.len();
+    let (mut numbers, mut ended) = (Vec::new(), Ok(()));
     for Wanted { name, body, line, need } in jobs {
-        if order.dry {
-            let plan = scheduler.send(PlanJob { need }).deadline(WITHIN).await?;
-            if let Err(error) = &plan {
-                ended = Err(Failed::new(Exit::NotPlaced, error));
-            }
-            shown.push(if order.json {
-                plan_object(&line, &plan).to_string()
-            } else {
-                plan_text(&line, &plan)
-            });
-            continue;
-        }
         let mut params: JobParams = netconf::job_params(config);
         params.min_nodes = need.least();
         params.max_nodes = Some(need.greatest());
@@ -338,25 +357,115 @@ pub async fn submit(
             program: std::env::current_exe().ok(),
             need: Some(need),
         };
-        let call = desk.send(SubmitJob { submit, line: line.clone() });
-        let job = call.deadline(WITHIN).await??;
-        shown.push(match order.json {
-            true => json!(job.0).to_string(),
-            false => format!("{job}"),
-        });
+        let job = match desk.send(SubmitJob { submit, line: line.clone() }).deadline(WITHIN).await {
+            Ok(Ok(job)) => job,
+            refused => {
+                let failed = match refused {
+                    Ok(refused) => refused.map(drop).map_err(Failed::from).err(),
+                    // It may have come, and its answer not.
+                    Err(error) => Some(Failed::from(error)).map(|failed| {
+                        let message = format!(
+                            "{}; `job list` shows whether it was submitted",
+                            failed.message
+                        );
+                        Failed { message, ..failed }
+                    }),
+                };
+                ended =
+                    failed.map_or(Ok(()), |failed| Err(partly(failed, &line, numbers.len(), all)));
+                break;
+            }
+        };
+        numbers.push(job);
         if !global.quiet && !order.json {
             eprintln!("{job} is submitted: {line}");
         }
     }
-    endpoint.net.close("submitted").await;
-    match order.json {
-        true => {
-            let key = if order.dry { "plans" } else { "jobs" };
-            print(&format!("{{\"schema\":{SCHEMA},\"{key}\":[{}]}}\n", shown.join(",")))?;
-        }
-        false => print(&format!("{}\n", shown.join("\n")))?,
-    }
+    print(&submitted(order.json, &numbers, ended.as_ref().err()))?;
     ended
+}
+
+/// A submission that failed after others had not.
+fn partly(failed: Failed, line: &str, before: usize, all: usize) -> Failed {
+    if all == 1 {
+        return failed;
+    }
+    let message = format!("{before} of {all} jobs were submitted; then {line}: {}", failed.message);
+    Failed { message, ..failed }
+}
+
+/// The numbers of jobs that were submitted, also if others were not.
+fn submitted(json: bool, numbers: &[JobId], failed: Option<&Failed>) -> String {
+    if !json {
+        return numbers.iter().map(|job| format!("{job}\n")).collect();
+    }
+    let numbers: Vec<u64> = numbers.iter().map(|job| job.0).collect();
+    let mut object = json!({ "schema": SCHEMA, "ok": failed.is_none(), "jobs": numbers });
+    if let (Some(failed), Some(object)) = (failed, object.as_object_mut()) {
+        object.insert("error".to_owned(), json!(failed.message));
+    }
+    format!("{object}\n")
+}
+
+async fn plan_all(
+    attachment: &Attachment,
+    order: &Order,
+    jobs: Vec<Wanted>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let scheduler: Remote<Scheduler> = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
+    let mut plans = Vec::new();
+    for Wanted { line, need, .. } in jobs {
+        match scheduler.send(PlanJob { need }).deadline(WITHIN).await {
+            Ok(plan) => plans.push((line, plan)),
+            Err(error) => return told_early(order.json, None, error.into()),
+        }
+    }
+    print(&match order.json {
+        true => {
+            let all: Vec<Value> =
+                plans.iter().map(|(line, plan)| plan_object(line, plan)).collect();
+            format!("{}\n", json!({ "schema": SCHEMA, "plans": all, "each_alone": true }))
+        }
+        false => plans.iter().map(|(line, plan)| plan_text(line, plan) + "\n").collect(),
+    })?;
+    if plans.len() > 1 && !global.quiet && !order.json {
+        eprintln!("each job is planned alone, on what is free now: together some may wait");
+    }
+    no_place(&plans)
+}
+
+/// What of these plans is none.
+fn no_place(plans: &[(String, Result<Placed, PlanError>)]) -> Result<(), Failed> {
+    let failures = || plans.iter().filter_map(|(line, plan)| Some((line, plan.as_ref().err()?)));
+    let Some((_, first)) = failures().next() else { return Ok(()) };
+    if plans.len() == 1 {
+        return Err(Failed::new(Exit::NotPlaced, first));
+    }
+    let count = failures().count();
+    let mut text = format!("{count} of {} jobs would not start now:", plans.len());
+    for (line, error) in failures().take(TOLD_MAX) {
+        let _ = write!(text, "\n  {line}: {error}");
+    }
+    if count > TOLD_MAX {
+        let _ = write!(text, "\n  and {} more", count - TOLD_MAX);
+    }
+    Err(Failed::new(Exit::NotPlaced, text))
+}
+
+/// Where nothing else is printed, a failure is, if one JSON object is wanted.
+///
+/// # Errors
+/// That failure.
+pub fn told_early(json: bool, job: Option<JobId>, failed: Failed) -> Result<(), Failed> {
+    if json {
+        let mut object = json!({ "schema": SCHEMA, "ok": false, "error": failed.message });
+        if let (Some(job), Some(object)) = (job, object.as_object_mut()) {
+            object.insert("job".to_owned(), json!(job.0));
+        }
+        print(&format!("{object}\n"))?;
+    }
+    Err(failed)
 }
 
 fn plan_object(line: &str, plan: &Result<Placed, PlanError>) -> Value {
@@ -393,8 +502,11 @@ fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
             text
         }
         Err(PlanError::NoPlace(no)) => {
-            let mut text =
-                format!("{line}: would wait, for component {} has no place", no.component + 1);
+            let (will, has) = match no.never {
+                true => ("can never start", "can have no place"),
+                false => ("would wait", "has no place"),
+            };
+            let mut text = format!("{line}: {will}, for component {} {has}", no.component + 1);
             for (cluster, why) in &no.excluded {
                 let _ = write!(text, "\n  {cluster}: {why}");
             }
@@ -420,13 +532,19 @@ impl Grid {
         Ok(Self { attachment, desk, scheduler })
     }
 
-    /// What is known of a job.
+    /// What is known of a job that there must be.
     async fn known(&self, job: JobId, lines: usize) -> Result<Known, Failed> {
-        let record = self.desk.send(ReadJob { job, lines }).deadline(WITHIN).await?;
-        let detail = self.scheduler.send(GetJob { job }).deadline(WITHIN).await?;
-        if record.is_none() && detail.is_none() {
+        let known = self.look(job, lines).await?;
+        if known.record.is_none() && known.detail.is_none() {
             return Err(Failed::usage(format!("the grid has no {job}: `job list` shows its jobs")));
         }
+        Ok(known)
+    }
+
+    /// What is known of a job, if anything: one that was there and that nobody knows any more is over.
+    async fn look(&self, job: JobId, lines: usize) -> Result<Known, Failed> {
+        let record = self.desk.send(ReadJob { job, lines }).deadline(WITHIN).await?;
+        let detail = self.scheduler.send(GetJob { job }).deadline(WITHIN).await?;
         Ok(Known { job, record, detail })
     }
 }
@@ -439,6 +557,23 @@ struct Known {
 }
 
 impl Known {
+    /// Why it is as it is: how it failed, else what it waits for or what was last done about it.
+    fn why(&self) -> Option<String> {
+        let end = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
+        let detail = self.detail.as_ref();
+        let view = detail.and_then(|detail| detail.view.as_ref());
+        let waits = || detail.and_then(|detail| detail.status.as_ref()?.waits_for.clone());
+        let why = end.and_then(|end| end.error.clone());
+        let why = why.or_else(|| view.map(|view| view.why.clone())).or_else(waits);
+        why.filter(|why| !why.is_empty())
+    }
+
+    /// What a job waits for of which there is no more to tell.
+    fn waits_for(&self) -> Option<&String> {
+        let detail = self.detail.as_ref().filter(|detail| detail.view.is_none())?;
+        detail.status.as_ref()?.waits_for.as_ref().filter(|what| !what.is_empty())
+    }
+
     fn has_ended(&self) -> bool {
         let record = self.record.as_ref();
         record.map_or(self.state() == "over", |record| record.entry.ended.is_some())
@@ -480,148 +615,222 @@ fn state(state: JobState) -> &'static str {
     }
 }
 
+impl JobCommand {
+    /// Which grid, and which job of it.
+    fn of(&self) -> (&GridArgs, Option<JobId>) {
+        match self {
+            Self::List(grid) => (grid, None),
+            Self::Status(one) | Self::Why(one) | Self::Cancel(one) => (&one.grid, Some(one.job)),
+            Self::Grow { one, .. }
+            | Self::Shrink { one, .. }
+            | Self::Result { one, .. }
+            | Self::Logs { one, .. } => (&one.grid, Some(one.job)),
+        }
+    }
+}
+
 /// `job list` and all that is about one job.
 ///
 /// # Errors
 /// No grid is up, it has no such job, or the job cannot do what is asked.
 pub async fn job(command: JobCommand, global: &GlobalArgs) -> Result<(), Failed> {
-    let file = match &command {
-        JobCommand::List(args) => args.config.clone(),
-        JobCommand::Status(one) | JobCommand::Why(one) | JobCommand::Cancel(one) => {
-            one.grid.config.clone()
-        }
-        JobCommand::Grow { one, .. }
-        | JobCommand::Shrink { one, .. }
-        | JobCommand::Result { one, .. }
-        | JobCommand::Logs { one, .. } => one.grid.config.clone(),
+    let (GridArgs { config, json }, one) = command.of();
+    let (file, json) = (config.clone(), *json);
+    let done = async {
+        let grid = Grid::attach(&file).await?;
+        let done = told(&grid, command, global).await;
+        grid.attachment.endpoint.net.close("told").await;
+        done
     };
-    let grid = Grid::attach(&file).await?;
-    let done = told(&grid, command, global).await;
-    grid.attachment.endpoint.net.close("told").await;
-    done
+    match done.await {
+        Ok(exit) => exit.map_or(Ok(()), Err),
+        Err(failed) => told_early(json, one, failed),
+    }
 }
 
-async fn told(grid: &Grid, command: JobCommand, global: &GlobalArgs) -> Result<(), Failed> {
+/// Returns what to end with though all has been printed, if that is a failure.
+async fn told(
+    grid: &Grid,
+    command: JobCommand,
+    global: &GlobalArgs,
+) -> Result<Option<Failed>, Failed> {
     match command {
         JobCommand::List(args) => {
             let jobs = grid.desk.send(ListJobs {}).deadline(WITHIN).await?;
             let status = grid.scheduler.send(GetStatus {}).deadline(WITHIN).await?;
             let rows = rows(jobs, status.jobs, since_epoch());
-            print(&if args.json { list_object(&rows) } else { list_text(&rows) })
+            print(&if args.json { list_object(&rows) } else { list_text(&rows) })?;
         }
         JobCommand::Status(one) => {
             let known = grid.known(one.job, 0).await?;
-            print(&if one.grid.json { status_object(&known) } else { status_text(&known) })
+            print(&if one.grid.json { status_object(&known) } else { status_text(&known) })?;
         }
         JobCommand::Why(one) => {
             let known = grid.known(one.job, 0).await?;
-            print(&if one.grid.json { why_object(&known) } else { why_text(&known) })
+            print(&if one.grid.json { why_object(&known) } else { why_text(&known) })?;
         }
         JobCommand::Grow { one, count, within, cluster } => {
             let within_ms = within.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
             let cluster = cluster.map(|name| name.as_str().into());
-            resize(grid, &one, Resize::Grow { count, within_ms, cluster }).await
+            resize(grid, &one, Resize::Grow { count, within_ms, cluster }).await?;
         }
-        JobCommand::Shrink { one, count } => resize(grid, &one, Resize::Shrink { count }).await,
-        JobCommand::Cancel(one) => {
-            let known = grid.known(one.job, 0).await?;
-            if known.has_ended() {
-                return Err(Failed::failure(format!("{} has ended already", one.job)));
-            }
-            let reason = "cancelled by `job cancel`".to_owned();
-            grid.scheduler.send(CancelJob { job: one.job, reason }).deadline(WITHIN).await?;
-            ended(grid, one.job, Some(CANCEL_WITHIN)).await?;
-            let text = match one.grid.json {
-                true => format!("{}\n", json!({ "schema": SCHEMA, "job": one.job.0, "ok": true })),
-                false => String::new(),
-            };
-            if !global.quiet && !one.grid.json {
-                eprintln!("{} is cancelled", one.job);
-            }
-            print(&text)
-        }
+        JobCommand::Shrink { one, count } => resize(grid, &one, Resize::Shrink { count }).await?,
+        JobCommand::Cancel(one) => cancel(grid, &one, global).await?,
         JobCommand::Result { one, wait, timeout } => {
-            let record = if wait {
-                ended(grid, one.job, timeout).await?
-            } else {
-                grid.known(one.job, 0).await?.record
+            let known = grid.known(one.job, 0).await?;
+            let known = match wait {
+                true => ended(grid, known, timeout, "goes on; `job cancel` ends it").await?,
+                false => known,
             };
-            result(&one, record)
+            return result(&one, known);
         }
         JobCommand::Logs { one, lines } => {
             let known = grid.known(one.job, lines.unwrap_or(ALL_LINES)).await?;
-            let lines = known.record.map(|record| record.lines).unwrap_or_default();
-            match one.grid.json {
-                true => print(&format!(
-                    "{}\n",
-                    json!({ "schema": SCHEMA, "job": one.job.0, "lines": lines })
-                )),
-                false => print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>()),
-            }
+            logs(&one, known.record, lines, global)?;
         }
     }
+    Ok(None)
+}
+
+fn logs(
+    one: &OneArgs,
+    record: Option<JobRecord>,
+    wanted: Option<usize>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let Some(JobRecord { lines, said, dir, .. }) = record else {
+        return Err(not_submitted(one.job));
+    };
+    let file = dir.join("log.txt");
+    if one.grid.json {
+        let object = json!({
+            "schema": SCHEMA, "job": one.job.0, "lines": lines, "said": said, "file": file,
+        });
+        return print(&format!("{object}\n"));
+    }
+    print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+    if let Some(note) = more_lines(lines.len(), said, wanted).filter(|_| !global.quiet) {
+        eprintln!("{note}: all are in {} on the head's machine", file.display());
+    }
+    Ok(())
+}
+
+/// What to say where not all lines that were wanted are here.
+fn more_lines(lines: usize, said: u64, wanted: Option<usize>) -> Option<String> {
+    let fewer = (lines as u64) < said && wanted.is_none_or(|wanted| lines < wanted);
+    fewer.then(|| format!("these are the last {lines} of {said} lines"))
+}
+
+async fn cancel(grid: &Grid, one: &OneArgs, global: &GlobalArgs) -> Result<(), Failed> {
+    let job = one.job;
+    let known = grid.known(job, 0).await?;
+    if known.has_ended() {
+        return Err(Failed::failure(format!("{job} has ended already: it is {}", known.state())));
+    }
+    let reason = "cancelled by `job cancel`".to_owned();
+    grid.scheduler.send(CancelJob { job, reason }).deadline(WITHIN).await?;
+    let known =
+        ended(grid, known, Some(CANCEL_WITHIN), "is being ended, and nobody need wait").await?;
+    let state = known.state();
+    if !matches!(state, "cancelled" | "over") {
+        let text = format!("{job} ended before it could be cancelled: it is {state}");
+        return Err(Failed::failure(text));
+    }
+    if one.grid.json {
+        let object = json!({ "schema": SCHEMA, "job": job.0, "ok": true, "state": state });
+        return print(&format!("{object}\n"));
+    }
+    if !global.quiet {
+        eprintln!("{job} is {state}");
+    }
+    Ok(())
 }
 
 async fn resize(grid: &Grid, one: &OneArgs, by: Resize) -> Result<(), Failed> {
-    let call = grid.scheduler.send(ResizeJob { job: one.job, by });
-    let done = call.deadline(WITHIN).await?.map_err(|error| {
-        let exit = match &error {
-            ResizeError::Bounds { .. } => Exit::NotPlaced,
-            ResizeError::NotRunning { .. } => Exit::Failure,
-            _ => Exit::Usage,
-        };
-        Failed::new(exit, error)
-    })?;
-    let (job, from, to) = (one.job, done.from, done.to);
+    let job = one.job;
+    let call = grid.scheduler.send(ResizeJob { job, by });
+    let done = match call.deadline(WITHIN).await? {
+        Ok(done) => done,
+        Err(error) => {
+            let exit = match &error {
+                ResizeError::Bounds { .. } => Exit::NotPlaced,
+                ResizeError::NotRunning { .. } => return Err(no_size(&grid.known(job, 0).await?)),
+                _ => Exit::Usage,
+            };
+            return Err(Failed::new(exit, error));
+        }
+    };
+    let (from, to) = (done.from, done.to);
     print(&match one.grid.json {
         true => format!("{}\n", json!({ "schema": SCHEMA, "job": job.0, "from": from, "to": to })),
         false => format!("{job} has {from} processors and is to have {to}\n"),
     })
 }
 
-/// Waits for a job's end.
+/// Why a job that does not run is not made larger or smaller.
+fn no_size(known: &Known) -> Failed {
+    let (job, state) = (known.job, known.state());
+    Failed::failure(match known.has_ended() {
+        true => format!("{job} has ended: it is {state}"),
+        false => {
+            let why = known.why().map_or_else(String::new, |why| format!(" ({why})"));
+            format!("{job} is {state}{why}: its size can be changed when it runs")
+        }
+    })
+}
+
+/// Waits for a job's end. `else_it`: what becomes of it if that is given up.
 async fn ended(
     grid: &Grid,
-    job: JobId,
+    mut known: Known,
     limit: Option<Duration>,
-) -> Result<Option<JobRecord>, Failed> {
+    else_it: &str,
+) -> Result<Known, Failed> {
     let mut signals = Signals::take()?;
-    let began = Instant::now();
-    loop {
-        let known = grid.known(job, 0).await?;
-        if known.has_ended() {
-            return Ok(known.record);
-        }
+    let (began, job) = (Instant::now(), known.job);
+    while !known.has_ended() {
         if let Some(limit) = limit.filter(|limit| began.elapsed() >= *limit) {
             let limit = seconds(limit.as_secs_f64());
-            return Err(Failed::new(Exit::Timeout, format!("{job} has not ended after {limit}")));
+            let text = format!("{job} has not ended after {limit}: it {else_it}");
+            return Err(Failed::new(Exit::Timeout, text));
         }
         tokio::select! {
             biased;
             exit = signals.next() => {
-                let text = format!("{}: {job} goes on; `job cancel` ends it", word(exit));
-                return Err(Failed::new(exit, text));
+                return Err(Failed::new(exit, format!("{}: {job} {else_it}", word(exit))));
             }
             () = sleep(LOOK_EVERY) => {}
         }
+        known = grid.look(job, 0).await?;
     }
+    Ok(known)
 }
 
-fn result(one: &OneArgs, record: Option<JobRecord>) -> Result<(), Failed> {
+fn not_submitted(job: JobId) -> Failed {
+    let text = format!("{job} was not submitted by `job submit`: whoever ran it has its result");
+    Failed::usage(text)
+}
+
+/// Prints a job's result, and returns the failure that it is, if it is one.
+fn result(one: &OneArgs, known: Known) -> Result<Option<Failed>, Failed> {
     let job = one.job;
-    let Some(record) = record else {
-        let text =
-            format!("{job} was not submitted by `job submit`: whoever ran it has its result");
-        return Err(Failed::usage(text));
-    };
-    let Some((object, summary)) = record.result else {
+    let Some(record) = known.record else { return Err(not_submitted(job)) };
+    let Some(end) = record.entry.ended else {
         return Err(Failed::failure(format!("{job} has not ended: wait for it with --wait")));
     };
+    let Some((object, summary)) = record.result else {
+        let (word, dir) = (end.word(), record.dir.display());
+        let error = end.error.map_or_else(String::new, |error| format!(": {error}"));
+        return Err(Failed::failure(format!(
+            "{job} has ended ({word}{error}), and its result could not be written to {dir}: see the log of its head"
+        )));
+    };
     print(&if one.grid.json { format!("{object}\n") } else { summary })?;
-    match record.entry.ended.and_then(|end| end.error) {
-        Some(error) => Err(Failed::failure(error)),
-        None => Ok(()),
+    if let Some(why) = record.unwritten {
+        eprintln!("{job}'s result could not be written ({why}): it is lost when the head ends");
     }
+    let exit = end.exit();
+    Ok(end.error.map(|error| Failed::new(exit, error)))
 }
 
 /// A line of `job list`.
@@ -749,6 +958,7 @@ fn status_object(known: &Known) -> String {
         "sizes": view.map(|view| &view.sizes),
         "tries": view.map(|view| view.tries),
         "why": view.map(|view| &view.why),
+        "waits_for": known.waits_for(),
         "progress": record.and_then(|record| record.progress.as_ref()),
         "dir": record.map(|record| &record.dir),
         "error": record.and_then(|record| record.entry.ended.as_ref()).and_then(|end| end.error.as_ref()),
@@ -772,6 +982,7 @@ fn status_text(known: &Known) -> String {
         }
     } else if let Some(status) = known.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
         rows.push(("processors", status.nodes.to_string()));
+        rows.extend(known.waits_for().map(|what| ("waits for", what.clone())));
     }
     if let Some(record) = &known.record {
         rows.extend(record.progress.clone().map(|progress| ("progress", progress)));
@@ -787,7 +998,6 @@ fn status_text(known: &Known) -> String {
 }
 
 fn why_object(known: &Known) -> String {
-    let view = known.detail.as_ref().and_then(|detail| detail.view.as_ref());
     let history: Vec<Value> = known
         .detail
         .iter()
@@ -798,24 +1008,19 @@ fn why_object(known: &Known) -> String {
         "schema": SCHEMA,
         "job": known.job.0,
         "state": known.state(),
-        "why": view.map(|view| &view.why),
+        "why": known.why(),
         "history": history,
     });
     format!("{object}\n")
 }
 
 fn why_text(known: &Known) -> String {
-    let detail = known.detail.as_ref();
-    let view = detail.and_then(|detail| detail.view.as_ref());
-    let status = detail.and_then(|detail| detail.status.as_ref());
-    let why = view.map(|view| view.why.clone()).or_else(|| status?.waits_for.clone());
-    let error = known.record.as_ref().and_then(|record| record.entry.ended.as_ref()?.error.clone());
     let mut out = format!("{} is {}", known.job, known.state());
-    if let Some(why) = error.or(why).filter(|why| !why.is_empty()) {
+    if let Some(why) = known.why() {
         let _ = write!(out, ": {why}");
     }
     out.push('\n');
-    for (ago, what) in detail.iter().flat_map(|detail| &detail.history) {
+    for (ago, what) in known.detail.iter().flat_map(|detail| &detail.history) {
         let _ = writeln!(out, "  {:>9} ago  {what}", seconds(*ago));
     }
     out
@@ -851,10 +1056,14 @@ mod tests {
             nodes,
             waits_for: waits.map(str::to_owned),
         };
-        let failed = JobEnd { error: Some("it broke\nbadly".to_owned()), cancelled: false };
+        let end = |error: Option<&str>| JobEnd {
+            error: error.map(str::to_owned),
+            cancelled: false,
+            exit: None,
+        };
         let entries = vec![
-            entry(1, Some(JobEnd { error: None, cancelled: false })),
-            entry(2, Some(failed)),
+            entry(1, Some(end(None))),
+            entry(2, Some(end(Some("it broke\nbadly")))),
             entry(3, None),
             entry(4, None),
         ];
@@ -879,5 +1088,158 @@ job-5  running      2        fib
         let text = list_text(&rows(entries, live, 160));
         assert_eq!(text, expected, "{text}");
         assert_eq!(list_text(&[]), "no jobs\n");
+    }
+
+    #[test]
+    fn what_was_submitted_before_a_failure_is_told() {
+        let numbers = [JobId(1), JobId(2)];
+        let failed = partly(Failed::new(Exit::NotPlaced, "nowhere"), "fib", 2, 5);
+        let text = "2 of 5 jobs were submitted; then fib: nowhere";
+        assert_eq!((failed.exit, failed.message.as_str()), (Exit::NotPlaced, text));
+        assert_eq!(partly(Failed::failure("no"), "fib", 0, 1).message, "no");
+        assert_eq!(submitted(false, &numbers, Some(&failed)), "job-1\njob-2\n");
+        let object = |failed| serde_json::from_str::<Value>(&submitted(true, &numbers, failed));
+        let expected = json!({ "schema": 1, "ok": false, "jobs": [1, 2], "error": text });
+        assert_eq!(object(Some(&failed)).unwrap(), expected);
+        assert_eq!(object(None).unwrap(), json!({ "schema": 1, "ok": true, "jobs": [1, 2] }));
+    }
+
+    #[test]
+    fn a_plan_tells_what_never_starts_and_each_failure() {
+        let no = |never| {
+            let why = springtide_actors::policy::malleability::NoPlace {
+                component: 0,
+                excluded: BTreeMap::new(),
+                never,
+            };
+            Err(PlanError::NoPlace(why))
+        };
+        assert_eq!(plan_text("fib", &no(false)), "fib: would wait, for component 1 has no place");
+        let text = plan_text("fib", &no(true));
+        assert_eq!(text, "fib: can never start, for component 1 can have no place");
+        let plans = |count: usize| -> Vec<(String, Result<Placed, PlanError>)> {
+            (0..count).map(|i| (format!("fib --n {i}"), no(i % 2 == 0))).collect()
+        };
+        assert_eq!(no_place(&plans(0)), Ok(()));
+        assert_eq!(
+            no_place(&plans(1)).unwrap_err().message,
+            "no cluster can ever take component 1"
+        );
+        let many = no_place(&plans(12)).unwrap_err();
+        assert_eq!(many.exit, Exit::NotPlaced);
+        let told = "12 of 12 jobs would not start now:\n  fib --n 0: no cluster can ever take";
+        assert!(many.message.starts_with(told), "{}", many.message);
+        assert!(many.message.ends_with("fib --n 9: no cluster can take component 1\n  and 2 more"));
+    }
+
+    #[test]
+    fn lines_that_are_not_here_are_told() {
+        assert_eq!(more_lines(5, 5, None), None);
+        assert_eq!(more_lines(3, 5, Some(3)), None);
+        let told = Some("these are the last 1000 of 1200 lines".to_owned());
+        assert_eq!(more_lines(1000, 1200, None), told);
+        assert_eq!(more_lines(1000, 1200, Some(1100)), told);
+    }
+
+    fn known(end: Option<JobEnd>, waits: Option<&str>) -> Known {
+        let (name, line) = ("fib".to_owned(), "fib --n 5".to_owned());
+        let entry = JobEntry { job: JobId(7), name, line, submitted_unix_s: 0, ended: end };
+        let record = JobRecord {
+            entry,
+            progress: None,
+            lines: Vec::new(),
+            said: 0,
+            result: None,
+            unwritten: None,
+            dir: "jobs/job-7".into(),
+        };
+        let status = waits.map(|waits| JobStatus {
+            job: JobId(7),
+            name: "fib".to_owned(),
+            state: JobState::Queued,
+            nodes: 0,
+            waits_for: Some(waits.to_owned()),
+        });
+        let detail = status.map(|status| JobDetail {
+            status: Some(status),
+            view: None,
+            history: Vec::new(),
+        });
+        Known { job: JobId(7), record: Some(record), detail }
+    }
+
+    #[test]
+    fn why_and_status_tell_errors_and_what_is_waited_for() {
+        let end = JobEnd { error: Some("it broke".to_owned()), cancelled: false, exit: Some(3) };
+        let failed = known(Some(end), None);
+        let object: Value = serde_json::from_str(&why_object(&failed)).unwrap();
+        assert_eq!((&object["state"], &object["why"]), (&json!("failed"), &json!("it broke")));
+        let waits = known(None, Some("nodes that may have outlived the former scheduler"));
+        let text = status_text(&waits);
+        assert!(text.contains("  waits for   nodes that may have outlived"), "{text}");
+        let object: Value = serde_json::from_str(&status_object(&waits)).unwrap();
+        let told = object["waits_for"].as_str().unwrap();
+        assert!(told.starts_with("nodes that may"), "{object}");
+        let refused = no_size(&waits);
+        assert_eq!(refused.exit, Exit::Failure);
+        let told = "job-7 is waiting (nodes that may have outlived the former scheduler): its size";
+        assert!(refused.message.starts_with(told), "{refused}");
+        assert_eq!(no_size(&failed).message, "job-7 has ended: it is failed");
+    }
+
+    #[test]
+    fn a_result_has_the_exit_of_its_job_or_the_word_that_it_is_lost() {
+        let one = || OneArgs {
+            job: JobId(7),
+            grid: GridArgs { config: "grid.toml".into(), json: false },
+        };
+        let end = JobEnd { error: Some("nowhere".to_owned()), cancelled: false, exit: Some(3) };
+        let mut failed = known(Some(end.clone()), None);
+        let lost = result(&one(), failed).unwrap_err();
+        assert_eq!(lost.exit, Exit::Failure);
+        assert!(lost.message.contains("has ended (failed: nowhere), and its result could not"));
+        failed = known(Some(end), None);
+        if let Some(record) = &mut failed.record {
+            record.result = Some((json!({}), String::new()));
+        }
+        let told = result(&one(), failed).unwrap().unwrap();
+        assert_eq!((told.exit, told.message.as_str()), (Exit::NotPlaced, "nowhere"));
+        let waits = result(&one(), known(None, Some("a place"))).unwrap_err();
+        assert!(waits.message.contains("has not ended"), "{waits}");
+    }
+
+    #[test]
+    fn jobs_of_a_file_have_components_and_mistakes_their_places() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("jobs.toml");
+        let text =
+            "[[cluster]]\nname = \"ams\"\nnodes = 4\n[[cluster]]\nname = \"del\"\nnodes = 2\n";
+        let config = load::<GridConfig>(&Sources::of_text("grid.toml", text)).unwrap().value;
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            of_file(&file, &config, |_, _| Ok(("fib", Bytes::new())))
+        };
+        let text = "[[job]]\nprogram = \"fib\"\nmin = 2\nclusters = [\"ams\"]\n\
+                    [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";
+        let all = read(text).unwrap();
+        let need = &all[0].need;
+        let shown: Vec<_> = need
+            .components
+            .iter()
+            .map(|one| (one.min, one.start, one.clusters.iter().map(ToString::to_string).collect()))
+            .collect();
+        let one = |name: &str| vec![name.to_owned()];
+        assert_eq!(shown, [(2, 2, one("ams")), (1, 1, one("del"))]);
+        assert_eq!((&need.most, need.least(), need.greatest()), (&vec![6, 2], 3, 8));
+        for (from, to, told) in [
+            ("\"del\"", "\"dle\"", "jobs.toml:9:1: the grid has no cluster dle: did you mean del?"),
+            ("\"ams\"", "\"asm\"", "jobs.toml:4:1: the grid has no cluster asm: did you mean ams?"),
+            ("min = 1", "min = 3", "jobs.toml:8:1: min 3 is more than max 2"),
+            ("min = 2", "start = 9", "jobs.toml:3:1: must lie within 1 and 2, found 9"),
+        ] {
+            let Err(failed) = read(&text.replace(from, to)) else { panic!("{to} is taken") };
+            assert_eq!(failed.exit, Exit::Usage);
+            assert!(failed.message.contains(told), "{told}: {failed}");
+        }
     }
 }

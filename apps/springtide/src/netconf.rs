@@ -12,7 +12,7 @@ use springtide_actors::job::JobParams;
 use springtide_actors::policy::Frame;
 use springtide_actors::scheduler::manager::Settings;
 use springtide_runtime::config::{
-    Congestion, GridConfig, LinkSection, NetSection, NodeConfig, WorkSection,
+    ClusterSection, Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Whole, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
@@ -199,7 +199,13 @@ pub fn scheduling(config: &GridConfig) -> Settings {
     }
     let without = config.cluster.iter().filter(|cluster| cluster.files.is_none());
     let without_files = without.map(|cluster| ClusterId::from(cluster.name.as_str())).collect();
-    Settings { links, without_files, ..Settings::from(&config.scheduling) }
+    let own = |of: fn(&ClusterSection) -> Option<u32>| {
+        let clusters = config.cluster.iter();
+        clusters.filter_map(|cluster| Some((cluster.name.as_str().into(), of(cluster)?))).collect()
+    };
+    let reserves = own(|cluster| cluster.reserve.map(Whole::get));
+    let caps = own(|cluster| cluster.cap.map(Whole::get));
+    Settings { links, without_files, reserves, caps, ..Settings::from(&config.scheduling) }
 }
 
 fn work_params(work: &WorkSection) -> JobParams {
@@ -363,6 +369,20 @@ mod tests {
         assert_eq!(address("a-2").unwrap().to_string(), "127.77.1.2");
         let told = address("b-2").unwrap_err().message;
         assert!(told.contains("no node b-2") && told.contains("clusters a, b"), "{told}");
+    }
+
+    #[test]
+    fn a_cluster_has_its_own_reserve_and_cap() {
+        let text = "[scheduling]\nreserve = 1\n[[cluster]]\nname = \"ams\"\nnodes = 4\nreserve = 2\n\
+                    [[cluster]]\nname = \"del\"\nnodes = 4\nreserve = 0\ncap = 3\n[[cluster]]\nname = \"bud\"\n";
+        let config = load::<springtide_runtime::config::GridConfig>(&Sources::of_text("g", text));
+        let settings = scheduling(&config.unwrap().value);
+        let of = |pairs: &[(&str, u32)]| {
+            pairs.iter().map(|(name, count)| (ClusterId::from(*name), *count)).collect()
+        };
+        assert_eq!(settings.reserve, 1);
+        assert_eq!(settings.reserves, of(&[("ams", 2), ("del", 0)]));
+        assert_eq!(settings.caps, of(&[("del", 3)]));
     }
 
     #[test]

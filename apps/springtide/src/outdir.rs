@@ -14,6 +14,8 @@ use crate::grid::cannot;
 pub struct OutDir {
     dir: Option<RunDir>,
     log: Option<RunLog>,
+    /// The log is begun, and opened again when there is something to write: its most bytes.
+    closed: Option<u64>,
     /// Where files go when there is no directory; made with the first.
     files: PathBuf,
     written: Vec<PathBuf>,
@@ -34,23 +36,52 @@ impl OutDir {
         run.write_manifest(manifest)?;
         run.write_config(config)?;
         let log = run.begin_log(manifest, log_max)?;
-        Ok(Self { dir: Some(run), log: Some(log), files: dir.to_owned(), written: Vec::new() })
+        Ok(Self::of(run, Some(log), None))
     }
 
-    /// Goes on with that of a run whose writer has died.
+    /// The same, and no file of it stays open before there is something to write.
     ///
     /// # Errors
-    /// There is none, or the system refuses.
+    /// As of [`OutDir::create`].
+    pub fn create_closed(
+        dir: &Path,
+        manifest: &Manifest,
+        config: &str,
+        log_max: u64,
+    ) -> Result<Self, Failed> {
+        let out = Self::create(dir, manifest, config, log_max)?;
+        Ok(Self { log: None, closed: Some(log_max), ..out })
+    }
+
+    /// Goes on with that of a run whose writer has died, when there is something to write.
+    ///
+    /// # Errors
+    /// There is none.
     pub fn resume(dir: &Path, log_max: u64) -> Result<Self, Failed> {
-        let run = RunDir::open(dir)?;
-        let log = run.resume_log(log_max)?;
-        Ok(Self { dir: Some(run), log: Some(log), files: dir.to_owned(), written: Vec::new() })
+        Ok(Self::of(RunDir::open(dir)?, None, Some(log_max)))
     }
 
     /// Without one.
     pub fn none(manifest: &Manifest) -> Self {
-        let files = PathBuf::from(format!("springtide-{}", manifest.run));
-        Self { dir: None, log: None, files, written: Vec::new() }
+        Self::files_only(PathBuf::from(format!("springtide-{}", manifest.run)))
+    }
+
+    /// Without one, and the job's files go into this directory.
+    pub fn files_only(files: PathBuf) -> Self {
+        Self { dir: None, log: None, closed: None, files, written: Vec::new() }
+    }
+
+    fn of(run: RunDir, log: Option<RunLog>, closed: Option<u64>) -> Self {
+        let files = run.path().to_owned();
+        Self { dir: Some(run), log, closed, files, written: Vec::new() }
+    }
+
+    fn open_log(&mut self) -> Result<(), Failed> {
+        if let (Some(run), Some(log_max)) = (&self.dir, self.closed) {
+            self.log = Some(run.resume_log(log_max)?);
+            self.closed = None;
+        }
+        Ok(())
     }
 
     /// Where the run's directory is.
@@ -63,6 +94,10 @@ impl OutDir {
     /// # Errors
     /// They cannot be written.
     pub fn records(&mut self, records: &[Record]) -> Result<(), Failed> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        self.open_log()?;
         match &mut self.log {
             Some(log) => Ok(log.append(records)?),
             None => Ok(()),
@@ -93,13 +128,23 @@ impl OutDir {
     /// Ends the log and writes the result: the run is whole.
     ///
     /// # Errors
-    /// They cannot be written.
+    /// They cannot be written. The result is written, if it can be, though the log cannot.
     pub fn finish(&mut self, result: &serde_json::Value) -> Result<(), Failed> {
-        if let Some(log) = self.log.take() {
-            log.finish()?;
+        let logged = self.end_log();
+        if let Some(dir) = &self.dir {
+            dir.write_result(result)?;
         }
-        match &self.dir {
-            Some(dir) => Ok(dir.write_result(result)?),
+        logged
+    }
+
+    /// Ends the log.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn end_log(&mut self) -> Result<(), Failed> {
+        self.open_log()?;
+        match self.log.take() {
+            Some(log) => Ok(log.finish()?),
             None => Ok(()),
         }
     }
@@ -114,6 +159,10 @@ fn check_name(name: &str) -> Result<(), Failed> {
         "events.jsonl",
         "result.json",
         "head.json",
+        "scheduler.log",
+        "scheduler.lease",
+        "scheduler.jobs",
+        "wan.json",
         "job.json",
         "log.txt",
         "summary.txt",
@@ -178,9 +227,20 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("out");
         let mut out = OutDir::create(&dir, &manifest("fib", "1", None), "", u64::MAX).unwrap();
-        for name in
-            ["", "..", ".x", "a/b", "/etc/passwd", "a\\b", "a\nb", "result.json", &"x".repeat(129)]
-        {
+        for name in [
+            "",
+            "..",
+            ".x",
+            "a/b",
+            "/etc/passwd",
+            "a\\b",
+            "a\nb",
+            "result.json",
+            "scheduler.lease",
+            "scheduler.log",
+            "wan.json",
+            &"x".repeat(129),
+        ] {
             assert!(out.file(name, b"evil").is_err(), "{name:?}");
         }
         assert_eq!(out.file("a.png", b"one").unwrap(), dir.join("a.png"));

@@ -401,18 +401,18 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     let dir = grid::dir_of(file, config);
     let nothing = |why: &str| {
         Failed::failure(format!(
-            "no grid runs for {}{why}: start it with `springtide up {}`",
+            "no grid runs for {0}{why}: start it with `{1} up {0}`",
             file.display(),
-            file.display()
+            grid::called()
         ))
     };
     let advertised = match &config.head.advertise {
         Some(at) => Some(netconf::resolve(at).await?),
         None => Some(config.head.bind).filter(|bind| bind.port() != 0),
     };
-    let address = match HeadFile::read(&dir)? {
-        Some(head) => head.address,
-        None => advertised.ok_or_else(|| nothing(""))?,
+    let (address, host) = match HeadFile::read(&dir)? {
+        Some(head) => (head.address, head.elsewhere().map(str::to_owned)),
+        None => (advertised.ok_or_else(|| nothing(""))?, None),
     };
     let ca = grid::ca_dir(config, &dir);
     if config.tls.ca.is_none() && !ca.exists() {
@@ -437,7 +437,19 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         let refused = Failed::from(error.clone());
         endpoint.net.close("no head").await;
         return Err(match refused.exit {
-            Exit::Failure => nothing(&format!(" at {address} ({error})")),
+            // It may well run there: its word would not have been heard here.
+            Exit::Failure if host.is_some() && address.ip().is_loopback() => {
+                let host = host.unwrap_or_default();
+                Failed::failure(format!(
+                    "the head of {} runs on {host}, and listens there alone ({address}): set `head.bind` to an address that \
+                     this machine reaches, or give the command there",
+                    file.display()
+                ))
+            }
+            Exit::Failure => {
+                let on = host.map_or_else(String::new, |host| format!(" on {host}"));
+                nothing(&format!(" at {address}{on} ({error})"))
+            }
             _ => refused,
         });
     }
@@ -577,5 +589,7 @@ impl Drop for GridDir {
 pub fn clear(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir.join("node"));
     let _ = std::fs::remove_file(dir.join("scheduler.log"));
+    // The lock went with the head; the file alone says nothing.
+    let _ = std::fs::remove_file(dir.join("scheduler.lease"));
     let _ = std::fs::remove_file(HeadFile::path(dir));
 }

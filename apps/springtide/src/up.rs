@@ -13,9 +13,9 @@ use springtide_runtime::id::NodeId;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
-use crate::desk::{Drawer, Setting};
+use crate::desk::Setting;
 use crate::exit::Failed;
-use crate::grid::{self, HeadFile, Plan, cannot};
+use crate::grid::{self, Plan, cannot};
 use crate::netconf;
 use crate::signals::{Signals, word};
 use crate::site;
@@ -60,14 +60,6 @@ async fn stay(
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
     let dir = grid::dir_of(file, &config.value);
-    if let Some(head) = HeadFile::read(&dir)? {
-        return Err(Failed::failure(format!(
-            "the grid of {} is up already (process {}, {})",
-            file.display(),
-            head.pid,
-            head.address
-        )));
-    }
     let program = grid::this_program()?;
     let authority = grid::kept_authority(&config.value, &dir)?;
     let plan = Plan {
@@ -80,7 +72,8 @@ async fn stay(
     };
     let log_max = config.value.run.log_size.bytes();
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
-    let head = grid::start_again(&plan, Drawer::open(setting)?).await?;
+    // Whether a head runs already the lease alone knows, for all machines that share this directory.
+    let head = grid::start_again(&plan, setting).await?;
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
         biased;

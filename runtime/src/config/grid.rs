@@ -78,6 +78,10 @@ section! {
         nodes: Whole<1, 100_000> = Is("1");
         /// Compute threads of each node; those of [work] where not given.
         threads: Option<Whole<1, 4096>> = Absent("1");
+        /// Processors of it that growth leaves to local users; those of [scheduling] where not given.
+        reserve: Option<Whole<0, 100_000>> = Absent("1");
+        /// Most of its processors beyond which no job is grown there; where not given, no limit but that of [scheduling].
+        cap: Option<Whole<1, 100_000>> = Absent("2");
         /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch system, while jobs need
         /// them) or "ssh" (other machines).
         provider: Provider = Is("\"local\"");
@@ -395,8 +399,29 @@ impl Config for GridConfig {
             }
         }
         for (i, cluster) in self.cluster.iter().enumerate() {
-            if cluster.provider == Provider::Ssh {
-                check_ssh(cluster, &format!("cluster[{i}]"), checker);
+            let path = format!("cluster[{i}]");
+            match cluster.provider {
+                Provider::Ssh => check_ssh(cluster, &path, checker),
+                Provider::Slurm => check_slurm(cluster, &path, checker),
+                Provider::Local => {}
+            }
+            let nodes = cluster.nodes.get();
+            if let Some(reserve) = cluster.reserve.filter(|reserve| reserve.get() > nodes) {
+                let reason = format!(
+                    "`cluster.reserve` must be at most its nodes, of which there are {nodes}, found {}",
+                    reserve.get()
+                );
+                checker.tell(&format!("{path}.reserve"), reason);
+            }
+            if cluster.site == SitePlace::Head {
+                let given =
+                    [("site_bind", cluster.site_bind), ("site_advertise", cluster.site_advertise)];
+                for (key, _) in given.iter().filter(|(_, address)| address.is_some()) {
+                    let reason = format!(
+                        "`cluster.{key}` is of a site of its own: set `site` to \"own\" as well, or leave it out"
+                    );
+                    checker.tell(&format!("{path}.{key}"), reason);
+                }
             }
             let Some(bind) = cluster.site_bind.filter(|bind| bind.ip().is_unspecified()) else {
                 continue;
@@ -438,14 +463,33 @@ impl Config for GridConfig {
                 );
                 checker.tell("head.bind", reason);
             }
-            let local = self.cluster.iter().filter(|cluster| cluster.provider == Provider::Local);
-            let nodes: u64 = local.map(|cluster| u64::from(cluster.nodes.get())).sum();
+            let local = || {
+                let clusters = self.cluster.iter().enumerate();
+                clusters.filter(|(_, cluster)| cluster.provider == Provider::Local)
+            };
+            let own = |cluster: &ClusterSection| cluster.site == SitePlace::Own;
+            let here = local().filter(|(_, cluster)| !own(cluster));
+            let nodes: u64 = here.map(|(_, cluster)| u64::from(cluster.nodes.get())).sum();
             if nodes > u64::from(ports.count()) {
                 let reason = format!(
                     "`net.ports` {ports} has {} ports for {nodes} nodes on this machine",
                     ports.count()
                 );
                 checker.tell("net.ports", reason);
+            }
+            for (i, cluster) in local().filter(|(_, cluster)| own(cluster)) {
+                // The site itself takes one of them, too, where it has no address of its own.
+                let site = u64::from(cluster.site_bind.is_none());
+                let nodes = u64::from(cluster.nodes.get());
+                if nodes + site > u64::from(ports.count()) {
+                    let reason = format!(
+                        "`net.ports` {ports} has {} ports for {nodes} nodes{} on the machine of cluster \"{}\"",
+                        ports.count(),
+                        if site > 0 { " and their site" } else { "" },
+                        cluster.name
+                    );
+                    checker.tell(&format!("cluster[{i}].site"), reason);
+                }
             }
         }
         check_work(&self.work, checker);
@@ -512,6 +556,50 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
                 "no shell can set a variable named {name:?}: use letters, digits and underscores"
             );
             checker.tell(&format!("{path}.env.{name}"), reason);
+        }
+    }
+}
+
+/// What a Slurm cluster needs: that it is asked at times that it can bear, and that nodes get time and memory.
+fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
+    let Some(slurm) = &cluster.slurm else {
+        let reason = "provider \"slurm\" needs [cluster.slurm]: add it, empty or not";
+        return checker.tell(&format!("{path}.provider"), reason);
+    };
+    let mut wrong =
+        |key: &str, reason: String| checker.tell(&format!("{path}.slurm.{key}"), reason);
+    for (key, time, least, shown) in [
+        ("poll", slurm.poll, Duration::from_millis(100), "100ms"),
+        ("answer_within", slurm.answer_within, Duration::from_secs(1), "1s"),
+        // Slurm counts it in seconds.
+        ("leave_ahead", slurm.leave_ahead, Duration::from_secs(1), "1s"),
+    ] {
+        if time.get() < least {
+            wrong(key, format!("`slurm.{key}` must be at least \"{shown}\", found \"{time}\""));
+        }
+    }
+    if let Some(time) = slurm.time {
+        if time.get().is_zero() {
+            // To Slurm this is no limit.
+            wrong("time", format!("`slurm.time` must be longer than nothing, found \"{time}\""));
+        } else if slurm.leave_ahead.get() >= time.get() {
+            let reason = format!(
+                "`slurm.leave_ahead` \"{}\" leaves nothing of a node's `time` \"{time}\": make it shorter",
+                slurm.leave_ahead
+            );
+            wrong("time", reason);
+        }
+    }
+    if let Some(memory) = slurm.memory.filter(|memory| memory.bytes() < 1 << 20) {
+        wrong("memory", format!("`slurm.memory` must be at least \"1MiB\", found \"{memory}\""));
+    }
+    for (key, text) in
+        [("partition", &slurm.partition), ("account", &slurm.account), ("qos", &slurm.qos)]
+    {
+        let blank = |c: char| c.is_whitespace() || c.is_control();
+        let unsound = |text: &&String| text.is_empty() || text.chars().any(blank);
+        if let Some(text) = text.as_ref().filter(unsound) {
+            wrong(key, format!("`slurm.{key}` must be a name without blanks, found {text:?}"));
         }
     }
 }

@@ -9,7 +9,7 @@ use toml::Value;
 
 use super::grid::CONFIG_VERSION;
 use super::schema::{
-    Fallback::{Absent, Elements, Is, Required},
+    Fallback::{Absent, Elements, Examples, Is, Required},
     Leaf, section,
 };
 use super::units::{Name, Whole};
@@ -54,7 +54,8 @@ section! {
         kind: JobKind = Is("\"malleable\"");
         /// How clusters are chosen; as [scheduling] of the grid says where not given.
         placement: Option<Placing> = Absent("\"worst-fit\"");
-        /// Parts that may lie in different clusters. The numbers of processors are those of each part.
+        /// Parts that may lie in different clusters, all alike: the numbers of processors are those of each part. Parts that
+        /// differ are told below, one [[job.component]] each.
         components: Whole<1, 10_000> = Is("1");
         /// Fewest processors. Rigid jobs have just these.
         min: Whole<1, 10_000_000> = Is("1");
@@ -68,7 +69,40 @@ section! {
         spreads: bool = Is("false");
         /// Input files, by their names in the clusters' directories: it starts where they are, or after they were moved there.
         files: Words = Is("[]");
+        /// Its parts where they differ, one table each; all run its one program, as one job. What is not said of a part holds
+        /// as the job says it.
+        component: Vec<ComponentSection> = Examples(&[
+            &[("min", "4"), ("clusters", "[\"ams\"]")],
+            &[("min", "1"), ("max", "2"), ("clusters", "[\"del\"]")],
+        ]);
     }
+
+    /// A part of a job.
+    ComponentSection {
+        /// Its fewest processors.
+        min: Option<Whole<1, 10_000_000>> = Absent("2");
+        /// Most that it starts with.
+        start: Option<Whole<1, 10_000_000>> = Absent("4");
+        /// Its most processors.
+        max: Option<Whole<1, 10_000_000>> = Absent("8");
+        /// It may lie in these clusters alone; empty: anywhere.
+        clusters: Option<Words> = Absent("[\"ams\"]");
+        /// Its input files.
+        files: Option<Words> = Absent("[\"bodies.csv\"]");
+    }
+}
+
+/// A part of a job, with all that holds for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Its numbers of processors.
+    pub sizes: Sizes,
+    /// The only clusters it may lie in; none: any.
+    pub clusters: &'a [String],
+    /// Its input files.
+    pub files: &'a [String],
+    /// Which [[job.component]] it is, from 0; absent where all parts are alike.
+    pub at: Option<usize>,
 }
 
 /// A job's numbers of processors, of each component: fewest, most at its start, and most.
@@ -114,13 +148,37 @@ impl Sizes {
 }
 
 impl JobSection {
-    /// Its numbers of processors on a grid of `all`.
+    /// Its parts on a grid of `all` processors.
     ///
     /// # Errors
-    /// As [`Sizes::of`].
-    pub fn sizes(&self, all: u32) -> Result<Sizes, (&'static str, String)> {
-        let given = (self.min.get(), self.start.map(Whole::get), self.max.map(Whole::get));
-        Sizes::of(self.kind, given, all)
+    /// As [`Sizes::of`], with the path below the job of the key that is wrong.
+    pub fn parts(&self, all: u32) -> Result<Vec<Part<'_>>, (String, String)> {
+        let (clusters, files) = (&*self.clusters.0, &*self.files.0);
+        if self.component.is_empty() {
+            let given = (self.min.get(), self.start.map(Whole::get), self.max.map(Whole::get));
+            let sizes = Sizes::of(self.kind, given, all);
+            let sizes = sizes.map_err(|(key, reason)| (key.to_owned(), reason))?;
+            let one = Part { sizes, clusters, files, at: None };
+            return Ok(vec![one; self.components.get() as usize]);
+        }
+        let part = |(at, one): (usize, &'_ ComponentSection)| {
+            let given = (
+                one.min.unwrap_or(self.min).get(),
+                one.start.or(self.start).map(Whole::get),
+                one.max.or(self.max).map(Whole::get),
+            );
+            let sizes = Sizes::of(self.kind, given, all)
+                .map_err(|(key, reason)| (format!("component[{at}].{key}"), reason))?;
+            Ok::<_, (String, String)>((at, sizes))
+        };
+        let sizes = self.component.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?;
+        let whole = |(at, sizes): (usize, Sizes)| {
+            let one = &self.component[at];
+            let clusters = one.clusters.as_ref().map_or(clusters, |words| &*words.0);
+            let files = one.files.as_ref().map_or(files, |words| &*words.0);
+            Part { sizes, clusters, files, at: Some(at) }
+        };
+        Ok(sizes.into_iter().map(whole).collect())
     }
 }
 
@@ -142,15 +200,40 @@ impl Config for JobsConfig {
             checker.tell("job", "there are no jobs: add a [[job]] with its program");
         }
         for (i, job) in self.job.iter().enumerate() {
-            if let Err((key, reason)) = job.sizes(u32::MAX) {
-                checker.tell(&format!("job[{i}].{key}"), reason);
+            let path = |key: &str| format!("job[{i}].{key}");
+            if !job.component.is_empty() && job.components.get() > 1 {
+                let reason = "`job.components` is of parts that are alike: leave it out, or each [[job.component]]";
+                checker.tell(&path("components"), reason);
             }
-            if job.components.get().checked_mul(job.min.get()).is_none() {
-                let reason = "all components together need more processors than can be counted";
-                checker.tell(&format!("job[{i}].components"), reason);
+            match job.parts(u32::MAX) {
+                Ok(parts) => {
+                    let mins = parts.iter().map(|part| part.sizes.min);
+                    if mins.into_iter().try_fold(0u32, u32::checked_add).is_none() {
+                        let reason =
+                            "all components together need more processors than can be counted";
+                        checker.tell_at(&[&path("components"), &path("program")], reason);
+                    }
+                    if job.spreads && parts.iter().any(|part| !part.files.is_empty()) {
+                        let reason = "it needs files, so it cannot grow into clusters that do not have them: leave out `spreads`";
+                        checker.tell(&path("spreads"), reason);
+                    }
+                }
+                Err((key, reason)) => {
+                    // What is wrong may be the job's own number, which holds for the part.
+                    let own = key.rsplit('.').next().unwrap_or_default();
+                    let part = key.split('.').next().unwrap_or_default();
+                    checker.tell_at(&[&path(&key), &path(own), &path(part)], reason);
+                }
             }
-            for error in job.files.0.iter().filter_map(|name| check_name(name).err()) {
-                checker.tell(&format!("job[{i}].files"), error.to_string());
+            let own = std::iter::once(("files".to_owned(), Some(&job.files)));
+            let parts = job.component.iter().enumerate();
+            let parts =
+                parts.map(|(at, one)| (format!("component[{at}].files"), one.files.as_ref()));
+            for (key, words) in own.chain(parts) {
+                let names = words.iter().flat_map(|words| &words.0);
+                for error in names.filter_map(|name| check_name(name).err()) {
+                    checker.tell(&path(&key), error.to_string());
+                }
             }
         }
     }
@@ -217,6 +300,99 @@ jobs.toml:13:1: must lie within 1 and 6, found 7
 jobs.toml:17:1: all components together need more processors than can be counted"#;
         assert_eq!(told(text), golden);
         assert!(told("").contains("there are no jobs"), "{}", told(""));
+    }
+
+    #[test]
+    fn components_that_differ_take_from_the_job_what_they_do_not_say() {
+        let text = r#"
+[[job]]
+program = "queens"
+min = 2
+max = 8
+clusters = ["ams"]
+[[job.component]]
+[[job.component]]
+min = 4
+start = 5
+clusters = ["del", "bud"]
+files = ["bodies.csv"]
+[[job]]
+program = "fib"
+components = 3
+"#;
+        let loaded = load::<JobsConfig>(&Sources::of_text("jobs.toml", text)).unwrap();
+        let parts = |job: usize| {
+            let parts = loaded.value.job[job].parts(20).unwrap().into_iter();
+            let shown = |part: Part<'_>| {
+                let Sizes { min, start, most } = part.sizes;
+                (min, start, most, part.clusters.join(" "), part.files.join(" "), part.at)
+            };
+            parts.map(shown).collect::<Vec<_>>()
+        };
+        let part = |min, start, most, clusters: &str, files: &str, at| {
+            (min, start, most, clusters.to_owned(), files.to_owned(), at)
+        };
+        let expected =
+            [part(2, 2, 8, "ams", "", Some(0)), part(4, 5, 8, "del bud", "bodies.csv", Some(1))];
+        assert_eq!(parts(0), expected);
+        assert_eq!(parts(1), vec![part(1, 1, 20, "", "", None); 3]);
+        let again = loaded.show(false);
+        assert_eq!(load::<JobsConfig>(&Sources::of_text("a", &again)).unwrap().value, loaded.value);
+    }
+
+    #[test]
+    fn mistakes_in_components_are_told_with_their_lines() {
+        let text = r#"
+[[job]]
+program = "queens"
+components = 2
+min = 3
+spreads = true
+[[job.component]]
+max = 2
+[[job]]
+program = "queens"
+max = 2
+[[job.component]]
+[[job.component]]
+min = 3
+sise = 2
+[[job]]
+program = "queens"
+spreads = true
+files = ["bodies.csv"]
+[[job]]
+program = "queens"
+[[job.component]]
+min = 4000000
+files = ["/etc/passwd"]
+"#;
+        let golden = r#"jobs.toml:4:1: `job.components` is of parts that are alike: leave it out, or each [[job.component]]
+jobs.toml:8:1: min 3 is more than max 2
+jobs.toml:11:1: min 3 is more than max 2
+jobs.toml:15:1: unknown key `sise` in [job.component]
+jobs.toml:18:1: it needs files, so it cannot grow into clusters that do not have them: leave out `spreads`
+jobs.toml:24:1: "#;
+        let told = told(text);
+        assert!(told.starts_with(golden), "{told}");
+    }
+
+    #[test]
+    fn the_template_loads_with_its_components_switched_on() {
+        let template = JobsConfig::template();
+        assert!(template.contains("# [[job.component]]"), "{template}");
+        let on = |line: &str| {
+            let rest = line.strip_prefix("# ").unwrap_or(line);
+            let is = rest.starts_with("[[job.component]]")
+                || rest
+                    .split_once(" = ")
+                    .is_some_and(|(key, _)| ["min", "start", "max", "clusters"].contains(&key));
+            if is { rest.to_owned() } else { line.to_owned() }
+        };
+        let text: String = template.lines().map(|line| on(line) + "\n").collect();
+        let config = load::<JobsConfig>(&Sources::of_text("jobs.toml", &text)).unwrap().value;
+        assert_eq!(config.job[0].component.len(), 2);
+        assert!(template.lines().all(|line| line.len() <= 130), "{template}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use grid::{
     LinkSection, LogSection, NetSection, RunSection, SlurmSection, SshSection, StatsSection,
     TlsSection, WeightsSection, WorkSection,
 };
-pub use jobs::{JobSection, JobsConfig, Sizes, Words};
+pub use jobs::{ComponentSection, JobSection, JobsConfig, Part, Sizes, Words};
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};
@@ -178,6 +178,14 @@ impl Checker<'_> {
         };
         let meant = meant.map(str::to_owned);
         self.told.problems.push(Problem { at, reason: reason.into(), meant });
+    }
+
+    /// As [`Checker::tell`], at the first of these paths that somebody has given a value.
+    fn tell_at(&mut self, paths: &[&str], reason: impl Into<String>) {
+        let given =
+            |path: &&&str| !matches!(tree::origin(self.tree, path), None | Some(Origin::Default));
+        let path = paths.iter().find(given).or(paths.first());
+        self.tell(path.copied().unwrap_or_default(), reason);
     }
 
     /// A cluster has the name that another, at `first`, has already.

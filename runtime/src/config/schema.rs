@@ -61,6 +61,8 @@ pub(super) enum Fallback {
     Optional,
     /// No elements. The template has these: keys with values in TOML.
     Elements(&'static [&'static [(&'static str, &'static str)]]),
+    /// The same, and the template has them commented out.
+    Examples(&'static [&'static [(&'static str, &'static str)]]),
 }
 
 /// Whatever can be the type of a key's field.

@@ -104,7 +104,13 @@ fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str
                 comment(out, field.about);
                 let _ = writeln!(out, "# {} = {example}", field.key);
             }
-            (Fallback::Section | Fallback::Optional | Fallback::Elements(_), None) => {}
+            (
+                Fallback::Section
+                | Fallback::Optional
+                | Fallback::Elements(_)
+                | Fallback::Examples(_),
+                None,
+            ) => {}
         }
     }
     for field in schema.fields {
@@ -116,10 +122,7 @@ fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str
                 comment(out, field.about);
                 let mut section = format!("[{path}]\n");
                 described(&mut section, schema, &path, &[]);
-                for line in section.lines() {
-                    let mark = if line.starts_with('#') || line.is_empty() { "" } else { "# " };
-                    let _ = writeln!(out, "{mark}{line}");
-                }
+                commented_out(out, &section);
             }
             (Kind::Section(schema), _) => {
                 out.push('\n');
@@ -127,23 +130,41 @@ fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str
                 let _ = writeln!(out, "[{path}]");
                 described(out, schema, &path, &[]);
             }
-            (Kind::List(schema), Fallback::Elements(elements)) => {
-                for (i, given) in elements.iter().enumerate() {
-                    out.push('\n');
-                    if i == 0 {
-                        comment(out, field.about);
-                    }
-                    let _ = writeln!(out, "[[{path}]]");
-                    if i == 0 {
-                        described(out, schema, &path, given);
-                    } else {
-                        for (key, value) in *given {
-                            let _ = writeln!(out, "{key} = {value}");
-                        }
-                    }
-                }
+            (Kind::List(schema), Fallback::Elements(all)) => {
+                elements(out, field, schema, &path, all);
+            }
+            (Kind::List(schema), Fallback::Examples(all)) => {
+                let mut section = String::new();
+                elements(&mut section, field, schema, &path, all);
+                commented_out(out, &section);
             }
             _ => {}
         }
+    }
+}
+
+/// The tables of a list: the first with every key, the others with what they say.
+fn elements(out: &mut String, field: &Field, schema: &Schema, path: &str, all: &[&[(&str, &str)]]) {
+    for (i, given) in all.iter().enumerate() {
+        out.push('\n');
+        if i == 0 {
+            comment(out, field.about);
+        }
+        let _ = writeln!(out, "[[{path}]]");
+        if i == 0 {
+            described(out, schema, path, given);
+        } else {
+            for (key, value) in *given {
+                let _ = writeln!(out, "{key} = {value}");
+            }
+        }
+    }
+}
+
+/// Lines that count for nothing before somebody takes the signs away.
+fn commented_out(out: &mut String, section: &str) {
+    for line in section.lines() {
+        let mark = if line.starts_with('#') || line.is_empty() { "" } else { "# " };
+        let _ = writeln!(out, "{mark}{line}");
     }
 }

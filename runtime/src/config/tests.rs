@@ -268,7 +268,10 @@ fn uncommented(template: &str) -> String {
         let (key, _) = rest.split_once(" = ")?;
         key.chars().all(|c| c.is_ascii_lowercase() || c == '_').then(|| rest.to_owned())
     };
-    template.lines().map(|line| example(line).unwrap_or(line.to_owned()) + "\n").collect()
+    let on: String =
+        template.lines().map(|line| example(line).unwrap_or(line.to_owned()) + "\n").collect();
+    // Addresses of a site are those of one with a process of its own.
+    on.replace("site = \"head\"", "site = \"own\"")
 }
 
 #[test]
@@ -380,6 +383,76 @@ grid.toml:22:1: `ssh.hosts` names no machine: give each with how many nodes it t
     let hosts = config.cluster[0].ssh.as_ref().unwrap().hosts_for(5).unwrap();
     let names: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.places)).collect();
     assert_eq!(names, [("me@[::1]:2222", 3), ("n1", 2)]);
+}
+
+#[test]
+fn a_slurm_cluster_is_asked_at_times_that_it_can_bear() {
+    let text = r#"
+[[cluster]]
+name = "a"
+provider = "slurm"
+[[cluster]]
+name = "b"
+provider = "slurm"
+[cluster.slurm]
+poll = "0s"
+answer_within = "0s"
+leave_ahead = "0s"
+time = "0s"
+memory = "0B"
+partition = "two words"
+qos = ""
+[[cluster]]
+name = "c"
+provider = "slurm"
+[cluster.slurm]
+time = "1m"
+"#;
+    let golden = r#"grid.toml:4:1: provider "slurm" needs [cluster.slurm]: add it, empty or not
+grid.toml:9:1: `slurm.poll` must be at least "100ms", found "0ns"
+grid.toml:10:1: `slurm.answer_within` must be at least "1s", found "0ns"
+grid.toml:11:1: `slurm.leave_ahead` must be at least "1s", found "0ns"
+grid.toml:12:1: `slurm.time` must be longer than nothing, found "0ns"
+grid.toml:13:1: `slurm.memory` must be at least "1MiB", found "0B"
+grid.toml:14:1: `slurm.partition` must be a name without blanks, found "two words"
+grid.toml:15:1: `slurm.qos` must be a name without blanks, found ""
+grid.toml:20:1: `slurm.leave_ahead` "1m" leaves nothing of a node's `time` "1m": make it shorter"#;
+    assert_eq!(mistakes(text), golden);
+    let right = "[[cluster]]\nname = \"a\"\nprovider = \"slurm\"\n[cluster.slurm]\n";
+    assert!(grid(right).unwrap().value.cluster[0].slurm.is_some());
+}
+
+#[test]
+fn a_site_of_its_own_has_its_own_addresses_and_ports() {
+    let text = r#"
+[net]
+ports = "47000-47002"
+[[cluster]]
+name = "here"
+nodes = 3
+site_bind = "127.0.0.1:47010"
+[[cluster]]
+name = "there"
+nodes = 3
+site = "own"
+[[cluster]]
+name = "elsewhere"
+nodes = 3
+site = "own"
+site_bind = "127.0.0.1:47010"
+[[cluster]]
+name = "few"
+nodes = 2
+site = "own"
+site_bind = "127.0.0.1:47010"
+reserve = 3
+cap = 0
+"#;
+    let golden = r#"grid.toml:7:1: `cluster.site_bind` is of a site of its own: set `site` to "own" as well, or leave it out
+grid.toml:11:1: `net.ports` 47000-47002 has 3 ports for 3 nodes and their site on the machine of cluster "there"
+grid.toml:22:1: `cluster.reserve` must be at most its nodes, of which there are 2, found 3
+grid.toml:23:7: `cluster.cap` must be a whole number from 1 to 100000, found 0"#;
+    assert_eq!(mistakes(text), golden);
 }
 
 /// One edit of a key: a letter dropped, doubled, swapped with the next, or another in its place.

@@ -196,10 +196,11 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), RunDirError> {
 }
 
 /// Writes a file so that whoever reads it, at any moment and after a crash, sees the old content or the new one: to a
-/// file beside it, synced, then renamed.
+/// file beside it, synced, then renamed. When this returns, the new one outlives the machine's crash, too.
 ///
 /// # Errors
-/// The system's; the old content stands and nothing is left beside it.
+/// The system's; the old content stands and nothing is left beside it. Where only the directory cannot be synced, the new
+/// content stands, and may not outlive a crash.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
@@ -214,7 +215,26 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if written.is_err() {
         let _ = fs::remove_file(&beside);
     }
-    written
+    written.and_then(|()| sync_dir(path))
+}
+
+/// A rename is on disk when the directory is.
+fn sync_dir(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match File::open(parent.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all()) {
+        // Some file systems have nothing to sync there, and say it so; and a directory may be entered and not read.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
+                    | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 #[cfg(test)]
@@ -290,5 +310,12 @@ mod tests {
         assert!(write_atomic(Path::new("/"), b"new").is_err());
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_bare_file_name_is_one_of_the_current_directory() {
+        sync_dir(Path::new("name")).unwrap();
+        let error = sync_dir(Path::new("no/such/name")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -21,6 +21,8 @@ fn help_and_version_are_data() {
     for job in ["barnes-hut", "fib", "ft", "integrate", "nbody", "queens", "raytracer", "tsp"] {
         assert!(jobs.contains(job), "{jobs}");
     }
+    let submit = run(&["job", "submit", "--help"]).out;
+    assert!(submit.contains("`springtide job submit JOB --help` lists the options"), "{submit}");
     let version: Value = serde_json::from_str(&run(&["version", "--json"]).out).unwrap();
     assert_eq!((&version["schema"], &version["name"]), (&1.into(), &"springtide".into()));
     assert!(run(&["completions", "bash"]).out.contains("complete"));
@@ -28,12 +30,22 @@ fn help_and_version_are_data() {
 
 #[test]
 fn slips_of_the_finger_are_told_with_what_was_meant() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 17] = [
         (&[], "Usage:"),
         (&["runn"], "'run'"),
         (&["run", "fibb"], "'fib'"),
         (&["run", "fbi"], "'fib'"),
         (&["pu", "grid.toml"], "'up'"),
+        (&["job", "submit", "fbi", "--config", "a"], "'fib'"),
+        // Options before the job are those of a file of jobs.
+        (
+            &["job", "plan", "--config", "a", "queenz"],
+            "no job is named queenz: did you mean queens?",
+        ),
+        (
+            &["job", "submit", "--config", "a", "queens"],
+            "options come after the job: springtide job submit queens --config a",
+        ),
         (&["run", "fib", "--cluster", "3x2"], "'--clusters'"),
         (&["run", "fib", "--clusters", "3"], "clusters x nodes such as 3x2"),
         (&["run", "fib", "--timeout", "10"], "10"),
@@ -106,6 +118,9 @@ fn configs_are_written_checked_and_shown() {
     // What follows from the expectations of a link, which no error would ever show.
     assert!(checked.err.contains("link ams - del: 100ms round trip"), "{}", checked.err);
     assert_eq!(run(&["config", "init", name]).code, Some(1), "it is not overwritten");
+    let jobs = temp.path().join("jobs.toml");
+    let made = run(&["config", "init", "--jobs", jobs.to_str().unwrap()]);
+    assert!(made.err.contains("jobs.toml --config GRID`"), "{}", made.err);
     let shown = run(&["config", "show", name, "--origin"]);
     assert!(shown.out.contains("# default") && shown.out.contains("grid.toml:"), "{}", shown.out);
     std::fs::write(&file, "grdi = \"a\"\n[[cluster]]\nname = \"A b\"\nnodes = 0\n").unwrap();

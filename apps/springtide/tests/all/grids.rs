@@ -49,6 +49,7 @@ fn a_grid_gives_the_result_of_one_thread() {
     }
     assert_eq!(nodes(&out), []);
     assert!(!out.join("node").exists(), "keys are left");
+    assert!(!out.join("scheduler.lease").exists());
     assert!(out.join("nodes/del-2.log").exists());
 }
 

@@ -96,8 +96,20 @@ fn a_jobs_file_is_moved_to_where_it_starts() {
     until("it is forgotten", || clusters(&up, "text.txt") == ["ams"]);
     let copy = up.temp.path().join("copy");
     let fetch = ["files", "fetch", "text.txt", "--out", copy.to_str().unwrap()];
-    assert_eq!(told(&up, &fetch).code, Some(0));
-    assert_eq!(fs::read_to_string(&copy).unwrap(), text());
+    // What came before an interruption is gone on from; of another file it is done without.
+    let part = up.temp.path().join("copy.part");
+    for before in [&text()[..70_000], "of another file"] {
+        fs::write(&part, before).unwrap();
+        let fetched = told(&up, &fetch);
+        assert_eq!(fetched.code, Some(0), "{}", fetched.err);
+        assert_eq!(fs::read_to_string(&copy).unwrap(), text());
+        assert!(!part.exists());
+        // What is there is not written over.
+        let again = told(&up, &fetch);
+        assert_eq!(again.code, Some(1), "{}", again.err);
+        assert!(again.err.contains("copy exists: remove it"), "{}", again.err);
+        fs::remove_file(&copy).unwrap();
+    }
     up.end();
 }
 

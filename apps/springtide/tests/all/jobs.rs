@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, run, until};
+use crate::support::{Ended, Running, nodes, program, run, text, until};
 
 /// Free processors are seen soon.
 const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
@@ -40,10 +40,33 @@ fn jobs_are_submitted_resized_and_ended() {
     let plan = job(&up, &["plan", "queens", "--kind", "rigid", "--min", "4"]);
     assert_eq!(plan.code, Some(3), "{}", plan.err);
     assert!(plan.out.contains("ams: has 3 processors, 4 are needed"), "{}", plan.out);
+    assert!(plan.out.contains("can never start"), "{}", plan.out);
+    // Of one that nobody knows all commands say the same.
+    for line in [&["grow", "7", "1"][..], &["shrink", "7", "1"], &["result", "7", "--json"]] {
+        let refused = job(&up, line);
+        assert_eq!(refused.code, Some(2), "{}", refused.err);
+        assert!(refused.err.contains("the grid has no job-7"), "{}", refused.err);
+        let expected = if line.contains(&"--json") { Value::Bool(false) } else { Value::Null };
+        let told = serde_json::from_str(&refused.out).unwrap_or(Value::Null);
+        assert_eq!(told["ok"], expected, "{}", refused.out);
+    }
     // One that would never end grows into all that is free.
     let long = job(&up, &["submit", "queens", "--size", "18"]);
     assert_eq!((long.code, long.out.as_str()), (Some(0), "job-1\n"), "{}", long.err);
     until("it has grown", || size(&up, "1") == 3);
+    // One that waits has no size yet.
+    let waits = job(&up, &["submit", "fib", "--n", "10", "--kind", "rigid", "--min", "3"]);
+    assert_eq!(waits.out, "job-2\n", "{}", waits.err);
+    let refused = job(&up, &["grow", "2", "1"]);
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
+    assert!(refused.err.contains("job-2 is waiting"), "{}", refused.err);
+    assert_eq!(job(&up, &["cancel", "2"]).code, Some(0));
+    // One that never finds a place ends as `run` of it would.
+    let never = job(&up, &["submit", "fib", "--kind", "rigid", "--min", "4"]);
+    assert_eq!(never.out, "job-3\n", "{}", never.err);
+    let failed = job(&up, &["result", "3", "--wait", "--timeout", "1m", "--json"]);
+    assert_eq!(failed.code, Some(3), "{}", failed.err);
+    assert_eq!(object(&failed)["ok"], false, "{}", failed.out);
     // Its owner takes one away, and it gets no more.
     let shrunk = job(&up, &["shrink", "1", "1"]);
     assert_eq!(shrunk.out, "job-1 has 3 processors and is to have 2\n", "{}", shrunk.err);
@@ -55,13 +78,13 @@ fn jobs_are_submitted_resized_and_ended() {
     assert!(refused.err.contains(told), "{}", refused.err);
     // A rigid job that needs two makes it shrink once more.
     let short = job(&up, &["submit", "queens", "--size", "9", "--kind", "rigid", "--min", "2"]);
-    assert_eq!(short.out, "job-2\n", "{}", short.err);
-    let done = job(&up, &["result", "2", "--wait", "--timeout", "2m", "--json"]);
+    assert_eq!(short.out, "job-4\n", "{}", short.err);
+    let done = job(&up, &["result", "4", "--wait", "--timeout", "2m", "--json"]);
     assert_eq!(done.code, Some(0), "{}", done.err);
     assert_eq!(object(&done)["result"]["solutions"], 352);
-    assert_eq!(status(&up, "2")["state"], "done");
+    assert_eq!(status(&up, "4")["state"], "done");
     let why = job(&up, &["why", "1"]).out;
-    assert!(why.contains("makes room for job-2"), "{why}");
+    assert!(why.contains("makes room for job-4"), "{why}");
     until("it is as large as it may be", || size(&up, "1") == 2);
     // More than that if its owner asks for it.
     assert_eq!(job(&up, &["grow", "1", "1"]).code, Some(0));
@@ -80,7 +103,25 @@ fn jobs_are_submitted_resized_and_ended() {
     let list = object(&job(&up, &["list", "--json"]));
     let jobs = list["jobs"].as_array().unwrap();
     let states: Vec<&str> = jobs.iter().filter_map(|job| job["state"].as_str()).collect();
-    assert_eq!(states, ["cancelled", "done"]);
+    assert_eq!(states, ["cancelled", "cancelled", "failed", "done"]);
+    // One that `run` waits for is ended the same way, and whoever asks hears that it is over, not that there is none.
+    let dir = up.temp.path().join("client");
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut command = program(&["run", "queens", "--size", "18", "-v", "--config"]);
+    command.arg(&up.file);
+    let mut client = Running::start(command, &dir);
+    until("it runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
+    let waits = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| job(&up, &["result", "5", "--wait", "--timeout", "1m"]));
+        // It is to have seen the job.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let ended = job(&up, &["cancel", "5"]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert!(ended.err.contains("job-5 is over"), "{}", ended.err);
+        waits.join().unwrap()
+    });
+    assert_ne!(client.wait().code(), Some(0));
+    assert!(waits.err.contains("whoever ran it has its result"), "{}", waits.err);
     up.end();
 }
 
@@ -113,6 +154,18 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     let all = submit(text);
     let expected = (Some(0), "job-1\njob-2\njob-3\n");
     assert_eq!((all.code, all.out.as_str()), expected, "{}", all.err);
+    // What went in before a failure is told, and runs.
+    let last = "[[job]]\nprogram = \"fib\"\nfiles = [\"none.txt\"]\n";
+    let parts = "[[job]]\nprogram = \"queens\"\nargs = [\"--size\", \"8\"]\nkind = \"rigid\"\n\
+                 [[job.component]]\nclusters = [\"del\"]\n[[job.component]]\nmin = 2\nclusters = [\"ams\"]\n";
+    let partly = submit(&format!("{parts}{last}"));
+    assert_eq!((partly.code, partly.out.as_str()), (Some(3), "job-4\n"), "{}", partly.err);
+    assert!(partly.err.contains("1 of 2 jobs were submitted; then fib: "), "{}", partly.err);
+    let done = job(&up, &["result", "4", "--wait", "--timeout", "2m", "--json"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    let expected =
+        serde_json::json!([{ "name": "ams", "workers": 2 }, { "name": "del", "workers": 1 }]);
+    assert_eq!(object(&done)["clusters"], expected);
     for number in ["1", "2", "3"] {
         let done = job(&up, &["result", number, "--wait", "--timeout", "2m"]);
         assert_eq!(done.code, Some(0), "{}", done.err);
@@ -125,16 +178,37 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     }
     // The next head knows them, and one that was not over begins anew: its nodes have ended with their head.
     let long = job(&up, &["submit", "queens", "--size", "18"]);
-    assert_eq!(long.out, "job-4\n", "{}", long.err);
-    until("it runs", || status(&up, "4")["state"] == "running");
+    assert_eq!(long.out, "job-5\n", "{}", long.err);
+    until("it runs", || status(&up, "5")["state"] == "running");
     let up = up.again();
-    until("it runs again", || status(&up, "4")["state"] == "running");
-    let logs = job(&up, &["logs", "4"]).out;
+    until("it runs again", || status(&up, "5")["state"] == "running");
+    let logs = job(&up, &["logs", "5"]).out;
     assert!(logs.contains("the grid's head began anew"), "{logs}");
-    assert_eq!(job(&up, &["cancel", "4"]).code, Some(0));
-    until("it has ended", || status(&up, "4")["state"] == "cancelled");
+    // A submission that is damaged is lost, and nothing else.
+    let next = job(&up, &["submit", "queens", "--size", "18", "--min", "2"]);
+    assert_eq!(next.out, "job-6\n", "{}", next.err);
+    let mut up = up;
+    up.kill_head();
+    std::fs::write(up.dir.join("scheduler.jobs/5"), "damaged").unwrap();
+    // Of a head that died there is a file, and its process's number may be another's now.
+    let head = up.dir.join("head.json");
+    let mut left: Value = serde_json::from_slice(&std::fs::read(&head).unwrap()).unwrap();
+    left["pid"] = std::process::id().into();
+    std::fs::write(&head, left.to_string()).unwrap();
+    up.start_head();
+    assert_eq!(status(&up, "5")["state"], "failed");
+    until("it runs", || status(&up, "6")["state"] == "running");
+    assert_eq!(job(&up, &["cancel", "6"]).code, Some(0));
+    assert_eq!(status(&up, "6")["state"], "cancelled");
+    // Where the store is moved away to begin anew, numbers go on above those of jobs that are left.
+    up.kill_head();
+    std::fs::remove_file(up.dir.join("scheduler.log")).unwrap();
+    up.start_head();
+    let new = job(&up, &["submit", "fib", "--n", "12"]);
+    assert_eq!(new.out, "job-7\n", "{}", new.err);
     assert_eq!(status(&up, "3")["state"], "done");
     let done = job(&up, &["result", "3", "--json"]);
     assert_eq!(object(&done)["job"], "fib", "{}", done.out);
+    until("nodes of heads that were killed have ended", || nodes(&up.dir).len() == 3);
     up.end();
 }
