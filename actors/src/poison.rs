@@ -173,6 +173,11 @@ impl Poison {
         self.held.remove(path);
     }
 
+    /// The job has got further than ever: so has each of its tasks that last as long as it does.
+    pub(crate) fn absolve_lasting(&mut self, lasts: impl Fn(&str) -> bool) {
+        self.held.retain(|_, held| !lasts(&held.name));
+    }
+
     /// Whether a task is to be blamed: that which most nodes died of, and of several the innermost.
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         if self.limit == 0 {
@@ -296,6 +301,8 @@ mod tests {
         Tell(&'static str, u64, &'static [u32]),
         Pass(u64),
         Absolve(&'static [u32]),
+        /// The job got further, and tasks of this name last as long as it.
+        Further(&'static str),
     }
     use Step::*;
 
@@ -314,6 +321,7 @@ mod tests {
                 }
                 Pass(ms) => now += Duration::from_millis(*ms),
                 Absolve(path) => book.absolve(&TaskPath(path.to_vec())),
+                Further(lasting) => book.absolve_lasting(|name| name == *lasting),
             }
         }
         match book.verdict(now) {
@@ -429,6 +437,16 @@ mod tests {
                 "a cluster of which all died in turn with the task",
                 with(in_turn(&["a-1", "c-1"]), &[Die(&[("c-2", 1)], &["c"]), Tell("c-2", 1, P)]),
                 "/0.1 a-1 c-1 c-2",
+            ),
+            (
+                "further, and it lasts",
+                with(two(), &[Further("leaf"), Die(&[("a-2", 1)], &[]), Tell("a-2", 1, P)]),
+                "clean",
+            ),
+            (
+                "further, and it does not",
+                with(two(), &[Further("other"), Die(&[("a-2", 1)], &[]), Tell("a-2", 1, P)]),
+                "/0.1 a-1 a-2 b-1",
             ),
             ("absolved", with(in_turn(&["a-1", "b-1", "a-2"]), &[Absolve(P)]), "clean"),
         ];

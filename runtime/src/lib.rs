@@ -1,8 +1,10 @@
 //! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
 
+pub mod checksum;
 pub mod config;
 pub mod event;
 pub mod files;
+pub mod guard;
 pub mod id;
 pub mod malleable;
 pub mod membership;

@@ -1,5 +1,6 @@
 //! SPMD programs whose number of processes changes, on whole grids in virtual time: the answer is that of one process, bit for bit.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +11,14 @@ use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::manager::{Kind, Need};
 use springtide_actors::scheduler::{Drain, GetStatus, NodeState};
 use springtide_malleable::{Ft, Nbody};
-use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::malleable::{
+    Hand, Malleable, Need as Nodes, Observation, Program, Strategy,
+};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Checkpoint, Context, Job, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, WORK_FLOOR,
+    Context, Job, Outcome, PoolConfig, RESULTS_BYTES, Registry, Sizes, Stop, WORK_FLOOR,
     encode_job, solo,
 };
 use springtide_simulator::{Ended, Grid, simulate};
@@ -34,10 +37,14 @@ pub(crate) struct Slow<P: Program> {
     step_us: u64,
     /// It takes what it is offered, whatever the program says.
     greedy: bool,
+    /// It asks for nodes until it has so many, or is refused; in milliseconds, if it cannot go on without.
+    asks: Option<(u32, Option<u64>)>,
+    /// Each process says something in its third step.
+    talks: bool,
 }
 
 /// What a process does of a step.
-pub(crate) trait Share: Program + Job {
+pub(crate) trait Share: Malleable {
     fn share(&self, layout: &Self::Layout, rank: u32) -> f64;
 }
 
@@ -54,7 +61,7 @@ impl Share for Nbody {
 }
 
 impl<P: Share> Program for Slow<P> {
-    const NAME: &'static str = <P as Program>::NAME;
+    const NAME: &'static str = P::NAME;
     type State = P::State;
     type Layout = P::Layout;
 
@@ -67,7 +74,18 @@ impl<P: Share> Program for Slow<P> {
     }
 
     fn decide(&self, seen: &Observation, layout: Option<&P::Layout>) -> Strategy {
-        self.program.decide(seen, layout)
+        let usual = self.program.decide(seen, layout);
+        let nodes: BTreeSet<_> = seen.places.iter().map(|place| &place.node).collect();
+        let ranks = seen.places.iter().filter_map(|place| place.rank);
+        assert!(ranks.eq(0..seen.processes), "{:?}", seen.places);
+        match (self.asks, &seen.refused) {
+            (Some((wanted, within)), None) if seen.point > 3 && usual == Strategy::Keep => {
+                let more = wanted.saturating_sub(nodes.len() as u32);
+                let within = within.map(Duration::from_millis);
+                if more > 0 { Strategy::Need(Nodes { more, within }) } else { usual }
+            }
+            _ => usual,
+        }
     }
 
     fn start(&self, layout: &P::Layout, comm: &Comm<'_>) -> Result<P::State, Stop> {
@@ -83,6 +101,10 @@ impl<P: Share> Program for Slow<P> {
     ) -> Result<(), Stop> {
         let share = self.program.share(layout, comm.rank());
         comm.model(Duration::from_micros((self.step_us as f64 * share) as u64))?;
+        if self.talks && step == 3 {
+            comm.say(format!("rank {} of {} is here", comm.rank(), comm.size()));
+            comm.artifact(&format!("rank-{}.txt", comm.rank()), vec![7; 100])?;
+        }
         self.program.step(state, step, layout, comm)
     }
 
@@ -114,29 +136,17 @@ impl<P: Share> Program for Slow<P> {
     }
 }
 
-impl<P: Share> Job for Slow<P> {
-    const NAME: &'static str = <P as Job>::NAME;
+impl<P: Share> Malleable for Slow<P> {
+    const JOB: &'static str = P::JOB;
     const ABOUT: &'static str = "for tests";
     const NEGOTIATES: bool = P::NEGOTIATES;
 
-    fn register(registry: &mut Registry) {
-        malleable::register::<Self>(registry);
+    fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
+        if self.greedy { offered.nodes } else { self.program.accept_growth(current, offered) }
     }
 
-    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        malleable::run(self, cx)
-    }
-
-    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-        malleable::resume(self, state, cx)
-    }
-
-    fn accept_growth(&self, current: u32, offered: u32) -> u32 {
-        if self.greedy { offered } else { self.program.accept_growth(current, offered) }
-    }
-
-    fn accept_shrink(&self, current: u32, asked: u32) -> u32 {
-        if self.greedy { asked } else { self.program.accept_shrink(current, asked) }
+    fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
+        if self.greedy { asked.nodes } else { self.program.accept_shrink(current, asked) }
     }
 }
 
@@ -149,7 +159,7 @@ pub(crate) fn bodies(steps: u64, step_us: u64) -> Slow<Nbody> {
 }
 
 fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
-    Slow { program: program.clone(), step_us, greedy: false }
+    Slow { program: program.clone(), step_us, greedy: false, asks: None, talks: false }
 }
 
 /// The answer of one process.
@@ -158,7 +168,7 @@ fn alone<P: Share>(program: &P) -> u64 {
     registry.job::<P>();
     let body = encode_job(program.clone()).expect("the job is right");
     let config = PoolConfig::default();
-    let alone = solo::run(Arc::new(registry), <P as Job>::NAME, body, &config, |_| {});
+    let alone = solo::run(Arc::new(registry), P::JOB, body, &config, |_| {});
     alone.expect("it runs").outcome.expect("no failure").checksum
 }
 
@@ -179,8 +189,9 @@ fn shape(clusters: &[u32], threads: usize, seed: u64) -> Shape {
 fn sizes<'a>(said: impl IntoIterator<Item = &'a str>) -> Vec<(u32, u32)> {
     let size = |text: &str| {
         let text = text.strip_prefix("from step ")?.split_once(" on ")?.1;
-        let (processes, nodes) = text.split_once(" processes compute on ")?;
-        Some((processes.parse().ok()?, nodes.strip_suffix(" nodes")?.parse().ok()?))
+        let (processes, nodes) = text.split_once(" on ")?;
+        let number = |text: &str| text.split(' ').next()?.parse().ok();
+        processes.contains(" process").then_some((number(processes)?, number(nodes)?))
     };
     said.into_iter().filter_map(size).collect()
 }
@@ -232,8 +243,7 @@ fn nodes_leave_after_the_others_have_gone_on() {
         assert_eq!(sizes, [(4, 4), (2, 2)], "{:?}", ft.said);
         let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
         assert_eq!(sizes, [(5, 5), (3, 3), (2, 2)], "{:?}", nbody.said);
-        let anew = |said: &Vec<String>| said.iter().any(|text| text.contains("anew"));
-        assert!(!anew(&ft.said) && !anew(&nbody.said));
+        assert_eq!((anew(&ft.said), anew(&nbody.said)), (0, 0));
     }
 }
 
@@ -258,6 +268,7 @@ fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
             let from = said
                 .iter()
                 .filter_map(|text| text.strip_prefix("the processes begin anew from step "));
+            let from = from.map(|told| told.split_once(": node c0-n0").expect("a cause").0);
             let from: Vec<u64> = from.map(|step| step.parse().expect("a number")).collect();
             assert!(from.len() >= 2 && from.iter().all(|step| *step > 0), "{said:?}");
         }
@@ -277,17 +288,68 @@ fn the_root_moves_and_the_program_goes_on() {
     }
 }
 
-/// A link breaks for a while, and mail with it.
+/// Cuts the lines between two clusters for so long.
+async fn cut(hands: &Hands, (a, b): (&str, &str), time: Duration) {
+    hands.network.partition(&a.into(), &b.into(), true);
+    sleep(time).await;
+    hands.network.partition(&a.into(), &b.into(), false);
+}
+
+/// Longer than a link lives without a word, so that what is on it is lost.
+const LONG_CUT: Duration = Duration::from_secs(20);
+
+fn anew(said: &[String]) -> usize {
+    said.iter().filter(|text| text.contains("begin anew")).count()
+}
+
+/// A link breaks for a while, and mail with it: one of the root, or one between two others.
 #[test]
 fn a_link_that_breaks_loses_no_step_for_good() {
+    for ends in [("c0", "c1"), ("c1", "c2")] {
+        let script = move |hands: Rc<Hands>| async move {
+            after(5).await;
+            cut(&hands, ends, LONG_CUT).await;
+        };
+        let nbody = slow(&Nbody { steps: 90, ..NBODY }, 2_000_000);
+        let (run, sizes) = scripted(&shape(&[2, 1, 1], 1, 1), nbody, script);
+        assert!(anew(&run.said) >= 1, "{ends:?}: {:?}", run.said);
+        assert_eq!(sizes.last(), Some(&(4, 4)), "{ends:?}: {:?}", run.said);
+    }
+}
+
+/// A cut that is shorter costs nothing but the time: what is on the way waits.
+#[test]
+fn a_link_that_is_silent_for_a_while_loses_nothing() {
     let script = |hands: Rc<Hands>| async move {
         after(5).await;
-        hands.network.partition(&"c0".into(), &"c1".into(), true);
-        after(3).await;
-        hands.network.partition(&"c0".into(), &"c1".into(), false);
+        cut(&hands, ("c0", "c1"), Duration::from_secs(3)).await;
     };
     let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
-    assert_eq!(sizes.last(), Some(&(4, 4)), "{:?}", run.said);
+    assert_eq!((anew(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
+}
+
+/// A link between two others breaks while a node leaves: the root has seated the next configuration already, and the two compute
+/// in the one before, or have given what they had.
+#[test]
+fn a_link_that_breaks_during_a_change_holds_nobody_up() {
+    let mut broke = 0;
+    for at in 0..20 {
+        let script = move |hands: Rc<Hands>| async move {
+            after(5).await;
+            let leaves = {
+                let hands = hands.clone();
+                actix_rt::spawn(async move { hands.leave(&["c1-n00"]).await })
+            };
+            sleep(Duration::from_millis(100 * at)).await;
+            cut(&hands, ("c1", "c2"), LONG_CUT).await;
+            leaves.await.expect("no panic");
+        };
+        let nbody = slow(&Nbody { steps: 60, ..NBODY }, 3_000_000);
+        let (run, sizes) = scripted(&shape(&[1, 1, 1], 1, 1), nbody, script);
+        assert_eq!(sizes.last(), Some(&(2, 2)), "{at}: {:?}", run.said);
+        broke += anew(&run.said);
+    }
+    assert!(broke > 0);
 }
 
 /// Whatever happens, in whatever order: the answer is right, and the job ends.
@@ -315,9 +377,11 @@ fn random_histories_end_with_the_right_answer() {
                         hands.declare_lost(&[node.as_str()]);
                     }
                     2 => {
-                        hands.network.partition(&"c0".into(), &"c1".into(), true);
-                        sleep(Duration::from_millis(random.below(4000) as u64)).await;
-                        hands.network.partition(&"c0".into(), &"c1".into(), false);
+                        // Some are longer than links live without a word.
+                        let time = [4000, 25_000][random.below(2)];
+                        let time = Duration::from_millis(random.below(time) as u64);
+                        let ends = [("c0", "c1"), ("c1", "c2"), ("c0", "c2")][random.below(3)];
+                        cut(&hands, ends, time).await;
                     }
                     _ => {
                         let node = std::mem::replace(&mut others[at], root);
@@ -330,9 +394,9 @@ fn random_histories_end_with_the_right_answer() {
         let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
         let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
         if seed % 2 == 0 {
-            scripted(&shape(&[3, 3], 1, seed), ft, script);
+            scripted(&shape(&[2, 2, 2], 1, seed), ft, script);
         } else {
-            scripted(&shape(&[2, 2], 2, seed), nbody, script);
+            scripted(&shape(&[2, 1, 1], 2, seed), nbody, script);
         }
     }
 }
@@ -343,6 +407,7 @@ pub(crate) fn registry<P: Share>() -> Registry {
     let mut registry = Registry::new();
     registry.job::<Slow<P>>();
     registry.job::<springtide_simulator::apps::Model>();
+    registry.job::<Asks>();
     registry
 }
 
@@ -376,7 +441,7 @@ fn a_transform_grows_to_a_power_of_two_and_gives_the_rest_back() {
         let free = {
             let grid = grid.clone();
             actix_rt::spawn(async move {
-                // Before the next offer, which it would take as well.
+                // After several polls, in each of which it could be offered again.
                 after(22).await;
                 idle(&grid).await
             })
@@ -389,6 +454,8 @@ fn a_transform_grows_to_a_power_of_two_and_gives_the_rest_back() {
         assert!(given.count() >= 1, "{:?}", ended.said);
         assert_eq!(free.await.expect("no panic"), 1, "{:?}", ended.said);
         assert_eq!(ended.iterations.len(), 120);
+        // What it gave back it is not given again.
+        assert_eq!(times(&ended, "leaves the job: the program has no use"), 1, "{:?}", ended.said);
     });
 }
 
@@ -428,6 +495,123 @@ fn shrinks_and_grows(mode: Mode) {
     });
 }
 
+/// How often something was said.
+fn times(ended: &Ended, what: &str) -> usize {
+    ended.said.iter().filter(|(_, text)| text.contains(what)).count()
+}
+
+/// A program cannot go on without one more node: another that can do with less becomes smaller for it.
+#[test]
+fn a_program_asks_for_a_node_and_another_becomes_smaller() {
+    let other = slow(&Nbody { steps: 100, ..NBODY }, 2_000_000);
+    let asks = Slow { asks: Some((3, Some(60_000))), ..slow(&NBODY, 2_000_000) };
+    // The same history twice: one job is listened to at a time.
+    let listen = |to_other: bool| {
+        let (other, asks) = (other.clone(), asks.clone());
+        simulate(move || async move {
+            let grid = Grid::start(&layout(&[6], 1), registry::<Nbody>()).await;
+            let submit = async |job, need| {
+                let run = grid.submitter().submit_needing(job, quiet(1), need).await;
+                run.expect("it is taken")
+            };
+            let others = submit(other, Need::one(Kind::Malleable, 2, 4, 4)).await;
+            let run = submit(asks, Need::one(Kind::Malleable, 2, 2, 3)).await;
+            let run = if to_other { others } else { run };
+            run.ended(Duration::from_secs(3600)).await.expect("it ends")
+        })
+    };
+    let ended = listen(false);
+    assert_eq!(check(&ended, &asks.program), [(2, 2), (3, 3)], "{:?}", ended.said);
+    let asked = times(&ended, "the program needs 1 more node within 60s");
+    assert_eq!(asked, 1, "{:?}", ended.said);
+    let ended = listen(true);
+    let sizes = check(&ended, &other.program);
+    assert!(sizes.starts_with(&[(4, 4), (3, 3)]), "{:?}", ended.said);
+}
+
+/// It asks for more than it can ever have: it hears why not, and goes on without.
+#[test]
+fn a_program_that_is_refused_hears_it_and_goes_on() {
+    for within in [Some(20_000), None] {
+        simulate(|| async move {
+            let grid = Grid::start(&layout(&[3], 1), registry::<Nbody>()).await;
+            let asks = Slow { asks: Some((9, within)), ..slow(&NBODY, 2_000_000) };
+            let need = Need::one(Kind::Malleable, 2, 2, 3);
+            let run = grid.submitter().submit_needing(asks.clone(), quiet(1), need).await;
+            let run = run.expect("it is taken");
+            let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+            check(&ended, &asks.program);
+            let asked = times(&ended, "more nodes within") + times(&ended, "the program would use");
+            assert_eq!(asked, 1, "{within:?}: {:?}", ended.said);
+            assert_eq!(times(&ended, "does not get more nodes"), 1, "{:?}", ended.said);
+        });
+    }
+}
+
+/// A job without processes, which asks for nodes and waits for what becomes of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Asks {
+    more: u32,
+}
+
+impl Job for Asks {
+    const NAME: &'static str = "asks";
+    const ABOUT: &'static str = "for tests";
+
+    fn register(_: &mut Registry) {}
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        cx.need_nodes(self.more, Some(Duration::from_secs(5)));
+        for _ in 0..100 {
+            cx.model(Duration::from_millis(100))?;
+            if let Some(why) = cx.refused() {
+                // Asked anew, it is not refused yet.
+                cx.need_nodes(1, None);
+                let result = serde_json::json!([why, cx.refused()]);
+                return Ok(Outcome { checksum: 0, result });
+            }
+        }
+        Ok(Outcome { checksum: 0, result: serde_json::Value::Null })
+    }
+}
+
+#[test]
+fn a_job_that_asks_for_nodes_learns_that_it_is_refused() {
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[3], 1), registry::<Nbody>()).await;
+        for (more, refused) in [(7, true), (1, false)] {
+            let need = Need::one(Kind::Malleable, 1, 1, 2);
+            let run = grid.submitter().submit_needing(Asks { more }, quiet(1), need).await;
+            let run = run.expect("it is taken");
+            let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+            let result = ended.ended.outcome.expect("no failure").result;
+            if refused {
+                let why = result[0].as_str().expect("a reason");
+                assert!(why.contains("may have 1 to 2"), "{why}");
+                assert!(result[1].is_null(), "{result}");
+            } else {
+                assert!(result.is_null(), "{result}");
+            }
+        }
+    });
+}
+
+/// What processes say on other nodes than the root's reaches whoever watches the job.
+#[test]
+fn every_process_is_heard() {
+    let job = Slow { talks: true, ..slow(&NBODY, 1_000_000) };
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[2, 2], 2), registry::<Nbody>()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job.program);
+        for rank in 0..4 {
+            let what = format!("rank {rank} of 4 is here");
+            assert_eq!(times(&ended, &what), 1, "{what}: {:?}", ended.said);
+        }
+    });
+}
+
 /// A node's process dies: the coordinator hears it, and the program goes on with what is left.
 #[test]
 fn a_program_outlives_a_node_and_the_roots_node() {
@@ -450,6 +634,33 @@ fn a_program_outlives_a_node_and_the_roots_node() {
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         let sizes = check(&ended, &job.program);
         assert!(sizes.len() >= 3, "{:?}", ended.said);
+    });
+}
+
+/// Each process is one task as long as the job: that several nodes die over the hours is no task's fault while the job gets on.
+#[test]
+fn a_program_outlives_more_nodes_than_one_task_may_take_along() {
+    let job = slow(&Nbody { steps: 120, ..NBODY }, 2_000_000);
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[6], 1), registry::<Nbody>()).await;
+        let params = quiet(1);
+        assert_eq!(params.poison, 3);
+        let run = grid.submit(job.clone(), params, None).await.expect("it is taken");
+        let root = run.granted().view.coordinator.clone().expect("there is a root");
+        let nodes = run.granted().view.members.keys().filter(|node| **node != root);
+        let others: Vec<_> = nodes.cloned().collect();
+        {
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                for node in others {
+                    after(8).await;
+                    grid.machines().kill(&node);
+                }
+            });
+        }
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job.program);
+        assert_eq!(times(&ended, "going on with"), 5, "{:?}", ended.said);
     });
 }
 

@@ -467,7 +467,7 @@ impl Coordinator {
 
     fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {
         // Nodes that the program would give back are not asked for.
-        let count = self.program_takes(request.count);
+        let count = self.program_takes(request.count, None);
         if count == 0 {
             return;
         }

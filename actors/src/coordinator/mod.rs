@@ -179,6 +179,10 @@ pub struct Coordinator {
     adaptation: adapt::Adaptation,
     checkpoints: succeed::Checkpoints,
     moving: Option<handover::Moving>,
+    /// What the program gave back last.
+    given_back: Option<negotiate::GivenBack>,
+    /// How often the job's root asked for nodes.
+    wants: u64,
     /// Of tasks that nodes died holding.
     poison: Poison,
     told: Arc<Mutex<RootTold>>,
@@ -232,6 +236,8 @@ impl Coordinator {
             adaptation,
             checkpoints: succeed::Checkpoints::default(),
             moving: None,
+            given_back: None,
+            wants: 0,
             poison,
             told: Arc::default(),
             cancelled: Arc::default(),
@@ -329,13 +335,15 @@ impl Coordinator {
         }
     }
 
-    /// Tells the scheduler how far the root got, so that what nodes died of before is not laid to it.
+    /// Tells the scheduler how far the root got, so that what nodes died of before is not laid to it; nor here to processes of an
+    /// SPMD program, each of which is one task as long as the job runs.
     fn tell_advance(&mut self, ctx: &mut Context<Self>) {
         let reached = self.told.lock().unwrap_or_else(PoisonError::into_inner).reached;
         // Nothing to lay to it, or nothing new.
         if self.spec.params.poison == 0 || !self.reached_told.take_further(reached) {
             return;
         }
+        self.poison.absolve_lasting(|name| self.registry.is_process(name));
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let advanced = RootAdvanced { job: self.spec.id, epoch: self.spec.epoch, reached };
         let request = remote.send(advanced).start();

@@ -2,14 +2,15 @@
 //!
 //! Must not know other jobs, nor how the manager chooses among them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::NodeId;
+use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::wire::WireError;
-use springtide_runtime::work::JobEntry;
+use springtide_runtime::work::{JobEntry, Sizes};
 
 use super::{Coordinator, Phase};
 use crate::job::{NoteKind, SCHEDULER};
@@ -23,6 +24,15 @@ use crate::scheduler::{
 #[rtype(result = "()")]
 pub(super) struct Unneeded {
     pub(super) nodes: Vec<NodeId>,
+}
+
+/// What the program has given back, for it had no use for it: it is not to be offered that again, for it would go the same way.
+/// What the program says to offers is about numbers alone; nodes of several sizes, and its own state, it sees when they are there.
+pub(super) struct GivenBack {
+    /// The members that stayed. Among others it may have use for more.
+    left: BTreeSet<NodeId>,
+    /// How many nodes it gave back.
+    count: u32,
 }
 
 impl Coordinator {
@@ -39,11 +49,43 @@ impl Coordinator {
         })
     }
 
-    /// Of so many more nodes as many as the program would take.
-    pub(super) fn program_takes(&self, count: u32) -> u32 {
-        let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
-        let has = has.saturating_add(self.changes.coming());
-        self.program_says(|job, body| job.accept_growth(body, has, count), count)
+    /// Of so many more nodes as many as the program would take; of which cluster they are, if that is known.
+    pub(super) fn program_takes(&self, count: u32, cluster: Option<&ClusterId>) -> u32 {
+        // As many of these same nodes it has given back already.
+        let again = |back: &GivenBack| {
+            count <= back.count && self.changes.coming() == 0 && back.left == self.staying_nodes()
+        };
+        if self.given_back.as_ref().is_some_and(again) {
+            return 0;
+        }
+        let has = self.sizes(self.staying().count(), None);
+        let coming = self.sizes(self.changes.coming() as usize, None);
+        let has = Sizes {
+            nodes: has.nodes.saturating_add(coming.nodes),
+            threads: has.threads.saturating_add(coming.threads),
+        };
+        let offered = self.sizes(count as usize, cluster);
+        self.program_says(|job, body| job.accept_growth(body, has, offered), count)
+    }
+
+    /// So many nodes, with threads as the members of this cluster have on average, or all where it has none. (Of all that stay it
+    /// is as many as they have.)
+    fn sizes(&self, nodes: usize, cluster: Option<&ClusterId>) -> Sizes {
+        let of = |cluster: Option<&ClusterId>| {
+            let here = self.staying().filter(|(_, m)| cluster.is_none_or(|c| m.cluster == *c));
+            here.fold((0, 0), |(n, threads), (_, m)| (n + 1, threads + u64::from(m.threads)))
+        };
+        let (members, threads) = match of(cluster) {
+            (0, _) => of(None),
+            some => some,
+        };
+        let threads = (threads * nodes as u64).div_ceil(members.max(1));
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        Sizes { nodes: count(nodes as u64), threads: count(threads) }
+    }
+
+    fn staying_nodes(&self) -> BTreeSet<NodeId> {
+        self.staying().map(|(node, _)| node.clone()).collect()
     }
 
     /// Members that were not told to leave.
@@ -66,7 +108,7 @@ impl Coordinator {
                 benefit.takes(has, offer.count.min(room), self.spec.params.settings.e_min)
             }
         };
-        self.program_takes(takes)
+        self.program_takes(takes, Some(&offer.cluster))
     }
 
     /// Members of the cluster that go, the worst first; the node of the root stays.
@@ -76,8 +118,9 @@ impl Coordinator {
         }
         let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
         let least = self.spec.params.least_nodes();
-        let gives =
-            self.program_says(|job, body| job.accept_shrink(body, has, ask.count), ask.count);
+        let (all, asked) =
+            (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
+        let gives = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
         let count = gives.min(has.saturating_sub(least)) as usize;
         let worst = self.adaptation.worst_of(&ask.cluster);
         let rank =
@@ -94,8 +137,9 @@ impl Coordinator {
         here.into_iter().take(count).cloned().collect()
     }
 
-    /// The job does not get the nodes that it says it needs.
+    /// The job does not get the nodes that it says it needs: who watches it is told, and its root.
     fn refused(&self, why: &str) {
+        self.engine.refuse_nodes(why);
         self.tell(NoteKind::Say { text: format!("the job does not get more nodes: {why}") });
     }
 
@@ -123,23 +167,51 @@ pub(super) struct WantNodes {
     pub(super) within: Option<Duration>,
 }
 
-impl Handler<WantNodes> for Coordinator {
-    type Result = ();
+/// The scheduler hears that a job runs some time after its root has begun, and until then refuses it as one that does not: it is
+/// asked again after this time, so often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+const ASKS_MAX: u32 = 5;
 
-    fn handle(&mut self, WantNodes { more, within }: WantNodes, ctx: &mut Self::Context) {
-        let (job, epoch, count) = (self.spec.id, self.spec.epoch, more);
-        let within_ms = within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
+impl Coordinator {
+    /// Asks the scheduler for nodes. What is asked for later takes the place of this.
+    fn want_nodes(&self, want: WantNodes, number: u64, tries: u32, ctx: &mut Context<Self>) {
+        let (job, epoch, count) = (self.spec.id, self.spec.epoch, want.more);
+        let within_ms = want.within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let call = scheduler.send(NeedNodes { job, epoch, count, within_ms }).start();
-        let then = |answer: Result<Result<_, _>, RemoteError>, job: &mut Self, _: &mut _| {
+        let then = move |answer: Result<Result<_, _>, RemoteError>,
+                         job: &mut Self,
+                         ctx: &mut Context<Self>| {
+            if number != job.wants {
+                return;
+            }
             let why = match answer {
                 Ok(Ok(_)) => return,
+                Ok(Err(ResizeError::NotRunning { .. })) if tries < ASKS_MAX => {
+                    ctx.run_later(ASK_AGAIN, move |job, ctx| {
+                        if number == job.wants {
+                            job.want_nodes(want, number, tries + 1, ctx);
+                        }
+                    });
+                    return;
+                }
                 Ok(Err(error)) => ResizeError::to_string(&error),
                 Err(error) => error.to_string(),
             };
             job.refused(&why);
         };
         ctx.spawn(call.into_actor(self).map(then));
+    }
+}
+
+impl Handler<WantNodes> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, want: WantNodes, ctx: &mut Self::Context) {
+        // It has use for them now.
+        self.given_back = None;
+        self.wants += 1;
+        self.want_nodes(want, self.wants, 1, ctx);
     }
 }
 
@@ -161,6 +233,12 @@ impl Handler<Unneeded> for Coordinator {
         let here =
             |node: &&NodeId| self.view.stays(node) && self.view.coordinator.as_ref() != Some(*node);
         let nodes: Vec<NodeId> = nodes.iter().filter(here).take(most).cloned().collect();
+        if !nodes.is_empty() {
+            let mut left = self.staying_nodes();
+            left.retain(|node| !nodes.contains(node));
+            let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+            self.given_back = Some(GivenBack { left, count });
+        }
         self.remove(&nodes, "the program has no use for it", None, ctx);
     }
 }

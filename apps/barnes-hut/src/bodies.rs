@@ -73,18 +73,10 @@ impl Bodies {
 
     /// A hash of the bits of every position and velocity, in order: FNV-1a with 64 bits over the little-endian bytes of
     /// x, y, z, vx, vy, vz of each body.
-    ///
-    /// Source: Fowler, Noll and Vo, draft-eastlake-fnv.
     pub fn checksum(&self) -> u64 {
-        let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-        for (position, velocity) in self.position.iter().zip(&self.velocity) {
-            for value in position.iter().chain(velocity) {
-                for byte in value.to_bits().to_le_bytes() {
-                    hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-                }
-            }
-        }
-        hash
+        let bodies = self.position.iter().zip(&self.velocity);
+        let values = bodies.flat_map(|(position, velocity)| position.iter().chain(velocity));
+        springtide_runtime::work::checksum(values.flat_map(|value| value.to_bits().to_le_bytes()))
     }
 
     /// The index of the first body with a position or velocity that is no finite number.

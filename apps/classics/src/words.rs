@@ -48,7 +48,7 @@ impl Job for Words {
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         let Words { text, grain, top } = self;
         let end = cx.file(&text)?.metadata()?.len();
-        let counts = cx.call(Part { text: text.clone(), from: 0, end, grain })?;
+        let counts = cx.call(Part { text: text.clone(), length: end, from: 0, end, grain })?;
         let words: u64 = counts.values().sum();
         let bytes = counts.iter().flat_map(|(word, count)| {
             word.bytes().chain(std::iter::once(0)).chain(count.to_le_bytes())
@@ -68,6 +68,8 @@ impl Job for Words {
 #[derive(Serialize, Deserialize)]
 struct Part {
     text: String,
+    /// Of the whole file, as the root has it.
+    length: u64,
     from: u64,
     end: u64,
     grain: u64,
@@ -78,20 +80,34 @@ impl Task for Part {
     const NAME: &'static str = "words.part";
 
     fn run(self, cx: &Context) -> Result<Self::Output, Stop> {
-        let Part { text, from, end, grain } = self;
+        let Part { text, length, from, end, grain } = self;
         if end - from <= grain {
-            return Ok(count(&cx.file(&text)?, from, end)?);
+            let path = cx.file(&text)?;
+            check_length(&path, length)?;
+            return Ok(count(&path, from, end)?);
         }
         let middle = from + (end - from) / 2;
         let (mut left, right) = cx.join(
-            Part { text: text.clone(), from, end: middle, grain },
-            Part { text, from: middle, end, grain },
+            Part { text: text.clone(), length, from, end: middle, grain },
+            Part { text, length, from: middle, end, grain },
         )?;
         for (word, count) in right {
             *left.entry(word).or_default() += count;
         }
         Ok(left)
     }
+}
+
+/// Another cluster may have another file of the name: its words would be missed, or counted in place of those that are meant.
+fn check_length(path: &Path, length: u64) -> Result<(), Stop> {
+    let here = path.metadata()?.len();
+    if here == length {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Stop::fail(format_args!(
+        "{path} has {here} bytes, and {length} where the job's root runs: put the same file into each cluster's directory"
+    )))
 }
 
 /// Letters and digits; all that is not ASCII is taken for letters, so that nothing is cut inside a character.
@@ -159,6 +175,17 @@ mod tests {
             }
             assert_eq!(all, whole, "in steps of {step}");
         }
+        std::fs::remove_file(&temp).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_another_length_is_refused_by_name() {
+        let temp = std::env::temp_dir().join(format!("springtide-copy-{}", std::process::id()));
+        std::fs::write(&temp, "one two").unwrap();
+        assert!(check_length(&temp, 7).is_ok());
+        let told = format!("{:?}", check_length(&temp, 9).unwrap_err());
+        let (path, lengths) = (temp.display().to_string(), "has 7 bytes, and 9 where");
+        assert!(told.contains(&path) && told.contains(lengths), "{told}");
         std::fs::remove_file(&temp).unwrap();
     }
 }

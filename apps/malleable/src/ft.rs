@@ -10,9 +10,9 @@
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::malleable::{Hand, Malleable, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
-use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
+use springtide_runtime::work::{InputError, Outcome, Stop};
 
 use crate::math::{Random, exp, turn};
 use crate::slabs::{Slabs, pack, unpack};
@@ -43,13 +43,14 @@ fn power_of_two(count: u32) -> u32 {
     count.checked_ilog2().map_or(0, |power| 1 << power)
 }
 
-impl Job for Ft {
-    const NAME: &'static str = "ft";
+impl Malleable for Ft {
+    const JOB: &'static str = "ft";
     const ABOUT: &'static str = "A Fourier transform on powers of two, which gives the rest back";
     const NEGOTIATES: bool = true;
 
-    fn register(registry: &mut Registry) {
-        malleable::register::<Ft>(registry);
+    /// The highest power of two, and no more than there are planes.
+    fn usable(&self, processes: u32) -> u32 {
+        power_of_two(processes).min(self.size)
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
@@ -65,27 +66,8 @@ impl Job for Ft {
         InputError::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
     }
 
-    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        malleable::run(self, cx)
-    }
-
-    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-        malleable::resume(self, state, cx)
-    }
-
     fn benchmark(&self) -> Option<Self> {
         Some(Ft { size: self.size.min(32), iterations: 4, ..self.clone() })
-    }
-
-    /// To the highest power of two that there would be.
-    fn accept_growth(&self, current: u32, offered: u32) -> u32 {
-        let wanted = power_of_two(current.saturating_add(offered)).min(self.size);
-        wanted.saturating_sub(current)
-    }
-
-    /// To the highest power of two that would be left.
-    fn accept_shrink(&self, current: u32, asked: u32) -> u32 {
-        current - power_of_two(current.saturating_sub(asked)).max(1).min(current)
     }
 }
 
@@ -111,8 +93,7 @@ impl Program for Ft {
     }
 
     fn decide(&self, seen: &Observation, _: Option<&Slabs>) -> Strategy {
-        let processes = power_of_two(seen.available).min(self.size);
-        Strategy::Use { processes, release: true }
+        Strategy::Use { processes: self.usable(seen.available), release: true }
     }
 
     fn start(&self, layout: &Slabs, comm: &Comm<'_>) -> Result<Planes, Stop> {
@@ -165,10 +146,8 @@ impl Program for Ft {
         (to, other): (&Slabs, u32),
     ) -> Result<Bytes, Stop> {
         let plane = Cube::new(self.size).plane;
-        let (mine, common) = (from.of(rank).start, from.common(rank, (to, other)));
-        let at = |n: u32| (n - mine) as usize * plane;
-        let waves =
-            if common.is_empty() { &[] } else { &state.waves[at(common.start)..at(common.end)] };
+        let waves = from.share((rank, &state.waves), plane, (to, other));
+        // Rank 0 alone has sums, and gives them to rank 0, after its planes.
         let sums = if other == 0 { &state.sums[..] } else { &[] };
         Ok(pack(waves.iter().chain(sums).copied()))
     }
@@ -180,16 +159,13 @@ impl Program for Ft {
         (to, rank): (&Slabs, u32),
     ) -> Result<Planes, Stop> {
         let plane = Cube::new(self.size).plane;
-        let mut state = Planes { waves: Vec::new(), sums: Vec::new() };
-        for (other, piece) in (0..).zip(pieces) {
-            let count = from.common(other, (to, rank)).len() * plane;
-            // Rank 0 alone has sums, and gives them after its planes.
-            let sums = if other == 0 { (piece.len() / 8).saturating_sub(count) } else { 0 };
-            let mut numbers = unpack(piece, count + sums)?;
-            state.sums.extend(numbers.drain(count..));
-            state.waves.append(&mut numbers);
+        let (mut shares, mut sums) = (pieces.to_vec(), Vec::new());
+        if let Some(first) = shares.first_mut() {
+            let planes = from.common(0, (to, rank)).len() * plane * size_of::<f64>();
+            let rest = first.split_off(planes.min(first.len()));
+            sums = unpack(&rest, rest.len() / size_of::<f64>())?;
         }
-        Ok(state)
+        Ok(Planes { waves: from.joined(&shares, (to, rank), plane)?, sums })
     }
 
     fn finish(&self, state: Planes, _: &Slabs, _: &Comm<'_>) -> Result<Outcome, Stop> {
@@ -375,7 +351,7 @@ impl Cube {
 mod tests {
     use std::sync::Arc;
 
-    use springtide_runtime::work::{PoolConfig, encode_job, solo};
+    use springtide_runtime::work::{PoolConfig, Registry, Sizes, encode_job, solo};
 
     use super::*;
 
@@ -431,14 +407,33 @@ mod tests {
     #[test]
     fn it_takes_and_leaves_powers_of_two() {
         let ft = Ft { size: 64, iterations: 1, seed: 1 };
+        // Nodes of so many threads.
+        let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
         let growths = [(2, 3, 2), (2, 1, 0), (4, 4, 4), (4, 40, 28), (32, 100, 32), (5, 1, 0)];
         for (current, offered, takes) in growths {
-            assert_eq!(ft.accept_growth(current, offered), takes, "{current} + {offered}");
+            let said = ft.accept_growth(of(current, 1), of(offered, 1));
+            assert_eq!(said, takes, "{current} + {offered}");
         }
+        // Of three threads each: 2 nodes make 4 processes, 3 make 8, 6 make 16.
+        for (current, offered, takes) in [(2, 1, 1), (3, 1, 0), (3, 2, 0), (3, 5, 3), (1, 1, 1)] {
+            let said = ft.accept_growth(of(current, 3), of(offered, 3));
+            assert_eq!(said, takes, "{current} + {offered} of 3 threads");
+        }
+        let small = Ft { size: 4, ..ft.clone() };
+        assert_eq!(
+            small.accept_growth(of(2, 2), of(4, 2)),
+            0,
+            "a cube of 4 planes has 4 processes"
+        );
         for (current, asked, gives) in
             [(8, 3, 4), (8, 4, 4), (8, 1, 4), (2, 1, 1), (1, 1, 0), (4, 9, 3)]
         {
-            assert_eq!(ft.accept_shrink(current, asked), gives, "{current} - {asked}");
+            let said = ft.accept_shrink(of(current, 1), of(asked, 1));
+            assert_eq!(said, gives, "{current} - {asked}");
+        }
+        for (current, asked, gives) in [(3, 1, 1), (6, 1, 3), (6, 4, 4), (2, 1, 1), (2, 2, 1)] {
+            let said = ft.accept_shrink(of(current, 3), of(asked, 3));
+            assert_eq!(said, gives, "{current} - {asked} of 3 threads");
         }
         let used = |available| {
             let seen = Observation { available, ..Observation::default() };

@@ -8,12 +8,12 @@
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{self, Hand, Observation, Program, Strategy};
+use springtide_runtime::malleable::{Hand, Malleable, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
-use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
+use springtide_runtime::work::{InputError, Outcome, Stop};
 
 use crate::math::Random;
-use crate::slabs::{Slabs, pack, unpack};
+use crate::slabs::{Slabs, pack};
 
 /// The job: `springtide run nbody`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -42,12 +42,14 @@ const NUMBERS: usize = 6;
 /// The tag of places.
 const PLACES: u32 = 1;
 
-impl Job for Nbody {
-    const NAME: &'static str = "nbody";
+impl Malleable for Nbody {
+    const JOB: &'static str = "nbody";
     const ABOUT: &'static str = "Bodies that pull each other, on any number of processes, balanced";
+    const NEGOTIATES: bool = true;
 
-    fn register(registry: &mut Registry) {
-        malleable::register::<Nbody>(registry);
+    /// More than there are bodies have nothing to do.
+    fn usable(&self, processes: u32) -> u32 {
+        processes.min(self.bodies)
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
@@ -61,14 +63,6 @@ impl Job for Nbody {
         InputError::check("--dt", self.dt, 1e-9..=1.0, "bodies cross the cube in about 1")?;
         InputError::check("--softening", self.softening, 1e-6..=1.0, "the cube's side is 1")?;
         InputError::check("--seed", self.seed, 1..=(1 << 46) - 1, "numbers are made of 46 bits")
-    }
-
-    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        malleable::run(self, cx)
-    }
-
-    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-        malleable::resume(self, state, cx)
     }
 
     fn benchmark(&self) -> Option<Self> {
@@ -86,15 +80,8 @@ impl Nbody {
     ) -> Result<Vec<[f64; 3]>, Stop> {
         let mine = bodies.as_chunks::<NUMBERS>().0.iter();
         let mine = pack(mine.flat_map(|body| [body[0], body[1], body[2]]));
-        for to in 0..comm.size() {
-            comm.send(to, PLACES, mine.clone())?;
-        }
-        let mut places = Vec::with_capacity(self.bodies as usize);
-        for from in 0..comm.size() {
-            let numbers = unpack(&comm.receive(from, PLACES)?, 3 * layout.of(from).len())?;
-            places.extend_from_slice(numbers.as_chunks::<3>().0);
-        }
-        Ok(places)
+        let places = layout.gather(comm, PLACES, 0..comm.size(), &mine, 3)?.unwrap_or_default();
+        Ok(places.as_chunks::<3>().0.to_vec())
     }
 }
 
@@ -140,8 +127,7 @@ impl Program for Nbody {
     }
 
     fn decide(&self, seen: &Observation, layout: Option<&Slabs>) -> Strategy {
-        // More than there are bodies have nothing to do.
-        let processes = seen.available.min(self.bodies);
+        let processes = self.usable(seen.available);
         if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
             return Strategy::Use { processes, release: true };
         }
@@ -192,35 +178,18 @@ impl Program for Nbody {
         (from, rank): (&Slabs, u32),
         (to, other): (&Slabs, u32),
     ) -> Result<Bytes, Stop> {
-        let (mine, common) = (from.of(rank).start, from.common(rank, (to, other)));
-        let at = |n: u32| n.saturating_sub(mine) as usize * NUMBERS;
-        let given = if common.is_empty() { &[] } else { &bodies[at(common.start)..at(common.end)] };
-        Ok(pack(given.iter().copied()))
+        let share = from.share((rank, bodies), NUMBERS, (to, other));
+        Ok(pack(share.iter().copied()))
     }
 
-    fn take(
-        &self,
-        pieces: &[Bytes],
-        from: &Slabs,
-        (to, rank): (&Slabs, u32),
-    ) -> Result<Vec<f64>, Stop> {
-        let mut bodies = Vec::new();
-        for (other, piece) in (0..).zip(pieces) {
-            bodies.extend(unpack(piece, from.common(other, (to, rank)).len() * NUMBERS)?);
-        }
-        Ok(bodies)
+    fn take(&self, pieces: &[Bytes], from: &Slabs, to: (&Slabs, u32)) -> Result<Vec<f64>, Stop> {
+        from.joined(pieces, to, NUMBERS)
     }
 
     fn finish(&self, bodies: Vec<f64>, layout: &Slabs, comm: &Comm<'_>) -> Result<Outcome, Stop> {
-        comm.send(0, PLACES, pack(bodies))?;
-        if comm.rank() != 0 {
+        let Some(all) = layout.gather(comm, PLACES, 0..1, &pack(bodies), NUMBERS)? else {
             return Ok(Outcome { checksum: 0, result: serde_json::Value::Null });
-        }
-        let mut all = Vec::with_capacity(self.bodies as usize * NUMBERS);
-        for from in 0..comm.size() {
-            let count = layout.of(from).len() * NUMBERS;
-            all.extend(unpack(&comm.receive(from, PLACES)?, count)?);
-        }
+        };
         let mut momentum = [0.0; 3];
         for body in all.as_chunks::<NUMBERS>().0 {
             for axis in 0..3 {
@@ -247,7 +216,7 @@ mod tests {
     #[test]
     fn shares_follow_what_was_measured() {
         let now = Slabs::equal(90, 3);
-        let hand = |rank, step_s| Hand { was: Some(rank), pace: pace(step_s) };
+        let hand = |rank, step_s| Hand { was: Some(rank), pace: pace(step_s), at: None };
         // The second is half as fast as the others.
         let hands = [hand(0, 1.0), hand(1, 2.0), hand(2, 1.0)];
         let held =
@@ -256,7 +225,7 @@ mod tests {
         // One that comes is an average one.
         let more = [&hands[..], &[Hand::default()]].concat();
         assert_eq!(held(&BODIES.layout(&more, Some(&now))), [27, 14, 27, 22]);
-        assert_eq!(held(&BODIES.layout(&[Hand::default(); 4], None)), [23, 22, 23, 22]);
+        assert_eq!(held(&BODIES.layout(&vec![Hand::default(); 4], None)), [23, 22, 23, 22]);
     }
 
     #[test]

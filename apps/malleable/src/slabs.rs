@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::Stop;
 
 /// Process `rank` holds those from `bounds[rank]` up to `bounds[rank + 1]`.
@@ -57,6 +58,60 @@ impl Slabs {
         let (mine, theirs) = (self.of(rank), other.0.of(other.1));
         let begin = mine.start.max(theirs.start);
         begin..mine.end.min(theirs.end).max(begin)
+    }
+
+    /// Of the numbers that a process holds, `width` a thing, those that another holds under another division.
+    pub fn share<'a>(
+        &self,
+        (rank, numbers): (u32, &'a [f64]),
+        width: usize,
+        to: (&Slabs, u32),
+    ) -> &'a [f64] {
+        let (mine, common) = (self.of(rank), self.common(rank, to));
+        let at = |n: u32| n.saturating_sub(mine.start) as usize * width;
+        if common.is_empty() { &[] } else { &numbers[at(common.start)..at(common.end)] }
+    }
+
+    /// The numbers of a process of another division, from the [shares](Slabs::share) that all of this one gave it, in order of rank.
+    ///
+    /// # Errors
+    /// If a share has not as many numbers as it should.
+    pub fn joined(
+        &self,
+        shares: &[Bytes],
+        to: (&Slabs, u32),
+        width: usize,
+    ) -> Result<Vec<f64>, Stop> {
+        let mut numbers = Vec::new();
+        for (from, share) in (0..).zip(shares) {
+            numbers.extend(unpack(share, self.common(from, to).len() * width)?);
+        }
+        Ok(numbers)
+    }
+
+    /// All numbers in order, `width` a thing, at each process that is among `to`; each gives its own. The others get none.
+    ///
+    /// # Errors
+    /// As of [`Comm`]'s calls, or if a process does not give as many as it holds.
+    pub fn gather(
+        &self,
+        comm: &Comm<'_>,
+        tag: u32,
+        to: std::ops::Range<u32>,
+        mine: &Bytes,
+        width: usize,
+    ) -> Result<Option<Vec<f64>>, Stop> {
+        for to in to.clone() {
+            comm.send(to, tag, mine.clone())?;
+        }
+        if !to.contains(&comm.rank()) {
+            return Ok(None);
+        }
+        let mut all = Vec::new();
+        for from in 0..comm.size() {
+            all.extend(unpack(&comm.receive(from, tag)?, self.of(from).len() * width)?);
+        }
+        Ok(Some(all))
     }
 }
 

@@ -68,6 +68,25 @@ impl Task for Abort {
     }
 }
 
+/// A job that panics where the runtime's own actors ask it. That is told in the nodes' logs, and it runs all the same.
+#[derive(Args, Serialize, Deserialize)]
+struct Careless;
+
+impl Job for Careless {
+    const NAME: &'static str = "careless";
+    const ABOUT: &'static str = "Panics when it is asked for its benchmark";
+
+    fn register(_: &mut Registry) {}
+
+    fn benchmark(&self) -> Option<Self> {
+        panic!("there is no benchmark");
+    }
+
+    fn run(self, _: &Context) -> Result<Outcome, Stop> {
+        Ok(Outcome { checksum: 7, result: 7.into() })
+    }
+}
+
 fn main() -> ExitCode {
-    springtide::App::new("deadly", "1.0").job::<Deadly>().main()
+    springtide::App::new("deadly", "1.0").job::<Deadly>().job::<Careless>().main()
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use springtide_runtime::config::{GridConfig, Level, nearest};
+use springtide_runtime::config::{Level, nearest};
+use springtide_runtime::guard::in_users_code;
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::Model;
@@ -351,13 +352,13 @@ pub(crate) fn on_arbiter<T>(command: impl Future<Output = Result<T, Failed>>) ->
 }
 
 /// A panic in one of the runtime's own actors leaves the process in a state nobody has thought of: it ends, and its site
-/// starts another. They live on the main thread. Panics of tasks are caught by the pool, those of users' actors concern
-/// them alone; of both a line is enough.
+/// starts another. They live on the main thread. Panics of tasks are caught by the pool, those of users' code that these actors
+/// call by who calls it, those of users' actors concern them alone; of all a line is enough.
 fn abort_on_panic() {
     let main = std::thread::current().id();
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        if std::thread::current().id() == main {
+        if std::thread::current().id() == main && !in_users_code() {
             usual(info);
             std::process::abort();
         }

@@ -7,6 +7,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::Event;
+use crate::checksum;
 use crate::id::{Incarnation, NodeId};
 
 /// An event as told by one life of one node. `(node, incarnation, seq)` identifies and orders records.
@@ -38,7 +39,7 @@ pub struct EventHash(u64);
 
 impl Default for EventHash {
     fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
+        Self(checksum::START)
     }
 }
 
@@ -53,7 +54,7 @@ impl EventHash {
         // Maps inside records are ordered and keys are strings, so serialising cannot fail and is the same everywhere.
         serde_json::to_writer(&mut *self, record)
             .expect("a record has string keys and the hash takes every byte");
-        self.byte(b'\n');
+        self.0 = checksum::checksum_from(self.0, [b'\n']);
     }
 
     /// The hash of these records.
@@ -67,15 +68,11 @@ impl EventHash {
     pub fn value(self) -> u64 {
         self.0
     }
-
-    fn byte(&mut self, byte: u8) {
-        self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    }
 }
 
 impl io::Write for EventHash {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        bytes.iter().for_each(|&byte| self.byte(byte));
+        self.0 = checksum::checksum_from(self.0, bytes.iter().copied());
         Ok(bytes.len())
     }
 

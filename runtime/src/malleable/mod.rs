@@ -11,10 +11,11 @@
 //! the decision procedure does not want are given back. When a node is lost, the processes begin anew from the last state that
 //! was saved, in the memory of the root's node and, by [`Context::checkpoint`](crate::work::Context::checkpoint), beyond it.
 //!
-//! A job is made of a program by [`register`], [`run`] and [`resume`]. `observe`, `plan` and `program` are data and pure
+//! A job is made of a program by [`Malleable`]; one that does more besides, by [`register`], [`run`] and [`resume`]. `observe`, `plan` and `program` are data and pure
 //! functions; `part` is one process between two points, `process` a process's life, `root` the root's. Must not know roles, nor who
 //! offers nodes or takes them.
 
+mod job;
 mod observe;
 mod part;
 mod plan;
@@ -24,7 +25,9 @@ mod root;
 #[cfg(test)]
 mod tests;
 
-pub use observe::{Hand, Observation};
+pub use job::Malleable;
+pub use observe::{Hand, Need, Observation, Place, Refusal};
+pub use part::SAVED_MAX;
 pub use program::{Program, Strategy};
 pub use root::{resume, run};
 

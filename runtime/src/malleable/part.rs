@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 use tokio::time::Instant;
 
 use super::program::Program;
 use crate::meter::{Load, Probe, Sample};
 use crate::spmd::message::{Deed, Origin, Recruit, Roster, Word};
 use crate::spmd::seat::AtPoint;
-use crate::spmd::{Comm, Pace, SAVE, Station};
-use crate::wire;
+use crate::spmd::{Comm, MESSAGE_MAX, Pace, SAVE, Station};
+use crate::wire::{self, WireError};
 use crate::work::{Outcome, Stop};
+
+/// The longest whole state that is saved, in bytes: what a message may hold, less what a checkpoint has around it.
+pub const SAVED_MAX: usize = MESSAGE_MAX - (64 << 10);
 
 /// How often a process tells how fast it goes.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -53,11 +57,19 @@ pub(super) enum Point {
     /// The next step comes.
     Go,
     /// The state was saved; the whole of it is the root's.
-    Saved(Option<Bytes>),
+    Saved(Option<Whole>),
     /// A new configuration holds, with this process in it.
     Changed,
     /// A new configuration holds, without this process.
     Free,
+}
+
+/// The whole state, at the root.
+pub(super) enum Whole {
+    /// Encoded.
+    State(Bytes),
+    /// It has at least so many bytes, over what can be saved.
+    TooLong(u64),
 }
 
 /// The result of a program's own code, or of messages within it: an error of a configuration that is over is none.
@@ -68,6 +80,15 @@ fn met<T>(at: &Station<'_>, result: Result<T, Stop>) -> Result<Met<T>, Stop> {
         _ if at.is_torn() => Ok(Met::Torn),
         Ok(value) => Ok(Met::Done(value)),
         Err(stop) => Err(stop),
+    }
+}
+
+fn encoded<S: Serialize>(state: &S) -> Result<Whole, Stop> {
+    match wire::encode_payload(state) {
+        Ok(state) if state.len() > SAVED_MAX => Ok(Whole::TooLong(state.len() as u64)),
+        Ok(state) => Ok(Whole::State(state)),
+        Err(WireError::TooLong { len, .. }) => Ok(Whole::TooLong(len as u64)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -131,22 +152,45 @@ impl<'c, P: Program> Part<'c, P> {
         }
     }
 
-    /// Rank 0 gets the whole state.
+    /// Rank 0 gets the whole state, or its length, if it is too long for that. Each process says first how long its piece is.
     fn save(&self) -> Result<Met<Point>, Stop> {
         let whole = whole(self.program);
+        let fits = |len: u64| len <= MESSAGE_MAX as u64;
         let given = || {
             let piece =
                 self.program.give(&self.state, (&self.layout, self.comm.rank()), (&whole, 0))?;
-            self.comm.put(0, SAVE, piece)?;
+            let len = piece.len() as u64;
+            self.comm.put(0, SAVE, wire::encode_payload(&len)?)?;
+            if fits(len) {
+                self.comm.put(0, SAVE, piece)?;
+            }
             if self.comm.rank() != 0 {
                 return Ok(Point::Saved(None));
             }
-            let pieces = (0..self.comm.size()).map(|from| self.comm.get(from, SAVE));
-            let pieces = pieces.collect::<Result<Vec<_>, Stop>>()?;
+            let (mut pieces, mut total) = (Vec::new(), 0u64);
+            for from in 0..self.comm.size() {
+                let len: u64 = wire::decode_payload(&self.comm.get(from, SAVE)?)?;
+                total = total.saturating_add(len);
+                if fits(len) {
+                    let piece = self.comm.get(from, SAVE)?;
+                    // Of what is too long as a whole nothing is kept.
+                    if total <= SAVED_MAX as u64 {
+                        pieces.push(piece);
+                    }
+                }
+            }
+            if total > SAVED_MAX as u64 || pieces.len() < self.comm.size() as usize {
+                return Ok(Point::Saved(Some(Whole::TooLong(total))));
+            }
             let state = self.program.take(&pieces, &self.layout, (&whole, 0))?;
-            Ok(Point::Saved(Some(wire::encode_payload(&state)?)))
+            Ok(Point::Saved(Some(encoded(&state)?)))
         };
         met(&self.at, given())
+    }
+
+    /// The state of the only process, which is whole.
+    pub(super) fn whole_state(&self) -> Result<Whole, Stop> {
+        encoded(&self.state)
     }
 
     /// The state is dealt out over the processes of the next configuration.

@@ -49,14 +49,16 @@ pub(super) fn plan(strategy: Strategy, standing: &[Standing]) -> Plan {
     let now = usable().filter(computes).count();
     let (wanted, anew, release) = match strategy {
         // Before the start nothing is as it is.
-        Strategy::Keep | Strategy::Rebalance if now == 0 => (order.len(), true, false),
-        Strategy::Keep => (now, false, false),
+        Strategy::Keep | Strategy::Need(_) | Strategy::Rebalance if now == 0 => {
+            (order.len(), true, false)
+        }
+        Strategy::Keep | Strategy::Need(_) => (now, false, false),
         Strategy::Rebalance => (now, true, false),
         Strategy::Use { processes, release } => (processes as usize, false, release),
     };
     let taken = wanted.clamp(1, order.len().max(1)).min(order.len());
     // As it is means: with those that compute.
-    let keeps = matches!(strategy, Strategy::Keep | Strategy::Rebalance) && now > 0;
+    let keeps = !matches!(strategy, Strategy::Use { .. }) && now > 0;
     let chosen = order.iter().filter(|one| !keeps || one.rank.is_some()).take(taken);
     let members: Vec<u32> = chosen.map(|one| one.process).collect();
     let used: BTreeSet<&NodeId> = standing

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::observe::{Hand, Observation};
+use super::observe::{Hand, Need, Observation};
 use crate::spmd::Comm;
 use crate::work::{Outcome, Stop};
 
@@ -15,7 +15,13 @@ use crate::work::{Outcome, Stop};
 /// Between two steps lies an adaptation point, where the state can be dealt out anew.
 ///
 /// The contract: the outcome is the same whatever the number of processes was and whenever it changed. So sums of floats are taken
-/// in an order that does not depend on the layout.
+/// in an order that does not depend on the layout. After a loss all begin anew from the last saved state: [`start`](Program::start),
+/// [`step`](Program::step) and [`finish`](Program::finish) may run again, also for steps that were done before and also in part, so
+/// what they do beside the state (messages for whoever watches, files) is done again.
+///
+/// The whole state is collected on the root's node to be saved. One that is longer than [`SAVED_MAX`](super::SAVED_MAX) bytes, or of
+/// which one process holds more than [`MESSAGE_MAX`](crate::spmd::MESSAGE_MAX), is not saved: it is said once, and after a loss
+/// the program begins from its start.
 pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// Its processes' name in failures and logs, unique among the tasks of a program.
     const NAME: &'static str;
@@ -26,11 +32,17 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// Who holds what: enough for each process to know what all hold.
     type Layout: Clone + Debug + PartialEq + Serialize + DeserializeOwned;
 
-    /// How many steps there are.
+    /// How many steps there are: the same whenever it is asked, on every node. A program that ends when it has converged takes the
+    /// most that it may take, and does nothing in steps after that.
     fn steps(&self) -> u64;
 
     /// The layout for these processes, in order of rank, at least one. `now` is the present one, under which they had the ranks
     /// of [`Hand::was`].
+    ///
+    /// Called on the root's thread alone; the others get what it returns. It must be right for as many ranks as there are hands,
+    /// whatever `now` is, and for one hand of which nothing is known, without a present layout, it must always be the same:
+    /// that is the layout of the whole state, by which it is saved and dealt out again. What is equal to the present layout
+    /// counts as no change.
     fn layout(&self, hands: &[Hand], now: Option<&Self::Layout>) -> Self::Layout;
 
     /// The state of a process before the first step. Called by all at once.
@@ -108,4 +120,8 @@ pub enum Strategy {
     },
     /// The same processes compute, under a new layout.
     Rebalance,
+    /// All stays as it is, and the program asks for more nodes. Those that come are seen as others are; what is refused is
+    /// told by [`Observation::refused`]. Wanted again while it is [open](Observation::needed) nothing more is asked for;
+    /// something else takes its place.
+    Need(Need),
 }

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::observe::{Hand, Observation};
-use super::part::{Met, Part, Point, whole};
+use super::observe::{Hand, Need, Observation, Place, Refusal};
+use super::part::{Met, Part, Point, SAVED_MAX, Whole, whole};
 use super::plan::{Plan, Standing, plan};
 use super::process::Process;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{Group, Out, Stand};
+use crate::spmd::group::{Cause, Group, Out, Report, Stand};
 use crate::spmd::message::{Deed, GroupId, Origin, Recruit, Roster};
 use crate::spmd::post::Post;
 use crate::spmd::{Pace, Station};
@@ -30,6 +30,18 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 const GROW_WITHIN: Duration = Duration::from_secs(10);
 /// The decision procedure is asked this often though nobody came or went.
 const THINK_EVERY: Duration = Duration::from_secs(2);
+
+/// So often links may break before the program gets any further.
+const BREAKS_MAX: u32 = 10;
+
+/// After so many such breaks in a row the processes are left alone for so long: at first not at all, for most are over when the
+/// link is made again; at last a minute.
+fn pause_after(breaks: u32) -> Duration {
+    match breaks {
+        0..=2 => Duration::ZERO,
+        _ => Duration::from_secs((5 << (breaks - 3).min(8)).min(60)),
+    }
+}
 
 /// The whole state at a point: what is saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -70,18 +82,25 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
         next: 1,
         called_at: now,
         known: BTreeSet::new(),
+        nodes: 0,
         released: BTreeSet::new(),
         decided: None,
         thought_at: now,
         release: Vec::new(),
         saved,
+        saves: true,
         told,
         capacity: 0,
+        needed: None,
+        refused: None,
+        broke: 0,
+        broke_at: (0, 0),
     };
     let outcome = root.go();
     if outcome.is_ok() {
         root.collect_all();
     }
+    root.relay()?;
     outcome
 }
 
@@ -108,6 +127,8 @@ struct Root<'c, P: Program> {
     called_at: Instant,
     /// Members when it looked last.
     known: BTreeSet<Peer>,
+    /// How many of them stay.
+    nodes: u32,
     /// Nodes that were given back and are members still.
     released: BTreeSet<Peer>,
     /// For whom the decision procedure was asked last.
@@ -117,10 +138,18 @@ struct Root<'c, P: Program> {
     release: Vec<NodeId>,
     /// From where processes begin anew when a node is lost.
     saved: Option<Saved>,
+    /// The state is not too long to be saved.
+    saves: bool,
     /// Steps that were told of.
     told: u64,
     /// Threads beside the root's that could run a process.
     capacity: usize,
+    /// What the program asked for, and neither has come nor was refused; and how many nodes there were without.
+    needed: Option<(Need, u32)>,
+    refused: Option<Refusal>,
+    /// How often links broke while the program got no further than that: the saved point, and the steps that were done.
+    broke: u32,
+    broke_at: (u64, u64),
 }
 
 impl<'c, P: Program> Root<'c, P> {
@@ -131,9 +160,52 @@ impl<'c, P: Program> Root<'c, P> {
             if let Some(outcome) = self.compute(part)? {
                 return Ok(outcome);
             }
-            let from = self.saved.as_ref().map_or(0, |saved| saved.point);
-            self.at.cx.say(format!("the processes begin anew from step {from}"));
+            self.begin_anew()?;
         }
+    }
+
+    /// The configuration is over: says why and from where all go on. A link that breaks again and again before the program gets any
+    /// further is given time, but not for ever.
+    fn begin_anew(&mut self) -> Result<(), Stop> {
+        let from = self.saved.as_ref().map_or(0, |saved| saved.point);
+        let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
+        let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+        self.at.cx.say(format!("the processes begin anew from step {from}{because}"));
+        // A node that is lost is not among them the next time.
+        let Some(Cause::Link(one, other)) = cause else { return Ok(()) };
+        let reached = (from, self.told);
+        if std::mem::replace(&mut self.broke_at, reached) != reached {
+            self.broke = 0;
+        }
+        self.broke += 1;
+        if self.broke >= BREAKS_MAX {
+            return Err(Stop::fail(format_args!(
+                "the processes began anew from step {from} {BREAKS_MAX} times and got no further, for links broke, the last \
+                 time between {one} and {other}: see that these two reach each other (`springtide net check --all-pairs`), or \
+                 run the job without one of them"
+            )));
+        }
+        let pause = pause_after(self.broke);
+        if !pause.is_zero() {
+            self.at.cx.say(format!(
+                "links broke {} times without a step further: waiting {} s",
+                self.broke,
+                pause.as_secs()
+            ));
+            self.at.cx.wait_for(false, Some(Instant::now() + pause), &|| false)?;
+        }
+        Ok(())
+    }
+
+    /// Passes on what processes of other nodes report.
+    fn relay(&self) -> Result<(), Stop> {
+        for report in self.group(|group| (group.take_reports(), Vec::new()))? {
+            match report {
+                Report::Say(text) => self.at.cx.say(text),
+                Report::Artifact(name, bytes) => self.at.cx.artifact(&name, bytes.into()),
+            }
+        }
+        Ok(())
     }
 
     fn group<R>(&self, what: impl FnOnce(&mut Group) -> (R, Vec<Out>)) -> Result<R, Stop> {
@@ -175,7 +247,10 @@ impl<'c, P: Program> Root<'c, P> {
     /// Calls for a process for each thread that could run one, lets those go that are on nodes which leave, and collects those
     /// that have ended.
     fn reconcile(&mut self) -> Result<(), Stop> {
+        self.relay()?;
         let places = self.at.post.places();
+        let nodes = places.iter().filter(|place| !place.leaving).count();
+        self.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         let peers: BTreeSet<Peer> = places.iter().map(|place| place.peer.clone()).collect();
         if self.known != peers {
             let used = |peers: &BTreeSet<Peer>| {
@@ -282,6 +357,42 @@ impl<'c, P: Program> Root<'c, P> {
             available: count(&|one| !one.leaving),
             leaving: count(&|one| one.leaving && one.rank.is_some()),
             paces: paces.to_vec(),
+            places: places_of(standing),
+            needed: self.needed.map(|(need, _)| need),
+            refused: self.refused.clone(),
+        }
+    }
+
+    /// The program asks for nodes.
+    fn ask(&mut self, need: Need) {
+        if self.needed.is_some_and(|(open, _)| open == need) {
+            return;
+        }
+        let Need { more, within } = need;
+        self.at.cx.say(match within {
+            None => format!("the program would use {more} more node{}", plural(more)),
+            Some(time) => {
+                format!("the program needs {more} more node{} within {time:?}", plural(more))
+            }
+        });
+        self.at.cx.need_nodes(more, within);
+        (self.needed, self.refused) = (Some((need, self.nodes)), None);
+    }
+
+    /// Looks what became of the nodes that the program asked for.
+    fn hear(&mut self) {
+        let Some((need, had)) = &mut self.needed else { return };
+        if let Some(why) = self.at.cx.refused() {
+            self.refused = Some(Refusal { need: *need, why });
+            self.needed = None;
+            // It is to decide what it does without.
+            self.decided = None;
+            return;
+        }
+        // Nodes that go meanwhile are none of those that come.
+        *had = self.nodes.min(*had);
+        if self.nodes >= had.saturating_add(need.more) {
+            self.needed = None;
         }
     }
 
@@ -295,6 +406,10 @@ impl<'c, P: Program> Root<'c, P> {
         let paces = self.look(|group| group.paces())?;
         let seen = self.observe(standing, point, &paces);
         let mut strategy = self.program.decide(&seen, layout);
+        if let Strategy::Need(need) = strategy {
+            self.ask(need);
+            strategy = Strategy::Keep;
+        }
         if let (Strategy::Keep | Strategy::Rebalance, 1..) = (strategy, seen.leaving) {
             let processes = seen.available.min(seen.processes);
             strategy = Strategy::Use { processes, release: false };
@@ -304,9 +419,11 @@ impl<'c, P: Program> Root<'c, P> {
         self.decided = Some(crowd(standing));
         self.thought_at = Instant::now();
         let hands = plan.members.iter().map(|process| {
-            let was = standing.iter().find(|one| one.process == *process).and_then(|one| one.rank);
+            let one = standing.iter().find(|one| one.process == *process);
+            let was = one.and_then(|one| one.rank);
             let pace = was.and_then(|was| paces.get(was as usize).copied().flatten());
-            Hand { was, pace }
+            let at = one.map(|one| (one.peer.cluster.clone(), one.peer.node.clone()));
+            Hand { was, pace, at }
         });
         let hands: Vec<Hand> = hands.collect();
         Ok((plan, self.program.layout(&hands, layout)))
@@ -334,9 +451,7 @@ impl<'c, P: Program> Root<'c, P> {
 
     fn say_size(&self, roster: &Roster, point: u64) {
         let nodes: BTreeSet<&Peer> = roster.members.iter().map(|member| &member.peer).collect();
-        let (size, nodes) = (roster.size(), nodes.len());
-        let text = format!("from step {point} on {size} processes compute on {nodes} nodes");
-        self.at.cx.say(text);
+        self.at.cx.say(size_text(point, roster.size(), nodes.len()));
     }
 
     // --- execute ---
@@ -352,7 +467,14 @@ impl<'c, P: Program> Root<'c, P> {
             None => Origin::Start,
             Some(_) => Origin::From { givers: 1, layout: wire::encode_payload(&single)? },
         };
-        self.group(|group| ((), group.form(roster.clone(), origin.clone(), point)))?;
+        let formed = self.group(|group| {
+            let out = group.form(roster.clone(), origin.clone(), point);
+            (out.is_some(), out.unwrap_or_default())
+        })?;
+        if !formed {
+            // A node was lost meanwhile: it is looked at again who is there.
+            return Ok(None);
+        }
         if let Some(saved) = &self.saved {
             let state: P::State = wire::decode_payload(&saved.state)?;
             for to in 0..roster.size() {
@@ -378,8 +500,8 @@ impl<'c, P: Program> Root<'c, P> {
                 Met::Done(Point::Go) => {}
                 Met::Done(Point::Saved(state)) => {
                     self.group(|group| (group.done(), Vec::new()))?;
-                    if let Some(state) = state {
-                        self.save(part.point, state)?;
+                    if let Some(whole) = state {
+                        self.save(part.point, whole)?;
                     }
                     continue;
                 }
@@ -411,7 +533,22 @@ impl<'c, P: Program> Root<'c, P> {
         }
     }
 
-    fn save(&mut self, point: u64, state: Bytes) -> Result<(), Stop> {
+    fn save(&mut self, point: u64, whole: Whole) -> Result<(), Stop> {
+        let state = match whole {
+            Whole::State(state) => state,
+            Whole::TooLong(len) => {
+                self.saves = false;
+                self.at.cx.say(format!(
+                    "the program's state has {len} bytes, and no more than {SAVED_MAX} are saved: when a node is lost, the \
+                     program begins anew from {}",
+                    match &self.saved {
+                        Some(saved) => format!("step {}, the last that was", saved.point),
+                        None => "its start".to_owned(),
+                    }
+                ));
+                return Ok(());
+            }
+        };
         let saved = Saved { point, state };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         self.saved = Some(saved);
@@ -426,7 +563,9 @@ impl<'c, P: Program> Root<'c, P> {
             return Ok(Governed::On);
         }
         self.give_back()?;
-        if self.at.cx.checkpoint_wanted() {
+        self.hear();
+        // What cannot be saved cannot go along: the root is moved as it is.
+        if self.at.cx.checkpoint_wanted() && self.saves {
             return self.move_on(part);
         }
         let (standing, coming) = self.standing()?;
@@ -450,7 +589,7 @@ impl<'c, P: Program> Root<'c, P> {
             self.give_back()?;
         }
         let saved = self.saved.as_ref().map_or(0, |saved| saved.point);
-        if part.point > saved && self.at.cx.checkpoint_due() {
+        if self.saves && part.point > saved && self.at.cx.checkpoint_due() {
             self.group(|group| ((), group.propose(Deed::Save)))?;
         }
         Ok(Governed::On)
@@ -465,9 +604,13 @@ impl<'c, P: Program> Root<'c, P> {
             }
             return Ok(Governed::On);
         }
-        let state = wire::encode_payload(&part.state)?;
+        let whole = part.whole_state()?;
+        if let Whole::TooLong(_) = whole {
+            self.save(part.point, whole)?;
+            return Ok(Governed::On);
+        }
         self.collect_all();
-        self.save(part.point, state)?;
+        self.save(part.point, whole)?;
         // It need not go any more: from here on as after a loss.
         Ok(Governed::Moved)
     }
@@ -483,6 +626,38 @@ enum Governed {
 
 fn crowd(standing: &[Standing]) -> Crowd {
     standing.iter().map(|one| (one.process, one.peer.clone(), one.leaving)).collect()
+}
+
+/// Those that compute in order of rank, then the others by node.
+fn places_of(standing: &[Standing]) -> Vec<Place> {
+    let mut places: Vec<Place> = standing
+        .iter()
+        .map(|one| Place {
+            rank: one.rank,
+            cluster: one.peer.cluster.clone(),
+            node: one.peer.node.clone(),
+            leaving: one.leaving,
+        })
+        .collect();
+    places.sort_by(|a, b| {
+        let key = |place: &Place| (place.rank.is_none(), place.rank);
+        key(a).cmp(&key(b)).then_with(|| a.node.cmp(&b.node))
+    });
+    places
+}
+
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// How many compute where, from which step on.
+fn size_text(point: u64, processes: u32, nodes: usize) -> String {
+    let processes = match processes {
+        1 => "1 process computes".to_owned(),
+        n => format!("{n} processes compute"),
+    };
+    let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+    format!("from step {point} on {processes} on {nodes} node{}", plural(nodes))
 }
 
 /// The group ends with the root alone, so nobody meets this.

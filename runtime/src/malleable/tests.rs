@@ -8,10 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::spmd::Comm;
 use crate::wire;
-use crate::work::{
-    Checkpoint, Context, Job, Note, Outcome, PoolConfig, Registry, SavedRoot, Stop, encode_job,
-    solo,
-};
+use crate::work::{Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, encode_job, solo};
 
 /// Numbers in a ring: each step every number gets a third of its left neighbour's. Processes hold runs of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -137,20 +134,12 @@ impl Program for Ring {
     }
 }
 
-impl Job for Ring {
-    const NAME: &'static str = "ring";
+impl Malleable for Ring {
+    const JOB: &'static str = "ring";
     const ABOUT: &'static str = "for tests";
 
-    fn register(registry: &mut Registry) {
-        register::<Ring>(registry);
-    }
-
-    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        run(self, cx)
-    }
-
-    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-        resume(self, state, cx)
+    fn usable(&self, processes: u32) -> u32 {
+        processes.min(self.numbers)
     }
 }
 
@@ -238,4 +227,23 @@ fn a_program_of_no_steps_ends_at_once() {
     let none = Ring { steps: 0, ..RING };
     let alone = solo(none.clone(), 1, None).0.unwrap();
     assert_eq!(solo(none, 4, None).0.unwrap().checksum, alone.checksum);
+}
+
+/// What is offered and asked for is judged by the threads that nodes have, and by how many processes are of use.
+#[test]
+fn offers_are_judged_by_threads() {
+    let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
+    // 23 numbers: on six nodes of four threads one has nothing to do.
+    for (current, offered, takes) in [(2, 3, 3), (5, 9, 1), (6, 9, 0), (1, 40, 5)] {
+        assert_eq!(
+            RING.accept_growth(of(current, 4), of(offered, 4)),
+            takes,
+            "{current} {offered}"
+        );
+    }
+    for (current, asked, gives) in [(5, 2, 2), (7, 1, 1), (9, 1, 3), (3, 9, 2)] {
+        assert_eq!(RING.accept_shrink(of(current, 4), of(asked, 4)), gives, "{current} {asked}");
+    }
+    // Offered nodes of another size than those that it has.
+    assert_eq!(RING.accept_growth(of(5, 4), of(9, 2)), 2);
 }

@@ -4,12 +4,12 @@
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::guard::users_code;
 use crate::wire::{self, WireError};
 
 /// An object with one writer: every change makes a new version, which all nodes of the job get.
@@ -207,12 +207,5 @@ pub(crate) fn guarded<T>(
     name: &'static str,
     code: impl FnOnce() -> Result<T, CodecError>,
 ) -> Result<T, CodecError> {
-    catch_unwind(AssertUnwindSafe(code)).unwrap_or_else(|panic| {
-        let why = panic
-            .downcast_ref::<&str>()
-            .map(|text| (*text).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "no message".to_owned());
-        Err(CodecError::Panicked { name, why })
-    })
+    users_code(code).unwrap_or_else(|why| Err(CodecError::Panicked { name, why }))
 }

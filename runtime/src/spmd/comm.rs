@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
+use super::mailbox::UNREAD_MAX;
 use super::message::{GroupId, Mail, Roster, Word};
 use super::post::Post;
 use super::seat::Seat;
@@ -30,6 +32,21 @@ pub(crate) const SAVE: u32 = OWN + 2;
 /// The longest message, in bytes: what a frame may hold, less what is around it.
 pub const MESSAGE_MAX: usize = wire::DATA_MAX - 4096;
 
+/// Who waits for room for a message looks for it this often.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
+
+/// Who waits so long for a message says so, once in a configuration: perhaps nobody sends it.
+const LONG: Duration = Duration::from_secs(30);
+
+/// How a tag is told.
+fn tag_name(tag: u32) -> String {
+    match tag {
+        ALL => "in an operation of all".to_owned(),
+        PIECE | SAVE => "its piece of the state".to_owned(),
+        tag => format!("tag {tag}"),
+    }
+}
+
 /// A process that asks its root once a second whether what it waits for is still to come: words may be lost with a link.
 const ASK_ROOT: Duration = Duration::from_secs(1);
 
@@ -45,19 +62,43 @@ pub(crate) struct Station<'c> {
 impl Station<'_> {
     /// Waits until something is ready that a word to this process makes so.
     pub(crate) fn wait(&self, wide: bool, ready: &dyn Fn() -> bool) -> Result<(), Stop> {
+        self.wait_long(wide, ready, None)
+    }
+
+    /// As [`Station::wait`]; calls `long` once when it has waited for [`LONG`].
+    fn wait_long(
+        &self,
+        wide: bool,
+        ready: &dyn Fn() -> bool,
+        mut long: Option<&dyn Fn()>,
+    ) -> Result<(), Stop> {
+        let long_at = Instant::now() + LONG;
         loop {
             // The root asks nobody.
-            let until = (self.process != 0).then(|| Instant::now() + ASK_ROOT);
+            let ask = (self.process != 0).then(|| Instant::now() + ASK_ROOT);
+            let until = ask.into_iter().chain(long.is_some().then_some(long_at)).min();
             if self.cx.wait_for(wide, until, ready)? {
                 return Ok(());
             }
-            self.say_here();
+            if Instant::now() >= long_at
+                && let Some(long) = long.take()
+            {
+                long();
+            }
+            if self.process != 0 {
+                self.say_here();
+            }
         }
     }
 
     pub(crate) fn say_here(&self) {
         let generation = self.seat(|seat| seat.generation()).unwrap_or_default();
         self.tell_root(Word::Here { process: self.process, generation });
+    }
+
+    /// Whether what is reported here reaches the job's coordinator.
+    fn is_at_root(&self) -> bool {
+        *self.post.me() == self.group.root
     }
 
     pub(crate) fn tell_root(&self, word: Word) {
@@ -73,25 +114,42 @@ impl Station<'_> {
         self.seat(|seat| seat.is_torn()).unwrap_or(true)
     }
 
-    /// Waits for mail. Absent if the configuration is over first.
+    /// Waits for mail. Absent if the configuration is over first. `long` is called once if that takes long.
     fn mail(
         &self,
         generation: u32,
-        from: u32,
-        tag: u32,
+        (from, tag): (u32, u32),
         wide: bool,
+        long: Option<&dyn Fn()>,
     ) -> Result<Option<Bytes>, Stop> {
         let ready = || {
-            let there =
-                self.seat(|seat| seat.is_torn() || seat.mailbox().has(generation, from, tag));
+            let there = self.seat(|seat| {
+                let full = seat.mailbox().overflow().is_some();
+                seat.is_torn() || full || seat.mailbox().has(generation, from, tag)
+            });
             there.unwrap_or(true)
         };
-        self.wait(wide, &ready)?;
+        self.wait_long(wide, &ready, long)?;
+        self.check_room()?;
         let mail = self.seat(|seat| match seat.is_torn() {
             false => seat.mailbox().take(generation, from, tag),
             true => None,
         });
         Ok(mail.flatten())
+    }
+
+    /// Fails if mail had to be dropped, for more came than was read.
+    fn check_room(&self) -> Result<(), Stop> {
+        let full = self.seat(|seat| match seat.is_torn() {
+            false => seat.mailbox().overflow(),
+            true => None,
+        });
+        let Some((from, tag)) = full.flatten() else { return Ok(()) };
+        let tag = tag_name(tag);
+        Err(Stop::fail(format_args!(
+            "rank {from} sent more than {UNREAD_MAX} bytes that were not received here, last {tag}: receive them before more is \
+             sent, or let the sender wait for an answer now and then"
+        )))
     }
 
     /// Gives a piece of state to rank `to` of the next configuration, as rank `from` of the last.
@@ -102,7 +160,7 @@ impl Station<'_> {
 
     /// Waits for the pieces of so many givers. Absent if the configuration is over before all are there.
     pub(crate) fn pieces(&self, generation: u32, givers: u32) -> Result<Option<Vec<Bytes>>, Stop> {
-        let pieces = (0..givers).map(|from| self.mail(generation, from, PIECE, false));
+        let pieces = (0..givers).map(|from| self.mail(generation, (from, PIECE), false, None));
         pieces.collect()
     }
 
@@ -114,6 +172,11 @@ impl Station<'_> {
                 mail.body.len(),
                 mail.from
             )));
+        }
+        // The network may have no room yet for what was said before.
+        while !self.post.has_room() && !self.is_torn() {
+            let look = Some(Instant::now() + LOOK_FOR_ROOM);
+            self.cx.wait_for(false, look, &|| self.post.has_room() || self.is_torn())?;
         }
         if let Some(member) = roster.members.get(to as usize) {
             self.post.say(&member.peer, &self.group, member.process, Word::Mail(mail));
@@ -130,12 +193,21 @@ pub struct Comm<'c> {
     /// What was said to each rank under each tag so far.
     said: RefCell<BTreeMap<(u32, u32), u64>>,
     waited: Cell<Duration>,
+    /// It was told that a message is long in coming.
+    told_long: Cell<bool>,
 }
 
 impl<'c> Comm<'c> {
     pub(crate) fn new(at: Station<'c>, roster: Arc<Roster>) -> Self {
         let rank = roster.rank_of(at.process).unwrap_or_default();
-        Self { at, rank, roster, said: RefCell::default(), waited: Cell::default() }
+        Self {
+            at,
+            rank,
+            roster,
+            said: RefCell::default(),
+            waited: Cell::default(),
+            told_long: Cell::default(),
+        }
     }
 
     /// Which of the processes this is, from 0. The job's root is 0.
@@ -149,7 +221,8 @@ impl<'c> Comm<'c> {
     }
 
     /// Sends bytes to a process, which gets them by [`Comm::receive`] with this rank and tag; several under one tag in the order
-    /// in which they were sent. Does not wait.
+    /// in which they were sent. Does not wait for it; but where the network takes messages more slowly than they are sent, it waits
+    /// until no more than 256 MiB of them are kept here.
     ///
     /// # Errors
     /// If there is no such rank, the tag is 2^31 or above, or there are more than [`MESSAGE_MAX`] bytes; or a halt.
@@ -158,10 +231,12 @@ impl<'c> Comm<'c> {
         self.put(to, tag, bytes.into())
     }
 
-    /// Waits for the next bytes that a process sent to this one under this tag.
+    /// Waits for the next bytes that a process sent to this one under this tag: for ever, if it sends none. After 30 s it is said
+    /// who waits for whom.
     ///
     /// # Errors
-    /// If there is no such rank or the tag is 2^31 or above; a halt; or the configuration is over, as a node was lost: pass it up.
+    /// If there is no such rank or the tag is 2^31 or above; a halt; the configuration is over, as a node was lost: pass it up; or a
+    /// process sent more than 2 GiB that were not received here.
     pub fn receive(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {
         self.check_tag(tag)?;
         self.get(from, tag)
@@ -207,7 +282,14 @@ impl<'c> Comm<'c> {
         let sender = self.roster.members.get(from as usize);
         let wide = sender.is_some_and(|member| member.peer.cluster != *here);
         let began = Instant::now();
-        let mail = self.at.mail(self.roster.generation, from, tag, wide);
+        let long = || {
+            // Once: what is late is late again.
+            if !self.told_long.replace(true) {
+                let (rank, tag, time) = (self.rank, tag_name(tag), LONG.as_secs());
+                self.say(format!("rank {rank} has waited {time} s for rank {from}, {tag}"));
+            }
+        };
+        let mail = self.at.mail(self.roster.generation, (from, tag), wide, Some(&long));
         self.waited.set(self.waited.get() + began.elapsed());
         mail?.ok_or_else(torn)
     }
@@ -228,6 +310,7 @@ impl<'c> Comm<'c> {
     /// A halt, or the configuration is over: pass it up.
     pub fn check(&self) -> Result<(), Stop> {
         self.at.cx.check()?;
+        self.at.check_room()?;
         if self.is_torn() { Err(torn()) } else { Ok(()) }
     }
 
@@ -240,9 +323,42 @@ impl<'c> Comm<'c> {
         self.check()
     }
 
-    /// A line for whoever watches the job.
+    /// A line for whoever watches the job, from any rank. From nodes other than the root's it goes by the root.
     pub fn say(&self, text: impl Into<String>) {
-        self.at.cx.say(text);
+        match self.at.is_at_root() {
+            true => self.at.cx.say(text),
+            false => self.at.tell_root(Word::Say { text: text.into() }),
+        }
+    }
+
+    /// Where the input file of this name is on this process's node: see [`Context::file`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn file(&self, name: &str) -> Result<PathBuf, Stop> {
+        self.at.cx.file(name)
+    }
+
+    /// A file for the run's directory, from any rank; `name` is a plain file name. See [`Context::artifact`].
+    ///
+    /// # Errors
+    /// If it has more than [`MESSAGE_MAX`] bytes, on a node other than the root's; or as [`Comm::check`].
+    pub fn artifact(&self, name: &str, bytes: Vec<u8>) -> Result<(), Stop> {
+        self.check()?;
+        if self.at.is_at_root() {
+            self.at.cx.artifact(name, bytes);
+            return Ok(());
+        }
+        if bytes.len() > MESSAGE_MAX {
+            return Err(Stop::fail(format_args!(
+                "the file {name} of process {} has {} bytes, over the {MESSAGE_MAX} that go to the root at once: write it in \
+                 parts, or on rank 0",
+                self.rank,
+                bytes.len()
+            )));
+        }
+        self.at.tell_root(Word::Artifact { name: name.to_owned(), bytes: bytes.into() });
+        Ok(())
     }
 
     // --- operations of all: each process must call the same ones in the same order ---

@@ -6,9 +6,12 @@
 //! whole. Must not know threads, networks or programs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use bytes::Bytes;
 
 use super::message::{Deed, Origin, Pace, Recruit, Roster, Seated, Word};
-use crate::id::Peer;
+use crate::id::{NodeId, Peer};
 
 /// For which process, where, and what.
 pub(crate) type Out = (Peer, u32, Word);
@@ -63,7 +66,47 @@ pub(crate) struct Group {
     paces: BTreeMap<u32, Pace>,
     /// Ended without being told to.
     ended: Vec<u32>,
+    /// Why the last configuration is over.
+    cause: Option<Cause>,
+    /// What processes report, and the root has not passed on.
+    reports: Vec<Report>,
 }
+
+/// Why a configuration is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// This node was lost.
+    Lost(NodeId),
+    /// The link between two nodes broke.
+    Link(NodeId, NodeId),
+    /// A process on this node has ended.
+    Ended(NodeId),
+    /// A process began anew, on this node.
+    Anew(NodeId),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(node) => write!(f, "node {node} was lost"),
+            Self::Link(one, other) => write!(f, "the link between {one} and {other} broke"),
+            Self::Ended(node) => write!(f, "a process on {node} ended"),
+            Self::Anew(node) => write!(f, "a process began anew on {node}"),
+        }
+    }
+}
+
+/// What a process reports to whoever watches the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// A line.
+    Say(String),
+    /// A file: its name and contents.
+    Artifact(String, Bytes),
+}
+
+/// Reports that the root has not passed on; what is beyond is dropped. It passes them on at each of its points.
+const REPORTS_MAX: usize = 10_000;
 
 impl Group {
     /// A group of its root's process alone, which is number 0.
@@ -79,6 +122,8 @@ impl Group {
             changes: 0,
             paces: BTreeMap::new(),
             ended: Vec::new(),
+            cause: None,
+            reports: Vec::new(),
         }
     }
 
@@ -87,7 +132,6 @@ impl Group {
     /// A process says that it is there.
     pub(crate) fn here(&mut self, process: u32, peer: &Peer, generation: u32) -> Vec<Out> {
         let now = self.roster.as_ref().map_or(0, |roster| roster.generation);
-        let torn = self.roster.is_none();
         let gives = self.givers.contains(&process);
         let Some(known) = self.processes.get_mut(&process) else {
             return vec![(peer.clone(), process, Word::Dismiss)];
@@ -107,9 +151,8 @@ impl Group {
             // It began anew elsewhere: what it had is lost.
             Stand::Seated if moved => {
                 *known = Known { peer: Some(peer.clone()), stand: Stand::Held };
-                self.tear()
+                self.tear(Cause::Anew(peer.node.clone()))
             }
-            Stand::Seated if torn => vec![(peer.clone(), process, Word::Apart { generation })],
             // It did not hear that an earlier one is over, in which it waits still.
             Stand::Seated if generation > 0 && generation < now && !gives => {
                 vec![(peer.clone(), process, Word::Apart { generation })]
@@ -173,11 +216,10 @@ impl Group {
         }
     }
 
-    /// Mail in this configuration may be lost.
-    pub(crate) fn broken(&mut self, generation: u32) -> Vec<Out> {
-        match &self.roster {
-            Some(roster) if roster.generation == generation => self.tear(),
-            _ => Vec::new(),
+    /// A process reports.
+    pub(crate) fn report(&mut self, report: Report) {
+        if self.reports.len() < REPORTS_MAX {
+            self.reports.push(report);
         }
     }
 
@@ -188,37 +230,51 @@ impl Group {
         if !matches!(before, Stand::Dismissed | Stand::Over) {
             self.ended.push(process);
         }
-        if before == Stand::Seated || self.is_awaited(process) { self.tear() } else { Vec::new() }
+        let at = known.peer.as_ref().map(|peer| peer.node.clone());
+        match at {
+            Some(node) if before == Stand::Seated || self.is_awaited(process) => {
+                self.tear(Cause::Ended(node))
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Nodes are members no more: what ran there begins anew elsewhere. (The root's own node is never among them.)
     pub(crate) fn lost(&mut self, lost: impl Fn(&Peer) -> bool) -> Vec<Out> {
-        let mut tears = false;
         let mut again = Vec::new();
         for (process, known) in &mut self.processes {
-            let Some(_) = known.peer.take_if(|peer| lost(peer)) else { continue };
-            match known.stand {
-                Stand::Dismissed | Stand::Over => continue,
-                Stand::Seated => tears = true,
-                _ => {}
+            let Some(peer) = known.peer.take_if(|peer| lost(peer)) else { continue };
+            if matches!(known.stand, Stand::Dismissed | Stand::Over) {
+                continue;
             }
+            again.push((*process, peer.node, known.stand == Stand::Seated));
             known.stand = Stand::Called;
-            again.push(*process);
         }
-        if tears || again.iter().any(|process| self.is_awaited(*process)) {
-            self.tear()
+        let counted_on =
+            |(process, _, seated): &(u32, NodeId, bool)| *seated || self.is_awaited(*process);
+        match again.into_iter().find(counted_on) {
+            Some((_, node, _)) => self.tear(Cause::Lost(node)),
+            None => Vec::new(),
+        }
+    }
+
+    /// The link between two nodes broke, one of which says so: what was said over it may be lost. It matters if both have
+    /// processes that take part or that others count on; in which configuration these believe themselves to be does not, for the
+    /// next one is seated here as soon as it is agreed, while they still compute in the one before.
+    pub(crate) fn link_broke(&mut self, one: &NodeId, other: &NodeId) -> Vec<Out> {
+        let concerned = |node: &NodeId| self.is_concerned(|peer| peer.node == *node);
+        if concerned(one) && concerned(other) {
+            self.tear(Cause::Link(one.clone(), other.clone()))
         } else {
             Vec::new()
         }
     }
 
-    /// A link to a node broke: what was said over it may be lost.
-    pub(crate) fn link_broke(&mut self, peer: &Peer) -> Vec<Out> {
-        let at = |known: &Known| known.peer.as_ref().is_some_and(|of| of.node == peer.node);
-        let concerned = self.processes.iter().any(|(process, known)| {
-            at(known) && (known.stand == Stand::Seated || self.is_awaited(*process))
-        });
-        if concerned { self.tear() } else { Vec::new() }
+    fn is_concerned(&self, at: impl Fn(&Peer) -> bool) -> bool {
+        self.processes.iter().any(|(process, known)| {
+            known.peer.as_ref().is_some_and(&at)
+                && (known.stand == Stand::Seated || self.is_awaited(*process))
+        })
     }
 
     /// Whether others count on this process, though it does not take part: what is proposed, or those that wait for what it has.
@@ -238,7 +294,7 @@ impl Group {
     }
 
     /// The next configuration, of these processes in order of rank. All must be held or seated; else none.
-    pub(crate) fn roster_of(&mut self, processes: &[u32], layout: bytes::Bytes) -> Option<Roster> {
+    pub(crate) fn roster_of(&mut self, processes: &[u32], layout: Bytes) -> Option<Roster> {
         let seated = |process: &u32| {
             let known = self.processes.get(process)?;
             let fits = matches!(known.stand, Stand::Held | Stand::Seated);
@@ -251,13 +307,27 @@ impl Group {
         Some(Roster { generation: self.generation, members, layout })
     }
 
-    /// The first configuration, or the first after one that is over, begins: all but the root's process are recruited.
-    pub(crate) fn form(&mut self, roster: Roster, origin: Origin, point: u64) -> Vec<Out> {
+    /// The first configuration, or the first after one that is over, begins: all but the root's process are recruited. None, and
+    /// nothing is done, if a member is not where the roster has it any more: nodes may be lost since that was made.
+    pub(crate) fn form(&mut self, roster: Roster, origin: Origin, point: u64) -> Option<Vec<Out>> {
+        if !self.holds(&roster) {
+            return None;
+        }
         let recruit = Recruit { roster: roster.clone(), origin, point };
         let others = roster.members.iter().filter(|to| to.process != 0);
         let out = others.map(|to| told(to, Word::Recruit(recruit.clone()))).collect();
         self.seat(roster, BTreeSet::new());
-        out
+        Some(out)
+    }
+
+    /// Whether all members are where the roster has them, and could take part.
+    fn holds(&self, roster: &Roster) -> bool {
+        roster.members.iter().all(|member| {
+            self.processes.get(&member.process).is_some_and(|known| {
+                known.peer.as_ref() == Some(&member.peer)
+                    && matches!(known.stand, Stand::Held | Stand::Seated)
+            })
+        })
     }
 
     fn seat(&mut self, roster: Roster, givers: BTreeSet<u32>) {
@@ -277,12 +347,16 @@ impl Group {
         self.roster = Some(roster);
     }
 
-    /// Something is to be done by all; one thing at a time, and only while all have their state.
+    /// Something is to be done by all; one thing at a time, only while all have their state, and no change to a configuration
+    /// whose members are not all where it has them any more. Nothing is said if it is not proposed.
     pub(crate) fn propose(&mut self, deed: Deed) -> Vec<Out> {
         let Some(roster) = self.roster.as_ref().filter(|_| self.change.is_none()) else {
             return Vec::new();
         };
         if self.whole.len() < roster.members.len() {
+            return Vec::new();
+        }
+        if matches!(&deed, Deed::Change(next) if !self.holds(next)) {
             return Vec::new();
         }
         self.changes += 1;
@@ -299,7 +373,14 @@ impl Group {
     }
 
     /// The configuration is over, and those who took part wait to be recruited.
-    pub(crate) fn tear(&mut self) -> Vec<Out> {
+    pub(crate) fn tear(&mut self, cause: Cause) -> Vec<Out> {
+        if self.roster.is_some() {
+            self.cause = Some(cause);
+        }
+        self.part()
+    }
+
+    fn part(&mut self) -> Vec<Out> {
         self.change = None;
         if self.roster.take().is_none() {
             return Vec::new();
@@ -344,7 +425,7 @@ impl Group {
 
     /// The group is no more.
     pub(crate) fn disband(&mut self) -> Vec<Out> {
-        let mut out = self.tear();
+        let mut out = self.part();
         out.extend(self.dismiss(|_, _, _| true));
         out
     }
@@ -371,10 +452,25 @@ impl Group {
         all && self.change.is_none()
     }
 
+    /// Whether a process there takes part, or others count on it.
+    pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
+        self.is_concerned(|at| at == peer)
+    }
+
     /// How fast the members go, by rank; absent where not told yet.
     pub(crate) fn paces(&self) -> Vec<Option<Pace>> {
         let members = self.roster.iter().flat_map(|roster| &roster.members);
         members.map(|member| self.paces.get(&member.process).copied()).collect()
+    }
+
+    /// Why the last configuration is over, once.
+    pub(crate) fn take_cause(&mut self) -> Option<Cause> {
+        self.cause.take()
+    }
+
+    /// What processes reported since the last time.
+    pub(crate) fn take_reports(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.reports)
     }
 
     /// Those that ended without being told to, since the last time.

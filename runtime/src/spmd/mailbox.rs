@@ -1,12 +1,15 @@
 //! Mail for one process: kept in the order in which each sender said it, by configuration.
 //!
-//! A data structure without I/O. Must not know who waits for what.
+//! What one sender may have there unread is bounded: what is beyond is dropped, and its reader fails. A data structure without I/O. Must not know who waits for what.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
 use super::message::Mail;
+
+/// The most bytes that one sender may have unread in one configuration: two messages of the longest kind.
+pub(crate) const UNREAD_MAX: usize = 2 << 30;
 
 /// What was said to one process and has not been read.
 #[derive(Debug, Default)]
@@ -15,6 +18,10 @@ pub(crate) struct Mailbox {
     floor: u32,
     /// By configuration, sender and tag.
     lines: BTreeMap<(u32, u32, u32), Line>,
+    /// Bytes unread by configuration and sender, where there are any.
+    unread: BTreeMap<(u32, u32), usize>,
+    /// Of whose mail, in which configuration, some was dropped for want of room, and under which tag.
+    overflow: Option<(u32, u32, u32)>,
     stale: u64,
 }
 
@@ -34,9 +41,21 @@ impl Mailbox {
             return;
         }
         let line = self.lines.entry((generation, from, tag)).or_default();
-        if number >= line.next {
-            line.unread.entry(number).or_insert(body);
+        if number < line.next || line.unread.contains_key(&number) {
+            return;
         }
+        let unread = self.unread.entry((generation, from)).or_default();
+        if body.len() > UNREAD_MAX.saturating_sub(*unread) {
+            self.overflow.get_or_insert((generation, from, tag));
+            return;
+        }
+        *unread += body.len();
+        line.unread.insert(number, body);
+    }
+
+    /// Whose mail was dropped for want of room, and under which tag: then what this process gets is not whole.
+    pub(crate) fn overflow(&self) -> Option<(u32, u32)> {
+        self.overflow.map(|(_, from, tag)| (from, tag))
     }
 
     /// Whether the next mail of this sender under this tag is there.
@@ -50,6 +69,9 @@ impl Mailbox {
         let line = self.lines.get_mut(&(generation, from, tag))?;
         let body = line.unread.remove(&line.next)?;
         line.next += 1;
+        if let Some(unread) = self.unread.get_mut(&(generation, from)) {
+            *unread = unread.saturating_sub(body.len());
+        }
         Some(body)
     }
 
@@ -57,6 +79,8 @@ impl Mailbox {
     pub(crate) fn begin(&mut self, generation: u32) {
         if generation > self.floor {
             self.floor = generation;
+            self.unread = self.unread.split_off(&(generation, 0));
+            self.overflow.take_if(|(of, ..)| *of < generation);
             let over: Vec<_> = self.lines.range(..(generation, 0, 0)).map(|(at, _)| *at).collect();
             for at in over {
                 let line = self.lines.remove(&at).unwrap_or_default();
@@ -80,6 +104,31 @@ mod tests {
     fn mail(generation: u32, from: u32, tag: u32, number: u64) -> Mail {
         let body = Bytes::from(format!("{generation} {from} {tag} {number}"));
         Mail { generation, from, tag, number, body }
+    }
+
+    /// A sender that nobody listens to does not fill the memory; the others' mail comes through.
+    #[test]
+    fn what_a_sender_has_unread_is_bounded_and_told() {
+        let mut mailbox = Mailbox::default();
+        // One allocation, of which all are views.
+        let long = Bytes::from(vec![0; 1 << 20]);
+        let send = |mailbox: &mut Mailbox, generation, number| {
+            mailbox.put(Mail { generation, from: 1, tag: 5, number, body: long.clone() });
+        };
+        (0..2048).for_each(|number| send(&mut mailbox, 1, number));
+        assert_eq!(mailbox.overflow(), None);
+        assert!(mailbox.take(1, 1, 5).is_some());
+        send(&mut mailbox, 1, 2048);
+        assert_eq!(mailbox.overflow(), None, "there was room again");
+        send(&mut mailbox, 1, 2049);
+        assert_eq!(mailbox.overflow(), Some((1, 5)));
+        mailbox.put(mail(1, 2, 5, 0));
+        assert!(mailbox.has(1, 2, 5));
+        // The next configuration begins with an empty box.
+        mailbox.begin(2);
+        assert_eq!(mailbox.overflow(), None);
+        (0..2048).for_each(|number| send(&mut mailbox, 2, number));
+        assert_eq!(mailbox.overflow(), None);
     }
 
     proptest! {

@@ -5,14 +5,15 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, Peer};
+use crate::id::{JobId, NodeId, Peer};
+use crate::wire::{self, Kind};
 
 /// A group of processes: where its root runs, and which of that life's groups it is. No two roots of a job have the same.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId {
     /// The root's node, which is told of all that concerns the group.
     pub(crate) root: Peer,
-    /// Counts the groups of that life of the node.
+    /// Tells the groups of that life of the node apart.
     pub(crate) number: u64,
 }
 
@@ -127,14 +128,22 @@ pub(crate) enum Word {
         generation: u32,
         pace: Pace,
     },
-    /// A link between two processes broke: mail may be lost.
+    /// The link from this node to that one broke: mail between processes on the two may be lost.
     Broken {
-        process: u32,
-        generation: u32,
+        node: NodeId,
     },
     /// A process has ended.
     Over {
         process: u32,
+    },
+    /// A line for whoever watches the job.
+    Say {
+        text: String,
+    },
+    /// A file for the run's directory.
+    Artifact {
+        name: String,
+        bytes: Bytes,
     },
     // --- from the root ---
     /// Take part in a configuration.
@@ -160,11 +169,67 @@ pub(crate) enum Word {
     Mail(Mail),
 }
 
+/// Of mail, encoded as a [`Letter`], the group and the configuration; of other letters nothing. What is in it is not copied.
+pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
+    #[derive(Deserialize)]
+    struct Head<'a> {
+        #[serde(rename = "job")]
+        _job: JobId,
+        group: GroupId,
+        #[serde(rename = "to")]
+        _to: u32,
+        #[serde(borrow)]
+        word: WordHead<'a>,
+    }
+    #[derive(Deserialize)]
+    enum WordHead<'a> {
+        #[serde(borrow)]
+        Mail(MailHead<'a>),
+    }
+    #[derive(Deserialize)]
+    struct MailHead<'a> {
+        generation: u32,
+        #[serde(rename = "from")]
+        _from: u32,
+        #[serde(rename = "tag")]
+        _tag: u32,
+        #[serde(rename = "number")]
+        _number: u64,
+        #[serde(rename = "body", borrow)]
+        _body: &'a [u8],
+    }
+    let Head { group, word: WordHead::Mail(mail), .. } =
+        wire::decode(Kind::PROCESS, letter).ok()?;
+    Some((group, mail.generation))
+}
+
+impl Word {
+    /// Whether it is an order, which the group's root alone gives.
+    pub(crate) fn is_order(&self) -> bool {
+        match self {
+            Self::Recruit(_)
+            | Self::Propose { .. }
+            | Self::Agreed { .. }
+            | Self::Apart { .. }
+            | Self::Dismiss => true,
+            Self::Here { .. }
+            | Self::Reach { .. }
+            | Self::Whole { .. }
+            | Self::Going { .. }
+            | Self::Broken { .. }
+            | Self::Over { .. }
+            | Self::Say { .. }
+            | Self::Artifact { .. }
+            | Self::Mail(_) => false,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::id::Incarnation;
-    use crate::wire::{Kind, decode, fuzz, golden};
+    use crate::wire::{decode, encode, fuzz, golden};
 
     #[test]
     fn mutated_frames_are_values_or_typed_errors() {
@@ -192,6 +257,7 @@ mod tests {
         let origin = Origin::From { givers: 1, layout: Bytes::from_static(b"\x01") };
         let recruit = Recruit { roster: roster.clone(), origin, point: 9 };
         let body = Bytes::from_static(b"\x07\x08");
+        let mail_body = body.clone();
         let mail = Mail { generation: 2, from: 1, tag: 6, number: 40, body };
         let pace = Pace { step_s: 0.25, foreign: Some(0.5) };
         let home = env!("CARGO_MANIFEST_DIR");
@@ -204,8 +270,18 @@ mod tests {
                 letter(4, Word::Propose { generation: 1, change: 2, deed: Deed::Change(roster) }),
             ),
             ("mail", letter(4, Word::Mail(mail))),
+            ("say", letter(0, Word::Say { text: "half way".to_owned() })),
+            (
+                "artifact",
+                letter(0, Word::Artifact { name: "map.txt".to_owned(), bytes: mail_body }),
+            ),
+            ("broken", letter(0, Word::Broken { node: "ams-2".into() })),
         ] {
             golden::check(home, Kind::PROCESS, name, &letter);
+            // What is kept is known for what it is without a look into it.
+            let encoded = encode(Kind::PROCESS, &letter).expect("it encodes");
+            let expected = (name == "mail").then(|| (group.clone(), 2));
+            assert_eq!(mail_of(&encoded), expected, "{name}");
         }
     }
 }

@@ -4,12 +4,13 @@
 //! Words for processes of this node never leave it. Nothing here waits: compute threads sleep until what they wait for is there,
 //! and are woken. Must not know how frames travel (`Carry` does), nor what programs compute.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::group::{Group, Out, Stand};
+use super::group::{Group, Out, Report, Stand};
 use super::message::{GroupId, Letter, Word};
 use super::seat::Seat;
 use crate::id::{JobId, NodeId, Peer};
@@ -19,6 +20,12 @@ use crate::work::pool::Waker;
 
 /// Takes a frame to another node.
 pub(crate) type Carry = Box<dyn Fn(&NodeId, Bytes) + Send + Sync>;
+
+/// Mail of a group's configurations up to this one reaches nobody any more: what is kept of it is dropped.
+pub(crate) type Forget = Box<dyn Fn(&GroupId, u32) + Send + Sync>;
+
+/// Who sends more while so many bytes are kept here, for the network has no room for them, waits.
+const KEPT_MAX: usize = 256 << 20;
 
 /// A process that runs here.
 struct Sitting {
@@ -32,6 +39,8 @@ struct State {
     /// Those whose roots run here.
     groups: BTreeMap<u64, Group>,
     groups_made: u64,
+    /// Of the last view: higher in each stay of this node in the job. See [`Post::found`].
+    stay: u64,
     /// Nodes of the job, their threads, and whether they stay; as the last view says.
     members: BTreeMap<NodeId, Place>,
     /// Refused because it belonged to a configuration that is over, of processes that are no more.
@@ -51,19 +60,32 @@ pub struct Post {
     job: JobId,
     me: Peer,
     carry: Carry,
+    forget: Forget,
+    /// Bytes of frames that are kept until the network has room for them.
+    kept: AtomicUsize,
     state: Mutex<State>,
 }
 
 impl Post {
-    pub(crate) fn new(job: JobId, me: Peer, carry: Carry) -> Self {
-        Self { job, me, carry, state: Mutex::default() }
+    pub(crate) fn new(job: JobId, me: Peer, carry: Carry, forget: Forget) -> Self {
+        Self { job, me, carry, forget, kept: AtomicUsize::new(0), state: Mutex::default() }
+    }
+
+    /// So many bytes of frames are kept until the network has room for them.
+    pub(crate) fn keeps(&self, bytes: usize) {
+        self.kept.store(bytes, Ordering::Release);
+    }
+
+    /// Whether more can be sent now: what is kept has a bound.
+    pub(crate) fn has_room(&self) -> bool {
+        self.kept.load(Ordering::Acquire) < KEPT_MAX
     }
 
     /// Of a pool that has no node: its threads are all there is.
     pub(crate) fn alone(threads: u32) -> Self {
         let (node, cluster) = ("alone".into(), "alone".into());
         let me = Peer { node, incarnation: Default::default(), cluster };
-        let post = Self::new(JobId(0), me.clone(), Box::new(|_, _| {}));
+        let post = Self::new(JobId(0), me.clone(), Box::new(|_, _| {}), Box::new(|_, _| {}));
         let place = Place { peer: me.clone(), threads, leaving: false };
         post.state().members.insert(me.node, place);
         post
@@ -83,18 +105,7 @@ impl Post {
     /// A frame of this job.
     pub(crate) fn letter(&self, from: &Peer, letter: Letter) {
         let Letter { group, to, word, .. } = letter;
-        let of_root = !matches!(
-            word,
-            Word::Here { .. }
-                | Word::Reach { .. }
-                | Word::Whole { .. }
-                | Word::Going { .. }
-                | Word::Broken { .. }
-                | Word::Over { .. }
-                | Word::Mail(_)
-        );
-        // Only the group's root gives orders.
-        if of_root && *from != group.root {
+        if word.is_order() && *from != group.root {
             self.state().stale += 1;
             return;
         }
@@ -104,13 +115,16 @@ impl Post {
     /// Takes in words for this node, and what follows from them; sends what is for others.
     fn handle(&self, mut todo: Vec<(GroupId, u32, Word)>, from: &Peer) {
         let mut from = from.clone();
-        let (mut away, mut wake) = (Vec::new(), Vec::new());
+        let (mut away, mut wake, mut over) = (Vec::new(), Vec::new(), Vec::new());
         {
             let mut state = self.state();
             let state = &mut *state;
             while !todo.is_empty() {
                 let mut next = Vec::new();
                 for (group, to, word) in todo {
+                    if let Word::Apart { generation } = word {
+                        over.push((group.clone(), generation));
+                    }
                     let out = state.take_in(&self.me, &from, &group, to, word, &mut wake);
                     for (peer, process, word) in out {
                         if peer.node == self.me.node {
@@ -123,6 +137,9 @@ impl Post {
                 todo = next;
                 from = self.me.clone();
             }
+        }
+        for (group, generation) in over {
+            (self.forget)(&group, generation);
         }
         for waker in wake {
             waker.wake();
@@ -150,6 +167,12 @@ impl Post {
         }
     }
 
+    /// Whether a process there takes part in a configuration of a group whose root runs here, or has what others wait for. A stub
+    /// that only waits does nothing that its node could die of.
+    pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
+        self.state().groups.values().any(|group| group.counts_on(peer))
+    }
+
     /// Who takes part in the job from now on.
     pub(crate) fn view(&self, view: &View) {
         let members = view.members.iter().map(|(node, member)| {
@@ -170,6 +193,7 @@ impl Post {
         });
         let mut state = self.state();
         state.members = members;
+        state.stay = u64::from(view.epoch.0) << 40 | (view.version & 0xff_ffff) << 16;
         // Roots that wait for nodes look again.
         let wake: Vec<Waker> =
             state.sitting.values().map(|sitting| sitting.waker.clone()).collect();
@@ -177,21 +201,22 @@ impl Post {
         wake.iter().for_each(Waker::wake);
     }
 
-    /// A link broke: what was on its way may be lost, so configurations whose members it joined are over.
+    /// A link broke: what was on its way may be lost. The root of each group that has a process here judges whether that matters:
+    /// it alone knows who waits for what. So stubs tell, too: one that was free at last may have given what is lost, and one
+    /// that is recruited may wait for it.
     pub(crate) fn link_broke(&self, peer: &Peer) {
-        self.with_groups(|state, number| Some(state.groups.get_mut(&number)?.link_broke(peer)));
-        let broken: Vec<(GroupId, u32, u32)> = {
+        let me = &self.me.node;
+        self.with_groups(|state, number| {
+            Some(state.groups.get_mut(&number)?.link_broke(me, &peer.node))
+        });
+        let concerned: BTreeSet<GroupId> = {
             let state = self.state();
-            let concerned = state.sitting.iter().filter_map(|((group, process), sitting)| {
-                let roster = sitting.seat.roster()?;
-                let joined = roster.members.iter().any(|member| member.peer.node == peer.node);
-                joined.then(|| (group.clone(), *process, roster.generation))
-            });
-            concerned.collect()
+            let groups = state.sitting.keys().map(|(group, _)| group);
+            groups.filter(|group| group.root != self.me).cloned().collect()
         };
-        for (group, process, generation) in broken {
-            let root = group.root.clone();
-            self.say(&root, &group, 0, Word::Broken { process, generation });
+        for group in concerned {
+            let node = peer.node.clone();
+            self.say(&group.root, &group, 0, Word::Broken { node });
         }
     }
 
@@ -218,11 +243,12 @@ impl Post {
 
     // --- for the root ---
 
-    /// A new group, whose root is the process on this thread.
+    /// A new group, whose root is the process on this thread. A node that left the job and joined it again begins with a new post
+    /// office in the same life: that its groups have other numbers is due to the view, which is a later one.
     pub(crate) fn found(&self, waker: Waker) -> GroupId {
         let mut state = self.state();
         state.groups_made += 1;
-        let number = state.groups_made;
+        let number = state.stay + state.groups_made;
         state.groups.insert(number, Group::new(self.me.clone()));
         let group = GroupId { root: self.me.clone(), number };
         state.sitting.insert((group.clone(), 0), Sitting { seat: Seat::default(), waker });
@@ -318,32 +344,42 @@ impl State {
     ) -> Vec<Out> {
         let mine = if group.root == *me { self.groups.get_mut(&group.number) } else { None };
         let root = (group.clone(), 0);
-        let out = match (&word, mine) {
-            (Word::Here { process, generation }, Some(g)) => g.here(*process, from, *generation),
+        let out = match (word, mine) {
+            (Word::Here { process, generation }, Some(g)) => g.here(process, from, generation),
             // Of a group that is no more.
             (Word::Here { process, .. }, None) => {
-                return vec![(from.clone(), *process, Word::Dismiss)];
+                return vec![(from.clone(), process, Word::Dismiss)];
             }
-            (Word::Reach { process, change, point }, Some(g)) => g.reach(*process, *change, *point),
+            (Word::Reach { process, change, point }, Some(g)) => g.reach(process, change, point),
             (Word::Whole { process, generation }, Some(g)) => {
-                g.is_whole(*process, *generation);
+                g.is_whole(process, generation);
                 Vec::new()
             }
             (Word::Going { process, generation, pace }, Some(g)) => {
-                g.going(*process, *generation, *pace);
+                g.going(process, generation, pace);
                 Vec::new()
             }
-            (Word::Broken { generation, .. }, Some(g)) => g.broken(*generation),
-            (Word::Over { process }, Some(g)) => g.over(*process),
+            (Word::Broken { node }, Some(g)) => g.link_broke(&from.node, &node),
+            (Word::Over { process }, Some(g)) => g.over(process),
+            (Word::Say { text }, Some(g)) => {
+                g.report(Report::Say(text));
+                Vec::new()
+            }
+            (Word::Artifact { name, bytes }, Some(g)) => {
+                g.report(Report::Artifact(name, bytes));
+                Vec::new()
+            }
             (
                 Word::Reach { .. }
                 | Word::Whole { .. }
                 | Word::Going { .. }
                 | Word::Broken { .. }
-                | Word::Over { .. },
+                | Word::Over { .. }
+                | Word::Say { .. }
+                | Word::Artifact { .. },
                 None,
             ) => Vec::new(),
-            _ => return self.for_seat(group, to, word, wake),
+            (word, _) => return self.for_seat(group, to, word, wake),
         };
         // The root waits for such things.
         wake.extend(self.sitting.get(&root).map(|sitting| sitting.waker.clone()));

@@ -117,6 +117,7 @@ impl Seat {
         self.roster.as_ref().map_or(0, |roster| roster.generation)
     }
 
+    #[cfg(test)]
     pub(crate) fn roster(&self) -> Option<&Arc<Roster>> {
         self.roster.as_ref()
     }

@@ -109,7 +109,7 @@ impl World {
                 self.group.is_whole(process, generation);
                 Vec::new()
             }
-            Word::Broken { generation, .. } => self.group.broken(generation),
+            Word::Broken { node } => self.group.link_broke(&from.node, &node),
             word => {
                 let Some(to) = self.processes.get_mut(&process).filter(|p| p.peer == to) else {
                     return;
@@ -224,7 +224,7 @@ impl World {
         let Some(roster) = self.group.roster_of(&self.held(), Bytes::new()) else { return };
         let origin = Origin::From { givers: 1, layout: Bytes::new() };
         let out = self.group.form(roster.clone(), origin, 0);
-        self.spread(out);
+        self.spread(out.expect("nobody was lost since"));
         let (root, generation) = (self.root(), roster.generation);
         self.give(&root, 0, &roster);
         let process = self.processes.get_mut(&0).expect("it is there");
@@ -263,17 +263,25 @@ impl World {
         self.say_here(number);
     }
 
-    /// A link between the root and another breaks: what is on its way may be lost.
-    fn break_link(&mut self, number: u32, lost: u32) {
-        let (root, other) = (self.root(), self.processes[&number].peer.clone());
+    /// The link between two nodes breaks: what is on its way between them may be lost. Both ends see it; the root by itself, and of
+    /// others it hears, whatever they do at the moment.
+    fn break_link(&mut self, one: u32, other: u32, lost: u32) {
+        let ends = [one, other].map(|number| self.processes[&number].peer.clone());
         let mut at = 0;
         self.wires.retain(|(from, to, ..)| {
             at += 1;
-            let over = (*from == root && *to == other) || (*from == other && *to == root);
+            let over = from != to && ends.contains(from) && ends.contains(to);
             !over || lost >> (at % 8) & 1 == 0
         });
-        let out = self.group.link_broke(&other);
-        self.spread(out);
+        for (number, far) in [(one, &ends[1]), (other, &ends[0])] {
+            let node = far.node.clone();
+            if number == 0 {
+                let out = self.group.link_broke(&self.root().node, &node);
+                self.spread(out);
+            } else {
+                self.tell_root(number, Word::Broken { node });
+            }
+        }
     }
 
     fn told(&self) -> String {
@@ -299,6 +307,42 @@ impl World {
     }
 }
 
+/// A node is lost after the root has chosen who is to take part, and before it calls them.
+#[test]
+fn nobody_is_counted_on_who_was_lost_since_it_was_chosen() {
+    let world = || {
+        let mut world = World::new();
+        while !world.wires.is_empty() {
+            world.deliver(0);
+        }
+        world
+    };
+    let origin = || Origin::From { givers: 1, layout: Bytes::new() };
+    let mut lost = world();
+    let roster = lost.group.roster_of(&[0, 1, 2], Bytes::new()).expect("all are there");
+    lost.group.lost(|peer| peer.node == "n2".into());
+    assert_eq!(lost.group.form(roster.clone(), origin(), 0), None);
+    assert_eq!(lost.group.roster(), None);
+    // In another life it is another.
+    lost.group.here(2, &peer(2, 2), 0);
+    assert_eq!(lost.group.form(roster, origin(), 0), None);
+
+    let mut settled = world();
+    settled.form();
+    settled.settle();
+    assert!(settled.group.is_settled());
+    let next = settled.group.roster_of(&[0, 1, 3], Bytes::new()).expect("all are there");
+    settled.lose(4);
+    settled.settle();
+    assert!(settled.group.is_settled());
+    let next = super::message::Roster { generation: next.generation + 9, ..next };
+    let mut gone = next.clone();
+    gone.members[2].peer = peer(3, 7);
+    assert!(settled.group.propose(Deed::Change(gone)).is_empty());
+    assert!(settled.group.is_settled(), "nothing is proposed");
+    assert!(!settled.group.propose(Deed::Change(next)).is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -321,12 +365,14 @@ proptest! {
                     world.wires.push(again);
                 }
                 95..=96 => {}
-                97 => world.break_link(1 + which % (PROCESSES - 1), which >> 8),
+                97 => {
+                    let (one, other) = (which % PROCESSES, which / PROCESSES % (PROCESSES - 1));
+                    world.break_link(one, (one + 1 + other) % PROCESSES, which >> 8);
+                }
                 98 => world.lose(1 + which % (PROCESSES - 1)),
                 _ => {
-                    let generation = world.group.roster().map_or(0, |roster| roster.generation);
-                    let process = 1 + which % (PROCESSES - 1);
-                    world.tell_root(process, Word::Broken { process, generation });
+                    let node = peer(which / PROCESSES % PROCESSES, 1).node;
+                    world.tell_root(1 + which % (PROCESSES - 1), Word::Broken { node });
                 }
             }
         }

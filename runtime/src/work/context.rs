@@ -348,9 +348,17 @@ impl<'w> Context<'w> {
     /// Asks for more nodes, for a part of the job that needs them. Without `within` the job gets them when they are free, if it is
     /// one that the scheduler makes larger and smaller (`job submit`); so adaptation asks, too, by itself. With it the job *cannot
     /// go on without them*: other jobs are made smaller for it, down to what they need, or the job's owner is told within this time
-    /// why not. Asked again, the last word counts. Alone, without a grid, nothing happens.
+    /// why not, and the root by [`Context::refused`]. Asked again, the last word counts. Alone, without a grid, nothing happens.
     pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
+        self.host().forget_refusal();
         self.tell(Note::NeedNodes { more, within });
+    }
+
+    /// Why the job does not get the nodes that the root of it [asked for](Context::need_nodes) last, once that is known: at once,
+    /// if it can never have them, else within the time that was given. Absent otherwise; on other nodes than the root's; and
+    /// where a root has moved to since it asked.
+    pub fn refused(&self) -> Option<String> {
+        self.host().refused()
     }
 
     /// Tells the node something, unless this is a root that another has taken the place of.

@@ -66,6 +66,7 @@ mod throttle;
 #[cfg(any(test, feature = "virtual-time"))]
 mod virtual_time;
 
+pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, Spawned};
 pub use core::cpu_clock::thread_cpu;
@@ -80,8 +81,8 @@ pub use pool::{
     SavedRoot, Seam, WORK_FLOOR,
 };
 pub use recover::{Identity, Place, Start};
-pub use registry::{JobEntry, Registry, encode_job};
-pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task, checksum};
+pub use registry::{JobEntry, Registry, Sizes, encode_job};
+pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
 pub use virtual_time::{Pace, VirtualSeam};

@@ -15,11 +15,12 @@ use super::core::precedence::give_way;
 use super::core::round::Share;
 use super::core::shared::{Export, Incoming, Injected, LeaseBook, LeaseId, RootWork, Shared};
 pub use super::core::slot::Encoded;
-use super::core::slot::{Base, Delivery, locate, panic_text};
+use super::core::slot::{Base, Delivery, locate};
 use super::core::worker;
 use super::recover::{Identity, Place, Start};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
+use crate::guard::panic_text;
 use crate::id::{NodeId, Peer, TaskPath};
 use crate::meter::{Amount, SharedAccount, ThreadState, Times, UnitCounter, WorkCounts};
 use crate::random::SplitMix;
@@ -182,6 +183,12 @@ pub trait Host: Send + Sync {
     fn post(&self) -> Option<&Arc<Post>> {
         None
     }
+    /// Why the job does not get the nodes that it asked for last, once that is known.
+    fn refused(&self) -> Option<String> {
+        None
+    }
+    /// The job asks for nodes anew: what was refused before does not matter.
+    fn forget_refusal(&self) {}
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
 }

@@ -1,5 +1,6 @@
 //! What a program can run: its tasks, shared objects and jobs, by name.
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -8,9 +9,29 @@ use super::batch::Batch;
 use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::task::{InputError, Job, Outcome, Stop, Task};
+use crate::checksum::checksum;
+use crate::guard::users_code;
 use crate::meter::BenchmarkSpec;
 use crate::share::{Merged, ObjectTypes, Versioned};
 use crate::wire::{self, WireError};
+
+/// So many nodes, with so many compute threads in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Nodes.
+    pub nodes: u32,
+    /// Their compute threads, on each of which one process of an SPMD program can run.
+    pub threads: u32,
+}
+
+impl Sizes {
+    /// How many of these nodes have so many threads, where all have equally many; all, if they have fewer.
+    pub fn nodes_for(self, threads: u32) -> u32 {
+        let (nodes, of) = (u64::from(self.nodes), u64::from(self.threads.max(1)));
+        let needed = (u64::from(threads) * nodes).div_ceil(of).min(nodes);
+        u32::try_from(needed).unwrap_or(self.nodes)
+    }
+}
 
 /// Runs a task that came as bytes and gives its output as bytes.
 pub(crate) type RunEncoded = fn(&Bytes, &Context) -> Result<Bytes, Stop>;
@@ -21,6 +42,8 @@ pub(crate) type RunJob = fn(&[u8], Option<Checkpoint>, &Context) -> Result<Outco
 #[derive(Clone, Copy)]
 pub(crate) struct TaskEntry {
     pub(crate) name: &'static str,
+    /// Tells it from another of the same name.
+    of: TypeId,
     pub(crate) run: RunEncoded,
     /// See [`Task::PROCESS`].
     pub(crate) process: bool,
@@ -41,42 +64,66 @@ pub struct JobEntry {
 /// A job is asked about its number of nodes: the present one, and what is offered or asked for.
 #[derive(Clone, Copy)]
 pub(crate) enum Size {
-    Growth(u32, u32),
-    Shrink(u32, u32),
+    Growth(Sizes, Sizes),
+    Shrink(Sizes, Sizes),
 }
 
 impl Size {
     /// The answer of whoever has nothing to say.
     pub(crate) fn as_asked(self) -> u32 {
         let (Self::Growth(_, asked) | Self::Shrink(_, asked)) = self;
-        asked
+        asked.nodes
     }
 }
 
 impl JobEntry {
-    /// The benchmark that a job, encoded by [`encode_job`], brings along: [`Job::benchmark`].
+    /// Calls the job's own code; `else_` if it panics.
+    fn call<R>(&self, what: &str, else_: R, code: impl FnOnce() -> R) -> R {
+        users_code(code).unwrap_or_else(|panic| {
+            tracing::warn!(job = self.name, panic, "{what} panicked: it is taken to say nothing");
+            else_
+        })
+    }
+
+    /// The benchmark that a job, encoded by [`encode_job`], brings along: [`Job::benchmark`]. None if that panics.
     ///
     /// # Errors
     /// If the job is not one of this entry's, or its benchmark does not serialise.
     pub fn benchmark(&self, job: &[u8]) -> Result<Option<BenchmarkSpec>, WireError> {
-        let body = (self.benchmark)(job)?;
+        let body = self.call("Job::benchmark", Ok(None), || (self.benchmark)(job))?;
         Ok(body.map(|body| BenchmarkSpec::of_job(self.name, body)))
     }
 
     /// How many of the `offered` nodes a job, encoded by [`encode_job`], takes that has `current`: [`Job::accept_growth`].
+    /// All, if that panics.
     ///
     /// # Errors
     /// If the job is not one of this entry's.
-    pub fn accept_growth(&self, job: &[u8], current: u32, offered: u32) -> Result<u32, WireError> {
-        Ok((self.accept)(job, Size::Growth(current, offered))?.min(offered))
+    pub fn accept_growth(
+        &self,
+        job: &[u8],
+        current: Sizes,
+        offered: Sizes,
+    ) -> Result<u32, WireError> {
+        let size = Size::Growth(current, offered);
+        let says = || (self.accept)(job, size);
+        Ok(self.call("Job::accept_growth", Ok(size.as_asked()), says)?.min(offered.nodes))
     }
 
-    /// How many nodes it gives up when `asked` for so many: [`Job::accept_shrink`], and no more than it has.
+    /// How many nodes it gives up when `asked` for so many: [`Job::accept_shrink`], and no more than it has. As many as are
+    /// asked for, if that panics.
     ///
     /// # Errors
     /// If the job is not one of this entry's.
-    pub fn accept_shrink(&self, job: &[u8], current: u32, asked: u32) -> Result<u32, WireError> {
-        Ok((self.accept)(job, Size::Shrink(current, asked))?.min(current))
+    pub fn accept_shrink(
+        &self,
+        job: &[u8],
+        current: Sizes,
+        asked: Sizes,
+    ) -> Result<u32, WireError> {
+        let size = Size::Shrink(current, asked);
+        let says = || (self.accept)(job, size);
+        Ok(self.call("Job::accept_shrink", Ok(size.as_asked()), says)?.min(current.nodes))
     }
 }
 
@@ -109,13 +156,10 @@ impl Registry {
 
     fn insert<T: Task>(&mut self) {
         let name = wire_name(T::NAME, T::BATCH);
-        let entry = TaskEntry { name: T::NAME, run: run_encoded::<T>, process: T::PROCESS };
+        let (of, process) = (TypeId::of::<T>(), T::PROCESS);
+        let entry = TaskEntry { name: T::NAME, of, run: run_encoded::<T>, process };
         if let Some(old) = self.tasks.insert(name, entry) {
-            assert!(
-                std::ptr::eq(old.name, T::NAME) || old.name == T::NAME,
-                "two tasks are named {}",
-                T::NAME
-            );
+            assert!(old.of == of, "two tasks are named {}: give one of them another NAME", T::NAME);
         }
     }
 
@@ -184,13 +228,8 @@ impl Registry {
         let tasks = self.tasks.keys().map(String::as_str);
         let parts = [self.version.as_str(), "tasks"].into_iter();
         let parts = parts.chain(tasks).chain(["objects"]).chain(objects).chain(["jobs"]);
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        for part in parts.chain(self.jobs.keys().copied()) {
-            for byte in part.bytes().chain([0]) {
-                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        }
-        hash
+        let parts = parts.chain(self.jobs.keys().copied());
+        checksum(parts.flat_map(|part| part.bytes().chain([0])))
     }
 
     /// The jobs, by name.
@@ -201,6 +240,11 @@ impl Registry {
     /// The job of this name.
     pub fn find_job(&self, name: &str) -> Option<&JobEntry> {
         self.jobs.get(name)
+    }
+
+    /// Whether a task of this name is a process of an SPMD program, which lasts as long as the job does.
+    pub fn is_process(&self, name: &str) -> bool {
+        self.tasks.get(name).is_some_and(|task| task.process)
     }
 
     pub(crate) fn find_task(&self, name: &str) -> Option<TaskEntry> {
@@ -232,4 +276,103 @@ fn run_encoded<T: Task>(body: &Bytes, cx: &Context) -> Result<Bytes, Stop> {
 /// The name a task travels under.
 pub(crate) fn wire_name(name: &str, batch: bool) -> String {
     if batch { format!("{name}*") } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct One;
+
+    #[derive(Serialize, Deserialize)]
+    struct Other;
+
+    impl Task for One {
+        type Output = ();
+        const NAME: &'static str = "one";
+
+        fn run(self, _: &Context) -> Result<(), Stop> {
+            Ok(())
+        }
+    }
+
+    impl Task for Other {
+        type Output = ();
+        const NAME: &'static str = "one";
+
+        fn run(self, _: &Context) -> Result<(), Stop> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    #[should_panic = "two tasks are named one: give one of them another NAME"]
+    fn a_name_of_two_tasks_is_refused() {
+        let mut registry = Registry::new();
+        // Once more is harmless.
+        registry.task::<One>().task::<One>();
+        registry.task::<Other>();
+    }
+
+    /// A job whose own code panics where its coordinator asks it.
+    #[derive(Serialize, Deserialize)]
+    struct Panics {
+        when: u32,
+    }
+
+    impl Job for Panics {
+        const NAME: &'static str = "panics";
+        const ABOUT: &'static str = "for tests";
+        const NEGOTIATES: bool = true;
+
+        fn register(_: &mut Registry) {}
+
+        fn accept_growth(&self, _: Sizes, offered: Sizes) -> u32 {
+            assert!(self.when != 1, "no growth");
+            offered.nodes / 2
+        }
+
+        fn accept_shrink(&self, _: Sizes, asked: Sizes) -> u32 {
+            assert!(self.when != 2, "no shrink");
+            asked.nodes * 2
+        }
+
+        fn benchmark(&self) -> Option<Self> {
+            assert!(self.when != 3, "no benchmark");
+            Some(Self { when: 0 })
+        }
+
+        fn run(self, _: &Context) -> Result<Outcome, Stop> {
+            Err(Stop::fail("not run"))
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_when_asked_has_nothing_to_say() {
+        let mut registry = Registry::new();
+        registry.job::<Panics>();
+        let entry = registry.find_job("panics").expect("it is there");
+        let sizes = |nodes| Sizes { nodes, threads: 2 * nodes };
+        for when in 0..4 {
+            let body = encode_job(Panics { when }).expect("it encodes");
+            let growth = entry.accept_growth(&body, sizes(2), sizes(4)).expect("it is one");
+            let shrink = entry.accept_shrink(&body, sizes(9), sizes(4)).expect("it is one");
+            let benchmark = entry.benchmark(&body).expect("it is one");
+            let expected =
+                (if when == 1 { 4 } else { 2 }, if when == 2 { 4 } else { 8 }, when != 3);
+            assert_eq!((growth, shrink, benchmark.is_some()), expected, "{when}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_counted_by_threads() {
+        let three = Sizes { nodes: 3, threads: 12 };
+        assert_eq!([0, 1, 4, 5, 12, 40].map(|n| three.nodes_for(n)), [0, 1, 1, 2, 3, 3]);
+        assert_eq!(Sizes::default().nodes_for(3), 0);
+        let many = Sizes { nodes: u32::MAX, threads: u32::MAX };
+        assert_eq!(many.nodes_for(u32::MAX), u32::MAX);
+    }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::checkpoint::Checkpoint;
 use super::context::Context;
+use super::registry::Sizes;
 use crate::id::TaskPath;
 use crate::share::Need;
 
@@ -84,18 +85,19 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     const NEGOTIATES: bool = false;
 
     /// How many of the nodes that are offered to the running job it takes: a pure function, asked by the job's coordinator, which
-    /// holds the answer to `offered` and to the job's own limits. `current` is what it has. By default all: nothing of the
-    /// job's own is against it.
-    fn accept_growth(&self, current: u32, offered: u32) -> u32 {
+    /// holds the answer to `offered` and to the job's own limits. `current` is what it has; how many threads nodes have that are
+    /// offered is known by those that it has of the same cluster, if any. By default all: nothing of the job's own is against
+    /// it. If it panics, that is its answer, too.
+    fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
         let _ = current;
-        offered
+        offered.nodes
     }
 
     /// How many nodes the running job gives up when so many are asked for: a pure function, as [`Job::accept_growth`]. It may be
     /// more, where the job could not use what would be left; what is less is for who asks to judge. By default as many.
-    fn accept_shrink(&self, current: u32, asked: u32) -> u32 {
+    fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
         let _ = current;
-        asked
+        asked.nodes
     }
 
     /// A small problem of the same kind, to measure by it how fast a node is for this job: some 5 to 50 ms on one thread, the
@@ -175,13 +177,6 @@ impl InputError {
         let (low, high) = range.into_inner();
         Err(Self::new(format!("{option} {value:?}: give a value from {low:?} to {high:?} ({why})")))
     }
-}
-
-/// FNV-1a over bytes: a checksum for [`Outcome::checksum`] that is the same on every machine and in every release.
-pub fn checksum(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 /// Why a task ends without an output. Opaque: either the runtime halts the work (the node leaves, the job is cancelled, the

@@ -1,5 +1,8 @@
 //! SPMD programs over real processes that come, go, die and are given back: the answer is that of a run alone.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use serde_json::Value;
 
 use crate::drains::Up;
@@ -53,6 +56,46 @@ fn bodies_move_on_when_a_node_is_killed() {
     let checksum = result(&text(&temp.path().join("stdout.log")))["checksum"].clone();
     assert_eq!(checksum, alone(&job), "{told}");
     assert_eq!(nodes(&out), []);
+}
+
+/// An example's program, which `cargo test` builds unless it is told to build this test alone.
+fn example(name: &str) -> PathBuf {
+    let examples = Path::new(env!("CARGO_BIN_EXE_springtide")).with_file_name("examples");
+    let program = examples.join(name);
+    if !program.exists() {
+        let line = ["build", "--quiet", "-p", "springtide", "--example", name];
+        assert!(Command::new(env!("CARGO")).args(line).status().unwrap().success());
+    }
+    program
+}
+
+#[test]
+fn an_example_of_ones_own_gives_the_same_bits_on_any_number_of_processes() {
+    let heat = |line: &[&str]| {
+        let mut command = Command::new(example("heat"));
+        command.args(["run", "heat", "--cells", "5000", "--steps", "300", "--json"]).args(line);
+        let ended = finish(command);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        result(&ended.out)
+    };
+    let alone = heat(&["--sequential"]);
+    assert_eq!(alone["result"]["processes"], 1);
+    let many = heat(&["--clusters", "1x3"]);
+    assert_eq!(many["result"]["processes"], 3);
+    assert_eq!(many["checksum"], alone["checksum"]);
+    // Nobody gives it more than it was started with.
+    let wants = heat(&["--clusters", "1x2", "--nodes", "9"]);
+    assert_eq!(wants["checksum"], alone["checksum"]);
+}
+
+/// Users' code that the runtime's actors call may panic: that is told, and ends no node.
+#[test]
+fn a_job_that_panics_when_it_is_asked_runs_all_the_same() {
+    let mut command = Command::new(example("deadly"));
+    command.args(["run", "careless", "--clusters", "1x2", "--json"]);
+    let ended = finish(command);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(result(&ended.out)["result"], 7, "{}", ended.err);
 }
 
 /// Among other jobs: it grows to the power of two that there is, gives up more than is asked for, and has it back.

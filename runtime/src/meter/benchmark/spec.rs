@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::checksum;
 use crate::id::TaskPath;
 use crate::meter::SpecId;
 
@@ -47,12 +48,11 @@ impl BenchmarkSpec {
     /// Equal for equal benchmarks: only speeds of one id are comparable. FNV-1a over all that matters; never
     /// [`SpecId::DECLARED`].
     pub fn id(&self) -> SpecId {
-        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut hash = checksum::START;
         let mut add = |bytes: &[u8]| {
             // The length first, so that no two lists of parts read alike.
-            for byte in (bytes.len() as u64).to_le_bytes().iter().chain(bytes) {
-                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
+            hash = checksum::checksum_from(hash, (bytes.len() as u64).to_le_bytes());
+            hash = checksum::checksum_from(hash, bytes.iter().copied());
         };
         let (kind, tasks) = match &self.work {
             BenchmarkWork::Job(job) => ("job", std::slice::from_ref(job)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::pipe::Pipe;
 use super::state::{Call, Event, Ix, Load, Me, State, Traffic};
+use crate::checksum;
 use crate::id::{ClusterId, NodeId};
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
 
@@ -175,11 +176,10 @@ impl State {
 }
 
 /// Where a digest begins.
-pub(super) const DIGEST: u64 = 0xcbf2_9ce4_8422_2325;
+pub(super) const DIGEST: u64 = checksum::START;
 
 /// Takes numbers into a digest, by FNV-1a.
 pub(super) fn fnv(digest: &mut u64, words: &[u64]) {
-    for byte in words.iter().flat_map(|word| word.to_le_bytes()) {
-        *digest = (*digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+    *digest = checksum::checksum_from(*digest, bytes);
 }

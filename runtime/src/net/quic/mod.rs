@@ -38,6 +38,7 @@ use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
     RefuseReason, RefusedCounts, SendError, Strikes, Transport,
 };
+use crate::checksum::checksum_from;
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::{Frame, Kind};
 
@@ -555,9 +556,7 @@ impl Shared {
             };
             // Seeded by the pair, so that two sides that lost each other do not wait alike.
             let seed = [self.me.node.as_str(), node.as_str()].concat();
-            let seed = seed.bytes().fold(self.me.incarnation.0, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
+            let seed = checksum_from(self.me.incarnation.0, seed.bytes());
             let backoff = Duration::from_millis(config.backoff_ms);
             let mine_stays = self.me.node < *node;
             Arc::new(Entry {

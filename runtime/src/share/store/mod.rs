@@ -27,6 +27,7 @@ use super::cell::{Cell, Held};
 use super::message::{Fetch, Merge, Message, Miss, Update};
 use super::types::{ObjectType, ObjectTypes, Shape};
 use super::{ObjectKey, Version};
+use crate::checksum::checksum_from;
 use crate::id::{ClusterId, JobId, NodeId};
 use crate::membership::{Member, View};
 use crate::random::SplitMix;
@@ -89,9 +90,7 @@ impl Store {
             .map(|(object, _)| (object, MergedObject::default()))
             .collect();
         // Nodes of one seed must not back off in step.
-        let rng = me.as_str().bytes().fold(config.seed, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a
-        });
+        let rng = checksum_from(config.seed, me.as_str().bytes());
         Self {
             backlogs: Backlogs::new(config.backlog),
             me,

@@ -34,6 +34,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::worker::Worker;
+use crate::guard::panic_text;
 use crate::id::TaskPath;
 use crate::share::Need;
 use crate::wire;
@@ -550,16 +551,6 @@ pub(crate) fn note_panic(path: impl FnOnce() -> TaskPath, name: &'static str) {
 fn failing_task_of_panic(panicked: bool) -> Option<(TaskPath, &'static str)> {
     let noted = PANICKED.with_borrow_mut(Option::take);
     if panicked { noted } else { None }
-}
-
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        (*text).to_owned()
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "a panic without a message".to_owned()
-    }
 }
 
 unsafe fn encode<T: Task>(header: NonNull<Header>) -> Result<Encoded, Failure> {

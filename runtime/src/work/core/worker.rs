@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use super::deque::Steal;
 use super::shared::{Counts, Incoming, Injected, ROUND, RootWork, Shared, ThreadShared};
-use super::slot::{
-    Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, panic_text, state,
-};
+use super::slot::{Base, Frame, Header, Slot, VTable, keep_output, locate, note_panic, state};
 use super::watch::Watched;
+use crate::guard::panic_text;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;

@@ -227,6 +227,14 @@ impl Host for Behind {
         Some(&self.post)
     }
 
+    fn refused(&self) -> Option<String> {
+        self.inner.upgrade()?.state().refused.clone()
+    }
+
+    fn forget_refusal(&self) {
+        self.tell(|inner| inner.state().refused = None);
+    }
+
     fn ended(&self) {
         self.tell(|inner| {
             inner.threads_left.fetch_sub(1, Ordering::AcqRel);

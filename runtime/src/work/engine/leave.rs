@@ -197,10 +197,17 @@ impl Inner {
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if !reclaimed.is_empty() {
             let count = reclaimed.len();
+            // A stub that takes no part is not what its node died of. (Who takes part is known here still: the post hears of
+            // the loss after this.)
+            let registry = pool.registry();
+            let blamed = reclaimed.into_iter().filter(|(thief, task)| {
+                !registry.is_process(&task.name) || self.post.counts_on(thief)
+            });
+            let blamed: Vec<_> = blamed.collect();
             let mut state = self.state();
             state.counters.tasks.reclaimed += count as u64;
             *state.met.entry("a task is taken back from a lost node").or_default() += count as u64;
-            state.losses.note(reclaimed);
+            state.losses.note(blamed);
             drop(state);
             tracing::info!(%node, why, reclaimed = count, "took back what a lost node held");
         }

@@ -202,6 +202,7 @@ impl Engine {
             thief_wake: None,
             ask_again_at: None,
             share_wake: None,
+            refused: None,
         };
         let bytes_before = net.bytes_out().into_iter().collect();
         let threads = config.pool.threads.max(1);
@@ -356,6 +357,13 @@ impl Engine {
     /// that left in order too, if they kept anything.
     pub fn take_losses(&self) -> Vec<Loss> {
         self.0.state().losses.take()
+    }
+
+    /// The job does not get the nodes that its root, which runs here, asked for last: [`Context::refused`] tells it.
+    ///
+    /// [`Context::refused`]: crate::work::Context::refused
+    pub fn refuse_nodes(&self, why: &str) {
+        self.0.state().refused = Some(why.to_owned());
     }
 
     /// What was counted and measured here since the start; with `latencies`, those since the last time.
@@ -578,6 +586,7 @@ impl Inner {
             kept.append(&mut state.unsent);
             state.unsent = kept;
         }
+        self.tell_kept(&self.state());
         retry.then(|| now + RETRY)
     }
 

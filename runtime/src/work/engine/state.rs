@@ -53,6 +53,8 @@ pub(super) struct State {
     /// After a task came that may not run here, others are asked again from this time on.
     pub(super) ask_again_at: Option<Instant>,
     pub(super) share_wake: Option<Instant>,
+    /// Why the job does not get the nodes that its root asked for last.
+    pub(super) refused: Option<String>,
 }
 
 pub(super) struct Stolen {

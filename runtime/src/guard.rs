@@ -1,0 +1,63 @@
+//! Users' code on the runtime's own threads: its panic is caught and told, and ends nothing else.
+//!
+//! A panic of the runtime's own code on these threads may end the process, by a hook that runs before anything is caught; the hook
+//! has to know whose code it was. Must not know what the code is for.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// How many calls of users' code this thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Calls users' code. What it leaves half done when it panics is the user's own.
+///
+/// # Errors
+/// The panic's message.
+pub fn users_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
+    struct Within;
+    impl Drop for Within {
+        fn drop(&mut self) {
+            DEPTH.set(DEPTH.get().saturating_sub(1));
+        }
+    }
+    DEPTH.set(DEPTH.get() + 1);
+    let _within = Within;
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_text(&*panic))
+}
+
+/// Whether this thread is in a call of [`users_code`]: asked by panic hooks.
+pub fn in_users_code() -> bool {
+    // A thread whose locals are gone runs none.
+    DEPTH.try_with(Cell::get).unwrap_or(0) > 0
+}
+
+/// What a panic says.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        (*text).to_owned()
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic without a message".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_code_is_known_as_such_until_it_ends_however_it_does() {
+        assert!(!in_users_code());
+        assert_eq!(users_code(|| (in_users_code(), users_code(|| 7))), Ok((true, Ok(7))));
+        let nested = users_code(|| {
+            let inner = users_code(|| panic!("out of cheese"));
+            (inner, in_users_code())
+        });
+        assert_eq!(nested, Ok((Err::<(), _>("out of cheese".to_owned()), true)));
+        assert!(!in_users_code());
+    }
+}
