@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use springtide_runtime::config::{Level, nearest};
+use springtide_runtime::config::{GridConfig, Level, nearest};
 use springtide_runtime::guard::in_users_code;
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
