@@ -14,6 +14,7 @@ use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
 use springtide_simulator::workload::figures::{self, Figure, Run};
 use springtide_simulator::workload::made::{Made, MakeError, make, make_of};
+use springtide_simulator::workload::stated::{Of, Statement, statements};
 use springtide_simulator::workload::swf::{self, Trace};
 use springtide_simulator::workload::{Outcome, Summary, play};
 
@@ -106,6 +107,21 @@ struct Row {
     first: Outcome,
 }
 
+impl Row {
+    /// As the paper's statements look at it.
+    fn of(&self) -> Of {
+        // Those with an r have rigid jobs for half of them.
+        let named = if self.workload.starts_with("wmr") { 0.5 } else { 1.0 };
+        let (approach, policy) = (self.precedence, self.policy);
+        Of {
+            approach,
+            policy,
+            malleable: self.malleable.unwrap_or(named),
+            result: self.result.clone(),
+        }
+    }
+}
+
 /// What a trace had of oddities, in words.
 type Warnings = Vec<String>;
 
@@ -123,8 +139,12 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
         eprintln!("{}: {warning}", args.workload.display());
     }
     let rows: Vec<&Row> = groups.iter().flat_map(|(_, rows)| rows).collect();
+    let paper = match args.workload.to_str() {
+        Some(PAPER) => statements(&rows.iter().map(|row| row.of()).collect::<Vec<_>>()),
+        _ => Vec::new(),
+    };
     let result = serde_json::json!({
-        "schema": crate::report::SCHEMA, "warnings": warnings, "rows": rows,
+        "schema": crate::report::SCHEMA, "warnings": warnings, "rows": rows, "paper": paper,
     });
     if let Some(dir) = &args.out {
         keep(dir, &groups, &format!("{result}\n"))?;
@@ -134,7 +154,24 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     }
     let took = began.elapsed().as_secs_f64();
     let jobs: u64 = rows.iter().map(|row| row.first.jobs.len() as u64 * row.seeds).sum();
-    print(&format!("{}{jobs} jobs simulated in {took:.2} s\n", table(&rows)))
+    let beside = beside(&paper);
+    print(&format!("{}{beside}{jobs} jobs simulated in {took:.2} s\n", table(&rows)))
+}
+
+/// What the paper states, and what ours come to.
+fn beside(paper: &[Statement]) -> String {
+    let mut text = String::new();
+    for Statement { paper, ours, same, why } in paper {
+        let verdict = if *same { "as in the paper" } else { "not as in the paper" };
+        text.push_str(&format!("\nthe paper: {paper}\n     ours: {ours}: {verdict}\n"));
+        if let Some(why) = why {
+            text.push_str(&format!("      why: {why}\n"));
+        }
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
 }
 
 /// What was played, by the name of how it was scheduled.

@@ -10,6 +10,7 @@ mod engine;
 pub mod figures;
 pub mod made;
 pub mod program;
+pub mod stated;
 mod summary;
 pub mod swf;
 

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::{Direction, Policy};
-use springtide_actors::scheduler::manager::Kind;
+use springtide_actors::scheduler::manager::{Approach, Kind};
 use springtide_runtime::config::{Sources, WorkloadConfig, load};
 
 use super::made::make;
+use super::stated::{Of, statements};
 use super::{Outcome, Summary, Users, Workload, play};
 use crate::shipped;
 
@@ -161,4 +162,33 @@ fn one_seed_is_one_history() {
     let (first, second) = (play(&workload), play(&workload));
     assert!(first == second);
     assert!(first.changes.iter().any(|change| change.1 == Direction::Shrink));
+}
+
+#[test]
+fn what_the_paper_states_is_judged_by_what_was_played() {
+    let mut runs = Vec::new();
+    let approaches =
+        [(Approach::Running, ["wm", "wmr"]), (Approach::Waiting, ["wm-dense", "wmr-dense"])];
+    for (approach, names) in approaches {
+        for policy in [Policy::Fpsma, Policy::Egs] {
+            for (name, malleable) in names.into_iter().zip([1.0, 0.5]) {
+                let result = Summary::of(&run(name, malleable, policy, 1));
+                runs.push(Of { approach, policy, malleable, result });
+            }
+        }
+        let result = Summary::of(&run(names[0], 0.0, Policy::Egs, 1));
+        runs.push(Of { approach, policy: Policy::Egs, malleable: 0.0, result });
+    }
+    let told = statements(&runs);
+    assert_eq!(told.len(), 7);
+    assert!(told[0].same && told[1].same, "{told:#?}");
+    assert!(told.iter().all(|one| one.same || one.why.is_some()), "{told:#?}");
+    // Nothing is said of what was not played.
+    assert_eq!(statements(&runs[..4]).len(), 2, "{told:#?}");
+    // And nothing is the same whatever came of it.
+    for run in &mut runs {
+        let shrinks = if run.approach == Approach::Running { 1 } else { 0 };
+        run.result = Summary { shrinks, execution_s: 5e3 * run.malleable, ..Summary::default() };
+    }
+    assert!(!statements(&runs)[..4].iter().any(|one| one.same));
 }
