@@ -274,7 +274,7 @@ pub fn run(
     let json = serde_json::to_value(&report).map_err(Failed::failure)?;
     if let Some(out) = &mut out {
         out.records(&played.records)?;
-        out.file(REPORT, format!("{json}\n").as_bytes())?;
+        out.own_file(REPORT, format!("{json}\n").as_bytes())?;
         let outcome = played.ended.outcome.clone().map_err(|error| error.to_string());
         let (job, report) = (Model::NAME.to_owned(), played.ended.report.clone());
         out.finish(&crate::report::Ended { job, outcome, report }.json())?;

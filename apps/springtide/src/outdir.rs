@@ -110,6 +110,18 @@ impl OutDir {
     /// Its name is no plain file name, or it cannot be written.
     pub fn file(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
         check_name(name)?;
+        self.put(name, bytes)
+    }
+
+    /// The same for a file of the run's own, which no job may write.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn own_file(&mut self, name: &'static str, bytes: &[u8]) -> Result<&Path, Failed> {
+        self.put(name, bytes)
+    }
+
+    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
         std::fs::create_dir_all(&self.files)
             .map_err(|error| cannot("make", &self.files, &error))?;
         let path = self.files.join(name);

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, run, until};
+use crate::support::{Ended, Running, program, run, until};
 
 /// A text of some chunks' length.
 fn text() -> String {
@@ -155,6 +156,23 @@ fn what_is_wrong_with_files_is_told() {
         assert_eq!(refused.code, Some(code), "{}", refused.err);
         assert!(refused.err.contains(reason), "{}", refused.err);
     }
+    // However long a file is read, a signal ends that: this one has no end.
+    let pipe = up.temp.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let dir = up.temp.path().join("client");
+    fs::create_dir_all(&dir).unwrap();
+    let mut command = program(&["files", "put", "--cluster", "del", "--config"]);
+    command.arg(&up.file).arg(&pipe);
+    let mut reader = Running::start(command, &dir);
+    let threads = format!("/proc/{}/task", reader.0.id());
+    until("it reads", || {
+        let all = fs::read_dir(&threads).unwrap().flatten();
+        all.into_iter().any(|thread| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "checksum\n")
+        })
+    });
+    reader.signal("INT");
+    assert_eq!(reader.wait().code(), Some(130));
     // A wrong one is taken away, and the job goes on; without its file it would fail with the reason.
     fs::remove_file(place(&up, "del", "odd.txt")).unwrap();
     let done = told(&up, &["job", "result", "1", "--wait", "--timeout", "2m", "--json"]);
