@@ -131,6 +131,9 @@ async fn release_all(stubs: Vec<Box<dyn Stub>>) {
 #[actix_rt::test]
 async fn a_processor_is_held_and_is_free_again() {
     let Some(cluster) = Cluster::start(6) else { return };
+    // Its machine says that it has 100,000 MiB.
+    let large = cluster.provider("memory = \"40000MiB\"");
+    assert_eq!(large.poll().await.unwrap(), Some(Capacity { size: 2, others: 0 }));
     let provider = cluster.provider("");
     assert_eq!(provider.poll().await.unwrap(), Some(Capacity { size: 6, others: 0 }));
     let mut stub = cluster.hold(&provider, "vu-1").await;

@@ -19,7 +19,7 @@ use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, node_names};
 use springtide_actors::site_host::{Part, SiteHost, site_node};
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, SiteConfig, SitePlace, Sources, load,
+    ClusterSection, GridConfig, Provider as Whose, SiteConfig, SitePlace, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
@@ -78,6 +78,10 @@ pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Res
     load::<SiteConfig>(&Sources::of_text("site.toml", &text))?;
     let mut config = plan.config.clone();
     for cluster in &mut config.cluster {
+        if cluster.name.as_str() != name.as_str() {
+            // It may hold what is nobody's business over there.
+            cluster.env.clear();
+        }
         for path in [&mut cluster.files, &mut cluster.program].into_iter().flatten() {
             *path = grid::absolute(path)?;
         }
@@ -218,11 +222,22 @@ pub async fn run(
             }
         }
     };
-    talk.say(&format!("{}: ending the nodes of cluster {name}", word(exit)));
-    tokio::select! {
+    talk.say(&format!(
+        "{}: the nodes of cluster {name} leave their jobs and end; a second Ctrl-C ends them at once",
+        word(exit)
+    ));
+    let stop = host.stop(config.work.leave_within.get(), NODE_GRACE, word(exit));
+    let ended = tokio::select! {
         biased;
-        _ = signals.next() => {}
-        () = host.stop(NODE_GRACE, word(exit)) => {}
+        _ = signals.next() => false,
+        () = stop => true,
+    };
+    if !ended && cluster.provider == Whose::Slurm {
+        talk.say(&format!(
+            "left before all batch jobs were seen to end: what is still in the queue under springtide.{} is cancelled \
+             now if Slurm answers, ends by itself a minute later, or is ended by scancel",
+            config.grid
+        ));
     }
     // Being ended is what it is for.
     Ok(())
