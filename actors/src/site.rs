@@ -162,6 +162,21 @@ pub struct EndNodes {
     pub grace: Duration,
 }
 
+/// To a site of this process: its nodes are to leave their jobs, for they will be ended. Answered when each has left, or does not.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct LeaveJobs {
+    /// How long each gets.
+    pub within: Duration,
+    /// Why.
+    pub reason: String,
+}
+
+/// To a site of this process: which nodes are there, or coming?
+#[derive(Message)]
+#[rtype(result = "Vec<NodeId>")]
+pub struct GetHeld;
+
 /// The site actor.
 pub struct Site {
     cluster: ClusterId,
@@ -921,6 +936,41 @@ impl Handler<Introduced> for Site {
             denied.told = false;
         }
         self.is_denied();
+    }
+}
+
+impl Handler<LeaveJobs> for Site {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, message: LeaveJobs, _: &mut Self::Context) -> Self::Result {
+        let LeaveJobs { within, reason } = message;
+        let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
+        let lives = self.slots.iter().filter_map(|(node, slot)| Some((node, slot.registered?)));
+        let leaves: Vec<_> = lives
+            .map(|(node, life)| {
+                // The life's alone: when the site is back its node may work again.
+                let (nodes, life, reason) = (vec![node.clone()], Some(life), reason.clone());
+                let drain = Drain { nodes, reason, deadline_ms, life };
+                let scheduler = self.scheduler.clone();
+                actix::spawn(async move { scheduler.send(drain).deadline(within).await })
+            })
+            .collect();
+        Box::pin(async move {
+            for leave in leaves {
+                if let Ok(Ok(Err(error))) = leave.await {
+                    tracing::info!("a node does not leave its job in order: {error}");
+                }
+            }
+        })
+    }
+}
+
+impl Handler<GetHeld> for Site {
+    type Result = Vec<NodeId>;
+
+    fn handle(&mut self, _: GetHeld, _: &mut Self::Context) -> Self::Result {
+        let held = self.slots.iter().filter(|(_, slot)| slot.keeper.is_some());
+        held.map(|(node, _)| node.clone()).collect()
     }
 }
 

@@ -19,8 +19,11 @@ use crate::job::{SCHEDULER, site_name};
 use crate::links::{Door, Link, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
-use crate::scheduler::{NodeLost, Scheduler};
-use crate::site::{Announce, CloseStubs, EndNodes, HoldStubs, OnDemand, Register, Site, StartAnew};
+use crate::scheduler::{NodeLost, Scheduler, StubGone};
+use crate::site::{
+    Announce, CloseStubs, EndNodes, GetHeld, HoldStubs, LeaveJobs, OnDemand, Register, Site,
+    StartAnew,
+};
 
 /// The scheduler has this long to take what a site says last.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -82,7 +85,8 @@ pub struct SiteHost {
     links: Arc<Links>,
     /// The link to the head was up when it was last told of.
     linked: Cell<bool>,
-    nodes: Vec<NodeId>,
+    /// Its processors are held when jobs need them.
+    on_demand: bool,
     site: Addr<Site>,
     files: Option<Addr<FileServer>>,
 }
@@ -92,12 +96,29 @@ impl SiteHost {
     pub fn start(endpoint: Endpoint, head: Contact, part: Part) -> Self {
         let links = Links::listen(&endpoint.router, Door::Node);
         Prober::publish(&endpoint.hub);
-        let nodes = part.nodes.iter().map(|request| request.node.clone()).collect();
+        let on_demand = part.provider.on_demand();
         let here = endpoint.net.contact();
         let (site, files) = part.publish(&endpoint, &head.node, Some(here));
         endpoint.net.learn(head.clone());
         endpoint.start();
-        Self { endpoint, head: head.node, links, linked: Cell::new(false), nodes, site, files }
+        let linked = Cell::new(false);
+        Self { endpoint, head: head.node, links, linked, on_demand, site, files }
+    }
+
+    /// Of a site that is there.
+    #[cfg(test)]
+    pub(crate) fn of(endpoint: &Endpoint, head: &str, on_demand: bool, site: Addr<Site>) -> Self {
+        let links = Links::listen(&endpoint.router, Door::Node);
+        let (linked, files) = (Cell::new(false), None);
+        Self {
+            endpoint: endpoint.clone(),
+            head: head.into(),
+            links,
+            linked,
+            on_demand,
+            site,
+            files,
+        }
     }
 
     /// The head is, or may be, somewhere else now.
@@ -130,20 +151,33 @@ impl SiteHost {
         }
     }
 
-    /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint. No process is left when this
-    /// completes.
-    pub async fn stop(self, grace: Duration, reason: &str) {
-        let Self { endpoint, head, nodes, site, .. } = self;
+    /// Ends all nodes and closes the endpoint: each first leaves its job within `leave`, then ends in order within `grace`, or else is
+    /// killed. No process is left when this completes.
+    pub async fn stop(self, leave: Duration, grace: Duration, reason: &str) {
+        let Self { endpoint, head, on_demand, site, .. } = self;
+        let reason = format!("its site ends: {reason}");
         // A site that is gone has taken its nodes with it.
+        let held = site.send(GetHeld).await.unwrap_or_default();
+        if !leave.is_zero() {
+            let _ = site.send(LeaveJobs { within: leave, reason: reason.clone() }).await;
+        }
         let _ = site.send(EndNodes { grace }).await;
         let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-        for node in nodes {
-            let lost = NodeLost { node, reason: format!("its site ends: {reason}"), returns: true };
+        for node in held {
+            let reason = reason.clone();
+            let told = match on_demand {
+                // Nobody starts it before a job needs it.
+                true => scheduler.send(StubGone { node, reason }).deadline(LAST_WORDS).await,
+                false => {
+                    let lost = NodeLost { node, reason, returns: true };
+                    scheduler.send(lost).deadline(LAST_WORDS).await
+                }
+            };
             // A head that is gone needs no word.
-            if scheduler.send(lost).deadline(LAST_WORDS).await.is_err() {
+            if told.is_err() {
                 break;
             }
         }
-        endpoint.net.close(reason).await;
+        endpoint.net.close(&reason).await;
     }
 }

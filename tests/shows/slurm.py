@@ -4,8 +4,8 @@
     tests/shows/slurm.py BIN DIR
 
 BIN is the springtide program, DIR a folder that it makes. Needs root, slurm-wlm and munge (tests/slurm/lab.sh says what lacks).
-Prints what the jobs' histories say in order of time, what the batch systems held at most, and each answer beside that of the
-same job alone. Takes five minutes; ends with 1 where something is not as it should be. The processors are pretended, so that nothing
+Prints what happened to the jobs and what local users did as one log in order of time, what the batch systems held and the scheduler
+gave away at most, and each answer beside that of the same job alone. Takes five minutes; ends with 1 where something is not as it should be. The processors are pretended, so that nothing
 here measures speed.
 """
 
@@ -32,7 +32,12 @@ class Show:
         self.program, self.dir = Path(program).resolve(), Path(dir).resolve()
         self.dir.mkdir(parents=True)
         self.lab = self.dir / "lab"
+        self.began = time.time()
+        self.log = []  # (seconds since the start, who, what)
+        self.jobs = {}
         self.most = dict.fromkeys(CLUSTERS, 0)
+        self.given = dict.fromkeys(CLUSTERS, 0)
+        self.sizes = {}
         self.wrong = []
 
     def config(self):
@@ -55,19 +60,36 @@ class Show:
     def submit(self, *words):
         number = self.job("submit", *words).strip().removeprefix("job-")
         self.jobs[number] = words
+        self.note(f"job-{number}", "is submitted: " + " ".join(words))
         return number
 
+    def note(self, who, what):
+        self.log.append((time.time() - self.began, who, what))
+
+    def running(self, cluster):
+        """Nodes whose batch jobs run, by the batch system's own word; none is there twice."""
+        rows = [row.split() for row in self.slurm(cluster, "squeue", "-h", "-o", "%t %C %j").splitlines()]
+        names = [name for _, _, name in rows if name.startswith("springtide.")]
+        if len(names) != len(set(names)):
+            self.wrong.append(f"{cluster} holds a node twice: {sorted(names)}")
+        used = sum(int(cpus) for state, cpus, _ in rows if state == "R")
+        self.most[cluster] = max(self.most[cluster], used)
+        return {name for state, _, name in rows if state == "R" and name.startswith("springtide.")}
+
     def look(self):
-        """By the batch systems' own word no node is there twice, and nobody has more than there is."""
-        for cluster, size in CLUSTERS.items():
-            rows = [row.split() for row in self.slurm(cluster, "squeue", "-h", "-o", "%t %C %j").splitlines()]
-            names = [name for _, _, name in rows if name != "wrap"]
-            if len(names) != len(set(names)):
-                self.wrong.append(f"{cluster} holds a node twice: {sorted(names)}")
-            used = sum(int(cpus) for state, cpus, _ in rows if state == "R")
-            self.most[cluster] = max(self.most[cluster], used)
-            if used > size:
-                self.wrong.append(f"{cluster} has {used} of {size} processors in use")
+        """What the scheduler says that jobs have is there by the batch systems' word: before it was asked, or after."""
+        before = {cluster: self.running(cluster) for cluster in CLUSTERS}
+        given = dict.fromkeys(CLUSTERS, 0)
+        for number in self.jobs:
+            sizes = json.loads(self.job("status", number, "--json"))["sizes"] or {}
+            self.sizes.setdefault(number, []).append(sum(sizes.values()))
+            for cluster, count in sizes.items():
+                given[cluster] += count
+        for cluster, count in given.items():
+            self.given[cluster] = max(self.given[cluster], count)
+            there = before[cluster] | self.running(cluster)
+            if count > len(there):
+                self.wrong.append(f"{count} of {cluster} are given away, and there are {sorted(there)}")
 
     def states(self):
         return {str(job["job"]): job["state"] for job in json.loads(self.job("list", "--json"))["jobs"]}
@@ -91,18 +113,34 @@ class Show:
         second = self.submit(*bodies, "--seed", "2", *malleable, "--max", "6")
         powers = self.submit("ft", "--iterations", "2500", *malleable, "--max", "5")
         self.until("all have grown", lambda: min(map(self.size, (first, second, powers))) >= 4)
-        print("--- they have grown\n" + self.job("list"))
+        before = {number: self.size(number) for number in (first, second, powers)}
+        self.note("all", f"have grown: {before}")
         for cluster in ("uva", "mmn"):
             told = self.slurm(cluster, "sbatch", "-n3", "-o", "/dev/null", "--wrap", "exec sleep 20")
-            print(f"--- a local user takes three processors of {cluster}: {told.strip()}")
+            self.note("a local user", f"takes three processors of {cluster}: {told.strip()}")
         # Both are seen with the next look; then there is no room for four but where others shrink.
         time.sleep(2)
         rigid = self.submit("queens", "--size", "12", "--kind", "rigid", "--min", "4")
         self.until("the rigid one is done", lambda: self.states()[rigid] == "done")
-        print("--- the rigid one is done\n" + self.job("list"))
+        self.note("all", "the rigid one is done")
         self.until("all are done", lambda: set(self.states().values()) == {"done"}, 600)
+        room = []
         for number in (first, second, powers, rigid):
-            print(f"--- job {number}\n" + self.job("why", number).rstrip())
+            now = time.time()
+            for line in json.loads(self.job("why", number, "--json"))["history"]:
+                self.log.append((now - line["ago_s"] - self.began, f"job-{number}", line["what"]))
+                if f"makes room for job-{rigid}" in line["what"]:
+                    room.append(number)
+        if not room:
+            self.wrong.append(f"nobody is said to have made room for job-{rigid}")
+        for number in set(room):
+            # It was looked at every second at most: what it had then shows that it shrank.
+            sizes = self.sizes[number]
+            if not any(later < earlier for earlier, later in zip(sizes, sizes[1:])):
+                self.wrong.append(f"job {number} is said to have made room, and never had fewer processors: {sizes}")
+        print("--- what happened, in seconds since the start")
+        for at, who, what in sorted(self.log):
+            print(f"{at:8.1f}  {who:<12}  {what}")
         print("--- answers")
         for number, words in self.jobs.items():
             plain = list(words[:words.index("--kind")])
@@ -114,6 +152,10 @@ class Show:
                 self.wrong.append(f"job {number} has another answer than alone")
         self.until("every stub is gone", lambda: all(not self.slurm(c, "squeue", "-h").strip() for c in CLUSTERS))
         print("most processors in use at once: " + ", ".join(f"{c} {n} of {CLUSTERS[c]}" for c, n in self.most.items()))
+        print("most that jobs had at once: " + ", ".join(f"{c} {n} of {CLUSTERS[c]}" for c, n in self.given.items()))
+        for cluster, size in CLUSTERS.items():
+            if max(self.most[cluster], self.given[cluster]) > size:
+                self.wrong.append(f"{cluster} has {size} processors, and more were in use")
 
     def run(self):
         sizes = [f"{name}={size}" for name, size in CLUSTERS.items()]

@@ -10,6 +10,7 @@ use super::*;
 use crate::endpoint::Endpoint;
 use crate::job::SCHEDULER;
 use crate::provider::StubId;
+use crate::site_host::SiteHost;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -188,6 +189,18 @@ impl Handler<StubGone> for Ear {
     }
 }
 
+impl Handler<Drain> for Ear {
+    type Result = Result<crate::scheduler::Drained, crate::scheduler::DrainError>;
+
+    fn handle(&mut self, drain: Drain, _: &mut Self::Context) -> Self::Result {
+        let life = drain.life.map(|life| life.0);
+        let nodes: Vec<&str> = drain.nodes.iter().map(NodeId::as_str).collect();
+        let nodes = nodes.join(" ");
+        self.note(format!("drain [{nodes}] of life {life:?}: {}", drain.reason));
+        Ok(crate::scheduler::Drained::default())
+    }
+}
+
 impl Handler<SitePolled> for Ear {
     type Result = ();
 
@@ -223,6 +236,7 @@ impl Test {
             .accepts::<Registered>()
             .accepts::<NodeLost>()
             .accepts::<StubGone>()
+            .accepts::<Drain>()
             .accepts::<SitePolled>();
         head.start();
         own.start();
@@ -475,6 +489,35 @@ async fn one_that_nobody_holds_is_looked_for_and_ended() {
     test.at(5).await;
     assert_eq!(test.fake.done(), ["release ams-2"]);
     assert_eq!(test.heard(), ["up with "]);
+}
+
+/// A site that is told to end has its nodes leave their jobs first, and speaks of those alone that are there.
+async fn ends_in_order(on_demand: bool) -> Vec<String> {
+    let test = Test::start(Fake::of(World { on_demand, ..World::default() }));
+    test.at(1).await;
+    test.hold(&["ams-1"]).await;
+    let (node, _) = test.node("ams-1", 5);
+    test.register(&node, None).await;
+    let host = SiteHost::of(&test.own, "head", on_demand, test.site.clone());
+    host.stop(30 * SECOND, 3 * SECOND, "told to").await;
+    let heard = test.heard();
+    let last = heard.iter().filter(|what| what.contains("its site ends: told to"));
+    last.cloned().collect()
+}
+
+#[actix_rt::test]
+async fn nodes_leave_their_jobs_before_their_site_ends() {
+    let told = ends_in_order(false).await;
+    assert_eq!(told[0], "drain [ams-1] of life Some(5): its site ends: told to");
+    assert_eq!(told[1], "ams-1 lost, returns true: its site ends: told to");
+    assert_eq!(told.len(), 1 + 9, "{told:?}");
+}
+
+#[actix_rt::test]
+async fn of_nodes_that_are_off_nothing_is_said_when_their_site_ends() {
+    let told = ends_in_order(true).await;
+    assert_eq!(told[0], "drain [ams-1] of life Some(5): its site ends: told to");
+    assert_eq!(told[1..], ["ams-1 gone: its site ends: told to"]);
 }
 
 #[actix_rt::test]

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/site/NAME/site.toml     which cluster, and where the head is
 //! DIR/site/NAME/grid.toml     the grid's config
+//! DIR/site/NAME/address       where it was last reached
 //! DIR/site/NAME/node.pem ...  the site's certificate and key, and that of the authority
 //! DIR/site/NAME/node/NODE/    the same of each node; its config is written by the site, which knows where it is reached
 //! ```
@@ -10,7 +11,7 @@
 //! The directory may be copied to the cluster's machine: it holds no key of anybody else. Must not know jobs.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, node_names};
 use springtide_actors::site_host::{Part, SiteHost, site_node};
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, SiteConfig, SitePlace, Sources, load,
+    ClusterSection, GridConfig, Provider as Whose, SiteConfig, SitePlace, Sources, load,
 };
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
@@ -33,6 +34,8 @@ use crate::signals::{Signals, word};
 use crate::talk::Talk;
 use crate::{netconf, node};
 
+/// The file with the address at which a site was last reached.
+const ADDRESS: &str = "address";
 /// How often it is seen whether `up` has written another address of the head.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -78,6 +81,10 @@ pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Res
     load::<SiteConfig>(&Sources::of_text("site.toml", &text))?;
     let mut config = plan.config.clone();
     for cluster in &mut config.cluster {
+        if cluster.name.as_str() != name.as_str() {
+            // It may hold what is nobody's business over there.
+            cluster.env.clear();
+        }
         for path in [&mut cluster.files, &mut cluster.program].into_iter().flatten() {
             *path = grid::absolute(path)?;
         }
@@ -128,6 +135,20 @@ fn net(config: &GridConfig, cluster: &ClusterSection) -> NetConfig {
     net
 }
 
+/// Where a site listens. One that takes any free port takes that of its last life, if it is free: batch jobs that have outlived it know
+/// no other.
+fn at_its_former_port(mut net: NetConfig, dir: &Path) -> NetConfig {
+    let last = fs::read_to_string(dir.join(ADDRESS)).ok();
+    let last: Option<SocketAddr> = last.and_then(|text| text.trim().parse().ok());
+    if let Some(last) = last.map(|last| SocketAddr::new(net.bind.ip(), last.port()))
+        && net.bind.port() == 0
+        && UdpSocket::bind(last).is_ok()
+    {
+        (net.bind, net.ports) = (last, None);
+    }
+    net
+}
+
 /// Hosts the site until it is told to end.
 ///
 /// # Errors
@@ -169,11 +190,14 @@ pub async fn run(
     }
     let network = netconf::emulated(&config.net)?;
     let (head, head_at) = head_of(site).await?;
-    let net = net(config, cluster);
+    let net = at_its_former_port(net(config, cluster), &dir);
     let endpoint = netconf::endpoint(net, &identity, new_incarnation(), network.as_ref())?;
     let Address::Socket(here) = endpoint.net.address() else {
         return Err(Failed::failure("the site has no socket address"));
     };
+    let address = dir.join(ADDRESS);
+    write_atomic(&address, here.to_string().as_bytes())
+        .map_err(|error| cannot("write", &address, &error))?;
     let logs = dir.join("nodes");
     fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
     let program = grid::this_program()?;
@@ -218,11 +242,22 @@ pub async fn run(
             }
         }
     };
-    talk.say(&format!("{}: ending the nodes of cluster {name}", word(exit)));
-    tokio::select! {
+    talk.say(&format!(
+        "{}: the nodes of cluster {name} leave their jobs and end; a second Ctrl-C ends them at once",
+        word(exit)
+    ));
+    let stop = host.stop(config.work.leave_within.get(), NODE_GRACE, word(exit));
+    let ended = tokio::select! {
         biased;
-        _ = signals.next() => {}
-        () = host.stop(NODE_GRACE, word(exit)) => {}
+        _ = signals.next() => false,
+        () = stop => true,
+    };
+    if !ended && cluster.provider == Whose::Slurm {
+        talk.say(&format!(
+            "left before all batch jobs were seen to end: what is still in the queue under springtide.{} is cancelled \
+             now if Slurm answers, ends by itself a minute later, or is ended by scancel",
+            config.grid
+        ));
     }
     // Being ended is what it is for.
     Ok(())

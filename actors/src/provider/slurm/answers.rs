@@ -15,7 +15,7 @@ use crate::provider::Capacity;
 /// anything else of theirs is read; the comment comes last, for it may hold what parts the others.
 pub(super) const JOB_FORMAT: &str = "%j|%i|%t|%L|%C|%N|%r|%k";
 /// What `sinfo` is asked to print of each machine and partition.
-pub(super) const MACHINE_FORMAT: &str = "%N|%C|%T|%a|%P";
+pub(super) const MACHINE_FORMAT: &str = "%N|%C|%T|%a|%P|%m";
 
 /// Begins the name of each stub.
 const PREFIX: &str = "springtide";
@@ -300,6 +300,8 @@ pub(super) struct Machine {
     pub idle: u32,
     /// All but those that cannot be used.
     pub total: u32,
+    /// MiB of memory that all its jobs together may have, where that is known.
+    pub memory: Option<u64>,
     /// Whether it takes new jobs.
     pub usable: bool,
 }
@@ -324,7 +326,7 @@ pub(super) fn machines(text: &str, partition: Option<&str>) -> Result<Vec<Machin
 
 fn machine(line: &str) -> Result<(bool, Machine), Misread> {
     let parts: Vec<&str> = line.split('|').map(str::trim).collect();
-    let &[name, processors, state, open, partition] = parts.as_slice() else {
+    let &[name, processors, state, open, partition, memory] = parts.as_slice() else {
         return Err(Misread::new(line, format!("it should be {MACHINE_FORMAT}")));
     };
     let counts: Option<Vec<u32>> = processors.split('/').map(|n| n.parse().ok()).collect();
@@ -334,7 +336,8 @@ fn machine(line: &str) -> Result<(bool, Machine), Misread> {
     };
     let usable = takes_jobs(state) && open == "up";
     let total = total.saturating_sub(other);
-    let machine = Machine { name: name.to_owned(), busy, idle, total, usable };
+    let memory = memory.parse().ok().filter(|memory| *memory > 0);
+    let machine = Machine { name: name.to_owned(), busy, idle, total, memory, usable };
     Ok((partition.ends_with('*'), machine))
 }
 
@@ -363,7 +366,8 @@ fn takes_jobs(state: &str) -> bool {
     word.split('+').all(usable)
 }
 
-/// What there is, in stubs of so many `threads`. `held` are the stubs that this provider holds, with their machines: all
+/// What there is, in stubs of so many `threads` and MiB of memory, if they ask for any. What memory others have been given is not
+/// known: a stub that finds too little waits. `held` are the stubs that this provider holds, with their machines: all
 /// other use is others'.
 ///
 /// `held` must have been asked for before the machines: a stub that started in between then counts as others', and nothing is
@@ -371,9 +375,13 @@ fn takes_jobs(state: &str) -> bool {
 pub(super) fn capacity<'a>(
     machines: &[Machine],
     held: impl IntoIterator<Item = &'a Job>,
-    threads: u32,
+    (threads, memory): (u32, Option<u64>),
 ) -> Capacity {
     let threads = threads.max(1);
+    let fits = |machine: &Machine| {
+        let fits = machine.memory? / memory.filter(|memory| *memory > 0)?;
+        Some(u32::try_from(fits).unwrap_or(u32::MAX))
+    };
     let mut ours: BTreeMap<&str, u32> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for job in held {
@@ -385,8 +393,12 @@ pub(super) fn capacity<'a>(
     for machine in machines {
         let ours = ours.get(machine.name.as_str()).copied().unwrap_or(0);
         // Stubs go on on a machine that takes no new ones: they are all that it has.
+        let most = fits(machine).unwrap_or(u32::MAX);
         let (size, free) = match machine.usable {
-            true => ((machine.total / threads).max(ours), machine.idle / threads),
+            true => (
+                (machine.total / threads).min(most).max(ours),
+                (machine.idle / threads).min(most.saturating_sub(ours)),
+            ),
             false => (ours, 0),
         };
         capacity.size = capacity.size.saturating_add(size);
@@ -527,11 +539,11 @@ mod tests {
 
     #[test]
     fn each_machine_is_counted_once_and_in_the_right_partition() {
-        let text = "n1|2/6/0/8|mixed|up|batch*\n\
-                    n1|2/6/0/8|mixed|up|long\n\
-                    n2|0/0/8/8|drained|up|batch*\n\
-                    n3|0/8/0/8|idle|up|long\n\
-                    n4|0/8/0/8|idle|down|batch*\n";
+        let text = "n1|2/6/0/8|mixed|up|batch*|4096\n\
+                    n1|2/6/0/8|mixed|up|long|4096\n\
+                    n2|0/0/8/8|drained|up|batch*|4096\n\
+                    n3|0/8/0/8|idle|up|long|4096\n\
+                    n4|0/8/0/8|idle|down|batch*|N/A\n";
         let names = |partition| -> Vec<String> {
             machines(text, partition).unwrap().into_iter().map(|machine| machine.name).collect()
         };
@@ -539,9 +551,15 @@ mod tests {
         assert_eq!(names(Some("batch,long")), ["n1", "n2", "n3", "n4"]);
         assert_eq!(names(None), ["n1", "n2", "n4"]);
         let found = machines(text, None).unwrap();
-        assert_eq!(capacity(&found, [], 1), Capacity { size: 8, others: 2 });
-        assert_eq!(capacity(&found, [], 3), Capacity { size: 2, others: 0 });
-        assert!(machines("n1|2/6/8|idle|up|batch*", None).is_err());
+        assert_eq!(capacity(&found, [], (1, None)), Capacity { size: 8, others: 2 });
+        assert_eq!(capacity(&found, [], (3, None)), Capacity { size: 2, others: 0 });
+        // Three of them have all of its memory, of which nothing is known to be others'.
+        let memory = Some(1300);
+        assert_eq!(capacity(&found, [], (1, memory)), Capacity { size: 3, others: 0 });
+        let one = [stub(1, "n1")];
+        assert_eq!(capacity(&found, &one, (1, memory)), Capacity { size: 3, others: 0 });
+        assert_eq!(capacity(&found, [], (1, Some(5000))), Capacity::default());
+        assert!(machines("n1|2/6/8|idle|up|batch*|1", None).is_err());
         assert!(machines("no nodes", None).is_err());
     }
 
@@ -557,19 +575,20 @@ mod tests {
             busy,
             idle,
             total: 8,
+            memory: None,
             usable,
         };
         let both = [machine("n1", 5, 3, true), machine("n2", 8, 0, true)];
         let held = [stub(1, "n1"), stub(1, "n1"), stub(2, "n2")];
         // n1: two of its eight are ours, three are others', and one more stub of two finds room.
-        assert_eq!(capacity(&both, &held, 2), Capacity { size: 8, others: 5 });
+        assert_eq!(capacity(&both, &held, (2, None)), Capacity { size: 8, others: 5 });
         // It takes no new jobs, but the stub goes on.
         let closed = [machine("n1", 5, 0, false)];
-        assert_eq!(capacity(&closed, &held, 2), Capacity { size: 1, others: 0 });
+        assert_eq!(capacity(&closed, &held, (2, None)), Capacity { size: 1, others: 0 });
         // Its core has two threads, and a job of one takes both.
         let cores = [machine("n1", 8, 0, true)];
         let held: Vec<Job> = (1..=4).map(|id| stub(id, "n1")).collect();
-        assert_eq!(capacity(&cores, &held, 1), Capacity { size: 8, others: 4 });
+        assert_eq!(capacity(&cores, &held, (1, None)), Capacity { size: 8, others: 4 });
     }
 
     proptest! {
@@ -577,7 +596,7 @@ mod tests {
         fn nothing_that_is_answered_breaks_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let text = String::from_utf8_lossy(&bytes);
             let _ = (jobs(&text, &home()), submitted(&text), exit_code(&text));
-            let _ = machines(&text, None).map(|found| capacity(&found, [], 0));
+            let _ = machines(&text, None).map(|found| capacity(&found, [], (0, Some(0))));
         }
 
         #[test]
@@ -585,7 +604,7 @@ mod tests {
             text in "(springtide\\.home\\.m1\\.vu\\.(vu-1|%|%4|%FF|%20)?\\|?([0-9:/|*-]|R|PD|idle|up|ExitCode=|springtide-1 base=%){0,30}\n){0,3}"
         ) {
             let _ = (jobs(&text, &home()), submitted(&text), exit_code(&text), time_left(&text));
-            let _ = machines(&text, None).map(|found| capacity(&found, [], 2));
+            let _ = machines(&text, None).map(|found| capacity(&found, [], (2, Some(7))));
         }
 
         #[test]
@@ -610,10 +629,10 @@ mod tests {
         ) {
             let name = |i: usize| format!("n{i}");
             let machines: Vec<Machine> = seen.iter().enumerate().map(|(i, &(busy, idle, _, usable))| {
-                Machine { name: name(i), busy, idle, total: busy + idle, usable }
+                Machine { name: name(i), busy, idle, total: busy + idle, memory: Some(10), usable }
             }).collect();
             let held: Vec<Job> = on.iter().enumerate().map(|(id, &i)| stub(id as u64, &name(i))).collect();
-            let found = capacity(&machines, &held, threads);
+            let found = capacity(&machines, &held, (threads, Some(u64::from(threads))));
             let there = held.iter().filter(|job| machines.iter().any(|m| m.name == job.machine)).count() as u32;
             let idle: u32 = machines.iter().filter(|m| m.usable).map(|m| m.idle / threads).sum();
             prop_assert!(found.size >= found.others);

@@ -79,6 +79,11 @@ impl SlurmProvider {
         }
     }
 
+    /// MiB of memory of a stub, if it asks for any.
+    fn memory(&self) -> Option<u64> {
+        self.section.memory.map(|size| size.bytes().div_ceil(1 << 20).max(1))
+    }
+
     /// What `sbatch` is told of a stub.
     fn submission(
         &self,
@@ -110,10 +115,7 @@ impl SlurmProvider {
                     .time
                     .map(|time| time.get().as_secs().div_ceil(MINUTE.as_secs()).to_string()),
             ),
-            (
-                "mem",
-                section.memory.map(|size| format!("{}M", size.bytes().div_ceil(1 << 20).max(1))),
-            ),
+            ("mem", self.memory().map(|size| format!("{size}M"))),
         ];
         for (key, value) in named {
             if let Some(value) = value {
@@ -229,7 +231,7 @@ impl SlurmProvider {
         let machines = machines.map_err(|misread| nonsense("sinfo", &args, misread))?;
         let book = self.keeper.book.borrow();
         let held = jobs.iter().filter(|job| book.wants(job.id));
-        Ok(Some(answers::capacity(&machines, held, self.threads)))
+        Ok(Some(answers::capacity(&machines, held, (self.threads, self.memory()))))
     }
 }
 

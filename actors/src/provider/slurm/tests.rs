@@ -441,8 +441,11 @@ async fn hundreds_of_stubs_are_one_command_each_time() {
 #[actix_rt::test]
 async fn what_others_use_is_seen_and_ours_is_not() {
     let fake = Fake::new();
-    fs::write(fake.path("machines"), "n1|5/3/0/8|mixed|up|batch*\nn2|0/0/8/8|drained|up|batch*\n")
-        .unwrap();
+    fs::write(
+        fake.path("machines"),
+        "n1|5/3/0/8|mixed|up|batch*|8000\nn2|0/0/8/8|drained|up|batch*|8000\n",
+    )
+    .unwrap();
     // A stub that nobody here holds is others'.
     fake.write_queue("springtide.home.31152f8dd9.vu.vu-9|7|R|1:00|2|n1|None|\n");
     let poll = async || fake.provider.poll().await.unwrap();

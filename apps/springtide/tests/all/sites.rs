@@ -16,7 +16,8 @@ fn config(dir: &Path) -> String {
     for (name, site) in [("ams", "head"), ("del", "own")] {
         let files = dir.join("files").join(name);
         config += &format!(
-            "[[cluster]]\nname = \"{name}\"\nnodes = 2\nsite = \"{site}\"\nfiles = \"{}\"\n",
+            "[[cluster]]\nname = \"{name}\"\nnodes = 2\nsite = \"{site}\"\nfiles = \"{}\"\n\
+             env = {{ TOKEN = \"of {name}\" }}\n",
             files.display()
         );
     }
@@ -66,6 +67,8 @@ fn a_file_goes_from_one_site_to_the_other() {
         "{own}"
     );
     assert!(!del_is_free(&up));
+    let copied = text(&up.dir.join("site/del/grid.toml"));
+    assert!(copied.contains("of del") && !copied.contains("of ams"), "{copied}");
     let mut site = site(&up, "first");
     until("its nodes have registered", || del_is_free(&up));
     let fib = object(&told(&up, &["run", "fib", "--n", "24", "--json"]));
@@ -114,9 +117,13 @@ fn a_site_that_is_killed_comes_back_and_the_job_goes_on() {
     assert_eq!(size(&up, "1", "ams"), 2, "{}", told(&up, &["job", "why", "1"]).out);
     let mut second = site(&up, "second");
     until("it has them again", || size(&up, "1", "del") == 2);
-    assert_eq!(told(&up, &["job", "cancel", "1"]).code, Some(0));
+    // Told to end it has its nodes leave the job first.
     second.signal("TERM");
     assert_eq!(second.wait().code(), Some(0));
+    until("they have left", || size(&up, "1", "del") == 0);
+    let log = text(&up.dir.join("site/del/nodes/del-1.log"));
+    assert!(log.contains("ends"), "{log}");
+    assert_eq!(told(&up, &["job", "cancel", "1"]).code, Some(0));
     up.end();
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The clusters are a laboratory of their own (`springtide_tests::slurm`); without Slurm these tests say so and pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -10,7 +11,7 @@ use springtide_tests::slurm::SlurmLab;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{finish, program, until};
+use crate::support::{Running, finish, program, text, until};
 
 /// Clusters of the laboratory and their processors.
 const CLUSTERS: [(&str, u32); 2] = [("vu", 5), ("uva", 3)];
@@ -51,30 +52,58 @@ impl Grid {
         told.out.trim().trim_start_matches("job-").to_owned()
     }
 
-    /// Batch jobs of a cluster by name and state.
-    fn queue(&self, cluster: &str) -> Vec<(String, String)> {
-        let out = self.lab.user(cluster, "squeue", &["-h", "-o", "%t %j"]);
-        let line = |line: &str| {
-            let (state, name) = line.split_once(' ').unwrap();
-            (name.to_owned(), state.to_owned())
-        };
-        out.lines().map(line).collect()
+    /// Batch jobs of a cluster that are there, by name, state and number.
+    fn queue(&self, cluster: &str) -> Vec<[String; 3]> {
+        queue(&self.lab, cluster, &[])
     }
 
-    /// No node is held twice, and nobody has more than there is: by the batch system's own word.
+    /// No node is held twice, and none has failed: by the batch system's own word. And the scheduler gives jobs no more of a cluster
+    /// than runs there.
     fn check(&self) {
-        for (cluster, processors) in CLUSTERS {
-            let queue = self.queue(cluster);
-            let mut names: BTreeMap<&str, u32> = BTreeMap::new();
-            for (name, state) in
-                queue.iter().filter(|(name, _)| name.contains("vu-") || name.contains("uva-"))
-            {
-                assert!(state != "F", "{queue:?}");
-                *names.entry(name).or_default() += 1;
+        let running = || -> BTreeMap<&str, BTreeSet<String>> {
+            let of = |cluster| {
+                let rows = self.queue(cluster).into_iter();
+                rows.filter(|[name, state, _]| is_ours(name) && state == "R").map(|[name, ..]| name)
+            };
+            CLUSTERS.iter().map(|(cluster, _)| (*cluster, of(cluster).collect())).collect()
+        };
+        let before = running();
+        let mut used: BTreeMap<&str, u64> = BTreeMap::new();
+        let list = job(&self.up, &["list", "--json"]);
+        // The head may be down.
+        let list: Value = serde_json::from_str(&list.out).unwrap_or_default();
+        for one in list["jobs"].as_array().into_iter().flatten() {
+            let told = job(&self.up, &["status", &one["job"].to_string(), "--json"]);
+            let told: Value = serde_json::from_str(&told.out).unwrap_or_default();
+            for (cluster, _) in CLUSTERS {
+                *used.entry(cluster).or_default() += told["sizes"][cluster].as_u64().unwrap_or(0);
             }
-            assert!(names.values().all(|count| *count == 1), "held twice: {queue:?}");
-            assert!(names.len() as u32 <= processors, "{queue:?}");
         }
+        let after = running();
+        for (cluster, used) in used {
+            // What began or ended meanwhile is in one of both.
+            let there = before[cluster].union(&after[cluster]).count() as u64;
+            assert!(used <= there, "{used} of {cluster} are given away: {before:?} {after:?}");
+        }
+        for (cluster, _) in CLUSTERS {
+            let all = queue(&self.lab, cluster, &["--states=all"]);
+            let failed = all.iter().find(|[name, state, _]| is_ours(name) && state == "F");
+            assert_eq!(failed, None, "{all:?}");
+            let queue = self.queue(cluster);
+            let mut names = BTreeSet::new();
+            let twice = queue.iter().find(|[name, ..]| is_ours(name) && !names.insert(name));
+            assert_eq!(twice, None, "held twice: {queue:?}");
+        }
+    }
+
+    /// How many epochs of a job were given out: one that went on has one.
+    fn epochs(&self, number: &str) -> usize {
+        let log = text(&self.up.dir.join("scheduler.log"));
+        let entries = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line.split_once(' ')?.1).ok());
+        let of = |entry: &Value| entry["kind"] == "epoch" && entry["job"].to_string() == number;
+        entries.filter(of).count()
     }
 
     fn done(&self, number: &str) -> Value {
@@ -100,6 +129,22 @@ impl Grid {
     fn why(&self, number: &str) -> String {
         job(&self.up, &["why", number]).out
     }
+}
+
+/// Batch jobs of a cluster by name, state and number.
+fn queue(lab: &SlurmLab, cluster: &str, more: &[&str]) -> Vec<[String; 3]> {
+    let out = lab.user(cluster, "squeue", &[&["-h", "-o", "%t %i %j"], more].concat());
+    let line = |line: &str| {
+        let mut words = line.splitn(3, ' ').map(str::to_owned);
+        let [state, number, name] = [(); 3].map(|()| words.next().unwrap_or_default());
+        [name, state, number]
+    };
+    out.lines().map(line).collect()
+}
+
+/// Whether it is a node's, and no local user's.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("springtide.")
 }
 
 fn nbody(seed: &'static str) -> [&'static str; 7] {
@@ -219,6 +264,10 @@ fn survives(moment: Moment) {
         });
     } else {
         assert_eq!(grid.done(&first)["checksum"], alone("5"), "{moment:?}");
+        // One that computed when the head was killed has gone on; an answer alone would be right of one that began anew too.
+        if matches!(moment, Moment::Size(_) | Moment::Shrinks) {
+            assert_eq!(grid.epochs(&first), 1, "{moment:?}: it began anew: {}", grid.up.said());
+        }
     }
     if let Some(second) = second {
         assert_eq!(grid.done(&second)["result"]["solutions"], 2680);
@@ -233,6 +282,51 @@ fn survives(moment: Moment) {
 #[test]
 fn a_running_job_outlives_its_head() {
     survives(Moment::Size(2));
+}
+
+/// A site of its own that is killed: its nodes are batch jobs and go on, and the next site takes them over.
+#[test]
+fn a_site_that_is_killed_finds_its_batch_jobs_again() {
+    let lab = match SlurmLab::start(&[("vu", 3)]) {
+        Ok(lab) => lab,
+        Err(skipped) => return println!("{skipped}"),
+    };
+    let up = Up::by(&format!(
+        "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
+         [[cluster]]\nname = \"vu\"\nnodes = 3\nsite = \"own\"\nprovider = \"slurm\"\n\
+         [cluster.slurm]\nconf = \"{}\"\npoll = \"300ms\"\nkeep = \"1s\"\n",
+        lab.conf("vu").display()
+    ));
+    let site = |life: &str| {
+        let logs = up.temp.path().join(life);
+        fs::create_dir_all(&logs).unwrap();
+        let file = up.dir.join("site/vu/site.toml");
+        let line = ["site", "run", "-v", "--config", file.to_str().unwrap()];
+        (Running::start(program(&line), &logs), logs.join("stderr.log"))
+    };
+    let (first, _) = site("first");
+    let endless =
+        ["submit", "queens", "--size", "18", "--kind", "malleable", "--min", "1", "--max", "3"];
+    let submitted = job(&up, &endless);
+    assert_eq!(submitted.out, "job-1\n", "{}", submitted.err);
+    until("it has grown", || size(&up, "1") == 3);
+    let before = queue(&lab, "vu", &[]);
+    assert_eq!(before.len(), 3, "{before:?}");
+    first.signal("KILL");
+    drop(first);
+    let (mut second, said) = site("second");
+    until("they are taken over", || text(&said).matches("is taken over").count() == 3);
+    // Long enough for one that is taken for late to be killed.
+    std::thread::sleep(Duration::from_secs(32));
+    assert_eq!((size(&up, "1"), queue(&lab, "vu", &[])), (3, before), "{}", text(&said));
+    let log = text(&up.dir.join("scheduler.log"));
+    assert_eq!(log.matches("\"kind\":\"epoch\"").count(), 1, "{log}");
+    // It can still take them away.
+    assert_eq!(job(&up, &["cancel", "1"]).code, Some(0));
+    until("every stub is gone", || queue(&lab, "vu", &[]).is_empty());
+    second.signal("TERM");
+    assert_eq!(second.wait().code(), Some(0));
+    up.end();
 }
 
 /// The head is killed in the middle of each kind of operation, a dozen times: four minutes.

@@ -65,22 +65,8 @@ impl Sshd {
                  KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
             );
             fs::write(dir.join("sshd.conf"), config).unwrap();
-            let mut command = match root && !Path::new(PRIVILEGES).exists() {
-                false => Command::new(sshd),
-                // In a view of the files of its own, so that nothing of the system is touched.
-                true => {
-                    let script = format!(
-                        "mount -t tmpfs none /run && mkdir -m 755 {PRIVILEGES} && exec \"$0\" \"$@\""
-                    );
-                    let mut command = Command::new("unshare");
-                    command.args(["-m", "sh", "-c", &script, sshd]);
-                    command
-                }
-            };
-            command.args(["-D", "-e", "-f"]).arg(dir.join("sshd.conf")).stdin(Stdio::null());
-            let log = fs::File::create(dir.join("sshd.log")).unwrap();
-            command.stdout(Stdio::null()).stderr(log);
-            let child = command.spawn().map_err(|error| format!("sshd does not start: {error}"))?;
+            let child = Self::spawn(dir, sshd, root);
+            let child = child.map_err(|error| format!("sshd does not start: {error}"))?;
             let mut sshd = Self { child, dir: dir.to_owned(), port, user: user.clone() };
             let mut ended = false;
             until("sshd listens or ends", || {
@@ -95,6 +81,38 @@ impl Sshd {
             told = text(&dir.join("sshd.log"));
         }
         Err(format!("sshd does not run here: {told}"))
+    }
+
+    fn spawn(dir: &Path, sshd: &str, root: bool) -> std::io::Result<Child> {
+        let mut command = match root && !Path::new(PRIVILEGES).exists() {
+            false => Command::new(sshd),
+            // In a view of the files of its own, so that nothing of the system is touched.
+            true => {
+                let script = format!(
+                    "mount -t tmpfs none /run && mkdir -m 755 {PRIVILEGES} && exec \"$0\" \"$@\""
+                );
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", &script, sshd]);
+                command
+            }
+        };
+        command.args(["-D", "-e", "-f"]).arg(dir.join("sshd.conf")).stdin(Stdio::null());
+        let log = fs::File::create(dir.join("sshd.log"))?;
+        command.stdout(Stdio::null()).stderr(log).spawn()
+    }
+
+    /// Lets nobody in any more. Those who are in stay.
+    fn shut(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Lets people in again, at the same port.
+    fn open(&mut self) {
+        let sshd = SSHD.into_iter().find(|path| Path::new(path).exists()).unwrap();
+        let root = output("id", &["-u"]).as_deref() == Some("0");
+        self.child = Self::spawn(&self.dir, sshd, root).unwrap();
+        until("sshd listens", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
     /// The grid's config: a cluster here and one of two nodes behind this sshd. What the user or the machine sets for ssh
@@ -210,6 +228,42 @@ fn nodes_behind_ssh_work_are_replaced_and_leave_nothing() {
     grid.wait();
     until("the nodes end", || sshd.nodes().is_empty());
     until("no file is left there", || sshd.left() == 0);
+}
+
+/// A machine that is away longer than a program may fail is waited for, and its node is not given up.
+#[test]
+fn a_host_that_was_away_is_used_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let mut sshd = match Sshd::start(temp.path()) {
+        Ok(sshd) => sshd,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let file = temp.path().join("grid.toml");
+    fs::write(&file, sshd.grid()).unwrap();
+    let mut up = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+    let told = || text(&temp.path().join("stderr.log"));
+    until("it is up", || told().contains("Ctrl-C ends the grid"));
+    assert_eq!(sshd.nodes().len(), 2, "{}", told());
+    sshd.shut();
+    for (_, pid) in sshd.nodes() {
+        kill(pid, "KILL");
+    }
+    until("they are gone", || sshd.nodes().is_empty());
+    // Four attempts, of which one more than it is waited for.
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    assert_eq!(sshd.nodes(), []);
+    sshd.open();
+    until("they are back", || sshd.nodes().len() == 2);
+    let line = ["run", "fib", "--n", "24", "--config", file.to_str().unwrap(), "--json"];
+    let all =
+        serde_json::json!([{ "name": "here", "workers": 1 }, { "name": "there", "workers": 2 }]);
+    until("jobs have them", || {
+        let ended = finish(program(&line));
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        json(&ended.out)["clusters"] == all
+    });
+    up.signal("TERM");
+    assert_eq!(up.wait().code(), Some(0));
 }
 
 #[test]
