@@ -317,6 +317,29 @@ fn a_link_that_breaks_loses_no_step_for_good() {
     }
 }
 
+/// Two nodes that do not reach each other any more: the others wait for them, for longer each time, and the job fails by their names.
+#[test]
+fn a_link_that_never_comes_back_fails_the_job_by_its_name() {
+    let script = |hands: Rc<Hands>| async move {
+        after(5).await;
+        hands.network.partition(&"c1".into(), &"c2".into(), true);
+    };
+    let run = run_scripted(&shape(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
+    let failure = run.outcome.expect_err("it cannot go on").message;
+    assert!(failure.contains("began anew from step") && failure.contains("10 times"), "{failure}");
+    assert!(
+        failure.contains("between c1-n00 and c2-n00")
+            || failure.contains("between c2-n00 and c1-n00"),
+        "{failure}"
+    );
+    let waits = run.said.iter().filter(|text| text.contains("waiting "));
+    assert_eq!(waits.count(), 7, "{:?}", run.said);
+    assert!(
+        run.said.iter().any(|text| text.contains("has waited 30 s for rank"))
+            || anew(&run.said) == 10
+    );
+}
+
 /// A cut that is shorter costs nothing but the time: what is on the way waits.
 #[test]
 fn a_link_that_is_silent_for_a_while_loses_nothing() {
@@ -637,30 +660,34 @@ fn a_program_outlives_a_node_and_the_roots_node() {
     });
 }
 
-/// Each process is one task as long as the job: that several nodes die over the hours is no task's fault while the job gets on.
+/// Each process is one task as long as the job, and goes to the node that comes for the one that was lost: that several nodes die of
+/// it over the hours is not its fault while the job gets on.
 #[test]
 fn a_program_outlives_more_nodes_than_one_task_may_take_along() {
-    let job = slow(&Nbody { steps: 120, ..NBODY }, 2_000_000);
+    let job = slow(&Nbody { steps: 400, ..NBODY }, 2_000_000);
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[6], 1), registry::<Nbody>()).await;
+        let grid = Grid::start(&layout(&[9], 1), registry::<Nbody>()).await;
         let params = quiet(1);
         assert_eq!(params.poison, 3);
-        let run = grid.submit(job.clone(), params, None).await.expect("it is taken");
-        let root = run.granted().view.coordinator.clone().expect("there is a root");
-        let nodes = run.granted().view.members.keys().filter(|node| **node != root);
-        let others: Vec<_> = nodes.cloned().collect();
+        let need = Need::one(Kind::Malleable, 2, 3, 3);
+        let run = grid.submitter().submit_needing(job.clone(), params, need).await;
+        let run = run.expect("it is taken");
+        let members = |nodes: &[&str]| nodes.iter().map(|node| (*node).into()).collect::<Vec<_>>();
+        let there: Vec<_> = run.granted().view.members.keys().cloned().collect();
+        assert_eq!(there, members(&["c0-1", "c0-2", "c0-3"]));
         {
             let grid = grid.clone();
             actix_rt::spawn(async move {
-                for node in others {
-                    after(8).await;
+                // In turn those that compute: the one that was lost before has come back, and takes the place of this one.
+                for node in members(&["c0-2", "c0-3", "c0-4", "c0-2", "c0-3", "c0-4", "c0-2"]) {
+                    after(20).await;
                     grid.machines().kill(&node);
                 }
             });
         }
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         check(&ended, &job.program);
-        assert_eq!(times(&ended, "going on with"), 5, "{:?}", ended.said);
+        assert_eq!(times(&ended, "going on with"), 7, "{:?}", ended.said);
     });
 }
 

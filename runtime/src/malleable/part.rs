@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
 use tokio::time::Instant;
 
 use super::program::Program;
@@ -83,15 +82,6 @@ fn met<T>(at: &Station<'_>, result: Result<T, Stop>) -> Result<Met<T>, Stop> {
     }
 }
 
-fn encoded<S: Serialize>(state: &S) -> Result<Whole, Stop> {
-    match wire::encode_payload(state) {
-        Ok(state) if state.len() > SAVED_MAX => Ok(Whole::TooLong(state.len() as u64)),
-        Ok(state) => Ok(Whole::State(state)),
-        Err(WireError::TooLong { len, .. }) => Ok(Whole::TooLong(len as u64)),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// The layout of one process, under which a state is whole.
 pub(super) fn whole<P: Program>(program: &P) -> P::Layout {
     program.layout(&[Default::default()], None)
@@ -155,7 +145,8 @@ impl<'c, P: Program> Part<'c, P> {
     /// Rank 0 gets the whole state, or its length, if it is too long for that. Each process says first how long its piece is.
     fn save(&self) -> Result<Met<Point>, Stop> {
         let whole = whole(self.program);
-        let fits = |len: u64| len <= MESSAGE_MAX as u64;
+        let most = P::SAVED_MAX.min(SAVED_MAX) as u64;
+        let fits = |len: u64| len <= most;
         let given = || {
             let piece =
                 self.program.give(&self.state, (&self.layout, self.comm.rank()), (&whole, 0))?;
@@ -174,23 +165,34 @@ impl<'c, P: Program> Part<'c, P> {
                 if fits(len) {
                     let piece = self.comm.get(from, SAVE)?;
                     // Of what is too long as a whole nothing is kept.
-                    if total <= SAVED_MAX as u64 {
+                    if total <= most {
                         pieces.push(piece);
                     }
                 }
             }
-            if total > SAVED_MAX as u64 || pieces.len() < self.comm.size() as usize {
+            if total > most || pieces.len() < self.comm.size() as usize {
                 return Ok(Point::Saved(Some(Whole::TooLong(total))));
             }
             let state = self.program.take(&pieces, &self.layout, (&whole, 0))?;
-            Ok(Point::Saved(Some(encoded(&state)?)))
+            Ok(Point::Saved(Some(Self::encoded(&state)?)))
         };
         met(&self.at, given())
     }
 
     /// The state of the only process, which is whole.
     pub(super) fn whole_state(&self) -> Result<Whole, Stop> {
-        encoded(&self.state)
+        Self::encoded(&self.state)
+    }
+
+    fn encoded(state: &P::State) -> Result<Whole, Stop> {
+        match wire::encode_payload(state) {
+            Ok(state) if state.len() > P::SAVED_MAX.min(SAVED_MAX) => {
+                Ok(Whole::TooLong(state.len() as u64))
+            }
+            Ok(state) => Ok(Whole::State(state)),
+            Err(WireError::TooLong { len, .. }) => Ok(Whole::TooLong(len as u64)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The state is dealt out over the processes of the next configuration.

@@ -19,12 +19,16 @@ use crate::work::{Outcome, Stop};
 /// [`step`](Program::step) and [`finish`](Program::finish) may run again, also for steps that were done before and also in part, so
 /// what they do beside the state (messages for whoever watches, files) is done again.
 ///
-/// The whole state is collected on the root's node to be saved. One that is longer than [`SAVED_MAX`](super::SAVED_MAX) bytes, or of
-/// which one process holds more than [`MESSAGE_MAX`](crate::spmd::MESSAGE_MAX), is not saved: it is said once, and after a loss
+/// The whole state is collected on the root's node to be saved. One that is longer than [`SAVED_MAX`](super::SAVED_MAX) bytes
+/// is not saved: it is said once, and after a loss
 /// the program begins from its start.
 pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// Its processes' name in failures and logs, unique among the tasks of a program.
     const NAME: &'static str;
+
+    /// The longest whole state that is saved, in bytes; for tests, to be less.
+    #[doc(hidden)]
+    const SAVED_MAX: usize = super::SAVED_MAX;
 
     /// What one process holds between two steps. That of a single process is the whole state, which is saved and restored.
     type State: Serialize + DeserializeOwned;

@@ -100,7 +100,8 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     if outcome.is_ok() {
         root.collect_all();
     }
-    root.relay()?;
+    // Whether that goes well changes nothing of the outcome.
+    let _ = root.relay();
     outcome
 }
 
@@ -539,8 +540,9 @@ impl<'c, P: Program> Root<'c, P> {
             Whole::TooLong(len) => {
                 self.saves = false;
                 self.at.cx.say(format!(
-                    "the program's state has {len} bytes, and no more than {SAVED_MAX} are saved: when a node is lost, the \
+                    "the program's state has {len} bytes, and no more than {} are saved: when a node is lost, the \
                      program begins anew from {}",
+                    P::SAVED_MAX.min(SAVED_MAX),
                     match &self.saved {
                         Some(saved) => format!("step {}, the last that was", saved.point),
                         None => "its start".to_owned(),

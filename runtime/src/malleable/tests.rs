@@ -12,7 +12,7 @@ use crate::work::{Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, e
 
 /// Numbers in a ring: each step every number gets a third of its left neighbour's. Processes hold runs of them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Ring {
+struct Ring<const SAVED: usize = SAVED_MAX> {
     numbers: u32,
     steps: u64,
     fails: Option<(u64, u32)>,
@@ -45,8 +45,9 @@ impl Misuse {
 /// Where each process's run begins, and the end of the last.
 type Bounds = Vec<u32>;
 
-impl Program for Ring {
+impl<const SAVED: usize> Program for Ring<SAVED> {
     const NAME: &'static str = "ring.process";
+    const SAVED_MAX: usize = SAVED;
     type State = Vec<f64>;
     type Layout = Bounds;
 
@@ -134,7 +135,7 @@ impl Program for Ring {
     }
 }
 
-impl Malleable for Ring {
+impl<const SAVED: usize> Malleable for Ring<SAVED> {
     const JOB: &'static str = "ring";
     const ABOUT: &'static str = "for tests";
 
@@ -145,9 +146,9 @@ impl Malleable for Ring {
 
 type Ended = (Result<Outcome, crate::work::Failure>, Vec<Note>);
 
-fn solo(job: Ring, threads: usize, saved: Option<SavedRoot>) -> Ended {
+fn solo<const SAVED: usize>(job: Ring<SAVED>, threads: usize, saved: Option<SavedRoot>) -> Ended {
     let mut registry = Registry::new();
-    registry.job::<Ring>();
+    registry.job::<Ring<SAVED>>();
     let notes = Arc::new(Mutex::new(Vec::new()));
     let told = notes.clone();
     let note = move |note| told.lock().unwrap().push(note);
@@ -191,6 +192,25 @@ fn a_saved_state_goes_on_on_another_number_of_processes() {
         assert_eq!(outcome.unwrap().checksum, whole.as_ref().unwrap().checksum);
         let done = notes.iter().filter(|note| **note == Note::Iteration).count();
         assert!((done as u64) < RING.steps, "it went on, and did not begin anew");
+    }
+}
+
+/// It is said once, and the program goes on.
+#[test]
+fn a_state_that_is_too_long_is_not_saved() {
+    let right = solo(RING, 1, None).0.unwrap().checksum;
+    // All of it is too long, or the half that one process has.
+    for (threads, most) in [(1, 200), (3, 200), (2, 50)] {
+        let Ring { numbers, steps, fails, panics, misuse } = RING;
+        let (outcome, notes) = match most {
+            200 => solo(Ring::<200> { numbers, steps, fails, panics, misuse }, threads, None),
+            _ => solo(Ring::<50> { numbers, steps, fails, panics, misuse }, threads, None),
+        };
+        assert_eq!(outcome.unwrap().checksum, right);
+        let limit = format!("no more than {most} are saved");
+        let told = |note: &&Note| matches!(note, Note::Say { text } if text.contains(&limit));
+        assert_eq!(notes.iter().filter(told).count(), 1, "{notes:?}");
+        assert!(!notes.iter().any(|note| matches!(note, Note::Checkpoint(_))));
     }
 }
 

@@ -452,9 +452,13 @@ impl Group {
         all && self.change.is_none()
     }
 
-    /// Whether a process there takes part, or others count on it.
+    /// Whether a process there takes part, or others count on it; or it did until just now, for a link to a node that dies may
+    /// break before anybody says that it died.
     pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
-        self.is_concerned(|at| at == peer)
+        let parts = |known: &Known| {
+            known.stand == Stand::Parting && known.peer.as_ref().is_some_and(|at| at == peer)
+        };
+        self.is_concerned(|at| at == peer) || self.processes.values().any(parts)
     }
 
     /// How fast the members go, by rank; absent where not told yet.

@@ -39,8 +39,8 @@ struct State {
     /// Those whose roots run here.
     groups: BTreeMap<u64, Group>,
     groups_made: u64,
-    /// Of the last view: higher in each stay of this node in the job. See [`Post::found`].
-    stay: u64,
+    /// Epoch and version of the last view: higher in each stay of this node in the job.
+    stay: (u32, u64),
     /// Nodes of the job, their threads, and whether they stay; as the last view says.
     members: BTreeMap<NodeId, Place>,
     /// Refused because it belonged to a configuration that is over, of processes that are no more.
@@ -193,7 +193,7 @@ impl Post {
         });
         let mut state = self.state();
         state.members = members;
-        state.stay = u64::from(view.epoch.0) << 40 | (view.version & 0xff_ffff) << 16;
+        state.stay = (view.epoch.0, view.version);
         // Roots that wait for nodes look again.
         let wake: Vec<Waker> =
             state.sitting.values().map(|sitting| sitting.waker.clone()).collect();
@@ -243,12 +243,10 @@ impl Post {
 
     // --- for the root ---
 
-    /// A new group, whose root is the process on this thread. A node that left the job and joined it again begins with a new post
-    /// office in the same life: that its groups have other numbers is due to the view, which is a later one.
+    /// A new group, whose root is the process on this thread.
     pub(crate) fn found(&self, waker: Waker) -> GroupId {
         let mut state = self.state();
-        state.groups_made += 1;
-        let number = state.stay + state.groups_made;
+        let number = state.next_group();
         state.groups.insert(number, Group::new(self.me.clone()));
         let group = GroupId { root: self.me.clone(), number };
         state.sitting.insert((group.clone(), 0), Sitting { seat: Seat::default(), waker });
@@ -332,6 +330,14 @@ impl Post {
 }
 
 impl State {
+    /// The number of the next group. A node that left the job and joined it again begins with a new post office in the same life:
+    /// that its groups have other numbers is due to the view, which is a later one.
+    fn next_group(&mut self) -> u64 {
+        self.groups_made += 1;
+        let (epoch, version) = self.stay;
+        u64::from(epoch) << 40 | (version & 0xff_ffff) << 16 | (self.groups_made & 0xffff)
+    }
+
     /// Takes in one word for this node; returns what follows from it.
     fn take_in(
         &mut self,
@@ -414,5 +420,23 @@ impl State {
             _ => {}
         }
         Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::State;
+
+    /// What was said to the group of a former stay is for nobody.
+    #[test]
+    fn groups_of_every_stay_have_numbers_of_their_own() {
+        let mut numbers = BTreeSet::new();
+        for stay in [(1, 3), (1, 9), (2, 9), (2, 10)] {
+            let mut state = State { stay, ..State::default() };
+            numbers.extend([state.next_group(), state.next_group()]);
+        }
+        assert_eq!(numbers.len(), 8);
     }
 }

@@ -343,6 +343,26 @@ fn nobody_is_counted_on_who_was_lost_since_it_was_chosen() {
     assert!(!settled.group.propose(Deed::Change(next)).is_empty());
 }
 
+/// A node may have died of a process that takes part, or did until the link to it broke; not of a stub.
+#[test]
+fn a_process_is_counted_on_while_it_takes_part() {
+    let mut world = World::new();
+    while !world.wires.is_empty() {
+        world.deliver(0);
+    }
+    let counts = |world: &World| [1, 2].map(|node| world.group.counts_on(&peer(node, 1)));
+    assert_eq!(counts(&world), [false, false]);
+    let roster = world.group.roster_of(&[0, 1], Bytes::new()).expect("all are there");
+    let origin = Origin::From { givers: 1, layout: Bytes::new() };
+    world.group.form(roster, origin, 0).expect("nobody was lost");
+    assert_eq!(counts(&world), [true, false]);
+    assert!(!world.group.counts_on(&peer(1, 2)), "another life did nothing");
+    world.group.link_broke(&peer(0, 1).node, &peer(1, 1).node);
+    assert_eq!(counts(&world), [true, false]);
+    world.group.here(1, &peer(1, 1), 0);
+    assert_eq!(counts(&world), [false, false]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
