@@ -25,7 +25,7 @@ use crate::scheduler::{
     RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
     Submit, Subscribe, Undrain, WithdrawNodes,
 };
-use crate::site::{EndNodes, OnDemand, Site};
+use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
 use crate::store::Store;
 
@@ -162,6 +162,18 @@ impl Head {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// Another head has taken over: what it can have taken over as well, stubs that outlive their site, is left to it. All other nodes end
+    /// as by [`Head::stop`].
+    pub async fn give_way(self, grace: Duration, reason: &str) {
+        for (cluster, site) in &self.sites {
+            if !self.standing.contains_key(cluster) {
+                // A site that is gone has left them already.
+                let _ = site.send(LeaveNodes).await;
+            }
+        }
+        self.stop(grace, reason).await;
     }
 
     /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint. No process is left when this

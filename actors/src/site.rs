@@ -154,6 +154,11 @@ impl Default for OnDemand {
 #[rtype(result = "()")]
 pub struct Announce;
 
+/// To a site of this process: have nothing more to do with the nodes; what outlives a site goes on.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct LeaveNodes;
+
 /// To a site of this process: end all nodes. Answered when no process is left.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -971,6 +976,16 @@ impl Handler<GetHeld> for Site {
     fn handle(&mut self, _: GetHeld, _: &mut Self::Context) -> Self::Result {
         let held = self.slots.iter().filter(|(_, slot)| slot.keeper.is_some());
         held.map(|(node, _)| node.clone()).collect()
+    }
+}
+
+impl Handler<LeaveNodes> for Site {
+    type Result = ();
+
+    fn handle(&mut self, _: LeaveNodes, _: &mut Self::Context) {
+        self.ending = true;
+        // Without its sender a keeper lets go of its stub.
+        self.slots.values_mut().for_each(|slot| slot.keeper = None);
     }
 }
 

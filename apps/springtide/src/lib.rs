@@ -21,6 +21,7 @@ mod embed;
 mod exit;
 mod files;
 mod grid;
+mod gridlog;
 mod inputs;
 mod jobs;
 #[cfg(target_os = "linux")]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use springtide_actors::head::Head;
 use springtide_actors::scheduler::{GridStatus, JobState, NodeState, NodeStatus, SiteStatus};
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
 use springtide_runtime::event::write_atomic;
@@ -16,6 +17,7 @@ use crate::args::{GlobalArgs, Shape};
 use crate::desk::Setting;
 use crate::exit::Failed;
 use crate::grid::{self, Plan, cannot};
+use crate::gridlog::GridLog;
 use crate::netconf;
 use crate::signals::{Signals, word};
 use crate::site;
@@ -74,12 +76,14 @@ async fn stay(
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
     let head = grid::start_again(&plan, setting).await?;
+    let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
         biased;
         exit = signals.next() => Err(Failed::new(exit, format!("ended by {}", word(exit)))),
         status = head.settled(|_, _| {}) => Ok(status),
     };
+    let mut superseded = false;
     let ended = match settled {
         Err(failed) => Err(failed),
         // Where nodes are there only while jobs need them, there may be none to begin with.
@@ -95,6 +99,7 @@ async fn stay(
                 talk.say(&line);
             }
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
+            talk.say(&format!("what is decided is in {}", GridLog::path(&dir).display()));
             talk.say(&format!(
                 "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends the grid",
                 file.display()
@@ -110,12 +115,18 @@ async fn stay(
                         break Ok(());
                     }
                     _ = looks.tick() => {
-                        for record in head.endpoint.recorder.drain() {
+                        let records = head.endpoint.recorder.drain();
+                        for record in &records {
                             tracing::info!(event = ?record.event, "{}", record.node);
+                        }
+                        if let Some(Err(error)) = log.as_mut().map(|log| log.append(&records)) {
+                            talk.say(&format!("what is decided is not written down any more: {error}"));
+                            log = None;
                         }
                         let status = head.status().await;
                         if status.superseded {
                             let message = "another head of this grid has taken over: this one ends";
+                            superseded = true;
                             break Err(Failed::failure(message));
                         }
                         for line in changes(&last, &status) {
@@ -130,9 +141,17 @@ async fn stay(
     tokio::select! {
         biased;
         _ = signals.next() => {}
-        () = grid::stop(head, &dir, "the grid ends") => {}
+        () = end(head, &dir, superseded) => {}
     }
     ended
+}
+
+/// Ends a grid; if another head has taken over, what is held for it is that one's, and so is the file that says where a head is.
+async fn end(head: Head, dir: &Path, superseded: bool) {
+    match superseded {
+        true => head.give_way(grid::NODE_GRACE, "another head has taken over").await,
+        false => grid::stop(head, dir, "the grid ends").await,
+    }
 }
 
 /// How the sites are started that are not here.
