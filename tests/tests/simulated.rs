@@ -476,3 +476,25 @@ fn nothing_of_a_grid_is_left_when_it_is_gone() {
     });
     assert_eq!(network.holders(), 1);
 }
+
+/// A job at work on slow nodes, which needs no more of them, hears of fast ones that another job has left.
+#[test]
+fn a_job_hears_of_better_nodes_and_may_move_to_them() {
+    // Half of its work is its root's: more nodes would do little.
+    let job = Model { rounds: 6, serial_us: 40_000_000, ..TREE };
+    let mut layout = layout(&[3, 3], 1);
+    layout.clusters[0].machine.speed = 0.4;
+    let (ended, answer) = simulate(|| async move {
+        let grid = Grid::start(&layout, registry()).await;
+        let only = |at: &str| Some([(ClusterId::from(at), 3)].into());
+        let other = Model { rounds: 3, ..TREE };
+        let quiet = JobParams { mode: Mode::Static, ..params(2) };
+        grid.submit(other, quiet, only("c1")).await.expect("it is taken");
+        let answer = job.answer();
+        let run = grid.submit(job, params(1), only("c0")).await.expect("it is taken");
+        (run.ended(Duration::from_secs(3600)).await.expect("it ends"), answer)
+    });
+    assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
+    let said: Vec<&str> = ended.said.iter().map(|(_, text)| text.as_str()).collect();
+    assert!(said.contains(&"better nodes are free: 3 of c1"), "{said:#?}");
+}

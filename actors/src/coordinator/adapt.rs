@@ -22,7 +22,7 @@ use crate::policy::{
 };
 use crate::probe;
 use crate::scheduler::{
-    BetterFree, GetOffers, GetSample, Offers, RequestNodes, Scheduler, SpeedsMeasured,
+    BetterFree, GetOffers, GetSample, Offers, RequestNodes, Scheduler, SpeedsMeasured, Subscribe,
     WithdrawNodes,
 };
 
@@ -36,6 +36,12 @@ const LINKS_MAX: usize = 256;
 const UNITS_BY: u64 = 4;
 /// The scheduler has so long to say what is free; else what it last said counts.
 const OFFERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// For whoever watches the job.
+fn better_text(better: &BetterFree) -> String {
+    let free = better.offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
+    format!("better nodes are free: {}", free.collect::<Vec<_>>().join(", "))
+}
 
 /// What the coordinator knows for the policy.
 pub(super) struct Adaptation {
@@ -393,6 +399,7 @@ impl Coordinator {
             self.carry_out(action, ctx);
         }
         self.tell_speeds(ctx);
+        self.subscribe(ctx);
         // The run log follows the run, and nothing piles up here.
         self.tell(NoteKind::Events { records: self.recorder.drain() });
     }
@@ -534,9 +541,30 @@ impl Coordinator {
         ctx.spawn(async move { drop(call.await) }.into_actor(self));
     }
 
+    /// Where the job would move to better nodes, the scheduler says when there are any: then the next decision knows of them, though the
+    /// scheduler should not be heard just then.
+    fn subscribe(&self, ctx: &mut Context<Self>) {
+        let adapt = &self.adaptation;
+        let moves = self.spec.params.mode == Mode::Adaptive && adapt.settings.migrate;
+        let Some(unit) = adapt.unit().filter(|_| moves) else { return };
+        let worst = adapt.clusters.values().flat_map(|heard| &heard.aggregate.worst);
+        let speeds = worst.map(|named| named.speed).filter(|speed| *speed > 0.0);
+        let slowest = speeds.fold(f64::INFINITY, f64::min);
+        let faster_than = adapt.settings.migrate_factor * slowest / unit;
+        if !faster_than.is_finite() {
+            return;
+        }
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
+        let call = remote.send(Subscribe { job, epoch, faster_than: Some(faster_than) }).start();
+        // The next period says it again: a scheduler that comes back does not know of it.
+        ctx.spawn(async move { drop(call.await) }.into_actor(self));
+    }
+
     /// Better nodes than the job has are free: what is known of the pool is as of now.
     pub(super) fn better_free(&mut self, better: BetterFree) {
         tracing::info!(clusters = ?better.offers.keys(), "better nodes are free");
+        self.tell(NoteKind::Say { text: better_text(&better) });
         self.adaptation.offers.offers = better.offers;
     }
 }
