@@ -256,6 +256,7 @@ impl Scheduler {
                         self.refuse_to_start(ctx, job, &reason, &mut actions);
                     }
                 }
+                Action::Anew { job, client } => self.tell_refusal(ctx, job, &client),
                 Action::Limit { job, most } => {
                     if let Err(error) = self.store.limit(job, most) {
                         self.store_failed(&error);

@@ -124,13 +124,19 @@ impl Scheduler {
         client: &Contact,
         event: Event,
     ) {
+        self.tell_refusal(ctx, job, client);
+        self.feed(ctx, event);
+    }
+
+    /// If a job that is about to wait does not run after all, its client is told why.
+    fn tell_refusal(&mut self, ctx: &mut Context<Self>, job: JobId, client: &Contact) {
         let client: Remote<Client> = self.hub.remote(&client.node, CLIENT);
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(job, reply);
-        self.feed(ctx, event);
         let told = async move {
             let error = match answer.await {
                 Ok(Err(SubmitError::Cancelled { reason })) => JobError::Cancelled { reason },
+                Ok(Err(SubmitError::NotPlaced { reason })) => JobError::Start { reason },
                 Ok(Err(error)) => JobError::Start { reason: error.to_string() },
                 // It runs: its coordinator tells of its end. Or the scheduler ends, and its client with it.
                 Ok(Ok(_)) | Err(_) => return,

@@ -393,6 +393,13 @@ pub enum Action {
         /// The answer.
         answer: Result<Drained, DrainError>,
     },
+    /// A job that ran waits again: if it does not run after all, tell its client.
+    Anew {
+        /// Which job.
+        job: JobId,
+        /// Its client.
+        client: Contact,
+    },
     /// Put on disk how many processors a job's owner lets it have.
     Limit {
         /// Which job.

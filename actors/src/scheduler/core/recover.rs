@@ -57,7 +57,10 @@ impl Core {
     pub(super) fn recovered(&mut self, found: Recovered, now: Instant, out: &mut Vec<Action>) {
         let Recovered { job, epoch, submit, begun, limit } = found;
         let mut submit = submit;
-        let Some(need) = submit.need.take() else { return };
+        let Some(need) = submit.need.take() else {
+            // Nobody submits such a one to be kept.
+            return out.push(Action::Forget { job });
+        };
         submit.params.managed = true;
         let Some(Begun { placed }) = begun else {
             let managed = Managed { limit, ..Managed::waiting(epoch, submit) };
@@ -306,6 +309,7 @@ impl Core {
         }
         managed.losses += 1;
         (managed.again, managed.epoch) = (Some(need), epoch);
+        out.push(Action::Anew { job: id, client: managed.submit.client.clone() });
         let what =
             format!("{id} begins anew, for it has lost its nodes, {node} the last: {reason}");
         out.push(Action::Odd { what });

@@ -458,6 +458,7 @@ impl World {
                 | Action::Begin { .. }
                 | Action::RefuseGrowth { .. }
                 | Action::Forget { .. }
+                | Action::Anew { .. }
                 | Action::Limit { .. }
                 | Action::Mark { .. }
                 | Action::BringFile { .. }

@@ -87,8 +87,11 @@ impl Grid {
     fn put(&mut self, event: Event) -> Vec<String> {
         // What is put on disk.
         let noted = |action: &&Action| {
-            use Action::{Begin, Forget, Limit, Mark};
-            matches!(action, Begin { .. } | Forget { .. } | Limit { .. } | Mark { .. })
+            use Action::{Anew, Begin, Forget, Limit, Mark};
+            matches!(
+                action,
+                Anew { .. } | Begin { .. } | Forget { .. } | Limit { .. } | Mark { .. }
+            )
         };
         let actions = self.core.handle(event, self.now);
         self.noted.extend(actions.iter().filter(noted).map(text));
@@ -166,6 +169,7 @@ fn text(action: &Action) -> String {
         Action::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
         Action::Begin { job, .. } => format!("begin {job}"),
         Action::Forget { job } => format!("forget {job}"),
+        Action::Anew { job, .. } => format!("anew {job}"),
         Action::Limit { job, most } => format!("limit {job} {most:?}"),
         Action::Mark { node, reason } => format!("mark {node} {reason:?}"),
         Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
