@@ -139,8 +139,15 @@ class Show:
             if not any(later < earlier for earlier, later in zip(sizes, sizes[1:])):
                 self.wrong.append(f"job {number} is said to have made room, and never had fewer processors: {sizes}")
         print("--- what happened, in seconds since the start")
+        last, again = {}, {}
         for at, who, what in sorted(self.log):
-            print(f"{at:8.1f}  {who:<12}  {what}")
+            # A job that is offered what it cannot use is asked again each second, and answers the same.
+            if what in last.get(who, []):
+                again[who] = again.get(who, 0) + 1
+                continue
+            more = f"  (the same {again.pop(who)} times before)" if who in again else ""
+            last[who] = [*last.get(who, [])[-1:], what]
+            print(f"{at:8.1f}  {who:<12}  {what}{more}")
         print("--- answers")
         for number, words in self.jobs.items():
             plain = list(words[:words.index("--kind")])
