@@ -282,6 +282,7 @@ async fn stay_registered(
                 tracing::debug!("registered");
                 let changed = async { while !links.next().await.contains_key(site.node()) {} };
                 tokio::select! {
+                    biased;
                     () = changed => {}
                     () = asked.notified() => {}
                 }

@@ -38,6 +38,7 @@ class Show:
         self.most = dict.fromkeys(CLUSTERS, 0)
         self.given = dict.fromkeys(CLUSTERS, 0)
         self.sizes = {}
+        self.histories = {}
         self.wrong = []
 
     def config(self):
@@ -66,6 +67,17 @@ class Show:
     def note(self, who, what):
         self.log.append((time.time() - self.began, who, what))
 
+    def tell_history(self, number):
+        """Adds what happened to a job since it was last asked for: the scheduler remembers the last of it alone."""
+        now = time.time() - self.began
+        history = json.loads(self.job("why", number, "--json"))["history"]
+        new = [(now - line["ago_s"], line["what"]) for line in history]
+        known = self.histories.setdefault(number, [])
+        texts = lambda lines: [what for _, what in lines]
+        common = next(n for n in range(min(len(known), len(new)), -1, -1)
+                      if texts(known[len(known) - n:]) == texts(new[:n]))
+        known.extend(new[common:])
+
     def running(self, cluster):
         """Nodes whose batch jobs run, by the batch system's own word; none is there twice."""
         rows = [row.split() for row in self.slurm(cluster, "squeue", "-h", "-o", "%t %C %j").splitlines()]
@@ -81,6 +93,7 @@ class Show:
         before = {cluster: self.running(cluster) for cluster in CLUSTERS}
         given = dict.fromkeys(CLUSTERS, 0)
         for number in self.jobs:
+            self.tell_history(number)
             sizes = json.loads(self.job("status", number, "--json"))["sizes"] or {}
             self.sizes.setdefault(number, []).append(sum(sizes.values()))
             for cluster, count in sizes.items():
@@ -126,10 +139,10 @@ class Show:
         self.until("all are done", lambda: set(self.states().values()) == {"done"}, 600)
         room = []
         for number in (first, second, powers, rigid):
-            now = time.time()
-            for line in json.loads(self.job("why", number, "--json"))["history"]:
-                self.log.append((now - line["ago_s"] - self.began, f"job-{number}", line["what"]))
-                if f"makes room for job-{rigid}" in line["what"]:
+            self.tell_history(number)
+            for at, what in self.histories[number]:
+                self.log.append((at, f"job-{number}", what))
+                if f"makes room for job-{rigid}" in what:
                     room.append(number)
         if not room:
             self.wrong.append(f"nobody is said to have made room for job-{rigid}")
@@ -139,8 +152,15 @@ class Show:
             if not any(later < earlier for earlier, later in zip(sizes, sizes[1:])):
                 self.wrong.append(f"job {number} is said to have made room, and never had fewer processors: {sizes}")
         print("--- what happened, in seconds since the start")
+        last, again = {}, {}
         for at, who, what in sorted(self.log):
-            print(f"{at:8.1f}  {who:<12}  {what}")
+            # A job that is offered what it cannot use is asked again each second, and answers the same.
+            if what in last.get(who, []):
+                again[who] = again.get(who, 0) + 1
+                continue
+            more = f"  (the same {again.pop(who)} times before)" if who in again else ""
+            last[who] = [*last.get(who, [])[-1:], what]
+            print(f"{at:8.1f}  {who:<12}  {what}{more}")
         print("--- answers")
         for number, words in self.jobs.items():
             plain = list(words[:words.index("--kind")])

@@ -102,7 +102,9 @@ impl Grid {
         let entries = log
             .lines()
             .filter_map(|line| serde_json::from_str::<Value>(line.split_once(' ')?.1).ok());
-        let of = |entry: &Value| entry["kind"] == "epoch" && entry["job"].to_string() == number;
+        let of = |entry: &Value| {
+            entry["kind"] == "epoch" && entry["job"].as_u64() == number.parse().ok()
+        };
         entries.filter(of).count()
     }
 
