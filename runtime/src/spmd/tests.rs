@@ -366,6 +366,39 @@ fn a_process_is_counted_on_while_it_takes_part() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
+    /// In the moments around an agreement the root is in the next configuration and others are in the one before, and some have
+    /// given what they had: whatever link breaks then, and with it all that was on its way, nobody waits for ever.
+    #[test]
+    fn a_link_that_breaks_during_a_change_holds_nobody_up(
+        (first, second) in (any::<u32>(), any::<u32>()),
+        steps in prop::collection::vec((any::<bool>(), any::<u32>()), 0..90),
+        (one, other) in (0..PROCESSES, 1..PROCESSES),
+    ) {
+        let mut world = World::new();
+        for chosen in [first, second] {
+            world.settle();
+            world.last += 10;
+            world.propose(chosen | 1);
+        }
+        for (delivers, which) in steps {
+            if delivers && !world.wires.is_empty() {
+                let at = which as usize % world.wires.len();
+                world.deliver(at);
+            } else {
+                world.tick(which % PROCESSES);
+            }
+        }
+        world.break_link(one, (one + other) % PROCESSES, u32::MAX);
+        world.settle();
+        world.last += 10;
+        world.settle();
+        prop_assert!(world.group.is_settled(), "{}", world.told());
+        for member in &world.group.roster().expect("settled").members {
+            let doing = &world.processes[&member.process].doing;
+            prop_assert!(matches!(doing, Doing::At(point) if *point == world.last), "{}", world.told());
+        }
+    }
+
     #[test]
     fn all_do_what_was_agreed_at_one_point_and_end_in_one_configuration(
         script in prop::collection::vec((0..100u32, any::<u32>()), 50..1500),
