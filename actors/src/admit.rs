@@ -17,7 +17,9 @@ use springtide_runtime::remote::{Refusal, Sender};
 use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
 use crate::files::FilesHere;
 use crate::node::RegisterAnew;
-use crate::scheduler::{Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, Submit};
+use crate::scheduler::{
+    Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, StubWaits, Submit,
+};
 use crate::site::Register;
 
 type Verdict = Result<(), Refusal>;
@@ -80,6 +82,10 @@ pub(crate) fn site_polled(from: &Sender<'_>, message: &SitePolled) -> Verdict {
 }
 
 pub(crate) fn stub_gone(from: &Sender<'_>, message: &StubGone) -> Verdict {
+    site(from, |peer| is_of(&message.node, &peer.cluster))
+}
+
+pub(crate) fn stub_waits(from: &Sender<'_>, message: &StubWaits) -> Verdict {
     site(from, |peer| is_of(&message.node, &peer.cluster))
 }
 

@@ -35,8 +35,8 @@ use crate::scheduler::{
     GetStatus, Granted, GrantedNode, GridStatus, GrowthRefused, HandOver, JobState, JobStatus,
     MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus,
     NodesGranted, Offers, Registered, RequestNodes, Requested, RootAdvanced, SitePolled,
-    SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone, Submit, SubmitError, Subscribe, TakeOver,
-    Undrain, WithdrawNodes,
+    SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe,
+    TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -94,6 +94,7 @@ fn messages_of_scheduler_and_site() {
     message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into() });
     message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
     message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });
+    message(&StubWaits { node: "ams-1".into(), reason: "Priority".into() });
     let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());
     message(&HoldStubs { nodes: nodes.clone(), program, reason: reason.clone() });
     message(&CloseStubs { nodes: nodes.clone(), reason });

@@ -23,7 +23,7 @@ use crate::scheduler::{
     CancelJob, Drain, GetFiles, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver,
     JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, Registered,
     RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
-    Submit, Subscribe, Undrain, WithdrawNodes,
+    StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
@@ -84,6 +84,7 @@ impl Head {
             .accepts_from::<NodeLost>(admit::node_lost)
             .accepts_from::<SitePolled>(admit::site_polled)
             .accepts_from::<StubGone>(admit::stub_gone)
+            .accepts_from::<StubWaits>(admit::stub_waits)
             .accepts_from::<MemberSilent>(admit::worker)
             .accepts_from::<RequestNodes>(admit::worker)
             .accepts_from::<WithdrawNodes>(admit::worker)

@@ -27,7 +27,7 @@ use crate::provider::{
     Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubNews,
 };
 use crate::scheduler::{
-    Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, Work,
+    Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, StubWaits, Work,
 };
 use crate::supervise::{Intensity, Limits};
 
@@ -1105,7 +1105,8 @@ impl Handler<Waits> for Site {
         let current = |slot: &&mut Slot| slot.round == round && !slot.active;
         let Some(slot) = self.slots.get_mut(&node).filter(current) else { return };
         tracing::info!("node {node} waits for its processor: {reason}");
-        slot.waits = Some(reason);
+        slot.waits = Some(reason.clone());
+        self.tell(StubWaits { node, reason });
     }
 }
 

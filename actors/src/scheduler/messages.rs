@@ -385,6 +385,15 @@ pub struct SitePolled {
     pub found: Result<(u32, u32), String>,
 }
 
+/// To the scheduler, by a site that holds processors on demand: a stub has no processor yet, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StubWaits {
+    /// Whose it is.
+    pub node: NodeId,
+    /// As the provider says.
+    pub reason: String,
+}
+
 /// To the scheduler, by a site that holds processors on demand: a node's processor is not held any more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StubGone {
@@ -476,5 +485,6 @@ remote_message! {
     "node-lost" => NodeLost;
     "site-polled" => SitePolled;
     "stub-gone" => StubGone;
+    "stub-waits" => StubWaits;
     "member-silent" => MemberSilent;
 }

@@ -495,6 +495,14 @@ impl Handler<SitePolled> for Scheduler {
     }
 }
 
+impl Handler<StubWaits> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, message: StubWaits, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::StubWaits(message));
+    }
+}
+
 impl Handler<StubGone> for Scheduler {
     type Result = ();
 

@@ -66,10 +66,14 @@ impl Core {
         let Stage::Gathering { nodes, placed, until } = &mut job.stage else { return };
         let fingerprint = job.submit.fingerprint;
         let (mut coming, mut lost) = (0, None);
+        let mut waits = None;
         for node in &*nodes {
             match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
                 Some(Node { drain: Some(_), .. }) => lost = Some(format!("{node} is drained")),
-                Some(known) if known.state != State::Idle => coming += 1,
+                Some(known) if known.state != State::Idle => {
+                    coming += 1;
+                    waits = waits.or(known.reason.as_ref().map(|why| format!(": {node}: {why}")));
+                }
                 Some(known) if known.running(fingerprint).is_some() => {}
                 Some(_) => lost = Some(format!("{node} runs another program than the job's")),
                 None => {
@@ -81,8 +85,10 @@ impl Core {
         }
         if coming > 0 && *until <= now {
             let (all, within) = (nodes.len(), self.managing.hold_within);
-            lost =
-                lost.or(Some(format!("{coming} of {all} nodes have not come within {within:?}")));
+            let waits = waits.unwrap_or_default();
+            lost = lost.or(Some(format!(
+                "{coming} of {all} nodes have not come within {within:?}{waits}"
+            )));
         }
         if let Some(reason) = lost {
             return self.give_up(id, reason, now, out);

@@ -16,7 +16,7 @@ use crate::policy::malleability::Placed;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
     NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
-    SpeedsMeasured, StubGone, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
+    SpeedsMeasured, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// A job that was being started, or ran.
@@ -53,6 +53,8 @@ pub enum Event {
     SiteUp(SiteUp),
     /// A site has looked what there is, or could not.
     SitePolled(SitePolled),
+    /// A stub has no processor yet.
+    StubWaits(StubWaits),
     /// A stub is gone.
     StubGone(StubGone),
     /// The store still has a job of a former scheduler.

@@ -30,6 +30,9 @@ fn together(first: &str, second: &str) -> Option<String> {
     (cluster == other).then(|| format!("{} of {cluster}{FREE}", a + b))
 }
 
+/// An offer, or a request, was answered so.
+const NONE: &str = "it answers 0";
+
 /// How lines of free processors end.
 const FREE: &str = " are free";
 
@@ -45,6 +48,12 @@ impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
         self.open.insert(job);
         let lines = self.lines.entry(job).or_default();
+        // The same offer, refused again and again, is told once.
+        let at = |back: usize| Some(lines.get(lines.len().checked_sub(back)?)?.1.as_str());
+        if line == NONE && at(2) == Some(NONE) && at(1).is_some() && at(1) == at(3) {
+            lines.pop_back();
+            return;
+        }
         if let Some((at, last)) = lines.back_mut()
             && now.saturating_duration_since(*at) < TOGETHER
             && let Some(both) = together(last, &line)

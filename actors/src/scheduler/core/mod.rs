@@ -47,7 +47,9 @@ use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
 use super::manager::{Need, Settings};
-use super::{GridStatus, JobState, JobStatus, SitePolled, SiteStatus, Submit, SubmitError};
+use super::{
+    GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
+};
 use crate::job::{JobError, Reached};
 use crate::poison::Poison;
 
@@ -215,6 +217,7 @@ impl Core {
             }
             Event::Expect { clusters } => self.expect(clusters, now, out),
             Event::Recovered(found) => self.recovered(*found, now, out),
+            Event::StubWaits(StubWaits { node, reason }) => self.stub_waits(&node, reason),
             Event::StubGone(gone) => self.stub_gone(&gone, now, out),
             Event::Registered(life) => self.registered(life, now, out),
             Event::NodeLost { node, reason, returns } => {

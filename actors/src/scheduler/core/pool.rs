@@ -208,9 +208,13 @@ impl Core {
             node.drain = None; // it drained itself to end, and has
         }
         node.reason = None;
+        // What a life does that is known already is known here better than from a word that may be late; but not whether it
+        // outlived another scheduler.
+        let is_new = node.life.as_ref().is_none_or(|known| known.incarnation != life.incarnation);
         let (id, work) = (life.node.clone(), life.work.clone());
         node.life = Some(Registered { work: None, ..life });
         self.awaited.remove(&id);
+        let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
         if let Some(work) = work {
             self.works_for(&id, &work, out);
         }

@@ -284,6 +284,14 @@ impl Core {
         }
     }
 
+    /// A stub has no processor yet, for this reason.
+    pub(super) fn stub_waits(&mut self, id: &NodeId, reason: String) {
+        let waits = |node: &&mut super::Node| node.state == State::Starting && node.life.is_none();
+        if let Some(node) = self.nodes.get_mut(id).filter(waits) {
+            node.reason = Some(format!("it waits for its processor: {reason}"));
+        }
+    }
+
     /// A stub is gone, and its processor is free: by order, or it ended by itself.
     pub(super) fn stub_gone(&mut self, gone: &StubGone, now: Instant, out: &mut Vec<Action>) {
         let Some(node) = self.nodes.get_mut(&gone.node) else { return };
