@@ -81,7 +81,7 @@ fn the_root_moves_off_nodes_that_are_drained() {
 /// of a run alone, and its log tells all of it.
 #[test]
 fn nodes_drain_die_and_join_while_a_job_runs_and_why_tells_of_them() {
-    let job = ["barnes-hut", "--bodies", "3000", "--steps", "120", "--json"];
+    let job = ["barnes-hut", "--bodies", "3000", "--steps", "300", "--json"];
     let alone = finish(program(&[&["run"], &job[..], &["--sequential"]].concat()));
     let up = Up::of(&[("ams", 4), ("bud", 4), ("del", 4)]);
     let dir = up.temp.path().join("client");
