@@ -496,5 +496,6 @@ fn a_job_hears_of_better_nodes_and_may_move_to_them() {
     });
     assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
     let said: Vec<&str> = ended.said.iter().map(|(_, text)| text.as_str()).collect();
-    assert!(said.contains(&"better nodes are free: 3 of c1"), "{said:#?}");
+    let heard = |text: &&str| text.starts_with("better nodes are free: ") && text.contains("of c1");
+    assert!(said.iter().any(heard), "{said:#?}");
 }

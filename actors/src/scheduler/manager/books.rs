@@ -125,8 +125,8 @@ pub(super) enum Step {
     Recruiting(u32),
     /// It was asked for so many, and some became free before it answered.
     Asked { count: u32, mandatory: bool, freed: u32 },
-    /// It owes so many.
-    Releasing { owes: u32, mandatory: bool },
+    /// It owes so many: also what it promised without having to.
+    Releasing { owes: u32 },
 }
 
 impl Step {

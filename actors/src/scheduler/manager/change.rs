@@ -338,7 +338,7 @@ impl Manager {
             job.change = None;
             return;
         }
-        change.step = Step::Releasing { owes, mandatory };
+        change.step = Step::Releasing { owes };
         // It was told how long it has when it was asked. One that has said nothing may need a moment all the same.
         change.until = (change.began + within).max(now + within / 4);
     }
@@ -497,7 +497,7 @@ impl Manager {
             && change.cluster == *cluster
         {
             match &mut change.step {
-                Step::Releasing { owes, .. } => {
+                Step::Releasing { owes } => {
                     *owes = owes.saturating_sub(freed);
                     if *owes == 0 {
                         job.change = None;
@@ -519,7 +519,7 @@ impl Manager {
         let Some(change) = job.change.as_mut().filter(|change| change.cluster == *cluster) else {
             return;
         };
-        let Step::Releasing { owes, .. } = &mut change.step else { return };
+        let Step::Releasing { owes } = &mut change.step else { return };
         *owes = owes.saturating_sub(count);
         if *owes == 0 {
             job.change = None;
@@ -593,7 +593,7 @@ impl Manager {
                     self.stall(id);
                     self.unhold(id, number, &cluster, of, "the job did not use them in time", out);
                 }
-                Step::Releasing { owes, mandatory: true } => {
+                Step::Releasing { owes } => {
                     let job = self.jobs.get_mut(&id);
                     if let Some(change) = job.and_then(|job| job.change.as_mut()) {
                         change.until = now + self.settings.release_within;
@@ -601,12 +601,6 @@ impl Manager {
                     let within = self.settings.release_within;
                     let reason = format!("{id} did not release them within {within:?}");
                     out.push(Action::Force { job: id, cluster, count: owes, reason });
-                }
-                Step::Releasing { .. } => {
-                    if let Some(job) = self.jobs.get_mut(&id) {
-                        job.change = None;
-                    }
-                    self.settle(&cluster, id);
                 }
             }
         }
