@@ -114,6 +114,45 @@ fn growth_is_overlapped_with_the_work() {
     }
 }
 
+/// A job that must make room goes on first, and gives its processors back then: after the step that it is in. They are free when its
+/// root has heard that the others have the state, which it does between its steps: after one more, and a second at most.
+#[test]
+fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
+    simulate(|| async {
+        let settings = Settings { approach: Approach::Waiting, ..Settings::default() };
+        let registry = crate::spmd::registry::<Nbody>();
+        let grid = federation(&[("a", 4)], SECOND, settings, registry).await;
+        sleep(3 * SECOND).await;
+        let need = Need::one(Kind::Malleable, 2, 4, 4);
+        let bodies = crate::spmd::bodies(60, 4_000_000);
+        let first = grid.submit(bodies, quiet(1), need).await.expect("up").expect("taken");
+        sleep(10 * SECOND).await;
+        let rigid = Need::one(Kind::Rigid, 2, 2, 2);
+        let second = grid.submit(job(2), quiet(2), rigid).await.expect("up").expect("taken");
+        assert_eq!(grid.ended(&[second], 120 * SECOND).await, []);
+        let scheduler = grid.scheduler().expect("up");
+        let told = scheduler.send(GetJob { job: first }).await.expect("up").expect("it runs");
+        let now = Instant::now();
+        let at = |what: &str| {
+            let (age, _) = told.history.iter().find(|(_, line)| line.contains(what)).expect(what);
+            now - Duration::from_secs_f64(*age)
+        };
+        let (asked, free) = (at("must release 2 of a"), at("2 of a are free"));
+        let kept = grid.kept(first).expect("it was submitted");
+        let goes_on =
+            kept.said.iter().find(|(_, text)| text.ends_with("2 processes compute on 2 nodes"));
+        let goes_on = goes_on.expect("it goes on").0;
+        // The word that it goes on comes here by way of the head's link.
+        let link = Duration::from_millis(50);
+        println!("asked; goes on after {:?}, free after {:?}", goes_on - asked, free - asked);
+        assert!(asked < goes_on && goes_on <= free + link, "{told:#?}");
+        let (before, after) = (SECOND, 2 * SECOND);
+        assert!(goes_on - asked <= before + SECOND, "{told:#?}");
+        assert!(free - asked <= before + after + SECOND, "{told:#?}");
+        assert_eq!(grid.ended(&[first], 600 * SECOND).await, []);
+    });
+}
+
 /// What is killed.
 #[derive(Clone, Debug)]
 enum Victim {

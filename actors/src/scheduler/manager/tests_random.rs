@@ -43,6 +43,9 @@ struct World {
     needs: BTreeMap<JobId, Need>,
     /// What jobs asked for and have not got.
     wants: BTreeMap<JobId, Want>,
+    began: Instant,
+    /// All that was told, and what was ordered then.
+    log: Vec<(Instant, Event, Vec<Action>)>,
     next_job: u64,
 }
 
@@ -62,13 +65,16 @@ impl World {
             owed: Vec::new(),
             needs: BTreeMap::new(),
             wants: BTreeMap::new(),
+            began: now,
+            log: Vec::new(),
             next_job: 1,
         }
     }
 
     fn tell(&mut self, event: Event) {
-        let out = self.manager.handle(event, self.now);
+        let out = self.manager.handle(event.clone(), self.now);
         self.manager.audit();
+        self.log.push((self.now, event, out.clone()));
         for action in out {
             match action {
                 Action::Claim { job, placed } => {
@@ -261,6 +267,15 @@ impl World {
         }
     }
 
+    /// Another manager that is told the same orders the same: nothing else goes into its decisions.
+    fn replay(&self) {
+        let clusters = self.sites.keys().cloned();
+        let mut other = Manager::new(self.manager.settings.clone(), clusters, self.began);
+        for (now, event, out) in &self.log {
+            assert_eq!(other.handle(event.clone(), *now), *out, "after {event:?}");
+        }
+    }
+
     /// All that is owed is paid, and time passes: nothing may be left under way.
     fn settle(&mut self) {
         for _ in 0..200 {
@@ -331,6 +346,7 @@ fn ten_thousand_histories_lose_and_double_nothing() {
             world.step(step);
         }
         world.settle();
+        world.replay();
         Ok(())
     });
     if let Err(error) = result {
