@@ -26,6 +26,8 @@ use crate::work::{Checkpoint, Context, Outcome, Spawned, Stop};
 
 /// Processes that were called for are waited for so long before the program begins.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
+/// The root waits so long for the others to have the parts of those that leave, before it goes on itself.
+const PART_WITHIN: Duration = Duration::from_secs(2);
 /// While the program computes, it waits so long until it takes those that are there.
 const GROW_WITHIN: Duration = Duration::from_secs(10);
 /// The decision procedure is asked this often though nobody came or went.
@@ -243,6 +245,24 @@ impl<'c, P: Program> Root<'c, P> {
             let look = (Instant::now() + Duration::from_millis(100)).min(until);
             self.at.cx.wait_for(false, Some(look), &settled)?;
         }
+    }
+
+    /// Lets those end that gave their parts away, as soon as the others have these: at the root's next point it might be a long step
+    /// later, and somebody waits for their nodes.
+    fn part_from_leavers(&mut self) -> Result<(), Stop> {
+        if !self.standing()?.0.iter().any(|one| one.leaving) {
+            return Ok(());
+        }
+        let until = Instant::now() + PART_WITHIN;
+        let settled = || {
+            let settled = |group: &Group| group.is_settled() || group.roster().is_none();
+            self.at.post.look(&self.at.group, settled).unwrap_or(true)
+        };
+        while !settled() && Instant::now() < until {
+            let look = (Instant::now() + Duration::from_millis(100)).min(until);
+            self.at.cx.wait_for(false, Some(look), &settled)?;
+        }
+        self.reconcile()
     }
 
     /// Calls for a process for each thread that could run one, lets those go that are on nodes which leave, and collects those
@@ -508,6 +528,7 @@ impl<'c, P: Program> Root<'c, P> {
                 }
                 Met::Done(Point::Changed) => {
                     self.say_size(&part.roster, part.point);
+                    self.part_from_leavers()?;
                     continue;
                 }
                 // The root is in every configuration.
