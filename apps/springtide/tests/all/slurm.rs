@@ -335,7 +335,7 @@ fn a_site_that_is_killed_finds_its_batch_jobs_again() {
 /// The head is killed in the middle of each kind of operation, a dozen times: four minutes.
 /// `cargo test -p springtide --test all slurm::a_head_that_is_killed -- --ignored --nocapture`
 #[test]
-#[ignore = "four minutes; its command is in its comment"]
+#[ignore = "five minutes; its command is in its comment"]
 fn a_head_that_is_killed_amid_anything_loses_nothing() {
     let after = [50, 300, 600, 900, 1300, 1800, 2500].map(Moment::After);
     let sizes = [1, 5].map(Moment::Size);
