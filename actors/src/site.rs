@@ -4,32 +4,37 @@
 //!
 //! Must not know jobs: what a node's end means to a job is the scheduler's to say.
 
+mod keeper;
+mod messages;
+mod voice;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError, RemoteMessage};
-use springtide_runtime::remote_message;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep};
+use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::hardware::Hardware;
 use crate::node::{REGISTRAR, RegisterAnew, Registrar};
-use crate::provider::{
-    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubNews,
-};
+use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubNews};
 use crate::scheduler::{
-    Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, StubWaits, Work,
+    Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, StubWaits,
 };
 use crate::supervise::{Intensity, Limits};
+
+pub use self::messages::{
+    Announce, CloseStubs, EndNodes, GetHeld, HoldStubs, LeaveJobs, LeaveNodes, Register,
+    RegisterError, StartAnew,
+};
+
+use self::keeper::{End, Order, REPLACE_GRACE, keep, stop, unless_ended};
+use self::voice::{Word, say};
 
 /// A node that has not registered after this time is started anew.
 const REGISTER_WITHIN: Duration = Duration::from_secs(30);
@@ -41,99 +46,10 @@ const RESTART_DELAY: Duration = Duration::from_millis(200);
 const REACH_AGAIN: Duration = Duration::from_secs(1);
 /// After so many attempts its node is not waited for any more: it is a broken one until it registers.
 const AWAITED_ATTEMPTS: u32 = 3;
-/// A node that is started anew by order gets this long to end.
-const REPLACE_GRACE: Duration = Duration::from_secs(3);
 /// A provider that fails is asked again after its usual time, then twice that, and so on to this.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The least time that the scheduler has to answer.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// Wait before a scheduler in another process is called again; twice that after the next failure, and so on.
-const RETRY: Duration = Duration::from_millis(250);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-/// A scheduler with too many messages is left alone for so long.
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
-
-/// To a site (published as [`site_name`](crate::job::site_name)), by a node: I am here. Said again after the link to the
-/// site was down.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Register {
-    /// Who, and where it is reached.
-    pub contact: Contact,
-    /// Which life of it.
-    pub incarnation: Incarnation,
-    /// Its compute threads.
-    pub threads: u32,
-    /// Fingerprint of its program's registry.
-    pub fingerprint: u64,
-    /// Its process.
-    pub pid: u32,
-    /// Its machine.
-    #[serde(default)]
-    pub hardware: Hardware,
-    /// What it works for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<Work>,
-}
-
-/// Why a site does not take a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum RegisterError {
-    /// It is none of the site's nodes.
-    #[error("site {cluster} has no node {node}: its nodes are {known}")]
-    UnknownNode {
-        /// The site's cluster.
-        cluster: ClusterId,
-        /// Who asked.
-        node: NodeId,
-        /// The nodes it has.
-        known: String,
-    },
-    /// A later life of the node has registered.
-    #[error("a later life of node {node} has registered")]
-    Stale {
-        /// Who asked.
-        node: NodeId,
-    },
-}
-
-/// To a site, by the scheduler: end these nodes and start them anew.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StartAnew {
-    /// Which.
-    pub nodes: Vec<NodeId>,
-    /// With which program; absent: the one each had.
-    pub program: Option<PathBuf>,
-    /// Why, for logs.
-    pub reason: String,
-}
-
-/// To a site that holds processors on demand, by the scheduler: hold one for each of these nodes, which are off, and start them.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct HoldStubs {
-    /// Which.
-    pub nodes: Vec<NodeId>,
-    /// With which program; absent: the site's own.
-    pub program: Option<PathBuf>,
-    /// Why, for logs.
-    pub reason: String,
-}
-
-/// To a site that holds processors on demand, by the scheduler: end these nodes, and give their processors back.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CloseStubs {
-    /// Which.
-    pub nodes: Vec<NodeId>,
-    /// Why, for logs.
-    pub reason: String,
-}
-
-remote_message! {
-    "register" => Register -> Result<(), RegisterError>;
-    "start-anew" => StartAnew;
-    "hold-stubs" => HoldStubs;
-    "close-stubs" => CloseStubs;
-}
-
 /// How a site uses a provider that holds processors on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDemand {
@@ -148,39 +64,6 @@ impl Default for OnDemand {
         Self { poll: Duration::from_secs(2), keep: Duration::from_secs(2) }
     }
 }
-
-/// To a site of this process: the scheduler's was lost, and is to be told of everything again.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct Announce;
-
-/// To a site of this process: have nothing more to do with the nodes; what outlives a site goes on.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct LeaveNodes;
-
-/// To a site of this process: end all nodes. Answered when no process is left.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct EndNodes {
-    /// How long each gets to end in order.
-    pub grace: Duration,
-}
-
-/// To a site of this process: its nodes are to leave their jobs, for they will be ended. Answered when each has left, or does not.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct LeaveJobs {
-    /// How long each gets.
-    pub within: Duration,
-    /// Why.
-    pub reason: String,
-}
-
-/// To a site of this process: which nodes are there, or coming?
-#[derive(Message)]
-#[rtype(result = "Vec<NodeId>")]
-pub struct GetHeld;
 
 /// The site actor.
 pub struct Site {
@@ -207,9 +90,6 @@ pub struct Site {
     /// Where this process is, if it is not the scheduler's.
     at: Option<Contact>,
 }
-
-/// Says one thing to the scheduler, each time it is called.
-type Word = Box<dyn Fn(&Remote<Scheduler>) -> LocalFuture<'static, Result<(), RemoteError>>>;
 
 /// A node's place: what is started there, life after life.
 struct Slot {
@@ -242,16 +122,6 @@ struct Denied {
     until: Instant,
     /// The scheduler knows.
     told: bool,
-}
-
-/// What the keeper of a process is told.
-enum Order {
-    /// End it in order within this time; answered when it has ended, and its processor is free.
-    Stop(Duration, oneshot::Sender<()>),
-    /// Let it run this in place of what it runs, in the processor that it holds.
-    Recruit(Box<NodeRequest>),
-    /// Kill it: it is taken for dead.
-    Kill,
 }
 
 impl Site {
@@ -671,111 +541,6 @@ fn backoff(usual: Duration, failures: u32) -> Duration {
     usual.saturating_mul(1 << failures.min(16)).min(BACKOFF_MAX).max(usual)
 }
 
-/// Says these to the scheduler, one after the other. One that has too much to do just now, as when thousands of nodes register
-/// at once, is told again; nothing may overtake it then.
-/// `patient`: it is in another process, which may be down for a while; nothing is left unsaid.
-async fn say(
-    mut words: mpsc::UnboundedReceiver<Word>,
-    scheduler: Remote<Scheduler>,
-    patient: bool,
-) {
-    while let Some(word) = words.recv().await {
-        let mut failures = 0;
-        loop {
-            match word(&scheduler).await {
-                Ok(()) => break,
-                Err(RemoteError::Refused { why: Refusal::Busy, .. }) => sleep(BUSY_PAUSE).await,
-                Err(error) if patient && !matches!(error, RemoteError::Refused { .. }) => {
-                    let wait = backoff(RETRY, failures).min(RETRY_MAX);
-                    tracing::debug!(
-                        "the scheduler was not told, and is again in {wait:?}: {error}"
-                    );
-                    failures = failures.saturating_add(1);
-                    sleep(wait).await;
-                }
-                Err(error) => {
-                    tracing::warn!("the scheduler was not told: {error}");
-                    break;
-                }
-            }
-        }
-    }
-}
-
-/// How a stub ended.
-enum End {
-    /// There never was one.
-    Never(ProviderError),
-    /// By itself.
-    Itself(Ended),
-    /// Another program was to be started in it, and was not.
-    NotRecruited(ProviderError),
-    /// By order.
-    Ordered,
-}
-
-/// A stub that is being asked for, unless it is to be ended meanwhile: then it is dropped, and with it what there is of it.
-async fn unless_ended<T>(
-    asked: impl Future<Output = T>,
-    orders: &mut mpsc::Receiver<Order>,
-) -> Option<T> {
-    let mut asked = pin!(asked);
-    loop {
-        tokio::select! {
-            biased;
-            held = &mut asked => return Some(held),
-            order = orders.recv() => match order {
-                Some(Order::Stop(_, done)) => {
-                    let _ = done.send(());
-                    return None;
-                }
-                // There is nothing to be killed yet, and what it is to run is known when it is there.
-                Some(Order::Kill | Order::Recruit(_)) => {}
-                None => return None,
-            },
-        }
-    }
-}
-
-/// Waits for the end of a stub, and carries out orders meanwhile.
-async fn keep(
-    mut stub: Box<dyn Stub>,
-    mut orders: mpsc::Receiver<Order>,
-    tell: impl Fn(StubNews),
-) -> End {
-    loop {
-        let order = tokio::select! {
-            biased;
-            order = orders.recv() => order,
-            news = stub.news() => match news {
-                StubNews::Ended(ended) => return End::Itself(ended),
-                news => {
-                    tell(news);
-                    continue;
-                }
-            },
-        };
-        match order {
-            Some(Order::Stop(grace, done)) => {
-                stub.release(grace).await;
-                let _ = done.send(());
-                return End::Ordered;
-            }
-            Some(Order::Recruit(request)) => {
-                if let Err(error) = stub.recruit(&request, REPLACE_GRACE).await {
-                    return End::NotRecruited(error);
-                }
-            }
-            Some(Order::Kill) => stub.kill(),
-            None => {
-                // The site is gone: what can live without it is taken over by the next.
-                stub.leave();
-                return End::Ordered;
-            }
-        }
-    }
-}
-
 impl Actor for Site {
     type Context = Context<Self>;
 
@@ -1004,15 +769,6 @@ impl Handler<EndNodes> for Site {
                 let _ = stop.await;
             }
         })
-    }
-}
-
-/// Ends a process and waits for its end.
-async fn stop(keeper: &mpsc::Sender<Order>, grace: Duration) {
-    let (done, ended) = oneshot::channel();
-    // An error of either means that the process has ended and its keeper with it.
-    if keeper.send(Order::Stop(grace, done)).await.is_ok() {
-        let _ = ended.await;
     }
 }
 

@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,6 @@ use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::job::{JobParams, NoteKind};
-use springtide_actors::provider::NodeRequest;
 use springtide_actors::scheduler::manager::{Need, Settings};
 use springtide_actors::scheduler::{
     Enqueue, GetStatus, GridStatus, Scheduler, Submit, SubmitError,
@@ -255,14 +253,7 @@ impl Federation {
     /// It runs.
     pub fn start_site(&self, cluster: &ClusterId) {
         assert!(!self.sites.borrow().contains_key(cluster), "one site a cluster runs");
-        let request = |node| NodeRequest {
-            node,
-            program: PathBuf::new(),
-            config: PathBuf::new(),
-            log: PathBuf::new(),
-            env: Vec::new(),
-            threads: 1,
-        };
+        let request = |node| Machines::request(node, 1);
         let part = Part {
             cluster: cluster.clone(),
             nodes: node_names(cluster, self.nodes[cluster]).map(request).collect(),

@@ -258,19 +258,16 @@ impl Scheduler {
                 }
                 Action::Anew { job, client } => self.tell_refusal(ctx, job, &client),
                 Action::Limit { job, most } => {
-                    if let Err(error) = self.store.limit(job, most) {
-                        self.store_failed(&error);
-                    }
+                    let noted = self.store.limit(job, most);
+                    self.noted(noted);
                 }
                 Action::Mark { node, reason } => {
-                    if let Err(error) = self.store.drained(&node, reason.as_deref()) {
-                        self.store_failed(&error);
-                    }
+                    let noted = self.store.drained(&node, reason.as_deref());
+                    self.noted(noted);
                 }
                 Action::Forget { job } => {
-                    if let Err(error) = self.store.over(job) {
-                        self.store_failed(&error);
-                    }
+                    let noted = self.store.over(job);
+                    self.noted(noted);
                 }
                 Action::HoldStubs { cluster, nodes, program, reason } => {
                     self.recorder.record(Told::Decision {

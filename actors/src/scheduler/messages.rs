@@ -103,6 +103,11 @@ pub struct CancelJob {
 #[rtype(result = "Result<JobId, SubmitError>")]
 pub struct Enqueue(pub Submit);
 
+/// To a scheduler of this process: of which jobs is anything known? None where another has taken over.
+#[derive(Clone, Copy, Debug, actix::Message)]
+#[rtype(result = "Option<BTreeSet<JobId>>")]
+pub struct GetKnown;
+
 /// To the scheduler, by a job's owner: make it larger or smaller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResizeJob {

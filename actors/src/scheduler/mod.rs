@@ -108,6 +108,13 @@ impl Scheduler {
         self.superseded |= matches!(error, StoreError::Lease(LeaseError::Superseded { .. }));
     }
 
+    /// What the store did not take a later scheduler will not know: this one goes on.
+    fn noted(&mut self, noted: Result<(), StoreError>) {
+        if let Err(error) = noted {
+            self.store_failed(&error);
+        }
+    }
+
     fn look_at_lease(&mut self) {
         if !self.superseded
             && let Err(error) = self.store.check()
@@ -465,6 +472,14 @@ impl Handler<GetStatus> for Scheduler {
 
     fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
         MessageResult(GridStatus { superseded: self.superseded, ..self.core.status() })
+    }
+}
+
+impl Handler<GetKnown> for Scheduler {
+    type Result = MessageResult<GetKnown>;
+
+    fn handle(&mut self, _: GetKnown, _: &mut Self::Context) -> Self::Result {
+        MessageResult((!self.superseded).then(|| self.core.known()))
     }
 }
 

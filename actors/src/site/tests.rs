@@ -5,11 +5,14 @@ use std::sync::Mutex;
 
 use springtide_runtime::id::Peer;
 use springtide_runtime::net::MemoryNet;
+use tokio::time::sleep;
 
 use super::*;
 use crate::endpoint::Endpoint;
+use crate::hardware::Hardware;
 use crate::job::SCHEDULER;
-use crate::provider::StubId;
+use crate::provider::{Ended, LocalFuture, Stub, StubId};
+use crate::scheduler::Work;
 use crate::site_host::SiteHost;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,7 +3,6 @@
 //! Assembly only: what happens to it while a job runs is its user's to say, by [`Grid::machines`] and [`Grid::network`].
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +10,6 @@ use std::time::Duration;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::job::JobParams;
-use springtide_actors::provider::NodeRequest;
 use springtide_actors::scheduler::{Granted, Scheduler, SubmitError, manager};
 use springtide_actors::store::Store;
 use springtide_runtime::event::{EventHash, Record};
@@ -161,14 +159,7 @@ impl Grid {
             (layout.leave_within, layout.stoppable),
         );
         for place in &layout.clusters {
-            let request = |node| NodeRequest {
-                node,
-                program: PathBuf::new(),
-                config: PathBuf::new(),
-                log: PathBuf::new(),
-                env: Vec::new(),
-                threads: place.machine.threads,
-            };
+            let request = |node| Machines::request(node, place.machine.threads);
             let requests = of_cluster(place).into_iter().map(request).collect();
             head.start_site(place.name.clone(), requests, Rc::new(machines.clone()));
         }

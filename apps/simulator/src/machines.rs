@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,6 +140,18 @@ impl Machines {
     /// Nodes of this cluster that are started from now on register with a site in a process of its own, which is there.
     pub fn site_is_at(&self, cluster: &ClusterId, site: Contact) {
         self.0.sites.borrow_mut().insert(cluster.clone(), site);
+    }
+
+    /// What starts a node here: there are no files.
+    pub fn request(node: NodeId, threads: u32) -> NodeRequest {
+        NodeRequest {
+            node,
+            program: PathBuf::new(),
+            config: PathBuf::new(),
+            log: PathBuf::new(),
+            env: Vec::new(),
+            threads,
+        }
     }
 
     /// How fast a machine computes from now on. False: there is no such machine.

@@ -27,7 +27,7 @@ use springtide_actors::admit;
 use springtide_actors::client::{Client, News};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::{JobError, NoteKind};
-use springtide_actors::scheduler::{CancelJob, Enqueue, GetStatus, Scheduler, Submit, SubmitError};
+use springtide_actors::scheduler::{CancelJob, Enqueue, GetKnown, Scheduler, Submit, SubmitError};
 use springtide_runtime::event::{Manifest, write_atomic};
 use springtide_runtime::id::JobId;
 use springtide_runtime::net::Contact;
@@ -563,11 +563,10 @@ impl Actor for Desk {
             if desk.book.jobs.values().all(|kept| kept.entry.ended.is_some()) {
                 return;
             }
-            let call = desk.scheduler.send(GetStatus {}).into_actor(desk);
-            ctx.spawn(call.map(|status, desk, _| {
+            let call = desk.scheduler.send(GetKnown).into_actor(desk);
+            ctx.spawn(call.map(|known, desk, _| {
                 // Where another head has taken over, its desk keeps the jobs.
-                if let Some(status) = status.ok().filter(|status| !status.superseded) {
-                    let known = status.jobs.iter().map(|status| status.job).collect();
+                if let Ok(Some(known)) = known {
                     desk.book.compare(&known, Instant::now());
                 }
             }));

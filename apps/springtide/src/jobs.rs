@@ -2,7 +2,9 @@
 //!
 //! Must not know how they are scheduled.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod shown;
+
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +13,11 @@ use bytes::Bytes;
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
 use springtide_actors::job::{JobParams, SCHEDULER};
-use springtide_actors::policy::malleability::{Component, Placed, Transfer};
-use springtide_actors::scheduler::manager::{JobView, Need, Phase};
+use springtide_actors::policy::malleability::{Component, Placed};
+use springtide_actors::scheduler::manager::Need;
 use springtide_actors::scheduler::{
-    CancelJob, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob, Resize,
-    ResizeError, ResizeJob, Scheduler, Submit,
+    CancelJob, GetJob, GetStatus, PlanError, PlanJob, Resize, ResizeError, ResizeJob, Scheduler,
+    Submit,
 };
 use springtide_runtime::config::{
     GridConfig, JobKind, JobSection, JobsConfig, Origin, Placing, Sizes, Sources, load, nearest,
@@ -24,11 +26,15 @@ use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::Remote;
 use tokio::time::{Instant, sleep};
 
+use self::shown::{
+    Known, list_object, list_text, plan_object, plan_text, rows, status_object, status_text,
+    why_object, why_text,
+};
 use crate::args::{GlobalArgs, time, words};
-use crate::desk::{DESK, Desk, JobEntry, JobRecord, ListJobs, ReadJob, SubmitJob, since_epoch};
+use crate::desk::{DESK, Desk, JobRecord, ListJobs, ReadJob, SubmitJob, since_epoch};
 use crate::exit::{Exit, Failed};
 use crate::netconf;
-use crate::report::{SCHEMA, seconds, size};
+use crate::report::{SCHEMA, seconds};
 use crate::run::{Attachment, attach, print};
 use crate::signals::{Signals, word};
 
@@ -468,54 +474,6 @@ pub fn told_early(json: bool, job: Option<JobId>, failed: Failed) -> Result<(), 
     Err(failed)
 }
 
-fn plan_object(line: &str, plan: &Result<Placed, PlanError>) -> Value {
-    match plan {
-        Ok(placed) => json!({ "job": line, "ok": true, "placed": placed }),
-        Err(PlanError::NoPlace(no)) => {
-            json!({ "job": line, "ok": false, "why": no.to_string(), "excluded": no.excluded, "never": no.never })
-        }
-        Err(error) => json!({ "job": line, "ok": false, "why": error.to_string() }),
-    }
-}
-
-fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
-    match plan {
-        Ok(placed) => {
-            let mut text = format!("{line}: would start now ({})", placed.why);
-            for part in &placed.parts {
-                let _ = write!(
-                    text,
-                    "\n  component {}: {} of {}",
-                    part.component + 1,
-                    part.count,
-                    part.cluster
-                );
-            }
-            for transfer in &placed.transfers {
-                let Transfer { file, from, to, bytes, seconds: takes } = transfer;
-                let _ =
-                    write!(text, "\n  {file} ({}) is brought from {from} to {to}", size(*bytes));
-                if takes.is_finite() {
-                    let _ = write!(text, " in about {}", seconds(*takes));
-                }
-            }
-            text
-        }
-        Err(PlanError::NoPlace(no)) => {
-            let (will, has) = match no.never {
-                true => ("can never start", "can have no place"),
-                false => ("would wait", "has no place"),
-            };
-            let mut text = format!("{line}: {will}, for component {} {has}", no.component + 1);
-            for (cluster, why) in &no.excluded {
-                let _ = write!(text, "\n  {cluster}: {why}");
-            }
-            text
-        }
-        Err(error) => format!("{line}: {error}"),
-    }
-}
-
 /// A grid that is asked about its jobs.
 struct Grid {
     attachment: Attachment,
@@ -546,72 +504,6 @@ impl Grid {
         let record = self.desk.send(ReadJob { job, lines }).deadline(WITHIN).await?;
         let detail = self.scheduler.send(GetJob { job }).deadline(WITHIN).await?;
         Ok(Known { job, record, detail })
-    }
-}
-
-/// A job, by the desk and by the scheduler.
-struct Known {
-    job: JobId,
-    record: Option<JobRecord>,
-    detail: Option<JobDetail>,
-}
-
-impl Known {
-    /// Why it is as it is: how it failed, else what it waits for or what was last done about it.
-    fn why(&self) -> Option<String> {
-        let end = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
-        let detail = self.detail.as_ref();
-        let view = detail.and_then(|detail| detail.view.as_ref());
-        let waits = || detail.and_then(|detail| detail.status.as_ref()?.waits_for.clone());
-        let why = end.and_then(|end| end.error.clone());
-        let why = why.or_else(|| view.map(|view| view.why.clone())).or_else(waits);
-        why.filter(|why| !why.is_empty())
-    }
-
-    /// What a job waits for of which there is no more to tell.
-    fn waits_for(&self) -> Option<&String> {
-        let detail = self.detail.as_ref().filter(|detail| detail.view.is_none())?;
-        detail.status.as_ref()?.waits_for.as_ref().filter(|what| !what.is_empty())
-    }
-
-    fn has_ended(&self) -> bool {
-        let record = self.record.as_ref();
-        record.map_or(self.state() == "over", |record| record.entry.ended.is_some())
-    }
-
-    fn state(&self) -> &'static str {
-        let ended = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
-        if let Some(end) = ended {
-            return end.word();
-        }
-        let detail = self.detail.as_ref();
-        let view = detail.and_then(|detail| detail.view.as_ref());
-        match (view, detail.and_then(|detail| detail.status.as_ref())) {
-            (Some(view), _) => phase(view.phase),
-            (None, Some(status)) => state(status.state),
-            (None, None) => "over",
-        }
-    }
-}
-
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Waiting => "waiting",
-        Phase::Placed => "placed",
-        Phase::Claiming => "starting",
-        Phase::Running => "running",
-        Phase::Growing => "growing",
-        Phase::Shrinking => "shrinking",
-        Phase::Ending => "ending",
-    }
-}
-
-fn state(state: JobState) -> &'static str {
-    match state {
-        JobState::Queued => "waiting",
-        JobState::Assigning => "starting",
-        JobState::Running => "running",
-        JobState::Ending => "ending",
     }
 }
 
@@ -833,203 +725,14 @@ fn result(one: &OneArgs, known: Known) -> Result<Option<Failed>, Failed> {
     Ok(end.error.map(|error| Failed::new(exit, error)))
 }
 
-/// A line of `job list`.
-struct Row {
-    job: JobId,
-    state: &'static str,
-    nodes: u32,
-    age_s: Option<u64>,
-    line: String,
-    about: String,
-}
-
-/// Jobs of the desk and those of clients that wait for theirs, by number.
-fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
-    let mut rows: BTreeMap<JobId, Row> = BTreeMap::new();
-    for status in live {
-        let JobStatus { job, name, state: at, nodes, waits_for } = status;
-        let about = waits_for.unwrap_or_default();
-        rows.insert(job, Row { job, state: state(at), nodes, age_s: None, line: name, about });
-    }
-    for entry in entries {
-        let age_s = Some(now.saturating_sub(entry.submitted_unix_s));
-        let row = match (rows.remove(&entry.job), entry.ended) {
-            (_, Some(end)) => {
-                let state = end.word();
-                let first = end.error.as_deref().and_then(|error| error.lines().next());
-                let about = first.unwrap_or_default().to_owned();
-                Row { job: entry.job, state, nodes: 0, age_s, line: entry.line, about }
-            }
-            (Some(live), None) => Row { age_s, line: entry.line, ..live },
-            (None, None) => {
-                let about = String::new();
-                Row { job: entry.job, state: "ending", nodes: 0, age_s, line: entry.line, about }
-            }
-        };
-        rows.insert(row.job, row);
-    }
-    rows.into_values().collect()
-}
-
-fn list_object(rows: &[Row]) -> String {
-    let jobs: Vec<Value> = rows
-        .iter()
-        .map(|row| {
-            json!({
-                "job": row.job.0, "state": row.state, "processors": row.nodes, "line": row.line,
-                "submitted_ago_s": row.age_s, "about": row.about,
-            })
-        })
-        .collect();
-    format!("{}\n", json!({ "schema": SCHEMA, "jobs": jobs }))
-}
-
-/// How long ago, in a word or two.
-fn age(s: u64) -> String {
-    match s {
-        0..120 => format!("{s} s"),
-        120..7200 => format!("{} min", s / 60),
-        _ => format!("{} h", s / 3600),
-    }
-}
-
-fn list_text(rows: &[Row]) -> String {
-    if rows.is_empty() {
-        return "no jobs\n".to_owned();
-    }
-    let cells: Vec<[String; 6]> = rows
-        .iter()
-        .map(|row| {
-            let nodes = if row.nodes == 0 { String::new() } else { row.nodes.to_string() };
-            let age = row.age_s.map_or_else(String::new, age);
-            [
-                row.job.to_string(),
-                row.state.to_owned(),
-                nodes,
-                age,
-                row.line.clone(),
-                row.about.clone(),
-            ]
-        })
-        .collect();
-    let heads = ["JOB", "STATE", "NODES", "AGE", "PROGRAM", ""].map(str::to_owned);
-    let all = || std::iter::once(&heads).chain(&cells);
-    let widths: Vec<usize> =
-        (0..6).map(|i| all().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in all() {
-        let mut line = String::new();
-        for (i, cell) in row.iter().enumerate() {
-            let width = widths[i];
-            // Numbers to the right, words to the left.
-            let _ = match i {
-                2 | 3 => write!(line, "{cell:>width$}  "),
-                _ => write!(line, "{cell:width$}  "),
-            };
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
-fn sizes(view: &JobView) -> String {
-    let all: u32 = view.sizes.values().sum();
-    let parts: Vec<String> =
-        view.sizes.iter().map(|(cluster, count)| format!("{count} of {cluster}")).collect();
-    match view.sizes.len() {
-        0 => "none".to_owned(),
-        1 => parts.join(", "),
-        _ => format!("{all}: {}", parts.join(", ")),
-    }
-}
-
-fn status_object(known: &Known) -> String {
-    let view = known.detail.as_ref().and_then(|detail| detail.view.as_ref());
-    let record = known.record.as_ref();
-    let object = json!({
-        "schema": SCHEMA,
-        "job": known.job.0,
-        "state": known.state(),
-        "line": record.map(|record| &record.entry.line),
-        "kind": view.map(|view| view.kind),
-        "least": view.map(|view| view.least),
-        "most": view.map(|view| view.most),
-        "sizes": view.map(|view| &view.sizes),
-        "tries": view.map(|view| view.tries),
-        "why": view.map(|view| &view.why),
-        "waits_for": known.waits_for(),
-        "progress": record.and_then(|record| record.progress.as_ref()),
-        "dir": record.map(|record| &record.dir),
-        "error": record.and_then(|record| record.entry.ended.as_ref()).and_then(|end| end.error.as_ref()),
-    });
-    format!("{object}\n")
-}
-
-fn status_text(known: &Known) -> String {
-    let mut rows: Vec<(&str, String)> = vec![("state", known.state().to_owned())];
-    if let Some(record) = &known.record {
-        rows.insert(0, ("program", record.entry.line.clone()));
-    }
-    if let Some(view) = known.detail.as_ref().and_then(|detail| detail.view.as_ref()) {
-        rows.push(("processors", sizes(view)));
-        rows.push(("may have", format!("{} to {} ({})", view.least, view.most, view.kind)));
-        if view.tries > 0 {
-            rows.push(("tries", view.tries.to_string()));
-        }
-        if !view.why.is_empty() {
-            rows.push(("last", view.why.clone()));
-        }
-    } else if let Some(status) = known.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
-        rows.push(("processors", status.nodes.to_string()));
-        rows.extend(known.waits_for().map(|what| ("waits for", what.clone())));
-    }
-    if let Some(record) = &known.record {
-        rows.extend(record.progress.clone().map(|progress| ("progress", progress)));
-        let error = record.entry.ended.as_ref().and_then(|end| end.error.clone());
-        rows.extend(error.map(|error| ("error", error)));
-        rows.push(("files", record.dir.display().to_string()));
-    }
-    let mut out = format!("{}\n", known.job);
-    for (name, value) in rows {
-        let _ = writeln!(out, "  {name:<10}  {}", value.replace('\n', "\n              "));
-    }
-    out
-}
-
-fn why_object(known: &Known) -> String {
-    let history: Vec<Value> = known
-        .detail
-        .iter()
-        .flat_map(|detail| &detail.history)
-        .map(|(ago, what)| json!({ "ago_s": ago, "what": what }))
-        .collect();
-    let object = json!({
-        "schema": SCHEMA,
-        "job": known.job.0,
-        "state": known.state(),
-        "why": known.why(),
-        "history": history,
-    });
-    format!("{object}\n")
-}
-
-fn why_text(known: &Known) -> String {
-    let mut out = format!("{} is {}", known.job, known.state());
-    if let Some(why) = known.why() {
-        let _ = write!(out, ": {why}");
-    }
-    out.push('\n');
-    for (ago, what) in known.detail.iter().flat_map(|detail| &detail.history) {
-        let _ = writeln!(out, "  {:>9} ago  {what}", seconds(*ago));
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use springtide_actors::scheduler::{JobDetail, JobState, JobStatus};
+
     use super::*;
-    use crate::desk::JobEnd;
+    use crate::desk::{JobEnd, JobEntry};
 
     #[test]
     fn jobs_have_numbers() {
@@ -1038,56 +741,6 @@ mod tests {
         for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
             assert!(number(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn the_list_has_a_row_of_each_job() {
-        let entry = |job: u64, ended: Option<JobEnd>| JobEntry {
-            job: JobId(job),
-            name: "queens".to_owned(),
-            line: "queens --size 12".to_owned(),
-            submitted_unix_s: 100,
-            ended,
-        };
-        let live = |job: u64, state, nodes, waits: Option<&str>| JobStatus {
-            job: JobId(job),
-            name: "fib".to_owned(),
-            state,
-            nodes,
-            waits_for: waits.map(str::to_owned),
-        };
-        let end = |error: Option<&str>| JobEnd {
-            error: error.map(str::to_owned),
-            cancelled: false,
-            exit: None,
-        };
-        let entries = vec![
-            entry(1, Some(end(None))),
-            entry(2, Some(end(Some("it broke\nbadly")))),
-            entry(3, None),
-            entry(4, None),
-        ];
-        let live = vec![
-            live(3, JobState::Running, 12, None),
-            live(
-                4,
-                JobState::Queued,
-                0,
-                Some("no cluster can take component 1: ams 0 idle, 2 needed"),
-            ),
-            live(5, JobState::Running, 2, None),
-        ];
-        let expected = "\
-JOB    STATE    NODES   AGE  PROGRAM
-job-1  done            60 s  queens --size 12
-job-2  failed          60 s  queens --size 12  it broke
-job-3  running     12  60 s  queens --size 12
-job-4  waiting         60 s  queens --size 12  no cluster can take component 1: ams 0 idle, 2 needed
-job-5  running      2        fib
-";
-        let text = list_text(&rows(entries, live, 160));
-        assert_eq!(text, expected, "{text}");
-        assert_eq!(list_text(&[]), "no jobs\n");
     }
 
     #[test]

@@ -242,9 +242,14 @@ impl<'c, P: Program> Root<'c, P> {
             if settled() || Instant::now() >= until {
                 return Ok(());
             }
-            let look = (Instant::now() + Duration::from_millis(100)).min(until);
-            self.at.cx.wait_for(false, Some(look), &settled)?;
+            self.wait_some(until, &settled)?;
         }
+    }
+
+    /// Waits until this is so, but not beyond `until`, and not for long: the members may have changed.
+    fn wait_some(&self, until: Instant, settled: &dyn Fn() -> bool) -> Result<(), Stop> {
+        let look = (Instant::now() + Duration::from_millis(100)).min(until);
+        self.at.cx.wait_for(false, Some(look), settled).map(drop)
     }
 
     /// Lets those end that gave their parts away, as soon as the others have these: at the root's next point it might be a long step
@@ -259,8 +264,7 @@ impl<'c, P: Program> Root<'c, P> {
             self.at.post.look(&self.at.group, settled).unwrap_or(true)
         };
         while !settled() && Instant::now() < until {
-            let look = (Instant::now() + Duration::from_millis(100)).min(until);
-            self.at.cx.wait_for(false, Some(look), &settled)?;
+            self.wait_some(until, &settled)?;
         }
         self.reconcile()
     }

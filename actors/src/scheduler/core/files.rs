@@ -133,12 +133,8 @@ impl Core {
         };
         let steps: Vec<Step> = transfers.into_iter().map(step).collect();
         // Where it is not placed any more nobody waits for what is under way.
-        let to = |steps: &[Step]| -> BTreeSet<ClusterId> {
-            steps.iter().map(|step| step.transfer.to.clone()).collect()
-        };
-        for cluster in to(&before).difference(&to(&steps)) {
-            out.push(Action::DropFiles { job, cluster: cluster.clone() });
-        }
+        let still = |cluster: &ClusterId| steps.iter().any(|step| step.transfer.to == *cluster);
+        drop_steps(job, &before, |cluster| !still(cluster), out);
         self.files.moves.insert(job, steps);
     }
 
@@ -232,9 +228,7 @@ impl Core {
     /// Nothing is brought for a job any more.
     pub(super) fn drop_move(&mut self, job: JobId, out: &mut Vec<Action>) {
         let Some(steps) = self.files.moves.remove(&job) else { return };
-        let asked = steps.iter().filter(|step| step.ask.is_some());
-        let clusters: BTreeSet<ClusterId> = asked.map(|step| step.transfer.to.clone()).collect();
-        out.extend(clusters.into_iter().map(|cluster| Action::DropFiles { job, cluster }));
+        drop_steps(job, &steps, |_| true, out);
     }
 
     /// What a transfer says of its link.
@@ -266,4 +260,11 @@ fn told(name: &str, to: &ClusterId, brought: &Brought) -> String {
         }
         None => format!("{name} is in {to}"),
     }
+}
+
+/// Tells those of these clusters that were asked for something that it is not waited for any more.
+fn drop_steps(job: JobId, steps: &[Step], of: impl Fn(&ClusterId) -> bool, out: &mut Vec<Action>) {
+    let asked = steps.iter().filter(|step| step.ask.is_some() && of(&step.transfer.to));
+    let clusters: BTreeSet<ClusterId> = asked.map(|step| step.transfer.to.clone()).collect();
+    out.extend(clusters.into_iter().map(|cluster| Action::DropFiles { job, cluster }));
 }

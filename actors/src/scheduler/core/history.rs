@@ -2,7 +2,7 @@
 //!
 //! Must not know how anything of it was decided.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use springtide_runtime::id::JobId;
@@ -38,16 +38,11 @@ const FREE: &str = " are free";
 
 /// Lines of jobs, each with its time.
 #[derive(Debug, Default)]
-pub(super) struct Histories {
-    lines: BTreeMap<JobId, VecDeque<(Instant, String)>>,
-    /// Jobs that the manager knows.
-    open: BTreeSet<JobId>,
-}
+pub(super) struct Histories(BTreeMap<JobId, VecDeque<(Instant, String)>>);
 
 impl Histories {
     fn add(&mut self, job: JobId, now: Instant, line: String) {
-        self.open.insert(job);
-        let lines = self.lines.entry(job).or_default();
+        let lines = self.0.entry(job).or_default();
         // The same offer, refused again and again, is told once.
         let at = |back: usize| Some(lines.get(lines.len().checked_sub(back)?)?.1.as_str());
         if line == NONE && at(2) == Some(NONE) && at(1).is_some() && at(1) == at(3) {
@@ -67,15 +62,12 @@ impl Histories {
         lines.push_back((now, line));
     }
 
-    /// The manager does not know a job any more. Of those the last ones are kept.
-    pub(super) fn over(&mut self, job: JobId) {
-        self.open.remove(&job);
-        let over =
-            self.lines.len() - self.lines.keys().filter(|job| self.open.contains(job)).count();
+    /// Of jobs that are not known any more the last ones are kept.
+    pub(super) fn trim(&mut self, known: impl Fn(JobId) -> bool) {
         // Numbers grow: the smallest is the oldest.
-        let oldest = self.lines.keys().filter(|job| !self.open.contains(job)).copied();
-        for old in oldest.take(over.saturating_sub(JOBS_MAX)).collect::<Vec<_>>() {
-            self.lines.remove(&old);
+        let over: Vec<JobId> = self.0.keys().copied().filter(|job| !known(*job)).collect();
+        for old in &over[..over.len().saturating_sub(JOBS_MAX)] {
+            self.0.remove(old);
         }
     }
 
@@ -87,7 +79,7 @@ impl Histories {
     /// A job's lines, oldest first, with their age in seconds.
     pub(super) fn of(&self, job: JobId, now: Instant) -> Vec<(f64, String)> {
         let age = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
-        let lines = self.lines.get(&job).into_iter().flatten();
+        let lines = self.0.get(&job).into_iter().flatten();
         lines.map(|(at, line)| (age(*at), line.clone())).collect()
     }
 
@@ -213,11 +205,11 @@ mod tests {
         histories.note(JobId(1), now, "runs".to_owned());
         for job in 2..1000 {
             histories.note(JobId(job), now, "ran".to_owned());
-            histories.over(JobId(job));
+            histories.trim(|known| known == JobId(1));
         }
         assert_eq!(histories.of(JobId(1), now).len(), 1);
         assert_eq!(histories.of(JobId(999), now).len(), 1);
         assert_eq!(histories.of(JobId(2), now).len(), 0);
-        assert_eq!(histories.lines.len(), JOBS_MAX + 1);
+        assert_eq!(histories.0.len(), JOBS_MAX + 1);
     }
 }

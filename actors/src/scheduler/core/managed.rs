@@ -41,8 +41,6 @@ pub(super) struct Managed {
     pub(super) ordered: Ordered,
     /// Most that its owner lets it have.
     pub(super) limit: Option<u32>,
-    /// Where its root runs, as last told to the manager.
-    pub(super) root: Option<ClusterId>,
     /// It has lost all its nodes, and begins anew when nothing of it is left: what it needs.
     pub(super) again: Option<Need>,
     /// So many times it has.
@@ -114,7 +112,6 @@ impl Managed {
             wants: Ordered::default(),
             ordered: Ordered::default(),
             limit: None,
-            root: None,
             again: None,
             losses: 0,
         }
@@ -491,8 +488,9 @@ impl Core {
 
     /// The manager knows a job no more.
     pub(super) fn forget_managed(&mut self, id: JobId) {
-        self.managing.jobs.remove(&id);
-        self.managing.histories.over(id);
+        let Managing { jobs, histories, .. } = &mut self.managing;
+        jobs.remove(&id);
+        histories.trim(|job| jobs.contains_key(&job));
     }
 
     fn settle_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
@@ -544,9 +542,7 @@ impl Core {
     fn settle_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
         let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
-        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
-        if managed.root != cluster {
-            managed.root.clone_from(&cluster);
+        if self.managing.manager.root(id) != cluster.as_ref() {
             self.tell(News::Root { job: id, cluster }, now, out);
         }
     }

@@ -345,6 +345,13 @@ impl Core {
         GridStatus { sites, jobs, superseded: false }
     }
 
+    /// Jobs that have not ended.
+    pub fn known(&self) -> BTreeSet<JobId> {
+        let queued = self.queue.iter().map(|waiting| waiting.job);
+        let others = self.jobs.keys().chain(self.managing.jobs.keys()).chain(self.returning.keys());
+        queued.chain(others.copied()).collect()
+    }
+
     /// The same of one job.
     fn job_status(&self, id: JobId) -> Option<JobStatus> {
         if let Some(job) = self.jobs.get(&id) {

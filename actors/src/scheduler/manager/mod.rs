@@ -336,6 +336,11 @@ impl Manager {
         self.jobs.get(&id).map(|job| &job.need)
     }
 
+    /// Where a job's root runs, as far as it was told.
+    pub fn root(&self, id: JobId) -> Option<&ClusterId> {
+        self.jobs.get(&id)?.root.as_ref()
+    }
+
     /// Jobs that wait, first the first.
     pub fn queued(&self) -> impl Iterator<Item = JobId> {
         self.queue.iter().copied()
