@@ -11,7 +11,7 @@ use springtide_tests::slurm::SlurmLab;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{Running, finish, program, text, until};
+use crate::support::{LONG, Running, finish, program, text, until};
 
 /// Clusters of the laboratory and their processors.
 const CLUSTERS: [(&str, u32); 2] = [("vu", 5), ("uva", 3)];
@@ -123,6 +123,24 @@ impl Grid {
         object(&job(&self.up, &["result", number, "--json"]))
     }
 
+    /// Waits until a job has at least so many processors.
+    fn grows(&self, number: &str, to: u64) {
+        let start = Instant::now();
+        while size(&self.up, number) < to {
+            let told = || {
+                self.why(number) + &CLUSTERS.map(|(c, _)| format!("{:?}", self.queue(c))).join(" ")
+            };
+            let ended = status(&self.up, number)["state"] == "done";
+            assert!(
+                !ended && start.elapsed() < LONG,
+                "it has not grown to {to}: {}\n{}",
+                told(),
+                self.up.said()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn empty(&self) {
         for (cluster, _) in CLUSTERS {
             until("every stub is gone", || self.queue(cluster).is_empty());
@@ -150,8 +168,9 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("springtide.")
 }
 
+/// Long enough that batch jobs begin amid it on a machine that does much else: about 20 s of one processor.
 fn nbody(seed: &'static str) -> [&'static str; 7] {
-    ["barnes-hut", "--bodies", "8000", "--steps", "400", "--seed", seed]
+    ["barnes-hut", "--bodies", "8000", "--steps", "1200", "--seed", seed]
 }
 
 fn alone(seed: &'static str) -> Value {
@@ -164,7 +183,7 @@ fn jobs_grow_into_what_is_free_and_shrink_for_others_and_local_users_are_seen() 
     let Some(grid) = Grid::start() else { return };
     let malleable = ["--kind", "malleable", "--min", "1", "--max", "5"];
     let first = grid.submit(&[&nbody("3")[..], &malleable].concat());
-    until("it has grown", || size(&grid.up, &first) == 5);
+    grid.grows(&first, 5);
     grid.check();
     // A local user takes a processor by a plain batch job: it is not offered to anybody.
     grid.lab.user("uva", "sbatch", &["-n1", "-o", "/dev/null", "--wrap", "exec sleep 600"]);
@@ -242,15 +261,15 @@ fn survives(moment: Moment) {
     let mut second = None;
     match moment {
         Moment::After(ms) => std::thread::sleep(Duration::from_millis(ms)),
-        Moment::Size(count) => until("it has its size", || size(&grid.up, &first) >= count),
+        Moment::Size(count) => grid.grows(&first, count),
         Moment::Shrinks => {
-            until("it has grown", || size(&grid.up, &first) == 5);
+            grid.grows(&first, 5);
             second =
                 Some(grid.submit(&["queens", "--size", "11", "--kind", "rigid", "--min", "4"]));
             until("it shrinks", || grid.why(&first).contains("makes room for"));
         }
         Moment::Cancelled => {
-            until("it has grown", || size(&grid.up, &first) >= 2);
+            grid.grows(&first, 2);
             assert_eq!(job(&grid.up, &["cancel", &first]).code, Some(0));
         }
     }
