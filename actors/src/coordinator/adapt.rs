@@ -133,6 +133,12 @@ impl Adaptation {
         self.efficiency
     }
 
+    /// Whether it takes no nodes of a cluster, for what it has learned of it.
+    pub(super) fn keeps_out(&self, cluster: &ClusterId) -> bool {
+        let measured = self.measured.get(cluster).map(|(bandwidth, _)| *bandwidth);
+        self.memory.keeps_out(cluster, measured, &self.settings)
+    }
+
     /// Nodes that a cluster last named as its worst, worst first.
     pub(super) fn worst_of(&self, cluster: &ClusterId) -> Vec<NodeId> {
         let heard = self.clusters.get(cluster);

@@ -95,8 +95,9 @@ impl Coordinator {
 
     /// Of what is offered it takes as many as leave its efficiency, as predicted from the last one measured, in the band, and as
     /// many of these as the program takes. One that was not measured yet takes what the program does: nothing else speaks against it.
+    /// Of a cluster that it has removed, or whose link it knows to be too thin, it takes nothing.
     fn takes(&self, offer: &OfferGrowth) -> u32 {
-        if self.phase != Phase::Running {
+        if self.phase != Phase::Running || self.adaptation.keeps_out(&offer.cluster) {
             return 0;
         }
         let has = u32::try_from(self.view.members.len()).unwrap_or(u32::MAX);

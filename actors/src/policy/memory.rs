@@ -9,6 +9,7 @@ use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 
 use super::decision::{Cause, Prediction};
 use super::settings::{Settings, Weights};
+use super::snapshot::is_rate;
 
 /// More entries than this are not kept: those with the earliest end go first.
 pub const MOST_PAROLE: usize = 256;
@@ -283,7 +284,36 @@ impl Default for Memory {
     }
 }
 
+impl Parole {
+    /// Whether what is measured now (a node's speed, or bytes per second of a cluster) is so much better than at the removal that its
+    /// term is over. `factor` is [`Settings::better_factor`].
+    pub fn is_better(&self, now: Option<f64>, factor: f64) -> bool {
+        now.zip(self.measured).is_some_and(|(now, then)| is_rate(now) && now >= factor * then)
+    }
+}
+
 impl Memory {
+    /// Whether the job takes no nodes of a cluster for what it has learned: it was removed and its term is not over, or its link was
+    /// measured to carry less than the job needs. `bandwidth`: bytes per second between it and the others, where known.
+    pub fn keeps_out(
+        &self,
+        cluster: &ClusterId,
+        bandwidth: Option<f64>,
+        settings: &Settings,
+    ) -> bool {
+        let of = |entry: &&Parole| matches!(&entry.who, Subject::Cluster(who) if who == cluster);
+        match self.parole.iter().find(of) {
+            Some(entry) => {
+                let better = entry.is_better(bandwidth, settings.better_factor);
+                self.clock_s < entry.until_s && !better
+            }
+            None => {
+                let least = self.requirements.min_bandwidth;
+                least.zip(bandwidth).is_some_and(|(least, has)| is_rate(has) && has < least)
+            }
+        }
+    }
+
     /// Of a job that begins.
     pub fn new(settings: &Settings) -> Self {
         Self {
@@ -376,6 +406,22 @@ mod tests {
             assert_eq!(Memory::newest(old.clone(), new.clone()), new);
             assert_eq!(Memory::newest(new.clone(), old), new);
         }
+    }
+
+    #[test]
+    fn a_removed_cluster_and_a_thin_link_are_kept_out_until_they_are_better() {
+        let settings = Settings::default();
+        let (bad, other) = (ClusterId::from("bad"), ClusterId::from("other"));
+        let mut memory = Memory::default();
+        memory.requirements.min_bandwidth = Some(100.0);
+        memory.sentence(Subject::Cluster(bad.clone()), Cause::Link, Some(60.0), &settings);
+        let out = |memory: &Memory, cluster, has| memory.keeps_out(cluster, has, &settings);
+        assert!(out(&memory, &bad, None) && out(&memory, &bad, Some(80.0)));
+        assert!(!out(&memory, &bad, Some(90.0)), "it is half as good again");
+        assert!(!out(&memory, &other, None) && !out(&memory, &other, Some(100.0)));
+        assert!(out(&memory, &other, Some(99.0)) && !out(&memory, &other, Some(f64::NAN)));
+        memory.clock_s = memory.parole[0].until_s;
+        assert!(!out(&memory, &bad, Some(60.0)), "it may be tried again");
     }
 
     #[test]

@@ -269,9 +269,7 @@ impl<'a> Turn<'a> {
             Subject::Node(node) => offers.values().find_map(|offer| offer.nodes.get(node)).copied(),
             Subject::Cluster(cluster) => offers.get(cluster).and_then(|offer| offer.bandwidth),
         };
-        let better =
-            |now: f64, then: f64| is_rate(now) && now >= self.settings.better_factor * then;
-        now.zip(entry.measured).is_some_and(|(now, then)| better(now, then))
+        entry.is_better(now, self.settings.better_factor)
     }
 
     /// What a request must say besides its number, from all that is known.

@@ -156,23 +156,28 @@ pub fn choose(case: &Case) -> Choice {
     Choice { nodes: ranked.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }
 }
 
+/// Why no node of a cluster fits, if so. `bandwidth`: bytes per second between each cluster and the job's others, as far as measured.
+pub(super) fn refuse_cluster(
+    request: &Request,
+    bandwidth: &BTreeMap<ClusterId, f64>,
+    cluster: &ClusterId,
+) -> Option<Unfit> {
+    if request.avoid_clusters.contains(cluster) {
+        return Some(Unfit::ClusterAvoided);
+    }
+    let least = request.min_bandwidth.filter(|&least| is_rate(least))?;
+    let has = bandwidth.get(cluster).copied().filter(|&has| is_rate(has))?;
+    (has < least && !request.waive.contains(cluster)).then_some(Unfit::Bandwidth { has, least })
+}
+
 /// Why it does not fit, if so.
 fn refuse(case: &Case, id: &NodeId, candidate: &Candidate) -> Option<Unfit> {
     let request = &case.request;
     if request.avoid_nodes.contains(id) {
         return Some(Unfit::Avoided);
     }
-    let cluster = &candidate.cluster;
-    if request.avoid_clusters.contains(cluster) {
-        return Some(Unfit::ClusterAvoided);
-    }
-    let least = request.min_bandwidth.filter(|&least| is_rate(least));
-    let has = case.bandwidth.get(cluster).copied().filter(|&has| is_rate(has));
-    if let Some((least, has)) = least.zip(has)
-        && has < least
-        && !request.waive.contains(cluster)
-    {
-        return Some(Unfit::Bandwidth { has, least });
+    if let Some(unfit) = refuse_cluster(request, &case.bandwidth, &candidate.cluster) {
+        return Some(unfit);
     }
     let least = request.min_speed.filter(|&least| is_rate(least))?;
     candidate.known().filter(|&has| has < least).map(|has| Unfit::Speed { has, least })

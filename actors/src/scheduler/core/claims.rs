@@ -32,7 +32,7 @@ impl Core {
         let mut lacks = None;
         for (cluster, count) in wanted {
             let chosen = match lacks {
-                None => self.reserve(id, cluster, count, Use::Claimed, out),
+                None => self.reserve(id, cluster, count, Use::Claimed, now, out),
                 Some(_) => BTreeSet::new(),
             };
             let has = chosen.len() as u32;

@@ -62,6 +62,8 @@ pub(super) struct Ordered {
     /// It cannot go on without them, and is told then.
     pub(super) until: Option<Instant>,
     pub(super) clusters: BTreeSet<ClusterId>,
+    /// Not there.
+    pub(super) but: BTreeSet<ClusterId>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -378,7 +380,7 @@ impl Core {
                 None
             }
             Order::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
-                self.hold(job, change, &cluster, count, out)
+                self.hold(job, change, &cluster, count, now, out)
             }
             // Nodes of a standing pool are held as soon as they are chosen, which is when the job is given them.
             Order::Hold { job, change, count, .. } => Some(News::Held { job, change, count }),
@@ -550,19 +552,25 @@ impl Core {
     /// What is asked for it, as far as that changed. What its owner or its program ordered comes first, and alone: others are not
     /// made to shrink for what can wait.
     pub(super) fn settle_wants(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
-        let Some(open) = self.jobs.get(&id).map(|job| job.open.count) else { return };
-        let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
+        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {
-            0 => Ordered { count: open, ..Ordered::default() },
+            0 => {
+                let count = job.open.count;
+                let but = if count == 0 { BTreeSet::new() } else { self.unfit_for(job, now) };
+                Ordered { count, but, ..Ordered::default() }
+            }
             _ => managed.ordered.clone(),
         };
         if managed.wants == wants {
             return;
         }
-        managed.wants = wants.clone();
-        let Ordered { count, until, clusters } = wants;
+        if let Some(managed) = self.managing.jobs.get_mut(&id) {
+            managed.wants = wants.clone();
+        }
+        let Ordered { count, until, clusters, but } = wants;
         let within = until.map(|until| until.saturating_duration_since(now));
-        let want = Want { count, within, clusters };
+        let want = Want { count, within, clusters, but };
         self.tell(News::Want { job: id, want }, now, out);
     }
 

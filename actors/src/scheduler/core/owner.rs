@@ -59,7 +59,7 @@ impl Core {
             Resize::Grow { count, within_ms, cluster } => {
                 let until = within_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                 let clusters = cluster.iter().cloned().collect();
-                managed.ordered = Ordered { count: *count, until, clusters };
+                managed.ordered = Ordered { count: *count, until, clusters, ..Ordered::default() };
                 // A limit that stands in the way goes up.
                 (to > view.most || view.most < view.useful).then_some(to.max(view.most))
             }

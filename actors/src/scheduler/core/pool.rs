@@ -265,7 +265,12 @@ impl Core {
             .collect()
     }
 
-    fn candidate_of(&self, unit: Option<Unit>, life: &Registered, now: Instant) -> Candidate {
+    pub(super) fn candidate_of(
+        &self,
+        unit: Option<Unit>,
+        life: &Registered,
+        now: Instant,
+    ) -> Candidate {
         Candidate {
             cluster: life.cluster.clone(),
             speed: self.speeds.best(unit, life, now),

@@ -1,17 +1,25 @@
 //! Nodes that a job of the malleability manager is given while it runs, and those taken from it. Must not decide how many.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::choose::{Case, choose};
+use super::choose::{Candidate, Case, choose, refuse_cluster};
 use super::event::Action;
 use super::managed::{Given, Use};
 use super::pool::{State, member};
+use super::request::Open;
 use super::{Core, Job};
 use crate::scheduler::manager::Event as News;
 use crate::scheduler::{GrantedNode, JobEfficiency};
+
+/// The best of these for a job, as it last said what nodes must be like.
+fn fit(job: &Job, free: BTreeMap<NodeId, Candidate>, count: u32) -> Vec<NodeId> {
+    let Open { request, rtt_s, bandwidth, .. } = &job.open;
+    let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
+    choose(&Case { count, request, rtt_s, bandwidth, free }).nodes
+}
 
 impl Core {
     /// The best free nodes of a cluster for a job that runs.
@@ -22,15 +30,27 @@ impl Core {
         count: u32,
         now: Instant,
     ) -> Vec<NodeId> {
-        let mut case = Case {
-            count,
-            request: job.open.request.clone(),
-            rtt_s: BTreeMap::new(),
-            bandwidth: BTreeMap::new(),
-            free: self.candidates_for(job.unit, job.fingerprint, now),
-        };
-        case.free.retain(|_, candidate| candidate.cluster == *cluster);
-        choose(&case).nodes
+        let mut free = self.candidates_for(job.unit, job.fingerprint, now);
+        free.retain(|_, candidate| candidate.cluster == *cluster);
+        fit(job, free, count)
+    }
+
+    /// Clusters of which a job is to be given nothing that it has asked for: its words are against them, or against all that is free
+    /// there. Where nodes come on demand that is known of those alone that are there.
+    pub(super) fn unfit_for(&self, job: &Job, now: Instant) -> BTreeSet<ClusterId> {
+        let Open { request, bandwidth, .. } = &job.open;
+        let refused = |cluster: &&ClusterId| refuse_cluster(request, bandwidth, cluster).is_some();
+        let mut unfit: BTreeSet<ClusterId> = self.sites.keys().filter(refused).cloned().collect();
+        if request.min_speed.is_some() || !request.avoid_nodes.is_empty() {
+            let free = self.candidates_for(job.unit, job.fingerprint, now);
+            let mut without: BTreeSet<ClusterId> =
+                free.values().map(|candidate| candidate.cluster.clone()).collect();
+            for node in fit(job, free, u32::MAX) {
+                without.remove(&self.nodes[&node].cluster);
+            }
+            unfit.extend(without);
+        }
+        unfit
     }
 
     /// Gives a running job nodes, those that it likes best.
@@ -47,7 +67,7 @@ impl Core {
         let Some(coordinator) = self.coordinator_of(id) else { return nothing };
         let Some(job) = self.jobs.get(&id) else { return nothing };
         let chosen = match self.is_on_demand(&cluster) {
-            true => self.held_for(id, change, &cluster),
+            true => self.held_for((id, job), change, &cluster, now),
             false => self.pick(job, &cluster, count, now),
         };
         let nodes: Vec<GrantedNode> = chosen
@@ -84,14 +104,21 @@ impl Core {
         None
     }
 
-    /// What is held for a change.
-    pub(super) fn held_for(&self, id: JobId, change: u64, cluster: &ClusterId) -> Vec<NodeId> {
-        let of_change = |(node, (job, used)): (&NodeId, &(JobId, Use))| {
-            let here = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
-            let held = *job == id && *used == Use::Held(change) && here.state == State::Idle;
-            held.then(|| node.clone())
+    /// What is held for a change, but for what turned out not to be as the job must have it: that is given back.
+    fn held_for(
+        &self,
+        (id, job): (JobId, &Job),
+        change: u64,
+        cluster: &ClusterId,
+        now: Instant,
+    ) -> Vec<NodeId> {
+        let of_change = |(node, (of, used)): (&NodeId, &(JobId, Use))| {
+            let known = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
+            let life = known.life.as_ref().filter(|_| known.state == State::Idle)?;
+            let held = *of == id && *used == Use::Held(change);
+            held.then(|| (node.clone(), self.candidate_of(job.unit, life, now)))
         };
-        self.managing.ledger.iter().filter_map(of_change).collect()
+        fit(job, self.managing.ledger.iter().filter_map(of_change).collect(), u32::MAX)
     }
 
     /// A job's coordinator has answered a grant, or not: so many nodes of it are its.

@@ -139,14 +139,21 @@ impl Core {
         cluster: &ClusterId,
         count: u32,
         used: Use,
+        now: Instant,
         out: &mut Vec<Action>,
     ) -> BTreeSet<NodeId> {
         let Some(managed) = self.managing.jobs.get(&id) else { return BTreeSet::new() };
         let (fingerprint, program) = (managed.submit.fingerprint, managed.submit.program.clone());
         let here = |node: &&NodeId| self.nodes[*node].cluster == *cluster;
         let count = count as usize;
-        let free = self.free_running(fingerprint).map(|(node, _)| node).filter(here);
-        let warm: Vec<NodeId> = free.take(count).cloned().collect();
+        let warm: Vec<NodeId> = match (self.jobs.get(&id), used) {
+            // What grows knows what it needs.
+            (Some(job), Use::Ordered(_)) => self.pick(job, cluster, count as u32, now),
+            _ => {
+                let free = self.free_running(fingerprint).map(|(node, _)| node).filter(here);
+                free.take(count).cloned().collect()
+            }
+        };
         let mut missing = count - warm.len();
         let on_demand = self.is_on_demand(cluster);
         let all = || self.nodes.iter().filter(|(_, node)| node.cluster == *cluster && on_demand);
@@ -197,9 +204,11 @@ impl Core {
         change: u64,
         cluster: &ClusterId,
         count: u32,
+        now: Instant,
         out: &mut Vec<Action>,
     ) -> Option<News> {
-        let reserved = self.reserve(id, cluster, count, Use::Ordered(change), out).len() as u32;
+        let used = Use::Ordered(change);
+        let reserved = self.reserve(id, cluster, count, used, now, out).len() as u32;
         let reason = || format!("{cluster} may have no more nodes at once");
         let count = count - reserved;
         (count > 0).then(|| News::NotHeld { job: id, change, count, reason: reason() })

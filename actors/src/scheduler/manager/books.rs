@@ -88,6 +88,9 @@ pub(super) struct Job {
     pub(super) bounds: BTreeMap<ClusterId, (u32, u32)>,
     pub(super) change: Option<Change>,
     pub(super) benefit: Benefit,
+    /// Its efficiency as last told, and when it last refused processors.
+    pub(super) efficiency: Option<f64>,
+    pub(super) refused_at: Option<f64>,
     pub(super) want: Option<Wanted>,
     /// Most processors that whoever owns it lets it have.
     pub(super) limit: Option<u32>,
@@ -150,6 +153,8 @@ impl Job {
             bounds: BTreeMap::new(),
             change: None,
             benefit: Benefit::default(),
+            efficiency: None,
+            refused_at: None,
             want: None,
             limit: None,
             root: None,

@@ -285,6 +285,9 @@ impl Manager {
                 account.refused = account.refused.max(of);
             }
         }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.refused_at = job.efficiency;
+        }
         self.stirred |= taken < of;
         if let Some(round) = self.rounds.get_mut(cluster) {
             round.answered(id, taken);
@@ -493,6 +496,9 @@ impl Manager {
         }
         self.stirred = true;
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        if let_go && !ordered {
+            job.refused_at = job.efficiency;
+        }
         if let Some(change) = &mut job.change
             && change.cluster == *cluster
         {

@@ -287,6 +287,8 @@ pub struct Want {
     pub within: Option<Duration>,
     /// Only there; empty: where it may grow.
     pub clusters: BTreeSet<ClusterId>,
+    /// Not there: nothing that is there, as far as that is known, is as it must be.
+    pub but: BTreeSet<ClusterId>,
 }
 
 /// What is to be done.

@@ -37,6 +37,9 @@ use crate::policy::malleability::{
     Benefit, Direction, Ground, NoPlace, Placed, Policy, Replica, Room, Round, Runner, Worth, place,
 };
 
+/// A job whose efficiency has risen by so much may take what it has refused.
+const ANOTHER: f64 = 0.05;
+
 /// How it manages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -263,6 +266,12 @@ impl Manager {
             Event::Efficiency { job, efficiency, processors } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.benefit = Benefit::measured(efficiency, processors);
+                    job.efficiency = Some(efficiency);
+                    // What was refused before anything was measured was not refused for the efficiency.
+                    if efficiency >= *job.refused_at.get_or_insert(efficiency) + ANOTHER {
+                        job.refused_at = Some(efficiency);
+                        job.accounts.values_mut().for_each(|account| account.refused = 0);
+                    }
                 }
             }
             Event::Want { job, want } => self.want(job, want, now),

@@ -459,8 +459,9 @@ impl Manager {
     pub(super) fn want(&mut self, id: JobId, want: Want, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let until = want.within.and_then(|within| now.checked_add(within));
-        let was = job.want.as_ref().map(|wanted| (wanted.want.count, &wanted.want.clusters));
-        if was != Some((want.count, &want.clusters))
+        let words = |want: &Want| (want.count, want.clusters.clone(), want.but.clone());
+        let was = job.want.as_ref().map(|wanted| words(&wanted.want));
+        if was != Some(words(&want))
             && matches!(&self.pledge, Some(pledge) if pledge.whom == Whom::Growth(id))
         {
             self.pledge = None;
@@ -497,7 +498,9 @@ impl Manager {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
         };
-        if !want.clusters.is_empty() && !want.clusters.contains(cluster) {
+        if !want.clusters.is_empty() && !want.clusters.contains(cluster)
+            || want.but.contains(cluster)
+        {
             return 0;
         }
         let here = job.accounts.get(cluster).map_or(0, |account| account.size);

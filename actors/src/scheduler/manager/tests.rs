@@ -476,7 +476,7 @@ fn a_claim_that_fails_is_a_try() {
 fn what_a_job_asks_for_itself_it_gets_when_it_is_free() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
     scene.runs(1, "a", (1, 4, 8));
-    let want = Want { count: 5, within: None, clusters: BTreeSet::new() };
+    let want = Want { count: 5, within: None, clusters: BTreeSet::new(), but: BTreeSet::new() };
     assert_eq!(scene.tell(Event::Want { job: JobId(1), want }), []);
     let out = scene.poll("a", 6, 1);
     assert!(matches!(&out[..], [Action::Hold { count: 1, .. }]), "{out:?}");
@@ -493,7 +493,12 @@ fn others_shrink_for_what_a_job_cannot_go_on_without() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (1, 5, 8));
     scene.runs(2, "a", (2, 4, 8));
-    let want = |count| Want { count, within: Some(20 * SECOND), clusters: BTreeSet::new() };
+    let want = |count| Want {
+        count,
+        within: Some(20 * SECOND),
+        clusters: BTreeSet::new(),
+        but: BTreeSet::new(),
+    };
     // One idle, and two of the other.
     let out = scene.tell(Event::Want { job: JobId(1), want: want(4) });
     let [Action::Refuse { reason, .. }] = &out[..] else { panic!("{out:?}") };
@@ -622,7 +627,7 @@ fn what_was_wanted_and_not_had_is_still_wanted_and_refused_in_the_end() {
     for within in [None, Some(30 * SECOND)] {
         let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
         scene.runs(1, "a", (2, 2, 4));
-        let want = Want { count: 2, within, clusters: BTreeSet::new() };
+        let want = Want { count: 2, within, clusters: BTreeSet::new(), but: BTreeSet::new() };
         let mut out = scene.tell(Event::Want { job: JobId(1), want });
         if within.is_none() {
             out = scene.poll("a", 4, 0);
@@ -651,7 +656,12 @@ fn growth_that_a_job_cannot_go_on_without_leaves_the_reserve_too() {
     let mut scene = Scene::new(settings, &[("a", 4)]);
     scene.runs(1, "a", (1, 1, 4));
     scene.runs(2, "a", (1, 2, 2));
-    let want = |count| Want { count, within: Some(30 * SECOND), clusters: BTreeSet::new() };
+    let want = |count| Want {
+        count,
+        within: Some(30 * SECOND),
+        clusters: BTreeSet::new(),
+        but: BTreeSet::new(),
+    };
     // One is idle, and the local users': the other job makes room.
     let out = scene.tell(Event::Want { job: JobId(1), want: want(1) });
     assert_eq!(asked(&out), [(2, -1)]);
@@ -733,4 +743,19 @@ fn jobs_are_asked_to_make_room_for_local_users_and_may_say_no() {
     let mut scene = Scene::new(settings(Approach::Running), &[("a", 4)]);
     scene.runs(1, "a", (1, 2, 4));
     assert_eq!(asked(&scene.poll("a", 4, 1)), []);
+}
+
+#[test]
+fn a_job_that_runs_better_is_asked_again() {
+    let mut scene = Scene::new(by(Approach::Waiting, Policy::EfficiencyAware), &[("a", 4)]);
+    scene.runs(1, "a", (1, 2, 4));
+    let told = |efficiency| Event::Efficiency { job: JobId(1), efficiency, processors: 2 };
+    scene.tell(told(0.6));
+    let out = scene.poll("a", 4, 0);
+    scene.answer(1, change(&out, 1), 0);
+    assert_eq!(asked(&scene.poll("a", 4, 0)), [], "it has refused two");
+    scene.tell(told(0.62));
+    assert_eq!(asked(&scene.poll("a", 4, 0)), []);
+    scene.tell(told(0.8));
+    assert_eq!(asked(&scene.poll("a", 4, 0)), [(1, 2)]);
 }

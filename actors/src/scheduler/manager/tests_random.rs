@@ -257,7 +257,12 @@ impl World {
                 let running: Vec<JobId> = self.sizes.keys().copied().collect();
                 let Some(&job) = running.get(which % running.len().max(1)) else { return };
                 let within = (how > 4).then(|| Duration::from_secs(30));
-                let want = Want { count: u32::from(how) % 4, within, clusters: BTreeSet::new() };
+                let want = Want {
+                    count: u32::from(how) % 4,
+                    within,
+                    clusters: BTreeSet::new(),
+                    but: BTreeSet::new(),
+                };
                 self.wants.insert(job, want.clone());
                 self.tell(Event::Want { job, want });
             }

@@ -501,3 +501,43 @@ fn jobs_of_the_manager_do_not_overtake_one_that_waits_for_all_its_nodes() {
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, [""; 0], "nothing of what it waits for is offered");
 }
+
+/// What a job said its nodes must be like holds for what the manager gives it: where nothing free is like that it is given nothing, and
+/// others are not asked for it.
+#[test]
+fn a_job_is_given_nothing_that_is_not_as_it_must_be() {
+    let mut grid = Grid::of(3, OURS);
+    let mut submit = needs(Kind::Malleable, 1, 8);
+    submit.need.as_mut().unwrap().spreads = true;
+    assert_eq!(grid.submit(submit), ["assign job-1 ams-1"]);
+    grid.accept(1, &["ams-1"]);
+    // All that is free in del is known to be too slow, of ams one node is.
+    let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
+    let unit = Unit::of(spec, JobId(1));
+    for (node, speed) in
+        [("ams-2", 1.0), ("ams-3", 3.0), ("del-1", 1.0), ("del-2", 1.0), ("del-3", 1.0)]
+    {
+        let life = grid.core.nodes[&NodeId::from(node)].life.clone().unwrap();
+        grid.core.speeds.benchmarked(unit, &life, speed, grid.now).unwrap();
+    }
+    let fast = crate::policy::Request { count: 4, min_speed: Some(2.0), ..Default::default() };
+    let out = grid.request(1, fast, true);
+    let out = [out, grid.after(Settings::default().poll_every)].concat();
+    assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-3 and 3"]);
+    grid.told(1, 1, true);
+    grid.core.audit_managed();
+    let but = |grid: &Grid| grid.core.unfit_for(&grid.core.jobs[&JobId(1)], grid.now);
+    assert_eq!(but(&grid), ["ams".into(), "del".into()].into());
+    // One is measured again, and is fast now.
+    let life = grid.core.nodes[&NodeId::from("del-2")].life.clone().unwrap();
+    grid.core.speeds.benchmarked(unit, &life, 2.5, grid.now).unwrap();
+    assert_eq!(but(&grid), ["ams".into()].into());
+    let out = grid.after(Settings::default().poll_every);
+    // What it has not asked for it is asked whether it takes.
+    assert_eq!(out, ["offer 2 to job-1: 1 of ams"]);
+    grid.answer(1, 2, 0);
+    let out = grid.after(Settings::default().poll_every);
+    assert_eq!(out, ["grant 2 of job-1 at ams-1: del-2 and 2"]);
+    grid.told(1, 2, true);
+    grid.core.audit_managed();
+}

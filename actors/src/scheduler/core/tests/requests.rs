@@ -58,7 +58,7 @@ impl Grid {
     }
 
     /// The kind of a node's machine.
-    fn machine(&mut self, node: &str, model: &str, life: u64) -> Vec<String> {
+    pub(super) fn machine(&mut self, node: &str, model: &str, life: u64) -> Vec<String> {
         let (cluster, _) = node.split_once('-').unwrap();
         self.put(Event::Registered(Registered {
             cluster: cluster.into(),

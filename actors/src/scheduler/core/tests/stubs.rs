@@ -670,3 +670,34 @@ fn a_node_that_is_drained_before_its_job_starts_is_not_given_to_it() {
     assert!(!out.iter().any(|line| line.starts_with("assign job-1 vu-1")), "{out:?}");
     grid.core.audit_managed();
 }
+
+/// A stub of which nobody knew what it would be turns out to be slow: it is given back, kept for others, and not tried again meanwhile.
+#[test]
+fn a_stub_that_is_not_as_the_job_must_have_it_is_given_back() {
+    let mut grid = Grid::on_demand(4, Settings::default());
+    grid.polled(4, 0);
+    assert_eq!(grid.submit(needs(Kind::Malleable, 1, 4)), ["hold vu [vu-1]"]);
+    grid.register("vu-1", 1, OURS);
+    grid.accept(1, &["vu-1"]);
+    let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
+    let unit = Unit::of(spec, JobId(1));
+    let fast = crate::policy::Request { count: 2, min_speed: Some(2.0), ..Default::default() };
+    let out = grid.request(1, fast, true);
+    assert_eq!([out, grid.after(Duration::from_secs(15))].concat(), ["hold vu [vu-2, vu-3]"]);
+    assert_eq!(grid.machine("vu-2", "old", 1), [""; 0]);
+    let life = grid.core.nodes[&NodeId::from("vu-2")].life.clone().unwrap();
+    grid.core.speeds.benchmarked(unit, &life, 1.0, grid.now).unwrap();
+    // What is not known is not held against anybody.
+    let out = grid.machine("vu-3", "new", 1);
+    assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 and 1"]);
+    grid.told(1, 1, true);
+    grid.core.audit_managed();
+    assert_eq!(grid.state("vu-2"), NodeState::Idle);
+    // While it is kept it tells what there is, and is nobody's; then the next one is tried.
+    grid.polled(4, 0);
+    assert_eq!(grid.after(KEEP), ["close vu [vu-2]"]);
+    grid.gone("vu-2");
+    let out = grid.after(Duration::from_secs(15));
+    assert_eq!(out, ["hold vu [vu-2]"]);
+    grid.core.audit_managed();
+}
