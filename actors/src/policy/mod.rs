@@ -80,6 +80,7 @@ mod memory;
 mod migrate;
 mod number;
 mod observe;
+pub mod provisioning;
 mod reason;
 mod sentence;
 mod settings;

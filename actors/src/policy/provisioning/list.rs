@@ -1,0 +1,593 @@
+//! List schedulers on slots: HEFT, greedy, Min-Min, Max-Min. What a set of slots costs, and how long the workflow takes on it.
+//!
+//! Source: the paper, sections 3 and 5 (HEFT with windows, cross-slot scheduling, extension, cutting), after Topcuoglu, Hariri, Wu 2002
+//! and Mandal et al. 2005. Must not know which sets of slots are worth looking at.
+//!
+//! A task goes where it ends first, in the earliest gap that is long enough. Where it ends at once on several sites the first of them is
+//! taken, and of a site's slots one that is used already (another would be paid besides), then the cheaper, then the earlier one. Where one slot has too few
+//! processors, or has them only later, slots of one site that overlap in time are combined: of each the fewest free during the task's
+//! whole time count, for a task does not move from one processor to another.
+
+use serde::{Deserialize, Serialize};
+
+use super::search::Genome;
+use super::{Dag, Links, NEVER, Skyline, Slot, Time, seconds};
+
+/// In which order tasks are placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// By upward rank: heterogeneous earliest finish time.
+    #[default]
+    Heft,
+    /// Parents before children, as the workflow lists them.
+    Greedy,
+    /// Level by level, what can end first before the others.
+    MinMin,
+    /// Level by level, what ends last at its best place before the others.
+    MaxMin,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Heft, Self::Greedy, Self::MinMin, Self::MaxMin];
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Heft => "HEFT",
+            Self::Greedy => "greedy",
+            Self::MinMin => "Min-Min",
+            Self::MaxMin => "Max-Min",
+        })
+    }
+}
+
+/// What came of a set of slots.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What all of the set costs.
+    pub cost: f64,
+    /// What those of it cost on which tasks run.
+    pub cost_used: f64,
+    /// When the last task ends.
+    pub makespan: Time,
+    /// Those on which tasks run.
+    pub used: Genome,
+}
+
+/// Processors of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Which slot.
+    pub slot: usize,
+    /// How many of its processors.
+    pub processors: u32,
+}
+
+/// Where a task runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPlan {
+    /// From when.
+    pub start: Time,
+    /// Until when.
+    pub end: Time,
+    /// At which site.
+    pub site: usize,
+    /// On processors of these slots.
+    pub pieces: Vec<Piece>,
+}
+
+/// Where all tasks run, in the workflow's order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// By task.
+    pub tasks: Vec<TaskPlan>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// A task has no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "task {task} needs {processors} processors for {} s and finds them in none of {slots} slots: at most {most} of one site are free for that long at once{late}",
+    seconds(*.runtime)
+)]
+pub struct Unplaced {
+    /// Its name.
+    pub task: String,
+    /// What it needs.
+    pub processors: u32,
+    /// For how long, where it is quickest.
+    pub runtime: Time,
+    /// How many slots there were.
+    pub slots: usize,
+    /// What it could have at most.
+    pub most: u32,
+    /// That it comes too late for those, if so.
+    pub late: &'static str,
+}
+
+/// A chosen slot, while tasks are placed.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    slot: usize,
+    start: Time,
+    /// Of an extensible one there is no end.
+    end: Time,
+    processors: u32,
+    /// Which skyline is its, once something runs there.
+    line: Option<usize>,
+}
+
+/// The place found for a task.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: Time,
+    end: Time,
+    site: usize,
+    at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// In one lane.
+    One(usize),
+    /// In several: part of `Lister::parts`.
+    Many { first: usize, count: usize },
+}
+
+/// A list scheduler for one workflow on one set of offers. It keeps what it needs again, for searches ask thousands of times.
+#[derive(Debug)]
+pub struct Lister<'a> {
+    dag: &'a Dag,
+    links: &'a Links,
+    slots: &'a [Slot],
+    method: Method,
+    /// Tasks in the order in which they are placed; of the level methods the levels one after the other.
+    order: Vec<usize>,
+    /// Where each level ends in it.
+    levels: Vec<usize>,
+    /// Slots by site, then by start.
+    sorted: Vec<usize>,
+    sites: usize,
+    // What follows is of one question.
+    lanes: Vec<Lane>,
+    /// Where each site's lanes are.
+    of_site: Vec<(usize, usize)>,
+    lines: Vec<Skyline>,
+    lines_used: usize,
+    places: Vec<Place>,
+    /// (lane, processors) of tasks that run in several.
+    parts: Vec<(usize, u32)>,
+    /// By lane: processor-microseconds that run there, and the last one's end.
+    loads: Vec<(u128, Time)>,
+    moments: Vec<Time>,
+}
+
+impl<'a> Lister<'a> {
+    /// For these slots, of as many sites as their numbers say.
+    pub fn new(dag: &'a Dag, links: &'a Links, slots: &'a [Slot], method: Method) -> Self {
+        let sites = slots.iter().map(|slot| slot.site + 1).max().unwrap_or(0);
+        let mut sorted: Vec<usize> = (0..slots.len()).collect();
+        sorted.sort_by_key(|&slot| (slots[slot].site, slots[slot].start, slot));
+        let mut order = dag.order().to_vec();
+        let mut levels = Vec::new();
+        match method {
+            Method::Heft => {
+                let ranks = dag.ranks(links, sites);
+                // A stable sort: parents stay before children where ranks are equal.
+                order.sort_by(|&a, &b| ranks[b].total_cmp(&ranks[a]));
+            }
+            Method::Greedy => {}
+            Method::MinMin | Method::MaxMin => {
+                let level = dag.levels();
+                order.sort_by_key(|&task| level[task]);
+                let ends =
+                    |at: &usize| *at == order.len() || level[order[*at]] != level[order[*at - 1]];
+                levels = (1..=order.len()).filter(ends).collect();
+            }
+        }
+        let nowhere = Place { start: 0, end: 0, site: 0, at: At::One(0) };
+        Self {
+            dag,
+            links,
+            slots,
+            method,
+            order,
+            levels,
+            sorted,
+            sites,
+            lanes: Vec::new(),
+            of_site: Vec::new(),
+            lines: Vec::new(),
+            lines_used: 0,
+            places: vec![nowhere; dag.len()],
+            parts: Vec::new(),
+            loads: Vec::new(),
+            moments: Vec::new(),
+        }
+    }
+
+    /// The slots that are chosen from.
+    pub fn slots(&self) -> &'a [Slot] {
+        self.slots
+    }
+
+    /// Whether tasks are placed in an order that no slot changes: then what is not used has no say in where tasks run.
+    pub fn has_fixed_order(&self) -> bool {
+        matches!(self.method, Method::Heft | Method::Greedy)
+    }
+
+    /// The workflow.
+    pub fn dag(&self) -> &'a Dag {
+        self.dag
+    }
+
+    /// What a set of slots costs and how long the workflow takes on it; nothing if not every task has a place there.
+    pub fn outcome(&mut self, chosen: &Genome) -> Option<Outcome> {
+        self.place_all(chosen).ok()?;
+        Some(self.sum(chosen))
+    }
+
+    /// The same, with every task's place.
+    ///
+    /// # Errors
+    /// [`Unplaced`]: the first task that has none.
+    pub fn schedule(&mut self, chosen: &Genome) -> Result<Schedule, Unplaced> {
+        self.place_all(chosen).map_err(|task| self.unplaced(task))?;
+        let plan = |(task, place): (usize, &Place)| {
+            let pieces = match place.at {
+                At::One(lane) => {
+                    let processors = self.dag.task(task).processors;
+                    vec![Piece { slot: self.lanes[lane].slot, processors }]
+                }
+                At::Many { first, count } => {
+                    let parts = self.parts[first..first + count].iter();
+                    parts
+                        .map(|&(lane, processors)| Piece {
+                            slot: self.lanes[lane].slot,
+                            processors,
+                        })
+                        .collect()
+                }
+            };
+            TaskPlan { start: place.start, end: place.end, site: place.site, pieces }
+        };
+        let tasks = self.places.iter().enumerate().map(plan).collect();
+        Ok(Schedule { tasks, outcome: self.sum(chosen) })
+    }
+
+    fn sum(&self, chosen: &Genome) -> Outcome {
+        let mut used = Genome::none(self.slots.len());
+        let (mut cost, mut cost_used, mut makespan) = (0.0, 0.0, 0);
+        for (lane, &(load, last)) in self.lanes.iter().zip(&self.loads) {
+            let costs = self.slots[lane.slot].cost(load, last);
+            cost += costs;
+            if lane.line.is_some() {
+                cost_used += costs;
+                used.set(lane.slot, true);
+            }
+        }
+        for place in &self.places {
+            makespan = makespan.max(place.end);
+        }
+        debug_assert!(used.is_subset(chosen));
+        Outcome { cost, cost_used, makespan, used }
+    }
+
+    fn place_all(&mut self, chosen: &Genome) -> Result<(), usize> {
+        self.begin(chosen);
+        match self.method {
+            Method::Heft | Method::Greedy => {
+                for at in 0..self.order.len() {
+                    let task = self.order[at];
+                    let place = self.best(task).ok_or(task)?;
+                    self.commit(task, place);
+                }
+                Ok(())
+            }
+            Method::MinMin | Method::MaxMin => {
+                let mut from = 0;
+                for level in 0..self.levels.len() {
+                    let to = self.levels[level];
+                    self.place_level(from, to)?;
+                    from = to;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, chosen: &Genome) {
+        self.lanes.clear();
+        self.of_site.clear();
+        self.parts.clear();
+        self.loads.clear();
+        self.lines_used = 0;
+        let mut at = 0;
+        for site in 0..self.sites {
+            let first = self.lanes.len();
+            while at < self.sorted.len() && self.slots[self.sorted[at]].site == site {
+                let index = self.sorted[at];
+                at += 1;
+                if chosen.has(index) {
+                    let slot = &self.slots[index];
+                    let end = if slot.extensible { NEVER } else { slot.end };
+                    let Slot { start, processors, .. } = *slot;
+                    self.lanes.push(Lane { slot: index, start, end, processors, line: None });
+                    self.loads.push((0, 0));
+                }
+            }
+            self.of_site.push((first, self.lanes.len()));
+        }
+    }
+
+    /// When a task's data can be at a site.
+    fn ready(&self, task: usize, site: usize) -> Time {
+        let arrives = |&(parent, bytes): &(usize, u64)| {
+            let place = &self.places[parent];
+            place.end.saturating_add(self.links.transfer(bytes, place.site, site))
+        };
+        self.dag.parents(task).iter().map(arrives).max().unwrap_or(0)
+    }
+
+    /// Where a task ends first.
+    fn best(&mut self, task: usize) -> Option<Place> {
+        let (dag, slots) = (self.dag, self.slots);
+        let task_of = dag.task(task);
+        let needs = task_of.processors;
+        let mut best: Option<Place> = None;
+        // What is best so far: where, until when, whether it is used already, and its rate.
+        let mut here: Option<usize> = None;
+        let (mut until, mut used, mut rate) = (NEVER, false, f64::INFINITY);
+        for site in 0..self.sites {
+            let (first, last) = self.of_site[site];
+            if first == last {
+                continue;
+            }
+            let ready = self.ready(task, site);
+            let duration = task_of.runtime.on(site);
+            for at in first..last {
+                let lane = &self.lanes[at];
+                if lane.start.saturating_add(duration) > until {
+                    break;
+                }
+                let mut start = ready.max(lane.start);
+                let end = start.saturating_add(duration);
+                if end > lane.end || lane.processors < needs || end > until {
+                    continue;
+                }
+                let has = lane.line.is_some();
+                let better = |end: Time| {
+                    let cheaper = || (has, -slots[lane.slot].price.rate) > (used, -rate);
+                    end < until || end == until && here == Some(site) && cheaper()
+                };
+                if !better(end) {
+                    continue;
+                }
+                if let Some(line) = lane.line {
+                    let before = lane.end.min(until).saturating_sub(duration).saturating_add(1);
+                    match self.lines[line].earliest(needs, duration, start, before) {
+                        Some(found) => start = found,
+                        None => continue,
+                    }
+                }
+                let end = start + duration;
+                if end > lane.end || !better(end) {
+                    continue;
+                }
+                (until, used, rate) = (end, has, slots[lane.slot].price.rate);
+                here = Some(site);
+                best = Some(Place { start, end, site, at: At::One(at) });
+            }
+            let earliest = ready.saturating_add(duration);
+            if needs > 1 && until > earliest {
+                let parts = self.parts.len();
+                if let Some(start) = self.combine(site, needs, duration, ready, until) {
+                    let count = self.parts.len() - parts;
+                    (until, used, rate) = (start + duration, true, 0.0);
+                    here = Some(site);
+                    let at = At::Many { first: parts, count };
+                    best = Some(Place { start, end: until, site, at });
+                }
+            }
+        }
+        best
+    }
+
+    /// Looks where several slots of a site together have what a task needs, if it would end before `until` there. Its parts are appended.
+    fn combine(
+        &mut self,
+        site: usize,
+        needs: u32,
+        duration: Time,
+        ready: Time,
+        until: Time,
+    ) -> Option<Time> {
+        let (first, last) = self.of_site[site];
+        let all: u64 = self.lanes[first..last].iter().map(|lane| u64::from(lane.processors)).sum();
+        if last - first < 2 || all < u64::from(needs) {
+            return None;
+        }
+        // There become more at these moments alone.
+        let mut moments = std::mem::take(&mut self.moments);
+        moments.clear();
+        for lane in &self.lanes[first..last] {
+            let start = lane.start.max(ready);
+            if start.saturating_add(duration) > lane.end {
+                continue;
+            }
+            moments.push(start);
+            if let Some(line) = lane.line {
+                let mut before = 0;
+                for (at, free) in self.lines[line].steps() {
+                    if free > before && at > start {
+                        moments.push(at);
+                    }
+                    before = free;
+                }
+            }
+        }
+        moments.sort_unstable();
+        moments.dedup();
+        let mut found = None;
+        let parts = self.parts.len();
+        for &start in &moments {
+            let end = start.saturating_add(duration);
+            if end >= until {
+                break;
+            }
+            let mut sum = 0u64;
+            for at in first..last {
+                let lane = &self.lanes[at];
+                if lane.start > start {
+                    break;
+                }
+                if lane.end < end {
+                    continue;
+                }
+                let free =
+                    lane.line.map_or(lane.processors, |line| self.lines[line].least(start, end));
+                if free > 0 {
+                    sum += u64::from(free);
+                    self.parts.push((at, free));
+                }
+            }
+            if sum >= u64::from(needs) {
+                found = Some(start);
+                break;
+            }
+            self.parts.truncate(parts);
+        }
+        self.moments = moments;
+        found?;
+        // Those that cost nothing more come first, then the cheaper, then the larger: as few as possible.
+        let (slots, lanes) = (self.slots, &self.lanes);
+        self.parts[parts..].sort_by(|a, b| {
+            let costs = |&(at, free): &(usize, u32)| {
+                let (lane, slot) = (&lanes[at], &slots[lanes[at].slot]);
+                let more = !slot.divisible && lane.line.is_none();
+                (more, slot.price.rate, std::cmp::Reverse(free), at)
+            };
+            let (a, b) = (costs(a), costs(b));
+            let by_price = a.0.cmp(&b.0).then(a.1.total_cmp(&b.1));
+            by_price.then(a.2.cmp(&b.2)).then(a.3.cmp(&b.3))
+        });
+        let mut left = needs;
+        let mut kept = parts;
+        while left > 0 {
+            let part = &mut self.parts[kept];
+            part.1 = part.1.min(left);
+            left -= part.1;
+            kept += 1;
+        }
+        self.parts.truncate(kept);
+        found
+    }
+
+    fn commit(&mut self, task: usize, place: Place) {
+        match place.at {
+            At::One(lane) => self.run(lane, self.dag.task(task).processors, &place),
+            At::Many { first, count } => {
+                for part in first..first + count {
+                    let (lane, processors) = self.parts[part];
+                    self.run(lane, processors, &place);
+                }
+            }
+        }
+        self.places[task] = place;
+    }
+
+    fn run(&mut self, lane: usize, processors: u32, place: &Place) {
+        let Lane { start, end, processors: all, line, .. } = self.lanes[lane];
+        let line = line.unwrap_or_else(|| {
+            let line = self.lines_used;
+            match self.lines.get_mut(line) {
+                Some(kept) => kept.reset(all, start, end),
+                None => self.lines.push(Skyline::new(all, start, end)),
+            }
+            self.lines_used += 1;
+            self.lanes[lane].line = Some(line);
+            line
+        });
+        self.lines[line].take(processors, place.start, place.end);
+        let load = &mut self.loads[lane];
+        load.0 += u128::from(processors) * u128::from(place.end - place.start);
+        load.1 = load.1.max(place.end);
+    }
+
+    /// Places the tasks of a level. A task's best place changes only when something runs in the same slot then.
+    fn place_level(&mut self, from: usize, to: usize) -> Result<(), usize> {
+        let mut waiting: Vec<usize> = self.order[from..to].to_vec();
+        let mut found: Vec<Option<Place>> = vec![None; waiting.len()];
+        while !waiting.is_empty() {
+            let mut next: Option<(Time, usize)> = None;
+            for at in 0..waiting.len() {
+                let place = match found[at] {
+                    Some(place) => place,
+                    None => self.best(waiting[at]).ok_or(waiting[at])?,
+                };
+                found[at] = Some(place);
+                let first = match (self.method, next) {
+                    (_, None) => true,
+                    (Method::MinMin, Some((end, _))) => place.end < end,
+                    (_, Some((end, _))) => place.end > end,
+                };
+                if first {
+                    next = Some((place.end, at));
+                }
+            }
+            let Some((_, at)) = next else { break };
+            let task = waiting.remove(at);
+            let Some(place) = found.remove(at) else { break };
+            self.commit(task, place);
+            let taken: Vec<usize> = self.lanes_of(&place).collect();
+            for other in &mut found {
+                let is_stale = other.is_some_and(|other| {
+                    other.start < place.end
+                        && place.start < other.end
+                        && self.lanes_of(&other).any(|lane| taken.contains(&lane))
+                });
+                // Where something runs now it is cheaper to run besides: of equal places another may be the best.
+                if is_stale {
+                    *other = None;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn lanes_of(&self, place: &Place) -> impl Iterator<Item = usize> {
+        let (one, many) = match place.at {
+            At::One(lane) => (Some(lane), &[][..]),
+            At::Many { first, count } => (None, &self.parts[first..first + count]),
+        };
+        one.into_iter().chain(many.iter().map(|&(lane, _)| lane))
+    }
+
+    fn unplaced(&self, task: usize) -> Unplaced {
+        let of = self.dag.task(task);
+        let quickest = (0..self.sites).min_by_key(|&site| of.runtime.on(site)).unwrap_or(0);
+        let runtime = of.runtime.on(quickest);
+        let mut most = 0;
+        for site in 0..self.sites {
+            let (first, last) = self.of_site[site];
+            let lanes = &self.lanes[first..last];
+            let duration = of.runtime.on(site);
+            for start in lanes.iter().map(|lane| lane.start) {
+                let end = start.saturating_add(duration);
+                let long = lanes.iter().filter(|lane| lane.start <= start && lane.end >= end);
+                most = most.max(long.map(|lane| lane.processors).sum());
+            }
+        }
+        let late = if most >= of.processors {
+            ", and they are taken or over when its parents have ended"
+        } else {
+            ""
+        };
+        let (task, slots) = (of.name.clone(), self.lanes.len());
+        Unplaced { task, processors: of.processors, runtime, slots, most, late }
+    }
+}

@@ -1,0 +1,461 @@
+//! Which sets of slots are worth provisioning: the paper's multi-objective genetic search, ours, and all sets of small instances.
+//!
+//! Source: the paper, section 3; what it only cites is after Fonseca and Fleming 1993 (ranks, sharing within a rank) and Baker 1987
+//! (stochastic universal sampling). Must not know how tasks are placed.
+//!
+//! *The paper's*: sets start at random with every slot in by one half; each generation is ranked by how many dominate a set, fitness falls
+//! linearly with the rank, is shared among sets that are near one another, and parents are drawn by it; two-point crossover, each bit
+//! turned over with probability `1/n`. A chosen slot is paid, used or not. Every plan ever met that none dominates is kept.
+//!
+//! *Ours* looks at the used part of a set alone, which has the same schedule and costs less; begins with the sets that heuristics
+//! find (all slots; then without the one that is used worst, again and again; each site by itself), and searches around what it has kept:
+//! slots out, in, exchanged, the union or a mixture of two kept sets, with sparse ones between. What was met before is not asked again.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::random::SplitMix;
+
+use super::front::{Front, Objectives};
+use super::list::{Lister, Outcome};
+use super::seconds;
+
+/// A set of slots, one bit each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Genome {
+    words: Vec<u64>,
+    count: usize,
+}
+
+impl Genome {
+    /// The empty set of so many slots.
+    pub fn none(count: usize) -> Self {
+        Self { words: vec![0; count.div_ceil(64)], count }
+    }
+
+    /// All of them.
+    pub fn all(count: usize) -> Self {
+        let mut all = Self::none(count);
+        (0..count).for_each(|slot| all.set(slot, true));
+        all
+    }
+
+    /// How many slots there are to be in it.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether no slot is in it.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+
+    /// How many are in it.
+    pub fn ones(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether a slot is in it.
+    pub fn has(&self, slot: usize) -> bool {
+        self.words[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    /// Puts a slot in, or takes it out.
+    pub fn set(&mut self, slot: usize, on: bool) {
+        let bit = 1u64 << (slot % 64);
+        match on {
+            true => self.words[slot / 64] |= bit,
+            false => self.words[slot / 64] &= !bit,
+        }
+    }
+
+    /// Whether all that are in it are in another.
+    pub fn is_subset(&self, of: &Self) -> bool {
+        self.words.iter().zip(&of.words).all(|(a, b)| a & !b == 0)
+    }
+
+    /// The slots in it.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.count).filter(|&slot| self.has(slot))
+    }
+}
+
+/// How long it may search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Sets in a generation.
+    pub population: usize,
+    /// Generations after the first one.
+    pub iterations: usize,
+}
+
+impl Budget {
+    /// How many sets are tried at most.
+    pub fn evaluations(&self) -> usize {
+        self.population.saturating_mul(self.iterations + 1)
+    }
+}
+
+/// How it searches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Search {
+    /// As in the paper.
+    Paper {
+        /// Where parents are cut.
+        crossover: usize,
+        /// A bit is turned over with this probability divided by the number of slots.
+        mutation: f64,
+    },
+    /// Ours.
+    Pruned,
+}
+
+impl Search {
+    /// The paper's with what it recommends: two cuts, one bit of each set on average.
+    pub const PAPER: Self = Self::Paper { crossover: 2, mutation: 1.0 };
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The plans of which none is dominated.
+    pub front: Front,
+    /// How many sets were tried.
+    pub evaluations: usize,
+    /// How many of them were plans.
+    pub feasible: usize,
+    /// All plans that were met, if that was asked for, with what they cost and take.
+    pub all: Vec<Objectives>,
+}
+
+/// Searches; the same seed finds the same.
+pub fn search(
+    lister: &mut Lister<'_>,
+    how: Search,
+    budget: Budget,
+    seed: u64,
+    keep_all: bool,
+) -> Found {
+    let mut trial = Trial { lister, found: Found::default(), keep_all };
+    let mut random = SplitMix(seed);
+    if !trial.lister.slots().is_empty() && budget.population > 0 {
+        match how {
+            Search::Paper { crossover, mutation } => {
+                Paper { crossover, mutation, budget }.run(&mut trial, &mut random);
+            }
+            Search::Pruned => pruned(&mut trial, budget.evaluations(), &mut random),
+        }
+    }
+    trial.found
+}
+
+/// Tries every set of at most 24 slots: the exact front.
+///
+/// # Panics
+/// There are more slots.
+pub fn enumerate(lister: &mut Lister<'_>) -> Found {
+    let count = lister.slots().len();
+    assert!(count <= 24, "2^{count} sets are too many to try");
+    let mut trial = Trial { lister, found: Found::default(), keep_all: false };
+    for set in 1..1u64 << count {
+        let genome = Genome { words: vec![set], count };
+        // What is not used changes nothing but the cost: the set without it is tried as well.
+        trial.chosen(&genome);
+    }
+    trial.found
+}
+
+/// One search's question and what it has met.
+struct Trial<'l, 'a> {
+    lister: &'l mut Lister<'a>,
+    found: Found,
+    keep_all: bool,
+}
+
+impl Trial<'_, '_> {
+    fn ask(&mut self, set: &Genome) -> Option<Outcome> {
+        self.found.evaluations += 1;
+        let outcome = self.lister.outcome(set)?;
+        self.found.feasible += 1;
+        Some(outcome)
+    }
+
+    fn keep(&mut self, is: Objectives, plan: &Genome) -> bool {
+        if self.keep_all {
+            self.found.all.push(is);
+        }
+        self.found.front.insert(is, plan)
+    }
+
+    /// What is chosen is paid.
+    fn chosen(&mut self, set: &Genome) -> Option<Objectives> {
+        let Outcome { cost, makespan, .. } = self.ask(set)?;
+        let is = Objectives { cost, makespan };
+        self.keep(is, set);
+        Some(is)
+    }
+
+    /// What is used is paid, and is the plan: it has the same schedule, or is tried itself until it has. Returns it.
+    fn used(&mut self, set: &Genome) -> Option<Genome> {
+        let mut outcome = self.ask(set)?;
+        let mut asked = set.clone();
+        while !self.lister.has_fixed_order() && outcome.used != asked {
+            asked = outcome.used;
+            outcome = self.ask(&asked)?;
+        }
+        let Outcome { cost_used, makespan, used, .. } = outcome;
+        self.keep(Objectives { cost: cost_used, makespan }, &used);
+        Some(used)
+    }
+}
+
+/// A set with each slot in by this probability.
+fn sprinkled(count: usize, share: f64, random: &mut SplitMix) -> Genome {
+    let mut set = Genome::none(count);
+    (0..count).for_each(|slot| set.set(slot, random.unit() < share));
+    set
+}
+
+struct Paper {
+    crossover: usize,
+    mutation: f64,
+    budget: Budget,
+}
+
+impl Paper {
+    fn run(&self, trial: &mut Trial<'_, '_>, random: &mut SplitMix) {
+        let count = trial.lister.slots().len();
+        let size = self.budget.population;
+        let mut sets: Vec<Genome> = (0..size).map(|_| sprinkled(count, 0.5, random)).collect();
+        let mut worth: Vec<Option<Objectives>> = sets.iter().map(|set| trial.chosen(set)).collect();
+        for _ in 0..self.budget.iterations {
+            let fitness = fitness(&worth);
+            let parents = sample(&fitness, size, random);
+            let mut next = Vec::with_capacity(size);
+            for pair in parents.chunks(2) {
+                let (mut a, mut b) = (sets[pair[0]].clone(), sets[pair[pair.len() - 1]].clone());
+                self.cross(&mut a, &mut b, random);
+                next.extend([a, b]);
+            }
+            next.truncate(size);
+            let turned = self.mutation / count as f64;
+            for set in &mut next {
+                for slot in 0..count {
+                    if random.unit() < turned {
+                        set.set(slot, !set.has(slot));
+                    }
+                }
+            }
+            worth = next.iter().map(|set| trial.chosen(set)).collect();
+            sets = next;
+        }
+    }
+
+    /// Exchanges every other piece between cuts.
+    fn cross(&self, a: &mut Genome, b: &mut Genome, random: &mut SplitMix) {
+        let count = a.len();
+        let mut cuts: Vec<usize> = (0..self.crossover).map(|_| 1 + random.below(count)).collect();
+        cuts.sort_unstable();
+        let mut cuts = cuts.into_iter().peekable();
+        let mut other = false;
+        for slot in 0..count {
+            while cuts.next_if_eq(&slot).is_some() {
+                other = !other;
+            }
+            if other {
+                let (x, y) = (a.has(slot), b.has(slot));
+                a.set(slot, y);
+                b.set(slot, x);
+            }
+        }
+    }
+}
+
+/// Fitness by rank, shared among those of a rank that are near. What is no plan is dominated by every plan.
+fn fitness(worth: &[Option<Objectives>]) -> Vec<f64> {
+    let count = worth.len();
+    let beats = |a: &Option<Objectives>, b: &Option<Objectives>| match (a, b) {
+        (Some(a), Some(b)) => a.dominates(b),
+        (Some(_), None) => true,
+        (None, _) => false,
+    };
+    let rank = |one: &Option<Objectives>| worth.iter().filter(|other| beats(other, one)).count();
+    let ranks: Vec<usize> = worth.iter().map(rank).collect();
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&at| ranks[at]);
+    // Distances are measured where both objectives run from 0 to 1 over this generation.
+    let plans = || worth.iter().flatten();
+    let range = |of: &dyn Fn(&Objectives) -> f64| {
+        let least = plans().map(of).fold(f64::INFINITY, f64::min);
+        let most = plans().map(of).fold(f64::NEG_INFINITY, f64::max);
+        (least, (most - least).max(f64::MIN_POSITIVE))
+    };
+    let (cost_of, length_of) = (|is: &Objectives| is.cost, |is: &Objectives| seconds(is.makespan));
+    let (costs, lengths) = (range(&cost_of), range(&length_of));
+    let place = |at: usize| {
+        worth[at].map(|is| {
+            ((cost_of(&is) - costs.0) / costs.1, (length_of(&is) - lengths.0) / lengths.1)
+        })
+    };
+    let sigma = 2.0 / (count.max(2) - 1) as f64;
+    let near = |a: usize, b: usize| match (place(a), place(b)) {
+        (Some(a), Some(b)) => (1.0 - (a.0 - b.0).hypot(a.1 - b.1) / sigma).max(0.0),
+        // Of what is no plan nothing is known to be near.
+        (a, b) => f64::from(a.is_none() && b.is_none()),
+    };
+    let mut fitness = vec![0.0; count];
+    let mut from = 0;
+    while from < count {
+        let rank = ranks[order[from]];
+        let same = order[from..].iter().take_while(|&&at| ranks[at] == rank).count();
+        let of_rank = &order[from..from + same];
+        // From `count` for the best down to 1, averaged within the rank.
+        let mean = (from..from + same).map(|at| (count - at) as f64).sum::<f64>() / same as f64;
+        let shared = of_rank
+            .iter()
+            .map(|&a| mean / of_rank.iter().map(|&b| near(a, b)).sum::<f64>().max(1.0));
+        let shared: Vec<f64> = shared.collect();
+        let scale = mean * same as f64 / shared.iter().sum::<f64>();
+        for (&at, value) in of_rank.iter().zip(shared) {
+            fitness[at] = value * scale;
+        }
+        from += same;
+    }
+    fitness
+}
+
+/// Draws so many, each by its fitness, with one turn of a wheel that has as many pointers; in random order.
+fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
+    let step = fitness.iter().sum::<f64>() / count as f64;
+    let mut pointer = random.unit() * step;
+    let mut sum = 0.0;
+    let mut drawn = Vec::with_capacity(count);
+    for (at, value) in fitness.iter().enumerate() {
+        sum += value;
+        while pointer < sum && drawn.len() < count {
+            drawn.push(at);
+            pointer += step;
+        }
+    }
+    // The last pointer may have missed the end by rounding.
+    drawn.resize(count, fitness.len() - 1);
+    for at in (1..count).rev() {
+        drawn.swap(at, random.below(at + 1));
+    }
+    drawn
+}
+
+/// Our search.
+fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
+    let count = trial.lister.slots().len();
+    let mut met: HashSet<Genome> = HashSet::new();
+    let left = |trial: &Trial<'_, '_>| trial.found.evaluations < most;
+    // What heuristics say: all of them, each site, and without what is paid and hardly used.
+    let mut starts = vec![Genome::all(count)];
+    let sites = trial.lister.slots().iter().map(|slot| slot.site + 1).max().unwrap_or(0);
+    if sites > 1 {
+        for site in 0..sites {
+            let mut of_site = Genome::none(count);
+            for (slot, offer) in trial.lister.slots().iter().enumerate() {
+                of_site.set(slot, offer.site == site);
+            }
+            starts.push(of_site);
+        }
+    }
+    // Half of what may be tried is for what is found by itself.
+    let for_starts = most / 2;
+    let mut leaner: Vec<Genome> = Vec::new();
+    for start in starts {
+        if trial.found.evaluations < for_starts.max(1) && met.insert(start.clone()) {
+            leaner.extend(trial.used(&start));
+        }
+    }
+    while let Some(set) = leaner.pop() {
+        if trial.found.evaluations >= for_starts {
+            break;
+        }
+        let Some(worst) = worst_used(trial, &set) else { continue };
+        let mut without = set.clone();
+        without.set(worst, false);
+        if !without.is_empty() && met.insert(without.clone()) {
+            leaner.extend(trial.used(&without));
+        }
+    }
+    let mut idle = 0;
+    while left(trial) && idle < 64 * most {
+        let set = offspring(trial, count, random);
+        if set.is_empty() || !met.insert(set.clone()) {
+            // A small instance may have been met whole.
+            idle += 1;
+            if idle % 4096 == 4095 && met.len() as f64 >= (count as f64).exp2() - 1.0 {
+                break;
+            }
+            continue;
+        }
+        if let Some(used) = trial.used(&set) {
+            met.insert(used);
+        }
+    }
+}
+
+/// The slot of a set that costs most: the largest that is not divisible, else the dearest.
+fn worst_used(trial: &Trial<'_, '_>, set: &Genome) -> Option<usize> {
+    let slots = trial.lister.slots();
+    let costs = |slot: &usize| {
+        let offer = &slots[*slot];
+        (!offer.divisible, offer.whole(offer.end))
+    };
+    set.iter().max_by(|a, b| {
+        let (a, b) = (costs(a), costs(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+    })
+}
+
+/// A set near those that are kept, or a sparse one.
+fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> Genome {
+    let points = trial.found.front.points();
+    let sparse = |random: &mut SplitMix| {
+        let share = random.unit();
+        sprinkled(count, share * share * 0.6 + 0.02, random)
+    };
+    if points.is_empty() || random.unit() < 0.1 {
+        return sparse(random);
+    }
+    let one = &points[random.below(points.len())].plan;
+    let other = &points[random.below(points.len())].plan;
+    let mut set = one.clone();
+    let ones: Vec<usize> = one.iter().collect();
+    let drop_one =
+        |set: &mut Genome, random: &mut SplitMix| set.set(ones[random.below(ones.len())], false);
+    let add_one = |set: &mut Genome, random: &mut SplitMix| set.set(random.below(count), true);
+    match random.below(8) {
+        0 => drop_one(&mut set, random),
+        1 => {
+            drop_one(&mut set, random);
+            drop_one(&mut set, random);
+        }
+        2 => add_one(&mut set, random),
+        3 | 4 => {
+            drop_one(&mut set, random);
+            add_one(&mut set, random);
+        }
+        5 => {
+            for _ in 0..1 + random.below(4) {
+                add_one(&mut set, random);
+            }
+        }
+        6 => {
+            // Each slot of one of both, by halves.
+            for slot in other.iter().chain(ones.iter().copied()) {
+                let from = if random.unit() < 0.5 { one } else { other };
+                set.set(slot, from.has(slot));
+            }
+        }
+        _ => {
+            other.iter().for_each(|slot| set.set(slot, true));
+            drop_one(&mut set, random);
+        }
+    }
+    set
+}

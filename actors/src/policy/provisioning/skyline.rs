@@ -1,0 +1,203 @@
+//! How many of equal processors are free over time: steps, and the earliest gap that is wide and long enough.
+//!
+//! Must not know which processor is which. Steps at equal heights are merged, so that what is all taken is one step however many
+//! tasks took it; that is what makes a long search short.
+
+use super::{NEVER, Time};
+
+/// Free processors as a function of time, in steps. Before its start nothing is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skyline {
+    /// Where each step begins; the last one has no end.
+    at: Vec<Time>,
+    /// How many are free in it.
+    free: Vec<u32>,
+}
+
+impl Skyline {
+    /// So many processors from `start` to `end`, none after it.
+    pub fn new(processors: u32, start: Time, end: Time) -> Self {
+        let mut skyline = Self { at: Vec::new(), free: Vec::new() };
+        skyline.reset(processors, start, end);
+        skyline
+    }
+
+    /// As if it were new.
+    pub fn reset(&mut self, processors: u32, start: Time, end: Time) {
+        self.at.clear();
+        self.free.clear();
+        self.at.push(start);
+        self.free.push(processors);
+        if end < NEVER {
+            self.at.push(end);
+            self.free.push(0);
+        }
+    }
+
+    /// The step in which a time lies; `None` before the first.
+    fn step(&self, time: Time) -> Option<usize> {
+        self.at.partition_point(|&at| at <= time).checked_sub(1)
+    }
+
+    /// Free processors at a time.
+    pub fn free_at(&self, time: Time) -> u32 {
+        self.step(time).map_or(0, |step| self.free[step])
+    }
+
+    /// Fewest processors free at any time of `[from, to)`; of an empty one at `from`.
+    pub fn least(&self, from: Time, to: Time) -> u32 {
+        let Some(first) = self.step(from) else { return 0 };
+        let mut least = self.free[first];
+        for step in first + 1..self.at.len() {
+            if self.at[step] >= to || least == 0 {
+                break;
+            }
+            least = least.min(self.free[step]);
+        }
+        least
+    }
+
+    /// The earliest time from `from` on, and before `before`, from which so many processors are free for so long.
+    pub fn earliest(
+        &self,
+        processors: u32,
+        duration: Time,
+        from: Time,
+        before: Time,
+    ) -> Option<Time> {
+        let first = self.step(from);
+        let mut start = if first.is_none() { *self.at.first()? } else { from };
+        let mut step = first.unwrap_or(0);
+        while step < self.at.len() && start < before {
+            if self.free[step] < processors {
+                step += 1;
+                start = *self.at.get(step)?;
+                continue;
+            }
+            // From here on, until it is long enough or there are too few.
+            let end = start.saturating_add(duration);
+            let mut next = step + 1;
+            while next < self.at.len() && self.at[next] < end && self.free[next] >= processors {
+                next += 1;
+            }
+            if next == self.at.len() || self.at[next] >= end {
+                return Some(start);
+            }
+            step = next;
+            start = self.at[step];
+        }
+        None
+    }
+
+    /// Takes processors over `[from, to)`.
+    ///
+    /// # Panics
+    /// So many are not free.
+    pub fn take(&mut self, processors: u32, from: Time, to: Time) {
+        self.change(from, to, |free| free.checked_sub(processors).expect("what is taken is free"));
+    }
+
+    /// Gives processors back over `[from, to)`.
+    pub fn give(&mut self, processors: u32, from: Time, to: Time) {
+        self.change(from, to, |free| free.saturating_add(processors));
+    }
+
+    fn change(&mut self, from: Time, to: Time, to_free: impl Fn(u32) -> u32) {
+        if from >= to {
+            return;
+        }
+        let first = self.split(from);
+        let last = self.split(to);
+        for free in &mut self.free[first..last] {
+            *free = to_free(*free);
+        }
+        // The two ends may be as high as their neighbours now; inside nothing became equal.
+        self.merge(last);
+        self.merge(first);
+    }
+
+    /// The step that begins at a time, which is made if there is none.
+    fn split(&mut self, time: Time) -> usize {
+        let step = self.at.partition_point(|&at| at < time);
+        if self.at.get(step) != Some(&time) {
+            // Before the first step nothing is free.
+            let free = step.checked_sub(1).map_or(0, |before| self.free[before]);
+            self.at.insert(step, time);
+            self.free.insert(step, free);
+        }
+        step
+    }
+
+    fn merge(&mut self, step: usize) {
+        if step > 0 && step < self.at.len() && self.free[step] == self.free[step - 1] {
+            self.at.remove(step);
+            self.free.remove(step);
+        }
+    }
+
+    /// Its steps: when each begins, and how many are free in it.
+    pub fn steps(&self) -> impl Iterator<Item = (Time, u32)> {
+        self.at.iter().copied().zip(self.free.iter().copied())
+    }
+
+    /// Forgets what was before a time.
+    pub fn forget(&mut self, before: Time) {
+        let Some(step) = self.step(before).filter(|&step| step > 0) else { return };
+        self.at.drain(..step);
+        self.free.drain(..step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn steps_that_are_equal_are_one() {
+        let mut line = Skyline::new(4, 0, 100);
+        line.take(4, 10, 20);
+        line.take(4, 20, 30);
+        assert_eq!(line.steps().collect::<Vec<_>>(), [(0, 4), (10, 0), (30, 4), (100, 0)]);
+        line.give(4, 10, 30);
+        assert_eq!(line, Skyline::new(4, 0, 100));
+        assert_eq!(line.free_at(99), 4);
+        assert_eq!((line.free_at(100), line.least(0, 100), line.least(0, 101)), (0, 4, 0));
+        line.take(1, 0, 5);
+        line.forget(7);
+        assert_eq!(line.steps().next(), Some((5, 4)));
+    }
+
+    proptest! {
+        #[test]
+        fn the_earliest_gap_is_what_every_moment_says(
+            takes in proptest::collection::vec((1u32..4, 0u64..40, 1u64..10), 0..20),
+            (processors, duration, from) in (1u32..6, 1u64..12, 0u64..50),
+            end in prop_oneof![Just(NEVER), 20u64..60],
+        ) {
+            let mut line = Skyline::new(5, 3, end);
+            let mut free = [0u32; 80];
+            for (at, free) in free.iter_mut().enumerate() {
+                *free = if at >= 3 && (at as u64) < end { 5 } else { 0 };
+            }
+            for (count, at, length) in takes {
+                if line.least(at, at + length) >= count {
+                    line.take(count, at, at + length);
+                    for free in &mut free[at as usize..(at + length) as usize] {
+                        *free -= count;
+                    }
+                }
+            }
+            for at in 0..80 {
+                prop_assert_eq!(line.free_at(at), free[at as usize]);
+            }
+            let fits = |at: u64| (at..at + duration).all(|t| free.get(t as usize).copied().unwrap_or(5) >= processors);
+            let plain = (from..68).find(|&at| fits(at));
+            let before = 68;
+            prop_assert_eq!(line.earliest(processors, duration, from, before), plain);
+            let steps: Vec<(Time, u32)> = line.steps().collect();
+            prop_assert!(steps.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 != w[1].1), "{:?}", steps);
+        }
+    }
+}
