@@ -15,6 +15,7 @@ pub mod grid;
 pub mod machines;
 pub mod paper;
 mod process;
+pub mod provisioning;
 pub mod recorded;
 pub mod scenario;
 pub mod shipped;

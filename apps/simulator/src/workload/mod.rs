@@ -5,7 +5,7 @@
 //! ([`program`]), what holding, recruiting and releasing processors costs ([`Costs`]), and local users, who take processors
 //! without asking anybody here ([`Users`]).
 
-mod dice;
+pub(crate) mod dice;
 mod engine;
 pub mod figures;
 pub mod made;

@@ -1,0 +1,100 @@
+//! What is drawn is as the paper says, and small comparisons whose outcome is known.
+
+use springtide_actors::policy::provisioning::{
+    Budget, Dag, Edge, Method, Runtime, SECOND, Search, Table, Task,
+};
+
+use super::compare::{Planning, best_effort, compare};
+use super::load::{Job, Load};
+use super::made::{self, Layered};
+use super::{Spread, sites};
+
+const PLANNING: Planning = Planning {
+    search: Search::Pruned,
+    budget: Budget { population: 20, iterations: 4 },
+    method: Method::Heft,
+    discount: None,
+    seed: 1,
+};
+
+#[test]
+fn what_is_drawn_is_as_the_paper_says() {
+    let slots = made::four_sites(1);
+    assert_eq!(slots.len(), made::SLOTS);
+    for (site, size) in made::SITES.into_iter().enumerate() {
+        let mut of_site = slots.iter().filter(|slot| slot.site == site).peekable();
+        assert_eq!(of_site.peek().unwrap().start, 0);
+        assert!(
+            of_site
+                .all(|slot| slot.start < 30_000 * SECOND && (1..=size).contains(&slot.processors))
+        );
+    }
+    let dag = made::cybershake(288);
+    assert_eq!((dag.len(), dag.edges()), (8039, 12_057));
+    assert_eq!(dag.work(1), 52_460_341.0);
+    assert_eq!(dag.levels().into_iter().max(), Some(4));
+    let of = Layered {
+        tasks: 100,
+        levels: 10,
+        runtime_s: 1000.0,
+        transfer_s: 0.0,
+        processors: 22,
+        most: 430,
+    };
+    let dag = made::layered(&of, 3);
+    assert_eq!((dag.len(), dag.levels().into_iter().max()), (100, Some(9)));
+    let mean = dag.tasks().iter().map(|task| f64::from(task.processors)).sum::<f64>() / 100.0;
+    assert!((18.0..26.0).contains(&mean), "{mean}");
+}
+
+#[test]
+fn a_mean_and_its_deviation() {
+    let spread = Spread::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]);
+    assert!((spread.mean - 5.0).abs() < 1e-12 && (spread.deviation - 2.138_09).abs() < 1e-4);
+    assert_eq!(Spread::of(&[3.0]), Spread { mean: 3.0, ..Spread::default() });
+}
+
+/// Two tasks one after the other. Best effort submits the second when the first has ended, behind what others submitted meanwhile; a plan
+/// had its place before them.
+#[test]
+fn best_effort_waits_behind_others_and_a_plan_does_not() {
+    let task = |name: &str| Task {
+        name: name.to_owned(),
+        processors: 4,
+        runtime: Runtime::Same(10 * SECOND),
+    };
+    let dag =
+        Dag::new(vec![task("a"), task("b")], &[Edge { from: 0, to: 1, bytes: 0 }], 1).unwrap();
+    let others = [Job { submit: 5 * SECOND, processors: 1, duration: 100 * SECOND }];
+    let alone = best_effort(&dag, Table::new(4), &[], 0);
+    let behind = best_effort(&dag, Table::new(4), &others, 0);
+    assert_eq!((alone, behind), (20 * SECOND, 120 * SECOND));
+    let load = Load { processors: 4, jobs: others.to_vec(), offered: 0.5 };
+    let both = compare(&dag, &load, &[0], &[0.0, 1.0], &PLANNING);
+    assert_eq!(both.submissions[0].best_effort_s, 120.0);
+    for planned in &both.submissions[0].planned {
+        let planned = planned.unwrap();
+        assert_eq!((planned.makespan_s, planned.cost), (20.0, 80.0));
+    }
+    assert_eq!((both.floor, both.summaries()[0].difference_s.mean), (80.0, -100.0));
+}
+
+#[test]
+fn rivals_are_counted_by_what_no_other_dominates() {
+    let instance = sites::Instance::drawn(2);
+    let budget = Budget { population: 20, iterations: 4 };
+    let of = |how| instance.search(Method::Heft, how, budget, 1, false);
+    let all = sites::rivals(vec![
+        ("paper".into(), of(Search::PAPER)),
+        ("ours".into(), of(Search::Pruned)),
+    ]);
+    assert!(all[1].hypervolume > all[0].hypervolume, "{all:?}");
+    assert!(all.iter().all(|rival| rival.survivors <= rival.front && rival.evaluations <= 100));
+    assert!(all[1].survivors > 0);
+    // The cheapest is taken at 1, the shortest at 0.
+    let front = of(Search::Pruned).front;
+    let sweep = sites::sweep(&front, &[0.0, 0.5, 1.0]);
+    assert!(
+        sweep.is_sorted_by(|a, b| a.1.cost_su >= b.1.cost_su && a.1.makespan_s <= b.1.makespan_s)
+    );
+}
