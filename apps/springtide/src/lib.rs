@@ -32,6 +32,7 @@ mod netcheck;
 mod netconf;
 mod node;
 mod outdir;
+mod provisioning;
 mod report;
 mod run;
 mod runlog;

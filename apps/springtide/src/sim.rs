@@ -27,6 +27,7 @@ use crate::args::{time, words};
 use crate::exit::{Exit, Failed};
 use crate::grid::cannot;
 use crate::outdir::{OutDir, manifest};
+use crate::provisioning::{ProvisioningArgs, provisioning};
 use crate::report::Ended;
 use crate::run::print;
 use crate::whatif::{self, How, WhatIfArgs};
@@ -91,6 +92,8 @@ pub enum SimCommand {
     },
     /// Play many jobs over many clusters: malleable ones grow and shrink as the live scheduler would have it
     Workload(Box<WorkloadArgs>),
+    /// Provision slots for a workflow, and compare with best effort, as the provisioning paper's experiments do
+    Provisioning(Box<ProvisioningArgs>),
     /// Play histories of random faults on small grids: jobs must end with the right answer, and leave nobody at work
     Faults {
         /// Which: seeds from A up to, and not with, B
@@ -136,6 +139,7 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
             paper(&only, period, seeds.max(1), json, out.as_deref())
         }
         SimCommand::Workload(args) => workload(&args),
+        SimCommand::Provisioning(args) => provisioning(&args),
         SimCommand::Faults { seeds, json } => faults(seeds, json),
         SimCommand::Replay { seed } => replay(seed),
         SimCommand::List => {

@@ -13,6 +13,7 @@
 //! workflow that is submitted at one moment does not disturb one that is submitted at another.
 
 pub mod compare;
+pub mod figures;
 pub mod load;
 pub mod made;
 pub mod sites;

@@ -1,0 +1,170 @@
+//! Figures of the experiments: lines with deviations over a parameter, and clouds of plans with their front. SVG and CSV.
+//!
+//! Must not know how the numbers came about.
+
+use std::fmt::Write;
+
+use plotters::prelude::*;
+
+use crate::figure::{FigureError, draw, legend, wrong};
+
+/// Colours that people who see few of them can tell apart (after Okabe and Ito).
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(40, 40, 40),
+    RGBColor(230, 159, 0),
+    RGBColor(150, 150, 150),
+];
+
+/// Of more points a cloud is thinned: a figure of a megabyte shows no more.
+const CLOUD_MAX: usize = 4000;
+
+/// Values over a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// What it is called.
+    pub label: String,
+    /// Parameter, value, and its standard deviation (0: none is drawn).
+    pub points: Vec<(f64, f64, f64)>,
+}
+
+/// What is along the axes of a figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes<'a> {
+    /// Above it.
+    pub title: &'a str,
+    /// Along the parameter.
+    pub x: &'a str,
+    /// Along the values.
+    pub y: &'a str,
+}
+
+/// Lines over a parameter, with a bar of one deviation up and down.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
+    let all = || lines.iter().flat_map(|line| line.points.iter());
+    let least = all().map(|(x, ..)| *x).fold(f64::INFINITY, f64::min).min(1e300);
+    let most = all().map(|(x, ..)| *x).fold(f64::NEG_INFINITY, f64::max).max(least + 1e-6);
+    let room = (most - least) * 0.04;
+    let top = all().map(|(_, y, deviation)| y + deviation).fold(1e-6, f64::max);
+    let top = top * (1.12 + 0.07 * lines.len() as f64);
+    draw((760, 440), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(axes.title, ("sans-serif", 16))
+            .margin(12)
+            .x_label_area_size(38)
+            .y_label_area_size(62)
+            .build_cartesian_2d(least - room..most + room, 0.0..top)
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_desc(axes.x)
+            .y_desc(axes.y)
+            .light_line_style(WHITE)
+            .bold_line_style(BLACK.mix(0.1))
+            .draw()
+            .map_err(wrong)?;
+        for (at, line) in lines.iter().enumerate() {
+            let colour = COLOURS[at % COLOURS.len()];
+            // Bars of several lines at one place stand beside one another.
+            let aside = room * 0.12 * (at as f64 - (lines.len() as f64 - 1.0) / 2.0);
+            let bars = line.points.iter().filter(|(_, _, deviation)| *deviation > 0.0);
+            let bars = bars.map(|&(x, y, deviation)| {
+                let ends = [(x + aside, (y - deviation).max(0.0)), (x + aside, y + deviation)];
+                PathElement::new(ends, colour.mix(0.5).stroke_width(1))
+            });
+            chart.draw_series(bars).map_err(wrong)?;
+            let points = line.points.iter().map(|&(x, y, _)| (x, y));
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))
+                .map_err(wrong)?
+                .label(line.label.as_str())
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
+                });
+        }
+        legend(&mut chart, SeriesLabelPosition::UpperRight)
+    })
+}
+
+/// All plans that were met as small points, and fronts as steps.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn cloud(
+    axes: Axes<'_>,
+    met: &[(f64, f64)],
+    fronts: &[(String, Vec<(f64, f64)>)],
+) -> Result<String, FigureError> {
+    let every = met.len().div_ceil(CLOUD_MAX).max(1);
+    let shown: Vec<(f64, f64)> = met.iter().copied().step_by(every).collect();
+    let all = || shown.iter().chain(fronts.iter().flat_map(|(_, points)| points));
+    let right = all().map(|(x, _)| *x).fold(1e-6, f64::max) * 1.04;
+    let top = all().map(|(_, y)| *y).fold(1e-6, f64::max) * 1.1;
+    draw((760, 440), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(axes.title, ("sans-serif", 16))
+            .margin(12)
+            .x_label_area_size(38)
+            .y_label_area_size(62)
+            .build_cartesian_2d(0.0..right, 0.0..top)
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_desc(axes.x)
+            .y_desc(axes.y)
+            .light_line_style(WHITE)
+            .bold_line_style(BLACK.mix(0.1))
+            .draw()
+            .map_err(wrong)?;
+        let grey = RGBColor(170, 170, 170);
+        let label = match every {
+            1 => format!("all {} plans met", met.len()),
+            _ => format!("of {} plans met every {every}th", met.len()),
+        };
+        let points = shown.iter().map(|&point| Circle::new(point, 2, grey.filled()));
+        if !shown.is_empty() {
+            let drawn = chart.draw_series(points).map_err(wrong)?.label(label);
+            drawn.legend(move |(x, y)| Circle::new((x + 7, y), 3, grey.filled()));
+        }
+        for (at, (label, points)) in fronts.iter().enumerate() {
+            let colour = COLOURS[at % COLOURS.len()];
+            let mut steps = Vec::new();
+            for (index, &(x, y)) in points.iter().enumerate() {
+                if index > 0 {
+                    steps.push((x, points[index - 1].1));
+                }
+                steps.push((x, y));
+            }
+            chart
+                .draw_series(LineSeries::new(steps, colour.stroke_width(2)))
+                .map_err(wrong)?
+                .label(label.as_str())
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
+                });
+            let marks = points.iter().map(|&point| Circle::new(point, 4, colour.filled()));
+            chart.draw_series(marks).map_err(wrong)?;
+        }
+        legend(&mut chart, SeriesLabelPosition::UpperRight)
+    })
+}
+
+/// Lines as a table: a header, then a row for each point.
+pub fn csv(axes: Axes<'_>, lines: &[Line]) -> String {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let mut text = format!("line,{},{},standard deviation\n", quoted(axes.x), quoted(axes.y));
+    for line in lines {
+        for (x, y, deviation) in &line.points {
+            // A String takes whatever is written.
+            let _ = writeln!(text, "{},{x},{y},{deviation}", quoted(&line.label));
+        }
+    }
+    text
+}

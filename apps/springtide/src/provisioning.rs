@@ -1,0 +1,667 @@
+//! `sim provisioning`: the experiments of the provisioning paper in simulated time, beside what the paper says.
+//!
+//! Must not know how they are simulated.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum, ValueHint};
+use serde::Serialize;
+use serde_json::{Value, json};
+use springtide_actors::policy::provisioning::{Budget, Dag, Found, Method, SECOND, Search};
+use springtide_runtime::event::write_atomic;
+use springtide_simulator::figure::FigureError;
+use springtide_simulator::provisioning::compare::{
+    Comparison, Planning, SERVICE_UNIT, Summary, compare,
+};
+use springtide_simulator::provisioning::figures::{self, Axes, Line};
+use springtide_simulator::provisioning::load::{Copies, Window};
+use springtide_simulator::provisioning::made::{self, Layered};
+use springtide_simulator::provisioning::sites::{self, Instance, Plan, Rival};
+use springtide_simulator::workload::swf;
+
+use crate::exit::Failed;
+use crate::grid::cannot;
+use crate::run::print;
+
+/// Processors of the paper's machine: widths of its tasks are told for that.
+const PAPERS: u32 = 430;
+
+/// An experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Experiment {
+    /// The search on 124 slots of four sites: its front, schedulers, populations, crossover, mutation (figures 1 to 3)
+    Sites,
+    /// Makespan and cost by trade-off under a load (figure 5)
+    Tradeoff,
+    /// By the size of tasks and by load (figures 6 and 7)
+    Sizes,
+    /// CyberShake, 8,039 tasks, by load (figure 9)
+    Cybershake,
+    /// CyberShake where others say that their jobs take longer than they do (section 7)
+    Estimates,
+    /// By trade-off where slots cost less the earlier they are asked for (the paper's future work)
+    Discount,
+    /// All of these
+    Paper,
+}
+
+/// `sim provisioning ...`
+#[derive(Args, Clone, Debug)]
+pub struct ProvisioningArgs {
+    /// Which experiment
+    #[arg(value_enum, value_name = "EXPERIMENT", default_value = "paper")]
+    experiment: Experiment,
+    /// Other users' jobs: a trace (SWF, plain or gzip), of which two copies a week apart make the load. All but `sites` need one
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    trace: Option<PathBuf>,
+    /// Processors of the machine [default: the trace's]. The paper's tasks keep their share of its 430
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    processors: Option<u32>,
+    /// First day that is taken of the trace
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=36_500))]
+    from_day: u32,
+    /// So many days of it
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(3..=3_650))]
+    days: u32,
+    /// Loads as parts of the machine, several after commas; the first copy alone is the least
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = share, default_values_t = [0.63, 0.70, 0.76, 0.82, 0.88, 0.94])]
+    loads: Vec<f64>,
+    /// The workflow is submitted at so many moments of the load
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    submissions: u32,
+    /// How plans are searched
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
+    search: How,
+    /// Sets of slots in a generation [default: 20, of CyberShake 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    population: Option<u32>,
+    /// Generations after the first one
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=100_000))]
+    iterations: u32,
+    /// Of whatever is random
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Directory for figures (SVG), tables (CSV) and results (JSON)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+}
+
+/// A search, for the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum How {
+    /// As in the paper: what is chosen is paid, used or not
+    Paper,
+    /// Ours: what is not used is dropped
+    Pruned,
+}
+
+impl From<How> for Search {
+    fn from(how: How) -> Self {
+        match how {
+            How::Paper => Search::PAPER,
+            How::Pruned => Search::Pruned,
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 2.0 => Ok(share),
+        _ => Err("give a part of the machine such as 0.76".to_owned()),
+    }
+}
+
+/// What came of the experiments: text for people, results for programs, files.
+#[derive(Default)]
+struct Told {
+    text: String,
+    results: serde_json::Map<String, Value>,
+    files: Vec<(String, String)>,
+}
+
+impl Told {
+    fn line(&mut self, line: impl AsRef<str>) {
+        self.text.push_str(line.as_ref());
+        self.text.push('\n');
+    }
+
+    fn result(&mut self, name: &str, value: &impl Serialize) -> Result<(), Failed> {
+        let value = serde_json::to_value(value).map_err(Failed::failure)?;
+        self.results.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    fn figure(&mut self, name: &str, axes: Axes<'_>, lines: &[Line]) -> Result<(), Failed> {
+        self.files.push((format!("{name}.svg"), figures::lines(axes, lines).map_err(unseen)?));
+        self.files.push((format!("{name}.csv"), figures::csv(axes, lines)));
+        Ok(())
+    }
+}
+
+fn unseen(error: FigureError) -> Failed {
+    Failed::failure(error)
+}
+
+/// Does it.
+///
+/// # Errors
+/// The trace cannot be read, is too short, or a file cannot be written.
+pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
+    let began = std::time::Instant::now();
+    let mut told = Told::default();
+    let all = args.experiment == Experiment::Paper;
+    let wants = |experiment| all || args.experiment == experiment;
+    if wants(Experiment::Sites) {
+        four_sites(args, &mut told)?;
+    }
+    if args.experiment != Experiment::Sites {
+        let site = Site::read(args)?;
+        told.line(site.tells());
+        if wants(Experiment::Tradeoff) {
+            trade_off(args, &site, None, &mut told)?;
+        }
+        if wants(Experiment::Sizes) {
+            sizes(args, &site, &mut told)?;
+        }
+        if wants(Experiment::Cybershake) {
+            cybershake(args, &site, &mut told)?;
+        }
+        if wants(Experiment::Estimates) {
+            estimates(args, &mut told)?;
+        }
+        if wants(Experiment::Discount) {
+            trade_off(args, &site, Some((0.05, 0.5)), &mut told)?;
+        }
+    }
+    let result =
+        json!({ "schema": crate::report::SCHEMA, "seed": args.seed, "results": told.results });
+    if let Some(dir) = &args.out {
+        keep(dir, &told.files, &format!("{result}\n"))?;
+    }
+    if args.json {
+        return print(&format!("{result}\n"));
+    }
+    let Told { text, .. } = told;
+    print(&format!("{text}{:.1} s\n", began.elapsed().as_secs_f64()))
+}
+
+fn keep(dir: &Path, files: &[(String, String)], result: &str) -> Result<(), Failed> {
+    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
+    let write = |name: &str, text: &str| {
+        let file = dir.join(name);
+        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
+    };
+    for (name, text) in files {
+        write(name, text)?;
+    }
+    write("provisioning.json", result)
+}
+
+/// Figures 1 to 3, and what population, crossover and mutation do.
+fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
+    let instance = Instance::drawn(args.seed);
+    let find = |method, how, population, iterations, all| -> Found {
+        instance.search(method, how, Budget { population, iterations }, args.seed, all)
+    };
+    let paper = find(Method::Heft, Search::PAPER, 50, 34, true);
+    let ours = find(Method::Heft, Search::Pruned, 50, 34, true);
+    let points = |found: &Found| -> Vec<(f64, f64)> {
+        let plan = |p: &springtide_actors::policy::provisioning::Point| {
+            let Plan { cost_su, makespan_s } = p.is.into();
+            (cost_su, makespan_s / 3600.0)
+        };
+        found.front.points().iter().map(plan).collect()
+    };
+    let met: Vec<(f64, f64)> = paper
+        .all
+        .iter()
+        .map(|&is| {
+            let Plan { cost_su, makespan_s } = is.into();
+            (cost_su, makespan_s / 3600.0)
+        })
+        .collect();
+    let axes = Axes {
+        title: "Plans on 124 slots of four sites",
+        x: "cost, service units",
+        y: "makespan, hours",
+    };
+    let fronts =
+        [("as in the paper".to_owned(), points(&paper)), ("ours".to_owned(), points(&ours))];
+    told.files.push(("front.svg".into(), figures::cloud(axes, &met, &fronts).map_err(unseen)?));
+    told.line(format!(
+        "Four sites, 124 slots, 100 tasks (seed {}): {} plans met, {} of them not dominated (paper: 1742 and 40, of a workflow that it does not tell)",
+        args.seed,
+        paper.feasible,
+        paper.front.points().len(),
+    ));
+    let alphas: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
+    let sweeps = [("as in the paper", &paper), ("ours", &ours)]
+        .map(|(name, found)| (name, sites::sweep(&found.front, &alphas)));
+    for (name, of) in [("makespan", 0), ("cost", 1)] {
+        let lines: Vec<Line> = sweeps
+            .iter()
+            .map(|(label, sweep)| {
+                let value =
+                    |plan: &Plan| if of == 0 { plan.makespan_s / 3600.0 } else { plan.cost_su };
+                let points = sweep.iter().map(|(alpha, plan)| (*alpha, value(plan), 0.0));
+                Line { label: (*label).to_owned(), points: points.collect() }
+            })
+            .collect();
+        let y = if of == 0 { "makespan, hours" } else { "cost, service units" };
+        let axes =
+            Axes { title: "What each trade-off takes", x: "trade-off (0 fastest, 1 cheapest)", y };
+        told.figure(&format!("tradeoff-sites-{name}"), axes, &lines)?;
+    }
+    for (name, sweep) in &sweeps {
+        let take = |(alpha, plan): &(f64, Plan)| {
+            format!("{alpha:.1}: {:.1} SU {:.0} s", plan.cost_su, plan.makespan_s)
+        };
+        let some: Vec<String> =
+            sweep.iter().filter(|(alpha, _)| [0.0, 0.5, 1.0].contains(alpha)).map(take).collect();
+        told.line(format!("  trade-offs, {name}: {}", some.join(", ")));
+    }
+    told.result("sweep", &sweeps)?;
+    let schedulers =
+        Method::ALL.map(|method| (method.to_string(), find(method, Search::PAPER, 50, 34, false)));
+    table(
+        told,
+        "schedulers (paper: 39 left, most of them HEFT's)",
+        "schedulers",
+        sites::rivals(schedulers.to_vec()),
+    )?;
+    let shapes = [(10, 174), (25, 69), (50, 34), (100, 16), (250, 6), (875, 1)];
+    let shapes = shapes.map(|(population, iterations)| {
+        let name = format!("{population} x {}", iterations + 1);
+        (name, find(Method::Heft, Search::PAPER, population, iterations, false))
+    });
+    table(
+        told,
+        "population x generations (paper: a larger population does more)",
+        "population",
+        sites::rivals(shapes.to_vec()),
+    )?;
+    let cuts = [1, 2, 3].map(|crossover| {
+        let how = Search::Paper { crossover, mutation: 1.0 };
+        (format!("{crossover} cuts"), find(Method::Heft, how, 50, 34, false))
+    });
+    table(
+        told,
+        "crossover (paper: two points are better than one or three)",
+        "crossover",
+        sites::rivals(cuts.to_vec()),
+    )?;
+    let turned = [0.0, 0.25, 1.0, 4.0].map(|mutation| {
+        let how = Search::Paper { crossover: 2, mutation };
+        (format!("{mutation}/n"), find(Method::Heft, how, 50, 34, false))
+    });
+    table(told, "mutation (paper: 1/n helps)", "mutation", sites::rivals(turned.to_vec()))?;
+    let both = vec![("as in the paper".to_owned(), paper), ("ours".to_owned(), ours)];
+    table(told, "searches", "searches", sites::rivals(both))
+}
+
+fn table(told: &mut Told, title: &str, name: &str, rivals: Vec<Rival>) -> Result<(), Failed> {
+    told.line(format!("  {title}:"));
+    for rival in &rivals {
+        told.line(format!(
+            "    {:16} {:5} tried, {:5} plans, front {:3}, left of all {:3}, area {:.4}",
+            rival.name,
+            rival.evaluations,
+            rival.feasible,
+            rival.front,
+            rival.survivors,
+            rival.hypervolume
+        ));
+    }
+    told.result(name, &rivals)
+}
+
+/// The machine and who else uses it.
+struct Site {
+    trace: PathBuf,
+    copies: Copies,
+    processors: u32,
+    window: Window,
+}
+
+impl Site {
+    fn read(args: &ProvisioningArgs) -> Result<Self, Failed> {
+        Self::with(args, 1.0)
+    }
+
+    /// Where others say that their jobs take so many times as long as they do.
+    fn with(args: &ProvisioningArgs, estimate: f64) -> Result<Self, Failed> {
+        let Some(file) = &args.trace else {
+            return Err(Failed::usage(
+                "this experiment needs other users' jobs: give a trace in the Standard Workload Format with --trace FILE (the Parallel Workloads Archive has many; the paper's is CTC-SP2-1996-3.1-cln, with --processors 430)",
+            ));
+        };
+        let trace = swf::read(file).map_err(Failed::usage)?;
+        let processors = args.processors.unwrap_or_else(|| trace.processors());
+        let window =
+            Window { from_day: args.from_day, days: args.days, estimate, ..Window::default() };
+        let copies = Copies::of(&trace, processors, window);
+        if copies.least() <= 0.0 {
+            return Err(Failed::usage(format!(
+                "{}: there are no jobs in the {} days from day {} on",
+                file.display(),
+                args.days,
+                args.from_day
+            )));
+        }
+        Ok(Self { trace: file.clone(), copies, processors, window })
+    }
+
+    fn tells(&self) -> String {
+        format!(
+            "{}: {} processors, {} days from day {} on; the first copy alone keeps {:.0} % busy; the paper's tasks have {} of its {PAPERS} processors' share",
+            self.trace.display(),
+            self.processors,
+            self.window.days,
+            self.window.from_day,
+            self.copies.least() * 100.0,
+            self.processors
+        )
+    }
+
+    /// As wide as on the paper's machine.
+    fn scaled(&self, processors: u32) -> u32 {
+        let wide = f64::from(processors) * f64::from(self.processors) / f64::from(PAPERS);
+        (wide.round() as u32).clamp(1, self.processors)
+    }
+
+    /// A workflow's submissions: none in the first eighth, when the machine fills, nor in the last quarter, so that others come as long as
+    /// it runs.
+    fn compare(
+        &self,
+        args: &ProvisioningArgs,
+        dag: &Dag,
+        target: f64,
+        alphas: &[f64],
+        planning: &Planning,
+    ) -> Comparison {
+        let load = self.copies.under(target, args.seed);
+        let days = u64::from(self.window.days) * 24 * 3600 * SECOND;
+        let (from, to) = (days / 8, days * 3 / 4);
+        let count = u64::from(args.submissions);
+        // Not at the same time of all days.
+        let moments: Vec<u64> =
+            (0..count).map(|at| from + (to - from) * at / (count - 1)).collect();
+        compare(dag, &load, &moments, alphas, planning)
+    }
+
+    /// The loads that the copies can make, each once.
+    fn loads(&self, args: &ProvisioningArgs) -> Vec<f64> {
+        let least = self.copies.least();
+        let mut loads: Vec<f64> = args.loads.iter().map(|load| load.max(least)).collect();
+        loads.sort_by(f64::total_cmp);
+        loads.dedup();
+        loads
+    }
+}
+
+fn planning(args: &ProvisioningArgs, population: usize) -> Planning {
+    let population = args.population.map_or(population, |population| population as usize);
+    Planning {
+        search: args.search.into(),
+        budget: Budget { population, iterations: args.iterations as usize },
+        method: Method::Heft,
+        discount: None,
+        seed: args.seed,
+    }
+}
+
+/// The synthetic workflow of section 5 with so many processors a task in the mean, on the paper's machine.
+fn synthetic(site: &Site, processors: u32, seed: u64) -> Dag {
+    let of = Layered {
+        tasks: 100,
+        levels: 10,
+        runtime_s: 1000.0,
+        transfer_s: 0.0,
+        processors: site.scaled(processors),
+        most: site.processors,
+    };
+    made::layered(&of, seed)
+}
+
+fn row(summary: &Summary, floor: f64) -> String {
+    let Summary { makespan_s, cost, best_effort_s, difference_s, without, .. } = summary;
+    let hours = |seconds: f64| seconds / 3600.0;
+    let missing = if *without > 0 { format!(", no plan in {without}") } else { String::new() };
+    format!(
+        "provisioned {:7.2} h (sd {:6.2}), best effort {:7.2} h (sd {:6.2}): {:+6.1} %, cost {:5.1} % of the floor (sd {:.1}); difference {:+.2} h, interval {:+.2} to {:+.2}{missing}",
+        hours(makespan_s.mean),
+        hours(makespan_s.deviation),
+        hours(best_effort_s.mean),
+        hours(best_effort_s.deviation),
+        (makespan_s.mean / best_effort_s.mean - 1.0) * 100.0,
+        cost.mean / floor * 100.0,
+        cost.deviation / floor * 100.0,
+        hours(difference_s.mean),
+        hours(difference_s.mean - difference_s.half_interval),
+        hours(difference_s.mean + difference_s.half_interval),
+    )
+}
+
+fn hours(label: &str, points: impl Iterator<Item = (f64, f64, f64)>) -> Line {
+    let points = points.map(|(x, mean, deviation)| (x, mean / 3600.0, deviation / 3600.0));
+    Line { label: label.to_owned(), points: points.collect() }
+}
+
+/// Figure 5; with a discount the paper's future work.
+fn trade_off(
+    args: &ProvisioningArgs,
+    site: &Site,
+    discount: Option<(f64, f64)>,
+    told: &mut Told,
+) -> Result<(), Failed> {
+    let alphas: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
+    let dag = synthetic(site, 22, args.seed);
+    let planning = Planning { discount, ..planning(args, 20) };
+    let target = args.loads.iter().copied().fold(f64::INFINITY, f64::min);
+    let found = site.compare(args, &dag, target, &alphas, &planning);
+    let (name, what) = match discount {
+        None => (
+            "tradeoff",
+            "paper: shorter for every trade-off, cost towards the floor, best effort varies more",
+        ),
+        Some(_) => {
+            ("discount", "slots cost 5 % less for each day ahead, at most half; not in the paper")
+        }
+    };
+    told.line(format!(
+        "Trade-off at a load of {:.0} %, {} submissions ({what}):",
+        found.load * 100.0,
+        args.submissions
+    ));
+    let summaries = found.summaries();
+    for summary in summaries.iter().filter(|summary| [0.0, 0.5, 1.0].contains(&summary.alpha)) {
+        told.line(format!("  {:.1}: {}", summary.alpha, row(summary, found.floor)));
+    }
+    let lines = [
+        hours(
+            "provisioned",
+            summaries.iter().map(|s| (s.alpha, s.makespan_s.mean, s.makespan_s.deviation)),
+        ),
+        hours(
+            "best effort",
+            summaries.iter().map(|s| (s.alpha, s.best_effort_s.mean, s.best_effort_s.deviation)),
+        ),
+    ];
+    let x = "trade-off (0 fastest, 1 cheapest)";
+    told.figure(
+        &format!("{name}-makespan"),
+        Axes { title: "Makespan by trade-off", x, y: "hours" },
+        &lines,
+    )?;
+    let lines = [
+        hours("provisioned", summaries.iter().map(|s| (s.alpha, s.cost.mean, s.cost.deviation))),
+        hours("best effort, the floor", summaries.iter().map(|s| (s.alpha, found.floor, 0.0))),
+    ];
+    told.figure(
+        &format!("{name}-cost"),
+        Axes { title: "Cost by trade-off", x, y: "service units" },
+        &lines,
+    )?;
+    told.result(name, &json!({ "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "trade_offs": summaries }))
+}
+
+/// Figures 6 and 7.
+fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
+    const SIZES: [u32; 4] = [3, 10, 20, 30];
+    let planning = planning(args, 20);
+    let loads = site.loads(args);
+    let mut rows = Vec::new();
+    told.line(format!(
+        "By size of tasks and load, {} submissions (paper: the larger, and the fuller the machine, the more is gained; 100 % is best effort):",
+        args.submissions
+    ));
+    for size in SIZES {
+        let dag = synthetic(site, size, args.seed);
+        for &load in &loads {
+            let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0], &planning);
+            let summaries = found.summaries();
+            told.line(format!(
+                "  {size:2} processors ({} here), load {:2.0} %, 0.5: {}",
+                site.scaled(size),
+                found.load * 100.0,
+                row(&summaries[1], found.floor)
+            ));
+            rows.push((size, found.load, found.floor, summaries));
+        }
+    }
+    let part = |of: &dyn Fn(&Summary, f64) -> f64, at: usize, size: u32| -> Vec<(f64, f64, f64)> {
+        let of_size = rows.iter().filter(|row| row.0 == size);
+        of_size
+            .map(|(_, load, floor, all)| (load * 100.0, of(&all[at], *floor) * 100.0, 0.0))
+            .collect()
+    };
+    let makespan = |summary: &Summary, _: f64| summary.makespan_s.mean / summary.best_effort_s.mean;
+    let cost = |summary: &Summary, floor: f64| summary.cost.mean / floor;
+    type Of<'a> = &'a dyn Fn(&Summary, f64) -> f64;
+    for (name, of) in [("makespan", &makespan as Of<'_>), ("cost", &cost)] {
+        let lines: Vec<Line> = SIZES
+            .iter()
+            .map(|&size| Line {
+                label: format!("{size} processors a task"),
+                points: part(of, 1, size),
+            })
+            .collect();
+        let title = if name == "makespan" { "Provisioned makespan" } else { "Provisioned cost" };
+        let axes = Axes { title, x: "load, %", y: "% of best effort" };
+        told.figure(&format!("load-{name}"), axes, &lines)?;
+        let least = rows.first().map_or(0.0, |row| row.1);
+        let by_size = |at: usize| {
+            rows.iter().filter(|row| row.1 == least).map(move |(size, _, floor, all)| {
+                (f64::from(*size), of(&all[at], *floor) * 100.0, 0.0)
+            })
+        };
+        let lines = [
+            Line { label: "trade-off 0".to_owned(), points: by_size(0).collect() },
+            Line { label: "trade-off 1".to_owned(), points: by_size(2).collect() },
+        ];
+        let axes = Axes { x: "processors a task, on the paper's machine", ..axes };
+        told.figure(&format!("size-{name}"), axes, &lines)?;
+    }
+    let json: Vec<Value> = rows
+        .iter()
+        .map(|(size, load, floor, all)| json!({ "size": size, "load": load, "floor_su": floor / SERVICE_UNIT, "trade_offs": all }))
+        .collect();
+    told.result("sizes", &json)
+}
+
+/// What the paper's figure 9 and its text say of provisioned against best effort.
+fn stated(load: f64) -> &'static str {
+    match (load * 100.0).round() as u32 {
+        60..=66 => " (paper: -23 %)",
+        92..=96 => " (paper: -56 %)",
+        _ => "",
+    }
+}
+
+/// Figure 9.
+fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
+    let dag = made::cybershake(site.scaled(288));
+    let planning = planning(args, 10);
+    told.line(format!(
+        "CyberShake, {} tasks, the widest of {} processors, trade-off 0.5, {} submissions:",
+        dag.len(),
+        site.scaled(288),
+        args.submissions
+    ));
+    let mut rows = Vec::new();
+    for load in site.loads(args) {
+        let found = site.compare(args, &dag, load, &[0.5], &planning);
+        let summary = found.summaries()[0];
+        told.line(format!(
+            "  load {:2.0} %: {}{}",
+            found.load * 100.0,
+            row(&summary, found.floor),
+            stated(found.load)
+        ));
+        rows.push((found.load, found.floor, summary));
+    }
+    let x = "load, %";
+    let lines = [
+        hours(
+            "best effort",
+            rows.iter().map(|(load, _, s)| {
+                (load * 100.0, s.best_effort_s.mean, s.best_effort_s.deviation)
+            }),
+        ),
+        hours(
+            "provisioned",
+            rows.iter()
+                .map(|(load, _, s)| (load * 100.0, s.makespan_s.mean, s.makespan_s.deviation)),
+        ),
+    ];
+    told.figure(
+        "cybershake-makespan",
+        Axes { title: "CyberShake: makespan", x, y: "hours" },
+        &lines,
+    )?;
+    let lines = [
+        hours(
+            "best effort, the floor",
+            rows.iter().map(|(load, floor, _)| (load * 100.0, *floor, 0.0)),
+        ),
+        hours(
+            "provisioned",
+            rows.iter().map(|(load, _, s)| (load * 100.0, s.cost.mean, s.cost.deviation)),
+        ),
+    ];
+    told.figure(
+        "cybershake-cost",
+        Axes { title: "CyberShake: cost", x, y: "service units" },
+        &lines,
+    )?;
+    let json: Vec<Value> = rows
+        .iter()
+        .map(|(load, floor, summary)| json!({ "load": load, "floor_su": floor / SERVICE_UNIT, "result": summary }))
+        .collect();
+    told.result("cybershake", &json)
+}
+
+/// Section 7: others' jobs are said to take longer than they do, and their reservations last as long as was said.
+fn estimates(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
+    told.line("CyberShake, others' runtimes said too long (paper: +3 % and +7.7 % at 10 and 20 % too long; best effort at exact ones 30 % above):");
+    let mut rows = Vec::new();
+    let mut exact = None;
+    for estimate in [1.0, 1.1, 1.2] {
+        let site = Site::with(args, estimate)?;
+        let dag = made::cybershake(site.scaled(288));
+        let found = site.compare(args, &dag, site.copies.least(), &[0.5], &planning(args, 10));
+        let summary = found.summaries()[0];
+        let base = *exact.get_or_insert(summary.makespan_s.mean);
+        told.line(format!(
+            "  {:+3.0} %: {:+.1} % of the exact makespan; {}",
+            (estimate - 1.0) * 100.0,
+            (summary.makespan_s.mean / base - 1.0) * 100.0,
+            row(&summary, found.floor)
+        ));
+        rows.push(json!({ "estimate": estimate, "load": found.load, "result": summary }));
+    }
+    told.result("estimates", &rows)
+}
