@@ -12,7 +12,7 @@ use crate::text::nearest;
 use crate::values::{RUNTIME_MAX_S, RUNTIME_MIN_S};
 
 /// Most edges of a workflow.
-pub const EDGES_MAX: usize = 50_000_000;
+pub const EDGES_MAX: usize = 10_000_000;
 
 /// Most steps in which parents are looked for among tasks that write the same files: a small file can ask for very many.
 const STEPS_MAX: usize = 500_000_000;

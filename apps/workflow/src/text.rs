@@ -7,17 +7,42 @@ use crate::model::Position;
 const COMPARED_MAX: usize = 20_000;
 const WORD_MAX: usize = 64;
 
-/// Where the lines of a text begin.
+/// Characters are counted up to every so many bytes: some files have all of their text in one line.
+const BLOCK: usize = 256;
+
+/// A text that knows its lines and columns.
 pub(crate) struct Text<'a> {
     text: &'a str,
+    /// Where lines begin.
     lines: Vec<usize>,
+    /// So many characters are before each block.
+    blocks: Vec<usize>,
+}
+
+/// Of whole characters; bytes that go on with one are none.
+fn characters(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }
 
 impl<'a> Text<'a> {
     pub fn new(text: &'a str) -> Self {
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-        Self { text, lines }
+        let mut before = 0;
+        let block = |block: &[u8]| {
+            let here = before;
+            before += characters(block);
+            here
+        };
+        let blocks = text.as_bytes().chunks(BLOCK).map(block).collect();
+        Self { text, lines, blocks }
+    }
+
+    /// Characters before a byte.
+    fn before(&self, byte: usize) -> usize {
+        let block = (byte / BLOCK).min(self.blocks.len().saturating_sub(1));
+        let rest = self.text.as_bytes().get(block * BLOCK..byte).unwrap_or_default();
+        self.blocks.get(block).copied().unwrap_or(0) + characters(rest)
     }
 
     pub fn as_str(&self) -> &'a str {
@@ -29,9 +54,7 @@ impl<'a> Text<'a> {
         let byte = byte.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= byte).saturating_sub(1);
         let start = self.lines.get(line).copied().unwrap_or(0);
-        let before = self.text.as_bytes().get(start..byte).unwrap_or_default();
-        // Columns count characters: bytes that go on with one are none.
-        let column = before.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+        let column = self.before(byte).saturating_sub(self.before(start));
         let from_1 = |count: usize| u32::try_from(count).unwrap_or(u32::MAX - 1).saturating_add(1);
         Position { line: from_1(line), column: from_1(column) }
     }
@@ -86,6 +109,20 @@ mod tests {
         assert_eq!((at(8), at(99)), ((3, 1), (3, 1)));
         assert_eq!(text.position_of(&text.as_str()[5..]), Position { line: 2, column: 2 });
         assert_eq!(text.position_in(2, 3), Position { line: 2, column: 2 });
+    }
+
+    #[test]
+    fn columns_of_long_lines_are_right_too() {
+        let line = "a\u{e9}\u{1f600}".repeat(500);
+        let whole = format!("{line}\n{line}");
+        let text = Text::new(&whole);
+        let second = line.len() + 1;
+        for (column, (byte, _)) in line.char_indices().enumerate() {
+            let column = column as u32 + 1;
+            assert_eq!(text.position(byte), Position { line: 1, column });
+            assert_eq!(text.position(second + byte), Position { line: 2, column });
+        }
+        assert_eq!(text.end(), Position { line: 2, column: 1501 });
     }
 
     #[test]

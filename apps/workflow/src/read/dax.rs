@@ -15,13 +15,19 @@ use crate::text::Text;
 use crate::values::Scalar;
 
 /// Most nodes of a document; a task with its files has some ten to a hundred.
-const NODES_MAX: u32 = 50_000_000;
+const NODES_MAX: u32 = 20_000_000;
 
 /// Longest tag, in bytes: the time for a tag grows with the square of its attributes.
 const TAG_MAX: usize = 16 << 10;
 
+/// Most namespaces that are declared. Every element that declares one gets a list of all around it; a DAX needs two in all.
+const NAMESPACES_MAX: usize = 64;
+
 pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     tags_are_short(text)?;
+    if text.as_str().matches("xmlns").nth(NAMESPACES_MAX).is_some() {
+        return Err(Cause::TooMany { what: "XML namespaces", limit: NAMESPACES_MAX }.at(None));
+    }
     let options = ParsingOptions { nodes_limit: NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text.as_str(), options)
         .map_err(|error| wrong(&error, text))?;

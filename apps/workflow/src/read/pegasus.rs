@@ -204,9 +204,21 @@ fn place(location: Location) -> Option<Position> {
 
 fn wrong(error: &Error, text: &Text<'_>) -> Problem {
     let error = error.without_snippet();
-    let at = error.location().and_then(place);
     let said = error.to_string();
-    let cut = matches!(error, Error::Eof { .. });
-    let reason = if cut { format!("{said}: was the file cut off?") } else { said };
-    syntax(Format::Pegasus, reason, if cut { Some(text.end()) } else { at })
+    // The place stands before the reason already.
+    let places = [" at line ", " (defined at line ", " (used at line "];
+    let end = places.iter().filter_map(|place| said.find(place)).min().unwrap_or(said.len());
+    let reason = &said[..end];
+    let at = error.location().and_then(place);
+    match error {
+        Error::Eof { .. } => {
+            syntax(Format::Pegasus, format!("{reason}: was the file cut off?"), text.end())
+        }
+        _ if reason.contains("budget breached") || reason.contains("limit exceeded") => {
+            let reason =
+                format!("it is nested too deep, or aliases make too much of it ({reason})");
+            syntax(Format::Pegasus, reason, at)
+        }
+        _ => syntax(Format::Pegasus, reason, at),
+    }
 }

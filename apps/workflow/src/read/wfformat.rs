@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{syntax, told};
 use crate::draft::{Draft, End, Says};
-use crate::error::{Cause, Problem};
+use crate::error::{Cause, Problem, shown};
 use crate::format::Format;
 use crate::model::{Command, Oddity, Position, Task};
 use crate::text::Text;
@@ -25,15 +25,15 @@ type Raw<'a> = Option<&'a RawValue>;
 struct Top<'a> {
     name: Option<String>,
     #[serde(borrow)]
-    workflow: Option<Body<'a>>,
+    workflow: Raw<'a>,
 }
 
 #[derive(Deserialize)]
 struct Body<'a> {
     #[serde(borrow)]
-    specification: Option<Specification<'a>>,
+    specification: Raw<'a>,
     #[serde(borrow)]
-    execution: Option<Execution<'a>>,
+    execution: Raw<'a>,
     #[serde(borrow)]
     tasks: Raws<'a>,
     #[serde(borrow)]
@@ -118,12 +118,14 @@ struct Reader<'a, 'b> {
 }
 
 pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
-    let top: Top<'_> =
+    let whole: &RawValue =
         serde_json::from_str(text.as_str()).map_err(|error| wrong(&error, text, 0))?;
-    let Some(body) = top.workflow else {
+    let mut reader = Reader { text, draft: Draft::default() };
+    let top: Top<'_> = reader.object(whole)?;
+    let Some(workflow) = top.workflow else {
         return Err(syntax(Format::WfFormat, "there is no key \"workflow\"", None));
     };
-    let mut reader = Reader { text, draft: Draft::default() };
+    let body: Body<'_> = reader.object(workflow)?;
     reader.draft.name = top.name.unwrap_or_default();
     match (body.specification, body.tasks.or(body.jobs)) {
         (Some(specification), _) => reader.apart(specification, body.execution)?,
@@ -131,7 +133,7 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
         (None, None) => {
             let reason =
                 "\"workflow\" has neither \"specification\" (since 1.5) nor \"tasks\" (up to 1.4)";
-            return Err(syntax(Format::WfFormat, reason, None));
+            return Err(syntax(Format::WfFormat, reason, reader.at(workflow)));
         }
     }
     Ok(reader.draft)
@@ -145,16 +147,23 @@ impl<'a> Reader<'a, '_> {
         serde_json::from_str(raw.get()).map_err(|error| wrong(&error, self.text, start))
     }
 
+    /// A piece of the text that must have keys: serde would take an array for one too.
+    fn object<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
+        if raw.get().starts_with('{') {
+            return self.piece(raw);
+        }
+        let reason = format!("there must be an object {{ }} here, found {}", shown(raw.get()));
+        Err(syntax(Format::WfFormat, reason, self.at(raw)))
+    }
+
     fn at(&self, raw: &RawValue) -> Option<Position> {
         Some(self.text.position_of(raw.get()))
     }
 
     /// From 1.5 on.
-    fn apart(
-        &mut self,
-        specification: Specification<'a>,
-        execution: Option<Execution<'a>>,
-    ) -> Result<(), Problem> {
+    fn apart(&mut self, specification: &'a RawValue, execution: Raw<'a>) -> Result<(), Problem> {
+        let specification: Specification<'_> = self.object(specification)?;
+        let execution: Option<Execution<'_>> = execution.map(|raw| self.object(raw)).transpose()?;
         for raw in specification.files.unwrap_or_default() {
             self.file(raw)?;
         }
@@ -163,7 +172,7 @@ impl<'a> Reader<'a, '_> {
         }
         let mut ran: HashMap<usize, Option<Position>> = HashMap::new();
         for raw in execution.and_then(|execution| execution.tasks).unwrap_or_default() {
-            let run: Ran<'_> = self.piece(raw)?;
+            let run: Ran<'_> = self.object(raw)?;
             let at = self.at(raw);
             let Some(id) = &run.id else {
                 return Err(Problem::value("a task of the execution has no \"id\"", at));
@@ -184,7 +193,7 @@ impl<'a> Reader<'a, '_> {
     fn together(&mut self, tasks: &[&'a RawValue]) -> Result<(), Problem> {
         for raw in tasks {
             let task = self.task(raw)?;
-            let run = self.piece(raw)?;
+            let run = self.object(raw)?;
             self.ran(task, run)?;
         }
         Ok(())
@@ -192,7 +201,7 @@ impl<'a> Reader<'a, '_> {
 
     /// A file of the list.
     fn file(&mut self, raw: &'a RawValue) -> Result<(), Problem> {
-        let listed: Listed<'_> = self.piece(raw)?;
+        let listed: Listed<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Some(name) = listed.id.or(listed.name) else {
             return Err(Problem::value("a file has no \"id\"", at));
@@ -210,7 +219,7 @@ impl<'a> Reader<'a, '_> {
     }
 
     fn task(&mut self, raw: &'a RawValue) -> Result<usize, Problem> {
-        let described: Described<'_> = self.piece(raw)?;
+        let described: Described<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Described { name, id, category, kind, .. } = described;
         let Some(id) = id.or_else(|| name.clone()) else {
@@ -248,7 +257,7 @@ impl<'a> Reader<'a, '_> {
 
     /// A file of a task, as up to 1.4.
     fn used(&mut self, task: usize, raw: &'a RawValue) -> Result<(), Problem> {
-        let listed: Listed<'_> = self.piece(raw)?;
+        let listed: Listed<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Some(name) = listed.name.or(listed.id) else {
             return Err(Problem::value("a file of a task has no \"name\"", at));
