@@ -1,0 +1,225 @@
+//! What a user says where a workflow's file says nothing, or something else: processors, runtimes.
+//!
+//! Must not know how workflows are read.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::error::{Cause, Problem, ReadError, shown};
+use crate::format::BOM;
+use crate::model::Position;
+use crate::read;
+use crate::values::{RUNTIME_MAX_S, Scalar};
+
+/// Columns of a table.
+const COLUMNS: [&str; 3] = ["name", "runtime_s", "processors"];
+
+/// What is taken instead of what a file says, or where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// Processors of every task that says none.
+    pub processors: Option<u32>,
+    /// Runtime in seconds of every task that says none.
+    pub runtime_s: Option<f64>,
+    /// By task: instead of what the file says. A task takes that which has its id as the key, else its name, else the name of its
+    /// program.
+    pub table: BTreeMap<String, Override>,
+    /// Every runtime, wherever it comes from, is multiplied by this.
+    pub runtime_scale: Option<f64>,
+    /// Speed of a processor in floating-point operations a second: of tasks of which the file says only how much they compute.
+    pub flop_per_s: Option<f64>,
+    /// Whether runtimes need not be known. Else a task without one is an error.
+    pub unknown_runtimes: bool,
+}
+
+/// What is taken instead, for one task or kind of tasks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Override {
+    /// Runtime in seconds.
+    pub runtime_s: Option<f64>,
+    /// Processors.
+    pub processors: Option<u32>,
+}
+
+impl Overrides {
+    /// Adds a table, a CSV file with the columns `name`, `runtime_s` (seconds) and `processors` in any order, of which all but the
+    /// first may lack or be empty.
+    ///
+    /// # Errors
+    /// The file cannot be read, a line is none of a table, or two lines have one name; with the line.
+    pub fn read_table(&mut self, file: &Path) -> Result<(), ReadError> {
+        read::bytes(file).and_then(|text| self.table(&text)).map_err(|problem| problem.of(file))
+    }
+
+    /// Adds a table from its text, as [`read_table`](Self::read_table) does; `file` names it in messages.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_table(&mut self, file: &Path, text: &[u8]) -> Result<(), ReadError> {
+        self.table(text).map_err(|problem| problem.of(file))
+    }
+
+    fn table(&mut self, text: &[u8]) -> Result<(), Problem> {
+        let text = text.strip_prefix(&BOM).unwrap_or(text);
+        let mut reader =
+            csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
+        let columns = columns(reader.headers().map_err(wrong)?)?;
+        for row in reader.records() {
+            let row = row.map_err(wrong)?;
+            let line = row.position().map_or(0, csv::Position::line);
+            let at = Position { line: u32::try_from(line).unwrap_or(u32::MAX), column: 1 };
+            let field = |column: usize| {
+                columns[column].and_then(|column| row.get(column)).filter(|text| !text.is_empty())
+            };
+            let Some(name) = field(0) else {
+                return Err(Problem::value("this line has no name of a task", at));
+            };
+            let told = |reason| Problem::value(reason, at);
+            let runtime_s =
+                field(1).map(|text| Scalar::text(text).seconds()).transpose().map_err(told)?;
+            if runtime_s.is_some_and(|runtime| runtime <= 0.0) {
+                return Err(told("a runtime must be more than 0 s".to_owned()));
+            }
+            let processors =
+                field(2).map(|text| Scalar::text(text).processors()).transpose().map_err(told)?;
+            if processors.is_some_and(|(_, rounded)| rounded) {
+                return Err(told("processors must be a whole number".to_owned()));
+            }
+            let row =
+                Override { runtime_s, processors: processors.map(|(processors, _)| processors) };
+            if self.table.insert(name.to_owned(), row).is_some() {
+                return Err(told(format!("there is a line for {} already", shown(name))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the numbers can be meant.
+    pub(crate) fn check(&self) -> Result<(), Problem> {
+        let rows = self.table.values();
+        let runtimes = rows.clone().filter_map(|row| row.runtime_s).chain(self.runtime_s);
+        let factors = [
+            ("the scale of runtimes", self.runtime_scale),
+            ("the speed in flop/s", self.flop_per_s),
+        ];
+        let factors =
+            factors.into_iter().filter_map(|(what, factor)| Some((what, factor?, f64::MAX)));
+        for (what, number, most) in
+            runtimes.map(|runtime| ("a runtime", runtime, RUNTIME_MAX_S)).chain(factors)
+        {
+            if !(number > 0.0 && number <= most) {
+                return Err(Problem::value(
+                    format!("{what} given for its tasks cannot be {number}"),
+                    None,
+                ));
+            }
+        }
+        if rows
+            .filter_map(|row| row.processors)
+            .chain(self.processors)
+            .any(|processors| processors == 0)
+        {
+            return Err(Problem::value(
+                "the processors given for its tasks must be at least 1",
+                None,
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where each of [`COLUMNS`] is.
+fn columns(header: &csv::StringRecord) -> Result<[Option<usize>; 3], Problem> {
+    let first = Position { line: 1, column: 1 };
+    if header.is_empty() {
+        return Err(Cause::Value(format!(
+            "is empty: its first line must be {}",
+            COLUMNS.join(",")
+        ))
+        .at(None));
+    }
+    let mut columns = [None; 3];
+    for (at, name) in header.iter().enumerate() {
+        match COLUMNS.iter().position(|column| *column == name) {
+            Some(column) if columns[column].is_none() => columns[column] = Some(at),
+            _ => {
+                let reason =
+                    format!("the first line must be {}, found {}", COLUMNS.join(","), shown(name));
+                return Err(Problem::value(reason, first));
+            }
+        }
+    }
+    match columns[0] {
+        Some(_) => Ok(columns),
+        None => Err(Problem::value("there is no column name", first)),
+    }
+}
+
+fn wrong(error: csv::Error) -> Problem {
+    let line = error.position().map(|at| u32::try_from(at.line()).unwrap_or(u32::MAX));
+    let reason = match error.kind() {
+        csv::ErrorKind::Utf8 { .. } => {
+            return Cause::NotUtf8.at(line.map(|line| Position { line, column: 1 }));
+        }
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("the first line has {expected_len} fields, this line has {len}")
+        }
+        _ => error.to_string(),
+    };
+    Problem::value(reason, line.map(|line| Position { line, column: 1 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(text: &[u8]) -> Result<Overrides, String> {
+        let mut overrides = Overrides::default();
+        let read = overrides.parse_table(Path::new("t.csv"), text);
+        read.map(|()| overrides).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_table_gives_runtimes_and_processors_by_name() {
+        let read = table(
+            b"\xef\xbb\xbfname, runtime_s,processors\r\n# by hand\nmAdd,1.5,4\n\"a, b\",,2\nx,3,\n",
+        )
+        .unwrap();
+        let row = |runtime_s, processors| Override { runtime_s, processors };
+        assert_eq!(read.table["mAdd"], row(Some(1.5), Some(4)));
+        assert_eq!(read.table["a, b"], row(None, Some(2)));
+        assert_eq!(read.table["x"], row(Some(3.0), None));
+        assert_eq!(table(b"processors,name\n2,a").unwrap().table["a"], row(None, Some(2)));
+    }
+
+    #[test]
+    fn what_is_no_table_is_told_with_its_line() {
+        for (text, told) in [
+            (&b""[..], "t.csv: is empty: its first line must be name,runtime_s,processors"),
+            (
+                b"name,runtime\n",
+                "t.csv:1:1: the first line must be name,runtime_s,processors, found \"runtime\"",
+            ),
+            (b"name,name\n", "t.csv:1:1: the first line"),
+            (b"runtime_s\n1\n", "t.csv:1:1: there is no column name"),
+            (b"name,runtime_s\na,1\n,2\n", "t.csv:3:1: this line has no name"),
+            (b"name,runtime_s\na,1\na,2\n", "t.csv:3:1: there is a line for \"a\" already"),
+            (b"name,runtime_s\na\n", "t.csv:2:1: the first line has 2 fields, this line has 1"),
+            (
+                b"name,runtime_s\na,fast\n",
+                "t.csv:2:1: a runtime must be a number of seconds, found \"fast\"",
+            ),
+            (b"name,runtime_s\na,0\n", "t.csv:2:1: a runtime must be more than 0 s"),
+            (b"name,runtime_s\na,1e300\n", "t.csv:2:1: no task has a runtime of"),
+            (b"name,processors\na,0\n", "t.csv:2:1: a task's processors must be"),
+            (b"name,processors\na,1.5\n", "t.csv:2:1: processors must be a whole number"),
+            (b"name,processors\na,1\n\xff,1\n", "t.csv:3:1: is not UTF-8"),
+        ] {
+            let error = table(text).unwrap_err();
+            assert!(error.starts_with(told), "{error}");
+        }
+        let error =
+            Overrides::default().read_table(Path::new("/nowhere/t.csv")).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/t.csv: cannot be read: "), "{error}");
+    }
+}

@@ -1,0 +1,269 @@
+//! DOT of Graphviz, as daggen, DSLab and people write it: a subset, of directed graphs.
+//!
+//! Nodes are tasks. Of their attributes these are understood: `label`, the name; `runtime` or `weight`, the runtime in seconds;
+//! `procs`, `processors` or `cores`; and `size`, how much the task computes in floating-point operations, as daggen has it, which
+//! makes a runtime with the speed of a processor (`Overrides::flop_per_s`). Of edges: `size`, `bytes` or `weight`, the bytes of a
+//! file that goes from one task to the other; edges from one task with the same `label` mean the same file, which has that name.
+//! Edges without any of these only tell the order. All other attributes, as daggen's `alpha`, are passed over.
+//!
+//! Also read: `node [..]` and `edge [..]` defaults, chains `a -> b -> c`, subgraphs as mere brackets, ports, quoted and HTML names,
+//! comments. Not read: undirected graphs, and edges from or to subgraphs.
+
+mod tokens;
+
+use std::collections::{BTreeMap, HashMap};
+
+use self::tokens::{Token, Tokens};
+use super::told;
+use crate::draft::{Draft, End, Says};
+use crate::error::Problem;
+use crate::model::{Position, Task};
+use crate::text::Text;
+use crate::values::Scalar;
+
+/// Deepest subgraph.
+const DEPTH_MAX: usize = 64;
+
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+    let mut reader =
+        Reader { tokens: Tokens::new(text), draft: Draft::default(), files: HashMap::new() };
+    reader.graph()?;
+    Ok(reader.draft)
+}
+
+/// Attributes, each with where its value is.
+type Attributes = BTreeMap<String, (String, Option<Position>)>;
+
+/// What nodes and edges have unless they say otherwise.
+#[derive(Clone, Default)]
+struct Defaults {
+    node: Attributes,
+    edge: Attributes,
+}
+
+/// Attributes of nodes, those of edges, and all that are kept.
+const NODE: [&str; 7] = ["label", "runtime", "weight", "procs", "processors", "cores", "size"];
+const EDGE: [&str; 4] = ["label", "size", "bytes", "weight"];
+
+struct Reader<'a, 'b> {
+    tokens: Tokens<'a, 'b>,
+    draft: Draft,
+    /// Files, by the task that writes them and their label.
+    files: HashMap<(usize, String), usize>,
+}
+
+impl Reader<'_, '_> {
+    fn graph(&mut self) -> Result<(), Problem> {
+        let (mut word, mut byte) = self.tokens.next()?;
+        if word.is_word("strict") {
+            (word, byte) = self.tokens.next()?;
+        }
+        if word.is_word("graph") {
+            return Err(self.tokens.wrong(
+                "the graph is undirected: tasks need edges with a direction, \"digraph\"",
+                byte,
+            ));
+        }
+        if !word.is_word("digraph") {
+            return Err(self.tokens.unexpected("\"digraph\"", &word, byte));
+        }
+        if !matches!(self.tokens.peek()?, Token::Sign(_)) {
+            self.draft.name = self.tokens.id("the graph's name")?.0;
+        }
+        self.tokens.expect('{')?;
+        let mut scopes = vec![Defaults::default()];
+        while let Some(defaults) = scopes.last_mut() {
+            let (token, byte) = self.tokens.next()?;
+            match token {
+                Token::Sign(';' | ',') => {}
+                Token::Sign('}') => {
+                    scopes.pop();
+                    if !scopes.is_empty() && *self.tokens.peek()? == Token::Arrow {
+                        return Err(self.group(byte));
+                    }
+                }
+                Token::Sign('{') => {
+                    let inner = defaults.clone();
+                    scopes.push(inner);
+                    if scopes.len() > DEPTH_MAX {
+                        return Err(self
+                            .tokens
+                            .wrong(format!("subgraphs are deeper than {DEPTH_MAX}"), byte));
+                    }
+                }
+                word if word.is_word("subgraph") => {
+                    if !matches!(self.tokens.peek()?, Token::Sign(_)) {
+                        self.tokens.id("the subgraph's name")?;
+                    }
+                    if *self.tokens.peek()? != Token::Sign('{') {
+                        let (found, byte) = self.tokens.next()?;
+                        return Err(self.tokens.unexpected("\"{\"", &found, byte));
+                    }
+                }
+                word if word.is_word("graph") => {
+                    self.attributes(&mut Attributes::new(), &[])?;
+                }
+                word if word.is_word("node") => self.attributes(&mut defaults.node, &NODE)?,
+                word if word.is_word("edge") => self.attributes(&mut defaults.edge, &EDGE)?,
+                Token::Id { text, .. } => self.statement(text, byte, defaults)?,
+                found => return Err(self.tokens.unexpected("a task or an edge", &found, byte)),
+            }
+        }
+        match self.tokens.next()? {
+            (Token::End, _) => Ok(()),
+            (found, byte) => {
+                let reason = format!("the graph has ended before {}", found.shown());
+                Err(self.tokens.wrong(reason, byte))
+            }
+        }
+    }
+
+    fn group(&self, byte: usize) -> Problem {
+        self.tokens.wrong(
+            "edges from or to a group { } are not read: write one edge for each of its tasks",
+            byte,
+        )
+    }
+
+    /// A node, edges, or an attribute of the graph, from behind its first word.
+    fn statement(
+        &mut self,
+        first: String,
+        byte: usize,
+        defaults: &Defaults,
+    ) -> Result<(), Problem> {
+        if self.tokens.sign('=')? {
+            self.tokens.id("a value")?;
+            return Ok(());
+        }
+        let mut chain = vec![self.node(first, byte, defaults)?];
+        let start = self.tokens.text.position(byte);
+        loop {
+            if self.tokens.sign(':')? {
+                self.tokens.id("a port")?;
+                continue;
+            }
+            match self.tokens.peek()? {
+                Token::Arrow => {}
+                Token::Line => {
+                    let (_, byte) = self.tokens.next()?;
+                    return Err(self
+                        .tokens
+                        .wrong("an edge must be \"->\", for \"--\" has no direction", byte));
+                }
+                _ => break,
+            }
+            self.tokens.next()?;
+            if *self.tokens.peek()? == Token::Sign('{') || self.tokens.peek()?.is_word("subgraph") {
+                let (_, byte) = self.tokens.next()?;
+                return Err(self.group(byte));
+            }
+            let (to, byte) = self.tokens.id("a task")?;
+            chain.push(self.node(to, byte, defaults)?);
+        }
+        if let [task] = *chain {
+            let mut attributes = Attributes::new();
+            self.attributes(&mut attributes, &NODE)?;
+            return self.say(task, &attributes);
+        }
+        let mut attributes = defaults.edge.clone();
+        self.attributes(&mut attributes, &EDGE)?;
+        for ends in chain.windows(2) {
+            if let [from, to] = *ends {
+                self.edge(from, to, &attributes, start)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The task of a node; where it is met first, it gets what nodes have.
+    fn node(&mut self, id: String, byte: usize, defaults: &Defaults) -> Result<usize, Problem> {
+        if let Some(task) = self.draft.has(&id) {
+            return Ok(task);
+        }
+        let at = Some(self.tokens.text.position(byte));
+        let task = self.draft.task(Task { at, ..Task::new(id) })?;
+        self.say(task, &defaults.node)?;
+        Ok(task)
+    }
+
+    fn say(&mut self, task: usize, attributes: &Attributes) -> Result<(), Problem> {
+        let get = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name));
+        if let Some((label, _)) =
+            get(&["label"]).filter(|(label, _)| !label.is_empty() && label != "\\N")
+        {
+            self.draft.task_mut(task).name = label.clone();
+        }
+        if let Some((text, at)) = get(&["runtime", "weight"]) {
+            let seconds = told(Scalar::text(text).seconds_from_0(), *at)?;
+            self.draft.runtime(task, seconds, *at);
+        }
+        if let Some((text, at)) = get(&["procs", "processors", "cores"]) {
+            let processors = told(Scalar::text(text).processors(), *at)?;
+            self.draft.processors(task, processors, *at);
+        }
+        if let Some((text, at)) = get(&["size"]) {
+            self.draft.flop(task, told(Scalar::text(text).flop(), *at)?);
+        }
+        Ok(())
+    }
+
+    fn edge(
+        &mut self,
+        from: usize,
+        to: usize,
+        attributes: &Attributes,
+        at: Position,
+    ) -> Result<(), Problem> {
+        self.draft.edge(End::Task(from), End::Task(to), Some(at));
+        let size = ["size", "bytes", "weight"].into_iter().find_map(|name| attributes.get(name));
+        let Some((text, place)) = size else { return Ok(()) };
+        let bytes = told(Scalar::text(text).bytes(), *place)?;
+        let ends = format!("{} -> {}", self.draft.id(from), self.draft.id(to));
+        let label = attributes
+            .get("label")
+            .map(|(label, _)| label.clone())
+            .filter(|label| !label.is_empty());
+        let key = (from, label.clone().unwrap_or_else(|| ends.clone()));
+        let file = match self.files.get(&key) {
+            Some(file) => *file,
+            None => {
+                // A label that another task's file has already cannot be this one's name.
+                let free = |name: &String| self.draft.has_file(name).is_none();
+                let mut name = label.filter(free).unwrap_or(ends);
+                while !free(&name) {
+                    name.push('\'');
+                }
+                let file = self.draft.file(&name, Some(at));
+                self.files.insert(key, file);
+                self.draft.writes(from, file);
+                file
+            }
+        };
+        self.draft.size(file, Says::Writer, bytes, *place);
+        self.draft.reads(to, file);
+        Ok(())
+    }
+
+    /// Lists in brackets, of which there may be none; those attributes are kept that have one of these names.
+    fn attributes(&mut self, kept: &mut Attributes, names: &[&str]) -> Result<(), Problem> {
+        while self.tokens.sign('[')? {
+            while !self.tokens.sign(']')? {
+                if self.tokens.sign(',')? || self.tokens.sign(';')? {
+                    continue;
+                }
+                let (name, _) = self.tokens.id("an attribute or \"]\"")?;
+                // Without a value an attribute is true, which none of those that matter here can be.
+                if !self.tokens.sign('=')? {
+                    continue;
+                }
+                let (value, byte) = self.tokens.id("a value")?;
+                let name = name.to_ascii_lowercase();
+                if names.contains(&name.as_str()) {
+                    kept.insert(name, (value, Some(self.tokens.text.position(byte))));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Workflows from files: what is the same for all formats. Each format has a module, which turns a text into a draft.
+
+mod dax;
+mod dot;
+mod own;
+mod pegasus;
+mod wfformat;
+
+use std::io::Read;
+use std::path::Path;
+
+use crate::draft::Draft;
+pub use crate::draft::EDGES_MAX;
+use crate::error::{Cause, Problem, ReadError};
+use crate::format::{BOM, Format};
+use crate::model::{Position, Workflow};
+use crate::overrides::Overrides;
+use crate::text::Text;
+
+/// Largest file that is read, in bytes: 512 MiB.
+pub const TEXT_MAX: u64 = 512 << 20;
+
+impl Workflow {
+    /// Reads a file, in the format that its name and content tell.
+    ///
+    /// # Errors
+    /// The file cannot be read, is in no known format or larger than [`TEXT_MAX`], is not a workflow, or a task has no runtime
+    /// and `overrides` give it none; with the place.
+    pub fn read(file: &Path, overrides: &Overrides) -> Result<Self, ReadError> {
+        let read = || {
+            let text = bytes(file)?;
+            let format =
+                Format::guess(file, &text).ok_or_else(|| match text.trim_ascii().is_empty() {
+                    true => Cause::Empty.at(None),
+                    false => Cause::UnknownFormat.at(None),
+                })?;
+            draft(&text, format)?.named(file).finish(overrides)
+        };
+        read().map_err(|problem: Problem| problem.of(file))
+    }
+
+    /// Reads a text in a format; `file` names it in messages.
+    ///
+    /// # Errors
+    /// The text is larger than [`TEXT_MAX`], is not a workflow, or a task has no runtime and `overrides` give it none.
+    pub fn parse(
+        file: &Path,
+        text: &[u8],
+        format: Format,
+        overrides: &Overrides,
+    ) -> Result<Self, ReadError> {
+        let read = draft(text, format).and_then(|draft| draft.named(file).finish(overrides));
+        read.map_err(|problem| problem.of(file))
+    }
+
+    /// In Springtide's own format. Read again it is the same workflow, but for where tasks stand and what was odd.
+    pub fn to_toml(&self) -> String {
+        own::write(self)
+    }
+}
+
+impl Draft {
+    fn named(mut self, file: &Path) -> Self {
+        if self.name.is_empty()
+            && let Some(stem) = file.file_stem()
+        {
+            self.name = stem.to_string_lossy().into_owned();
+        }
+        self
+    }
+}
+
+/// A file's content.
+pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Problem> {
+    let unreadable = |source| Cause::Unreadable(source).at(None);
+    let about = std::fs::metadata(file).map_err(unreadable)?;
+    if about.is_dir() {
+        return Err(Cause::Directory.at(None));
+    }
+    if about.len() > TEXT_MAX {
+        return Err(Cause::TooLarge { limit: TEXT_MAX }.at(None));
+    }
+    let mut bytes = Vec::new();
+    // What is no regular file says nothing of its length before.
+    let file = std::fs::File::open(file).map_err(unreadable)?;
+    file.take(TEXT_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+fn draft(text: &[u8], format: Format) -> Result<Draft, Problem> {
+    if text.len() as u64 > TEXT_MAX {
+        return Err(Cause::TooLarge { limit: TEXT_MAX }.at(None));
+    }
+    let text = text.strip_prefix(&BOM).unwrap_or(text);
+    let text = std::str::from_utf8(text).map_err(|error| {
+        let valid = text.get(..error.valid_up_to()).unwrap_or_default();
+        let valid = std::str::from_utf8(valid).unwrap_or_default();
+        Cause::NotUtf8.at(Text::new(valid).end())
+    })?;
+    if text.trim().is_empty() {
+        return Err(Cause::Empty.at(None));
+    }
+    let text = Text::new(text);
+    match format {
+        Format::WfFormat => wfformat::read(&text),
+        Format::Dax => dax::read(&text),
+        Format::Pegasus => pegasus::read(&text),
+        Format::Dot => dot::read(&text),
+        Format::Own => own::read(&text),
+    }
+}
+
+fn syntax(format: Format, reason: impl Into<String>, at: impl Into<Option<Position>>) -> Problem {
+    Cause::Syntax { format, reason: reason.into() }.at(at)
+}
+
+/// A value, or what is wrong with it and where that is.
+fn told<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, Problem> {
+    value.map_err(|reason| Problem::value(reason, at))
+}

@@ -1,0 +1,321 @@
+//! WfFormat of WfCommons, versions 1.3 to 1.6.
+//!
+//! Up to 1.4 a task has all there is to know about it, and edges name tasks by name; from 1.5 on structure and execution are apart,
+//! and edges name tasks by id. What is read is told by which keys are there, not by the version that a file says it has. Keys that
+//! do not matter here are passed over.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{syntax, told};
+use crate::draft::{Draft, End, Says};
+use crate::error::{Cause, Problem, shown};
+use crate::format::Format;
+use crate::model::{Command, Oddity, Position, Task};
+use crate::text::Text;
+use crate::values::Scalar;
+
+/// Pieces of the text, each of which knows its place.
+type Raws<'a> = Option<Vec<&'a RawValue>>;
+type Raw<'a> = Option<&'a RawValue>;
+
+#[derive(Deserialize)]
+struct Top<'a> {
+    name: Option<String>,
+    #[serde(borrow)]
+    workflow: Raw<'a>,
+}
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    specification: Raw<'a>,
+    #[serde(borrow)]
+    execution: Raw<'a>,
+    #[serde(borrow)]
+    tasks: Raws<'a>,
+    #[serde(borrow)]
+    jobs: Raws<'a>,
+}
+
+#[derive(Deserialize)]
+struct Specification<'a> {
+    #[serde(borrow)]
+    tasks: Raws<'a>,
+    #[serde(borrow)]
+    files: Raws<'a>,
+}
+
+#[derive(Deserialize)]
+struct Execution<'a> {
+    #[serde(borrow)]
+    tasks: Raws<'a>,
+}
+
+/// A task's place in the structure.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Described<'a> {
+    name: Option<String>,
+    id: Option<String>,
+    category: Option<String>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(borrow)]
+    parents: Raws<'a>,
+    #[serde(borrow)]
+    children: Raws<'a>,
+    #[serde(borrow)]
+    input_files: Raws<'a>,
+    #[serde(borrow)]
+    output_files: Raws<'a>,
+    #[serde(borrow)]
+    files: Raws<'a>,
+}
+
+/// How a task ran.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Ran<'a> {
+    id: Option<String>,
+    #[serde(borrow)]
+    runtime_in_seconds: Raw<'a>,
+    #[serde(borrow)]
+    runtime: Raw<'a>,
+    #[serde(borrow)]
+    core_count: Raw<'a>,
+    #[serde(borrow)]
+    cores: Raw<'a>,
+    command: Option<Program>,
+}
+
+#[derive(Deserialize)]
+struct Program {
+    program: Option<String>,
+    arguments: Option<Vec<String>>,
+}
+
+/// A file of the list, or of a task.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed<'a> {
+    id: Option<String>,
+    name: Option<String>,
+    path: Option<String>,
+    link: Option<String>,
+    #[serde(borrow)]
+    size_in_bytes: Raw<'a>,
+    #[serde(borrow)]
+    size: Raw<'a>,
+}
+
+/// What the versions have in common.
+struct Reader<'a, 'b> {
+    text: &'b Text<'a>,
+    draft: Draft,
+}
+
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+    let whole: &RawValue =
+        serde_json::from_str(text.as_str()).map_err(|error| wrong(&error, text, 0))?;
+    let mut reader = Reader { text, draft: Draft::default() };
+    let top: Top<'_> = reader.object(whole)?;
+    let Some(workflow) = top.workflow else {
+        return Err(syntax(Format::WfFormat, "there is no key \"workflow\"", None));
+    };
+    let body: Body<'_> = reader.object(workflow)?;
+    reader.draft.name = top.name.unwrap_or_default();
+    match (body.specification, body.tasks.or(body.jobs)) {
+        (Some(specification), _) => reader.apart(specification, body.execution)?,
+        (None, Some(tasks)) => reader.together(&tasks)?,
+        (None, None) => {
+            let reason =
+                "\"workflow\" has neither \"specification\" (since 1.5) nor \"tasks\" (up to 1.4)";
+            return Err(syntax(Format::WfFormat, reason, reader.at(workflow)));
+        }
+    }
+    Ok(reader.draft)
+}
+
+impl<'a> Reader<'a, '_> {
+    /// A piece of the text as something.
+    fn piece<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
+        let start =
+            (raw.get().as_ptr() as usize).wrapping_sub(self.text.as_str().as_ptr() as usize);
+        serde_json::from_str(raw.get()).map_err(|error| wrong(&error, self.text, start))
+    }
+
+    /// A piece of the text that must have keys: serde would take an array for one too.
+    fn object<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
+        if raw.get().starts_with('{') {
+            return self.piece(raw);
+        }
+        let reason = format!("there must be an object {{ }} here, found {}", shown(raw.get()));
+        Err(syntax(Format::WfFormat, reason, self.at(raw)))
+    }
+
+    fn at(&self, raw: &RawValue) -> Option<Position> {
+        Some(self.text.position_of(raw.get()))
+    }
+
+    /// From 1.5 on.
+    fn apart(&mut self, specification: &'a RawValue, execution: Raw<'a>) -> Result<(), Problem> {
+        let specification: Specification<'_> = self.object(specification)?;
+        let execution: Option<Execution<'_>> = execution.map(|raw| self.object(raw)).transpose()?;
+        for raw in specification.files.unwrap_or_default() {
+            self.file(raw)?;
+        }
+        for raw in specification.tasks.unwrap_or_default() {
+            self.task(raw)?;
+        }
+        let mut ran: HashMap<usize, Option<Position>> = HashMap::new();
+        for raw in execution.and_then(|execution| execution.tasks).unwrap_or_default() {
+            let run: Ran<'_> = self.object(raw)?;
+            let at = self.at(raw);
+            let Some(id) = &run.id else {
+                return Err(Problem::value("a task of the execution has no \"id\"", at));
+            };
+            let Some(task) = self.draft.has(id) else {
+                self.draft.odd(Oddity::NoSuchTask, id, at);
+                continue;
+            };
+            if let Some(first) = ran.insert(task, at) {
+                return Err(Cause::DuplicateId { id: id.clone(), first }.at(at));
+            }
+            self.ran(task, run)?;
+        }
+        Ok(())
+    }
+
+    /// Up to 1.4.
+    fn together(&mut self, tasks: &[&'a RawValue]) -> Result<(), Problem> {
+        for raw in tasks {
+            let task = self.task(raw)?;
+            let run = self.object(raw)?;
+            self.ran(task, run)?;
+        }
+        Ok(())
+    }
+
+    /// A file of the list.
+    fn file(&mut self, raw: &'a RawValue) -> Result<(), Problem> {
+        let listed: Listed<'_> = self.object(raw)?;
+        let at = self.at(raw);
+        let Some(name) = listed.id.or(listed.name) else {
+            return Err(Problem::value("a file has no \"id\"", at));
+        };
+        let file = self.draft.file(&name, at);
+        self.size(file, Says::List, listed.size_in_bytes.or(listed.size))
+    }
+
+    fn size(&mut self, file: usize, says: Says, size: Raw<'a>) -> Result<(), Problem> {
+        let Some(raw) = size else { return Ok(()) };
+        let at = self.at(raw);
+        let bytes = told(self.piece::<Scalar>(raw)?.bytes(), at)?;
+        self.draft.size(file, says, bytes, at);
+        Ok(())
+    }
+
+    fn task(&mut self, raw: &'a RawValue) -> Result<usize, Problem> {
+        let described: Described<'_> = self.object(raw)?;
+        let at = self.at(raw);
+        let Described { name, id, category, kind, .. } = described;
+        let Some(id) = id.or_else(|| name.clone()) else {
+            return Err(Problem::value("a task has neither \"id\" nor \"name\"", at));
+        };
+        // The types of 1.3 and 1.4 are compute, transfer and auxiliary: all of them take time.
+        if let Some(kind) =
+            kind.filter(|kind| matches!(kind.as_str(), "workflow" | "subworkflow" | "dax" | "dag"))
+        {
+            return Err(Cause::SubWorkflow { task: id, kind }.at(at));
+        }
+        let called = category.or_else(|| name.clone()).unwrap_or_else(|| id.clone());
+        let task = self.draft.task(Task { name: called, at, ..Task::new(id) })?;
+        if let Some(name) = name {
+            self.draft.alias(task, name);
+        }
+        for raw in described.parents.unwrap_or_default() {
+            self.draft.edge(End::Id(self.piece(raw)?), End::Task(task), self.at(raw));
+        }
+        for raw in described.children.unwrap_or_default() {
+            self.draft.edge(End::Task(task), End::Id(self.piece(raw)?), self.at(raw));
+        }
+        for (files, reads) in [(described.input_files, true), (described.output_files, false)] {
+            for raw in files.unwrap_or_default() {
+                let name: String = self.piece(raw)?;
+                let file = self.draft.file(&name, self.at(raw));
+                if reads { self.draft.reads(task, file) } else { self.draft.writes(task, file) }
+            }
+        }
+        for raw in described.files.unwrap_or_default() {
+            self.used(task, raw)?;
+        }
+        Ok(task)
+    }
+
+    /// A file of a task, as up to 1.4.
+    fn used(&mut self, task: usize, raw: &'a RawValue) -> Result<(), Problem> {
+        let listed: Listed<'_> = self.object(raw)?;
+        let at = self.at(raw);
+        let Some(name) = listed.name.or(listed.id) else {
+            return Err(Problem::value("a file of a task has no \"name\"", at));
+        };
+        let name = listed.path.unwrap_or_default() + &name;
+        let file = self.draft.file(&name, at);
+        let says = match listed.link.as_deref() {
+            Some("input") => {
+                self.draft.reads(task, file);
+                Says::Reader
+            }
+            Some("output") => {
+                self.draft.writes(task, file);
+                Says::Writer
+            }
+            _ => {
+                return Err(Problem::value(
+                    "a file's \"link\" must be \"input\" or \"output\"",
+                    at,
+                ));
+            }
+        };
+        self.size(file, says, listed.size_in_bytes.or(listed.size))
+    }
+
+    fn ran(&mut self, task: usize, run: Ran<'a>) -> Result<(), Problem> {
+        if let Some(raw) = run.runtime_in_seconds.or(run.runtime) {
+            let at = self.at(raw);
+            let seconds = told(self.piece::<Scalar>(raw)?.seconds(), at)?;
+            self.draft.runtime(task, seconds, at);
+        }
+        if let Some(raw) = run.core_count.or(run.cores) {
+            let at = self.at(raw);
+            let processors = told(self.piece::<Scalar>(raw)?.processors(), at)?;
+            self.draft.processors(task, processors, at);
+        }
+        if let Some(Program { program: Some(program), arguments }) = run.command {
+            let arguments = arguments.unwrap_or_default();
+            self.draft.task_mut(task).command = Some(Command::Program { program, arguments });
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with a piece that begins at a byte.
+fn wrong(error: &serde_json::Error, text: &Text<'_>, start: usize) -> Problem {
+    let said = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let reason = said.strip_suffix(&place).unwrap_or(&said);
+    if error.is_eof() {
+        return syntax(Format::WfFormat, format!("{reason}: was the file cut off?"), text.end());
+    }
+    let piece = text.position(start);
+    let line = (piece.line as usize).saturating_add(error.line().saturating_sub(1));
+    // In its first line a piece does not begin at the line's beginning.
+    let at = match error.line() {
+        0 | 1 => text.position(start.saturating_add(error.column().saturating_sub(1))),
+        _ => text.position_in(line, error.column()),
+    };
+    syntax(Format::WfFormat, reason, at)
+}

@@ -1,0 +1,154 @@
+//! No input makes a reader panic or go on for ever: valid documents of every format that have been damaged, and mere bytes.
+
+mod samples;
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use samples::SAMPLES;
+use springtide_workflow::{Format, Overrides, Workflow};
+
+/// A way in which a document is damaged, at a place of it from 0 to 1.
+#[derive(Clone, Debug)]
+enum Damage {
+    Flip(f64, u8),
+    Cut(f64, f64),
+    Insert(f64, Vec<u8>),
+    Twice(f64, f64, f64),
+}
+
+impl Damage {
+    fn to(&self, text: &mut Vec<u8>) {
+        let at = |place: &f64| ((text.len() as f64 * place) as usize).min(text.len());
+        match self {
+            Self::Flip(place, bits) => {
+                let at = at(place);
+                if let Some(byte) = text.get_mut(at) {
+                    *byte ^= bits;
+                }
+            }
+            Self::Cut(from, to) => {
+                let (from, to) = (at(from), at(to));
+                text.drain(from.min(to)..from.max(to));
+            }
+            Self::Insert(place, bytes) => {
+                let at = at(place);
+                text.splice(at..at, bytes.iter().copied());
+            }
+            Self::Twice(from, to, place) => {
+                let (from, to, at) = (at(from), at(to), at(place));
+                let piece = text[from.min(to)..from.max(to)].to_vec();
+                text.splice(at..at, piece);
+            }
+        }
+    }
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    // Bytes that mean something to one format or another.
+    let signs = prop::sample::select(br#"{}[]<>"'=:;,&*!|-#/\.+0123456789e\n \t"#.to_vec());
+    let bytes = prop::collection::vec(prop_oneof![4 => signs, 1 => any::<u8>()], 0..12);
+    let place = || 0.0..1.0;
+    // A short piece leaves more of the rest valid than one of any length.
+    let piece = || {
+        (place(), 0.0..0.1).prop_map(|(from, length): (f64, f64)| (from, (from + length).min(1.0)))
+    };
+    prop_oneof![
+        (place(), 1_u8..).prop_map(|(at, bits)| Damage::Flip(at, bits)),
+        piece().prop_map(|(from, to)| Damage::Cut(from, to)),
+        (place(), bytes).prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+        (piece(), place()).prop_map(|((from, to), at)| Damage::Twice(from, to, at)),
+    ]
+}
+
+/// Reads, and looks that what comes of it is a workflow.
+fn try_reading(name: &str, text: &[u8], format: Format) -> Result<bool, TestCaseError> {
+    let lenient = Overrides { runtime_s: Some(1.0), ..Overrides::default() };
+    let file = Path::new(name);
+    match Workflow::parse(file, text, format, &lenient) {
+        Err(error) => {
+            let told = error.to_string();
+            prop_assert!(told.starts_with(name) && told.len() < 10_000, "{told}");
+            if let Some(at) = error.place.at {
+                let lines = text.iter().filter(|byte| **byte == b'\n').count() as u32 + 2;
+                prop_assert!((1..=lines).contains(&at.line) && at.column > 0, "{told}");
+            }
+            Ok(false)
+        }
+        Ok(workflow) => {
+            let mut place = vec![0; workflow.tasks.len()];
+            workflow.order().iter().zip(1..).for_each(|(task, at)| place[*task] = at);
+            for (parent, child, _) in workflow.edges() {
+                prop_assert!(0 < place[parent] && place[parent] < place[child]);
+            }
+            for task in &workflow.tasks {
+                prop_assert!(
+                    task.runtime_s.is_some_and(|runtime| runtime > 0.0 && runtime.is_finite())
+                );
+                prop_assert!(task.processors != Some(0));
+            }
+            // What could be read can be written and read again.
+            let written = workflow.to_toml();
+            let again =
+                Workflow::parse(file, written.as_bytes(), Format::Own, &Overrides::default());
+            let again =
+                again.map_err(|error| TestCaseError::fail(format!("{error}\n{written}")))?;
+            prop_assert!(again.edges().eq(workflow.edges()));
+            prop_assert_eq!(again.files, workflow.files);
+            Ok(true)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damaged_documents_are_read_or_refused(
+        sample in prop::sample::select(SAMPLES.to_vec()),
+        damage in prop::collection::vec(damage(), 1..6),
+    ) {
+        let (name, format, text) = sample;
+        let mut text = text.as_bytes().to_vec();
+        damage.iter().for_each(|damage| damage.to(&mut text));
+        try_reading(name, &text, format)?;
+    }
+
+    #[test]
+    fn mere_bytes_are_read_or_refused(
+        format in prop::sample::select(Format::ALL.to_vec()),
+        text in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        try_reading("bytes", &text, format)?;
+        let _ = Format::guess(Path::new("bytes"), &text);
+    }
+
+    #[test]
+    fn damaged_tables_are_read_or_refused(damage in prop::collection::vec(damage(), 0..6)) {
+        let mut text = b"name,runtime_s,processors\nmAdd,1.5,4\n\"a, b\",,2\nx,3,\n".to_vec();
+        damage.iter().for_each(|damage| damage.to(&mut text));
+        let mut overrides = Overrides::default();
+        let read = overrides.parse_table(Path::new("t.csv"), &text);
+        prop_assert!(read.is_ok() || read.is_err_and(|error| error.to_string().starts_with("t.csv")));
+    }
+}
+
+/// A document with every single byte gone, and every one changed to one that means something.
+#[test]
+fn every_place_of_a_document_can_be_damaged() {
+    for (name, format, text) in SAMPLES {
+        let mut read = 0;
+        for at in 0..text.len() {
+            let mut without = text.as_bytes().to_vec();
+            without.remove(at);
+            read += usize::from(try_reading(name, &without, format).unwrap());
+            for byte in *b"\"<{\n9" {
+                let mut other = text.as_bytes().to_vec();
+                other[at] = byte;
+                read += usize::from(try_reading(name, &other, format).unwrap());
+            }
+            try_reading(name, &text.as_bytes()[..at], format).unwrap();
+        }
+        assert!(read > 0, "{name}: nothing but refusals says little");
+    }
+}

@@ -1,0 +1,14 @@
+//! One small workflow in every format and version, for the tests.
+
+use springtide_workflow::Format;
+
+/// Its name, its format, its text.
+pub const SAMPLES: [(&str, Format, &str); 7] = [
+    ("diamond-1.3.json", Format::WfFormat, include_str!("../data/diamond-1.3.json")),
+    ("diamond-1.4.json", Format::WfFormat, include_str!("../data/diamond-1.4.json")),
+    ("diamond-1.6.json", Format::WfFormat, include_str!("../data/diamond-1.6.json")),
+    ("diamond-3.6.dax", Format::Dax, include_str!("../data/diamond-3.6.dax")),
+    ("diamond-pegasus.yml", Format::Pegasus, include_str!("../data/diamond-pegasus.yml")),
+    ("diamond.dot", Format::Dot, include_str!("../data/diamond.dot")),
+    ("diamond.toml", Format::Own, include_str!("../data/diamond.toml")),
+];
