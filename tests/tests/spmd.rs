@@ -41,6 +41,8 @@ pub(crate) struct Slow<P: Program> {
     asks: Option<(u32, Option<u64>)>,
     /// Each process says something in its third step.
     talks: bool,
+    /// All wait for each other before the first step.
+    meets: bool,
 }
 
 /// What a process does of a step.
@@ -89,7 +91,11 @@ impl<P: Share> Program for Slow<P> {
     }
 
     fn start(&self, layout: &P::Layout, comm: &Comm<'_>) -> Result<P::State, Stop> {
-        self.program.start(layout, comm)
+        let state = self.program.start(layout, comm)?;
+        if self.meets {
+            comm.barrier()?;
+        }
+        Ok(state)
     }
 
     fn step(
@@ -159,7 +165,14 @@ pub(crate) fn bodies(steps: u64, step_us: u64) -> Slow<Nbody> {
 }
 
 fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
-    Slow { program: program.clone(), step_us, greedy: false, asks: None, talks: false }
+    Slow {
+        program: program.clone(),
+        step_us,
+        greedy: false,
+        asks: None,
+        talks: false,
+        meets: false,
+    }
 }
 
 /// The answer of one process.
@@ -245,6 +258,18 @@ fn nodes_leave_after_the_others_have_gone_on() {
         assert_eq!(sizes, [(5, 5), (3, 3), (2, 2)], "{:?}", nbody.said);
         assert_eq!((anew(&ft.said), anew(&nbody.said)), (0, 0));
     }
+}
+
+/// A node is so slow in coming that the program begins without it: the one that cannot be used without it is not given back before
+/// it is there, for with both there are twice as many processes.
+#[test]
+fn no_node_is_given_back_while_another_is_on_its_way() {
+    let script = |hands: Rc<Hands>| async move {
+        cut(&hands, ("c0", "c1"), Duration::from_millis(7500)).await;
+    };
+    let (run, sizes) = scripted(&shape(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
+    assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", run.said);
+    assert!(!run.said.iter().any(|text| text.contains("has no use for")), "{:?}", run.said);
 }
 
 /// Nodes are lost with their processes: all begin anew from the last saved state, on what is left.
@@ -338,6 +363,28 @@ fn a_link_that_never_comes_back_fails_the_job_by_its_name() {
         run.said.iter().any(|text| text.contains("has waited 30 s for rank"))
             || anew(&run.said) == 10
     );
+}
+
+/// They never reached each other: the program talks before its first step, so that no configuration is ever whole. That counts as
+/// well, and nobody waits for ever in silence.
+#[test]
+fn a_program_that_never_gets_through_its_start_fails_by_the_links_name() {
+    let script = |hands: Rc<Hands>| async move {
+        // In the first step, so that nothing is saved.
+        sleep(Duration::from_millis(700)).await;
+        hands.network.partition(&"c1".into(), &"c2".into(), true);
+    };
+    let ft = Slow { meets: true, ..slow(&FT, 2_000_000) };
+    let run = run_scripted(&shape(&[2, 1, 1], 1, 1), ft, script);
+    let failure = run.outcome.expect_err("it cannot go on").message;
+    assert!(failure.contains("began anew from step 0 10 times"), "{failure}");
+    assert!(
+        failure.contains("between c1-n00 and c2-n00")
+            || failure.contains("between c2-n00 and c1-n00"),
+        "{failure}"
+    );
+    // Each of them is told.
+    assert_eq!(anew(&run.said), 10, "{:?}", run.said);
 }
 
 /// A cut that is shorter costs nothing but the time: what is on the way waits.
