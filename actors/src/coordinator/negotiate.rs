@@ -35,6 +35,13 @@ pub(super) struct GivenBack {
     count: u32,
 }
 
+/// How many nodes a job gives, which `says` so many and has so many `spare`. What it must give and does not is taken from it without
+/// order, so it is not asked about that; it may give more.
+fn given(ask: &AskShrink, says: u32, spare: u32) -> u32 {
+    let gives = if ask.mandatory { says.max(ask.count) } else { says };
+    gives.min(spare)
+}
+
 impl Coordinator {
     /// What the job's own decision procedure says of a number of nodes; one that cannot be asked has nothing to say.
     fn program_says(
@@ -121,8 +128,8 @@ impl Coordinator {
         let least = self.spec.params.least_nodes();
         let (all, asked) =
             (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
-        let gives = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
-        let count = gives.min(has.saturating_sub(least)) as usize;
+        let says = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
+        let count = given(ask, says, has.saturating_sub(least)) as usize;
         let worst = self.adaptation.worst_of(&ask.cluster);
         let rank =
             |node: &NodeId| worst.iter().position(|named| named == node).unwrap_or(usize::MAX);
@@ -267,5 +274,29 @@ impl Handler<AskShrink> for Coordinator {
         }
         self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.within_ms)), ctx);
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::id::JobId;
+
+    use super::{AskShrink, given};
+
+    #[test]
+    fn what_must_be_given_is_given_whatever_the_program_says() {
+        let ask = |mandatory| AskShrink {
+            job: JobId(1),
+            cluster: "ams".into(),
+            count: 3,
+            mandatory,
+            within_ms: 5000,
+            why: "a test".into(),
+        };
+        // What the program says, what it can spare, and what it gives if it may, and if it must.
+        for (says, spare, may, must) in [(0, 9, 0, 3), (4, 9, 4, 4), (0, 2, 0, 2), (9, 5, 5, 5)] {
+            assert_eq!(given(&ask(false), says, spare), may, "{says} of {spare}");
+            assert_eq!(given(&ask(true), says, spare), must, "{says} of {spare}");
+        }
     }
 }

@@ -264,6 +264,11 @@ fn offers_are_judged_by_threads() {
     for (current, asked, gives) in [(5, 2, 2), (7, 1, 1), (9, 1, 3), (3, 9, 2)] {
         assert_eq!(RING.accept_shrink(of(current, 4), of(asked, 4)), gives, "{current} {asked}");
     }
+    // Nodes of several sizes: a small one, or more small ones, beside a large one.
+    let sizes = |nodes, threads| Sizes { nodes, threads };
+    assert_eq!(RING.accept_shrink(sizes(2, 6), sizes(1, 2)), 1);
+    assert_eq!(RING.accept_shrink(sizes(4, 14), sizes(3, 6)), 3);
+    assert_eq!(RING.accept_shrink(sizes(1, 4), sizes(1, 4)), 0);
     // Offered nodes of another size than those that it has.
     assert_eq!(RING.accept_growth(of(5, 4), of(9, 2)), 2);
 }
