@@ -17,7 +17,7 @@ use super::plan::{Plan, Standing, plan};
 use super::process::Process;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{Cause, Group, Out, Report, Stand};
+use crate::spmd::group::{Cause, Group, Out, Stand};
 use crate::spmd::message::{Deed, GroupId, Origin, Recruit, Roster};
 use crate::spmd::post::Post;
 use crate::spmd::{Pace, Station};
@@ -47,9 +47,12 @@ fn pause_after(breaks: u32) -> Duration {
 
 /// The whole state at a point: what is saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Saved {
-    point: u64,
+pub(super) struct Saved {
+    pub(super) point: u64,
     state: Bytes,
+    /// Steps that were told of, which may be more: those beyond are done again, and not told.
+    #[serde(default)]
+    pub(super) told: u64,
 }
 
 /// Runs a program to its end: what a job's [`run`](crate::work::Job::run) does that is one.
@@ -76,7 +79,7 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     let group = post.found(cx.waker());
     let _disbands = Disbands(post.clone(), group.clone());
     let now = Instant::now();
-    let told = saved.as_ref().map_or(0, |saved| saved.point);
+    let told = saved.as_ref().map_or(0, |saved| saved.told.max(saved.point));
     let mut root = Root {
         program,
         at: Station { cx, post, group, process: 0 },
@@ -102,8 +105,7 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     if outcome.is_ok() {
         root.collect_all();
     }
-    // Whether that goes well changes nothing of the outcome.
-    let _ = root.relay();
+    root.at.relay();
     outcome
 }
 
@@ -207,17 +209,6 @@ impl<'c, P: Program> Root<'c, P> {
         Ok(())
     }
 
-    /// Passes on what processes of other nodes report.
-    fn relay(&self) -> Result<(), Stop> {
-        for report in self.group(|group| (group.take_reports(), Vec::new()))? {
-            match report {
-                Report::Say(text) => self.at.cx.say(text),
-                Report::Artifact(name, bytes) => self.at.cx.artifact(&name, bytes.into()),
-            }
-        }
-        Ok(())
-    }
-
     fn group<R>(&self, what: impl FnOnce(&mut Group) -> (R, Vec<Out>)) -> Result<R, Stop> {
         self.at.post.group(&self.at.group, what).ok_or_else(gone)
     }
@@ -279,7 +270,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// Calls for a process for each thread that could run one, lets those go that are on nodes which leave, and collects those
     /// that have ended.
     fn reconcile(&mut self) -> Result<(), Stop> {
-        self.relay()?;
+        self.at.relay();
         let places = self.at.post.places();
         let nodes = places.iter().filter(|place| !place.leaving).count();
         self.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
@@ -473,7 +464,7 @@ impl<'c, P: Program> Root<'c, P> {
 
     /// These nodes are to be given back; but not while others are on their way, with which they may be of use: then it is decided
     /// again when those have come, or were waited for long enough.
-    fn to_release(&mut self, nodes: Vec<NodeId>, waits: bool) {
+    fn plan_release(&mut self, nodes: Vec<NodeId>, waits: bool) {
         if waits && !nodes.is_empty() {
             self.decided = None;
             self.release.clear();
@@ -533,7 +524,7 @@ impl<'c, P: Program> Root<'c, P> {
                 self.at.give(&roster, 0, to, piece)?;
             }
         }
-        self.to_release(plan.release, self.waits_for(coming));
+        self.plan_release(plan.release, self.waits_for(coming));
         let recruit = Recruit { roster, origin, point };
         match Part::enter(self.program, self.at.clone(), recruit)? {
             Met::Done(part) => {
@@ -566,7 +557,10 @@ impl<'c, P: Program> Root<'c, P> {
             }
             if part.is_over() {
                 return match part.finish()? {
-                    Met::Done(outcome) => Ok(Some(outcome)),
+                    Met::Done(outcome) => {
+                        self.let_finish()?;
+                        Ok(Some(outcome))
+                    }
                     Met::Torn => Ok(None),
                 };
             }
@@ -583,6 +577,23 @@ impl<'c, P: Program> Root<'c, P> {
                 self.at.cx.progress(part.point, self.program.steps(), "steps");
             }
         }
+    }
+
+    /// Waits until all are through with what comes after the last step: what they say, write or fail with then counts as well. The
+    /// outcome is known: when a node is lost meanwhile nothing is done again for what its processes had still to say.
+    fn let_finish(&mut self) -> Result<(), Stop> {
+        let over = |group: &Group| group.are_done() || group.roster().is_none();
+        let settled = || self.at.post.look(&self.at.group, over).unwrap_or(true);
+        self.at.wait(false, &settled)?;
+        // Of one that failed the failure is known now.
+        self.reconcile()?;
+        let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
+        if let Some(cause) = cause {
+            self.at
+                .cx
+                .say(format!("{cause} after the last step: what processes said then may be lost"));
+        }
+        Ok(())
     }
 
     fn save(&mut self, point: u64, whole: Whole) -> Result<(), Stop> {
@@ -602,7 +613,7 @@ impl<'c, P: Program> Root<'c, P> {
                 return Ok(());
             }
         };
-        let saved = Saved { point, state };
+        let saved = Saved { point, state, told: self.told };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         self.saved = Some(saved);
         Ok(())
@@ -631,7 +642,7 @@ impl<'c, P: Program> Root<'c, P> {
             let (plan, layout) = self.decide(&standing, part.point, Some(&part.layout))?;
             let members = part.roster.members.iter().map(|member| member.process);
             let others = !members.eq(plan.members.iter().copied());
-            self.to_release(plan.release.clone(), waits);
+            self.plan_release(plan.release.clone(), waits);
             if others || plan.anew && layout != part.layout {
                 if let Some(roster) = self.roster_of(&plan, &layout)? {
                     self.group(|group| ((), group.propose(Deed::Change(roster))))?;
