@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::wire::WireError;
@@ -180,13 +180,26 @@ pub(super) struct WantNodes {
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const ASKS_MAX: u32 = 5;
 
+/// How a coordinator numbers what it asks for, so that no two of the job's have the same.
+fn numbered(epoch: Epoch, request: u64) -> u64 {
+    u64::from(epoch.0) << 32 | (request & u64::from(u32::MAX))
+}
+
+/// Whether a refusal is of the request of this number, the last one: that of an earlier one may cross a later one. What has no number
+/// takes the place of every request.
+fn concerns(refused: u64, last: u64) -> bool {
+    refused == 0 || refused == last
+}
+
 impl Coordinator {
     /// Asks the scheduler for nodes. What is asked for later takes the place of this.
     fn want_nodes(&self, want: WantNodes, number: u64, tries: u32, ctx: &mut Context<Self>) {
         let (job, epoch, count) = (self.spec.id, self.spec.epoch, want.more);
         let within_ms = want.within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
-        let call = scheduler.send(NeedNodes { job, epoch, count, within_ms }).start();
+        let numbered = numbered(epoch, number);
+        let need = NeedNodes { job, epoch, count, within_ms, number: numbered };
+        let call = scheduler.send(need).start();
         let then = move |answer: Result<Result<_, _>, RemoteError>,
                          job: &mut Self,
                          ctx: &mut Context<Self>| {
@@ -227,7 +240,9 @@ impl Handler<GrowthRefused> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, refused: GrowthRefused, _: &mut Self::Context) {
-        self.refused(&refused.reason);
+        if concerns(refused.number, numbered(self.spec.epoch, self.wants)) {
+            self.refused(&refused.reason);
+        }
     }
 }
 
@@ -279,9 +294,21 @@ impl Handler<AskShrink> for Coordinator {
 
 #[cfg(test)]
 mod tests {
-    use springtide_runtime::id::JobId;
+    use springtide_runtime::id::{Epoch, JobId};
 
-    use super::{AskShrink, given};
+    use super::{AskShrink, concerns, given, numbered};
+
+    #[test]
+    fn a_refusal_of_an_earlier_request_is_none_of_the_last() {
+        let last = numbered(Epoch(2), 3);
+        assert!(concerns(last, last));
+        assert!(
+            concerns(0, last),
+            "the owner's order took its place, or the head tells no numbers"
+        );
+        assert!(!concerns(numbered(Epoch(2), 2), last));
+        assert!(!concerns(numbered(Epoch(1), 3), last), "that of the coordinator before");
+    }
 
     #[test]
     fn what_must_be_given_is_given_whatever_the_program_says() {
