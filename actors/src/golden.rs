@@ -90,8 +90,14 @@ fn messages_of_scheduler_and_site() {
         files: false,
         at: None,
     });
-    message(&NeedNodes { job: JobId(3), epoch: Epoch(2), count: 4, within_ms: Some(5000) });
-    message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into() });
+    message(&NeedNodes {
+        job: JobId(3),
+        epoch: Epoch(2),
+        count: 4,
+        within_ms: Some(5000),
+        number: 6,
+    });
+    message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into(), number: 6 });
     message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
     message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });
     message(&StubWaits { node: "ams-1".into(), reason: "Priority".into() });

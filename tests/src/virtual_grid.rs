@@ -61,6 +61,8 @@ pub struct Run {
     pub hash: u64,
     /// What the root said.
     pub said: Vec<String>,
+    /// The files that it wrote: their names, and how long they are.
+    pub files: Vec<(String, usize)>,
 }
 
 /// Runs `job` on a grid of this shape, in virtual time, to its end.
@@ -240,6 +242,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let mut nodes = Vec::new();
     let saved = Arc::<Mutex<Option<SavedRoot>>>::default();
     let said = Arc::<Mutex<Vec<String>>>::default();
+    let files = Arc::<Mutex<Vec<(String, usize)>>>::default();
     for (at, (node, member)) in view.members.iter().enumerate() {
         let peer = Peer {
             node: node.clone(),
@@ -264,10 +267,13 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             metering: None,
             results_bytes: shape.results_bytes,
         };
-        let (keep, hear) = (saved.clone(), said.clone());
+        let (keep, hear, write) = (saved.clone(), said.clone(), files.clone());
         let notes = Box::new(move |note: Note| match note {
             Note::Checkpoint(saved) => *keep.lock().expect("no panic") = Some(saved),
             Note::Say { text } => hear.lock().expect("no panic").push(text),
+            Note::Artifact { name, bytes } => {
+                write.lock().expect("no panic").push((name, bytes.len()));
+            }
             _ => {}
         });
         let engine = Engine::start(
@@ -338,5 +344,6 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     records.iter().for_each(|record| hash.add(record));
     let hash = hash.value() ^ network.digest().rotate_left(17);
     let said = said.lock().expect("no panic").clone();
-    Run { outcome, wall: ended - started, total, latencies, records, hash, said }
+    let files = files.lock().expect("no panic").clone();
+    Run { outcome, wall: ended - started, total, latencies, records, hash, said, files }
 }

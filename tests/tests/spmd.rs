@@ -41,6 +41,20 @@ pub(crate) struct Slow<P: Program> {
     asks: Option<(u32, Option<u64>)>,
     /// Each process says something in its third step.
     talks: bool,
+    does: Option<Does>,
+}
+
+/// What else processes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Does {
+    /// All wait for each other before the first step.
+    MeetFirst,
+    /// Rank 1 says something at the beginning of a long step, and rank 0 at its end.
+    TalkInLongStep,
+    /// After the last step each takes longer the higher its rank is, then says something and writes a file.
+    EndLate,
+    /// After the last step the last one fails, later than the others end.
+    FailLate,
 }
 
 /// What a process does of a step.
@@ -89,7 +103,11 @@ impl<P: Share> Program for Slow<P> {
     }
 
     fn start(&self, layout: &P::Layout, comm: &Comm<'_>) -> Result<P::State, Stop> {
-        self.program.start(layout, comm)
+        let state = self.program.start(layout, comm)?;
+        if self.does == Some(Does::MeetFirst) {
+            comm.barrier()?;
+        }
+        Ok(state)
     }
 
     fn step(
@@ -105,7 +123,16 @@ impl<P: Share> Program for Slow<P> {
             comm.say(format!("rank {} of {} is here", comm.rank(), comm.size()));
             comm.artifact(&format!("rank-{}.txt", comm.rank()), vec![7; 100])?;
         }
-        self.program.step(state, step, layout, comm)
+        let talks = self.does == Some(Does::TalkInLongStep) && step == 3;
+        if talks && comm.rank() == 1 {
+            comm.say("the long step begins");
+            comm.model(Duration::from_secs(20))?;
+        }
+        self.program.step(state, step, layout, comm)?;
+        if talks && comm.rank() == 0 {
+            comm.say("the long step is over");
+        }
+        Ok(())
     }
 
     fn give(
@@ -132,7 +159,22 @@ impl<P: Share> Program for Slow<P> {
         layout: &P::Layout,
         comm: &Comm<'_>,
     ) -> Result<Outcome, Stop> {
-        self.program.finish(state, layout, comm)
+        let outcome = self.program.finish(state, layout, comm)?;
+        let (rank, last) = (comm.rank(), comm.size() - 1);
+        match self.does {
+            Some(Does::EndLate) => {
+                comm.model(Duration::from_secs(3 * u64::from(rank)))?;
+                comm.say(format!("rank {rank} ends"));
+                // So long that what is said after it comes before it.
+                comm.artifact(&format!("end-{rank}.bin"), vec![7; 300_000])?;
+            }
+            Some(Does::FailLate) if rank == last => {
+                comm.model(Duration::from_secs(30))?;
+                return Err(Stop::fail("the last one fails"));
+            }
+            _ => {}
+        }
+        Ok(outcome)
     }
 }
 
@@ -159,7 +201,7 @@ pub(crate) fn bodies(steps: u64, step_us: u64) -> Slow<Nbody> {
 }
 
 fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
-    Slow { program: program.clone(), step_us, greedy: false, asks: None, talks: false }
+    Slow { program: program.clone(), step_us, greedy: false, asks: None, talks: false, does: None }
 }
 
 /// The answer of one process.
@@ -245,6 +287,62 @@ fn nodes_leave_after_the_others_have_gone_on() {
         assert_eq!(sizes, [(5, 5), (3, 3), (2, 2)], "{:?}", nbody.said);
         assert_eq!((anew(&ft.said), anew(&nbody.said)), (0, 0));
     }
+}
+
+/// A node is so slow in coming that the program begins without it: the one that cannot be used without it is not given back before
+/// it is there, for with both there are twice as many processes.
+#[test]
+fn no_node_is_given_back_while_another_is_on_its_way() {
+    let script = |hands: Rc<Hands>| async move {
+        cut(&hands, ("c0", "c1"), Duration::from_millis(7500)).await;
+    };
+    let (run, sizes) = scripted(&shape(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
+    assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", run.said);
+    assert!(!run.said.iter().any(|text| text.contains("has no use for")), "{:?}", run.said);
+}
+
+/// The root is through first, and waits for the others: what they say, write, or fail with after the last step counts.
+#[test]
+fn what_others_do_after_the_last_step_is_waited_for() {
+    let none = |_: Rc<Hands>| async {};
+    let late = Slow { does: Some(Does::EndLate), ..slow(&NBODY, 1_000_000) };
+    let (run, _) = scripted(&shape(&[2, 2], 1, 1), late, none);
+    for rank in 0..4 {
+        let line = format!("rank {rank} ends");
+        assert_eq!(run.said.iter().filter(|text| **text == line).count(), 1, "{:?}", run.said);
+        let file = (format!("end-{rank}.bin"), 300_000);
+        assert_eq!(run.files.iter().filter(|one| **one == file).count(), 1, "{:?}", run.files);
+    }
+    let fails = Slow { does: Some(Does::FailLate), ..slow(&NBODY, 1_000_000) };
+    let run = run_scripted(&shape(&[2, 2], 1, 1), fails, none);
+    let failure = run.outcome.expect_err("one process fails");
+    assert_eq!(failure.message, "the last one fails");
+}
+
+/// Nobody waits for the last word of a node that is lost: the outcome is known by then.
+#[test]
+fn a_node_that_is_lost_after_the_last_step_holds_nobody_up() {
+    let script = |hands: Rc<Hands>| async move {
+        // All steps take 15 s, and the last process nine more.
+        after(20).await;
+        hands.crash("c1-n01");
+        after(1).await;
+        hands.declare_lost(&["c1-n01"]);
+    };
+    let late = Slow { does: Some(Does::EndLate), ..slow(&NBODY, 1_000_000) };
+    let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), late, script);
+    assert_eq!((anew(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
+    let told = "node c1-n01 was lost after the last step: what processes said then may be lost";
+    assert!(run.said.iter().any(|text| text == told), "{:?}", run.said);
+}
+
+/// The root waits, too, and passes on meanwhile what others say.
+#[test]
+fn what_others_say_in_a_long_step_is_heard_before_its_end() {
+    let talks = Slow { does: Some(Does::TalkInLongStep), ..slow(&NBODY, 1_000_000) };
+    let (run, _) = scripted(&shape(&[2, 2], 1, 1), talks, |_: Rc<Hands>| async {});
+    let said: Vec<_> = run.said.iter().filter(|text| text.contains("long step")).collect();
+    assert_eq!(said, ["the long step begins", "the long step is over"], "{:?}", run.said);
 }
 
 /// Nodes are lost with their processes: all begin anew from the last saved state, on what is left.
@@ -338,6 +436,28 @@ fn a_link_that_never_comes_back_fails_the_job_by_its_name() {
         run.said.iter().any(|text| text.contains("has waited 30 s for rank"))
             || anew(&run.said) == 10
     );
+}
+
+/// They never reached each other: the program talks before its first step, so that no configuration is ever whole. That counts as
+/// well, and nobody waits for ever in silence.
+#[test]
+fn a_program_that_never_gets_through_its_start_fails_by_the_links_name() {
+    let script = |hands: Rc<Hands>| async move {
+        // In the first step, so that nothing is saved.
+        sleep(Duration::from_millis(700)).await;
+        hands.network.partition(&"c1".into(), &"c2".into(), true);
+    };
+    let ft = Slow { does: Some(Does::MeetFirst), ..slow(&FT, 2_000_000) };
+    let run = run_scripted(&shape(&[2, 1, 1], 1, 1), ft, script);
+    let failure = run.outcome.expect_err("it cannot go on").message;
+    assert!(failure.contains("began anew from step 0 10 times"), "{failure}");
+    assert!(
+        failure.contains("between c1-n00 and c2-n00")
+            || failure.contains("between c2-n00 and c1-n00"),
+        "{failure}"
+    );
+    // Each of them is told.
+    assert_eq!(anew(&run.said), 10, "{:?}", run.said);
 }
 
 /// A cut that is shorter costs nothing but the time: what is on the way waits.

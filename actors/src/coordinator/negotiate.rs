@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::wire::WireError;
@@ -33,6 +33,13 @@ pub(super) struct GivenBack {
     left: BTreeSet<NodeId>,
     /// How many nodes it gave back.
     count: u32,
+}
+
+/// How many nodes a job gives, which `says` so many and has so many `spare`. What it must give and does not is taken from it without
+/// order, so it is not asked about that; it may give more.
+fn given(ask: &AskShrink, says: u32, spare: u32) -> u32 {
+    let gives = if ask.mandatory { says.max(ask.count) } else { says };
+    gives.min(spare)
 }
 
 impl Coordinator {
@@ -121,8 +128,8 @@ impl Coordinator {
         let least = self.spec.params.least_nodes();
         let (all, asked) =
             (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
-        let gives = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
-        let count = gives.min(has.saturating_sub(least)) as usize;
+        let says = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
+        let count = given(ask, says, has.saturating_sub(least)) as usize;
         let worst = self.adaptation.worst_of(&ask.cluster);
         let rank =
             |node: &NodeId| worst.iter().position(|named| named == node).unwrap_or(usize::MAX);
@@ -173,13 +180,26 @@ pub(super) struct WantNodes {
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const ASKS_MAX: u32 = 5;
 
+/// How a coordinator numbers what it asks for, so that no two of the job's have the same.
+fn numbered(epoch: Epoch, request: u64) -> u64 {
+    u64::from(epoch.0) << 32 | (request & u64::from(u32::MAX))
+}
+
+/// Whether a refusal is of the request of this number, the last one: that of an earlier one may cross a later one. What has no number
+/// takes the place of every request.
+fn concerns(refused: u64, last: u64) -> bool {
+    refused == 0 || refused == last
+}
+
 impl Coordinator {
     /// Asks the scheduler for nodes. What is asked for later takes the place of this.
     fn want_nodes(&self, want: WantNodes, number: u64, tries: u32, ctx: &mut Context<Self>) {
         let (job, epoch, count) = (self.spec.id, self.spec.epoch, want.more);
         let within_ms = want.within.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
-        let call = scheduler.send(NeedNodes { job, epoch, count, within_ms }).start();
+        let numbered = numbered(epoch, number);
+        let need = NeedNodes { job, epoch, count, within_ms, number: numbered };
+        let call = scheduler.send(need).start();
         let then = move |answer: Result<Result<_, _>, RemoteError>,
                          job: &mut Self,
                          ctx: &mut Context<Self>| {
@@ -220,7 +240,9 @@ impl Handler<GrowthRefused> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, refused: GrowthRefused, _: &mut Self::Context) {
-        self.refused(&refused.reason);
+        if concerns(refused.number, numbered(self.spec.epoch, self.wants)) {
+            self.refused(&refused.reason);
+        }
     }
 }
 
@@ -267,5 +289,41 @@ impl Handler<AskShrink> for Coordinator {
         }
         self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.within_ms)), ctx);
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::id::{Epoch, JobId};
+
+    use super::{AskShrink, concerns, given, numbered};
+
+    #[test]
+    fn a_refusal_of_an_earlier_request_is_none_of_the_last() {
+        let last = numbered(Epoch(2), 3);
+        assert!(concerns(last, last));
+        assert!(
+            concerns(0, last),
+            "the owner's order took its place, or the head tells no numbers"
+        );
+        assert!(!concerns(numbered(Epoch(2), 2), last));
+        assert!(!concerns(numbered(Epoch(1), 3), last), "that of the coordinator before");
+    }
+
+    #[test]
+    fn what_must_be_given_is_given_whatever_the_program_says() {
+        let ask = |mandatory| AskShrink {
+            job: JobId(1),
+            cluster: "ams".into(),
+            count: 3,
+            mandatory,
+            within_ms: 5000,
+            why: "a test".into(),
+        };
+        // What the program says, what it can spare, and what it gives if it may, and if it must.
+        for (says, spare, may, must) in [(0, 9, 0, 3), (4, 9, 4, 4), (0, 2, 0, 2), (9, 5, 5, 5)] {
+            assert_eq!(given(&ask(false), says, spare), may, "{says} of {spare}");
+            assert_eq!(given(&ask(true), says, spare), must, "{says} of {spare}");
+        }
     }
 }

@@ -163,8 +163,9 @@ impl Scheduler {
                     self.tell_coordinator(ctx, job, &coordinator, BetterFree { job, offers });
                 }
                 // Whoever asks why is told as well.
-                Action::RefuseGrowth { job, coordinator, reason } => {
-                    self.tell_coordinator(ctx, job, &coordinator, GrowthRefused { job, reason });
+                Action::RefuseGrowth { job, coordinator, reason, number } => {
+                    let refused = GrowthRefused { job, reason, number };
+                    self.tell_coordinator(ctx, job, &coordinator, refused);
                 }
                 Action::Drained { drain, answer } => {
                     if let Some(reply) = self.drains.remove(&drain) {

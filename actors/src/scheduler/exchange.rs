@@ -56,6 +56,9 @@ pub struct NeedNodes {
     /// It cannot go on without them: others shrink for it, for so many milliseconds at most.
     #[serde(default)]
     pub within_ms: Option<u64>,
+    /// Tells this request from others of the job; 0: from none.
+    #[serde(default)]
+    pub number: u64,
 }
 
 /// To a job's coordinator, by the scheduler: what it cannot go on without it does not get.
@@ -65,6 +68,9 @@ pub struct GrowthRefused {
     pub job: JobId,
     /// Why.
     pub reason: String,
+    /// That of the request; 0: it had none, for the job's owner made it.
+    #[serde(default)]
+    pub number: u64,
 }
 
 /// To the scheduler, by a job's coordinator: so many of the nodes that are open are not needed any more.

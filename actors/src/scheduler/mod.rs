@@ -300,13 +300,13 @@ impl Handler<NeedNodes> for Scheduler {
     type Result = Result<Resized, ResizeError>;
 
     fn handle(&mut self, need: NeedNodes, ctx: &mut Self::Context) -> Self::Result {
-        let NeedNodes { job, epoch, count, within_ms } = need;
+        let NeedNodes { job, epoch, count, within_ms, number } = need;
         if self.core.check(job, epoch).is_err() {
             return Err(ResizeError::NotRunning { job });
         }
         let order = ResizeJob { job, by: Resize::Grow { count, within_ms, cluster: None } };
         let resized = self.core.check_resize(&order)?;
-        self.feed(ctx, Event::Resize(order));
+        self.feed(ctx, Event::Need { order, number });
         Ok(resized)
     }
 }

@@ -86,8 +86,8 @@ impl Program for Heat {
         nodes.sort();
         nodes.dedup();
         let more = self.nodes.saturating_sub(nodes.len() as u32);
-        // Asked for once: what was refused it does without.
-        if more > 0 && seen.refused.is_none() {
+        // Asked for once: what is on its way comes while shares are dealt out, and what was refused it does without.
+        if more > 0 && seen.needed.is_none() && seen.refused.is_none() {
             return Strategy::Need(Need { more, within: None });
         }
         let times: Option<Vec<f64>> = seen.paces.iter().map(|p| p.map(|p| p.step_s)).collect();

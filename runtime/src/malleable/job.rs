@@ -38,10 +38,13 @@ pub trait Malleable: Program {
     }
 
     /// How many nodes it gives up when so many are asked for: [`Job::accept_shrink`]. By default all but the fewest with which there
-    /// are as many [usable](Malleable::usable) processes as without what is asked for; one stays in any case.
+    /// are as many [usable](Malleable::usable) processes as without what is asked for, and no fewer than are asked for; one stays in
+    /// any case.
     fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
         let kept = self.usable(current.threads.saturating_sub(asked.threads));
-        current.nodes.saturating_sub(current.nodes_for(kept.max(1)))
+        let spare = current.nodes.saturating_sub(current.nodes_for(kept.max(1)));
+        // With nodes of several sizes that is for nodes as large as they are on average, and may be fewer than are asked for.
+        spare.max(asked.nodes).min(current.nodes.saturating_sub(1))
     }
 
     /// Checks options on the submitting side: [`Job::prepare`].

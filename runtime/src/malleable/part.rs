@@ -210,6 +210,8 @@ impl<'c, P: Program> Part<'c, P> {
             return Ok(Met::Torn);
         }
         if next.rank_of(self.at.process).is_none() {
+            // Its node may leave now, and what it reported must not be on its way then.
+            self.at.heard(false)?;
             self.at.seat(|seat| seat.rise());
             return Ok(Met::Done(Point::Free));
         }
@@ -262,9 +264,13 @@ impl<'c, P: Program> Part<'c, P> {
         self.at.tell_root(Word::Going { process, generation, pace });
     }
 
-    /// After the last step.
+    /// After the last step. The root knows of it when all that was reported here is there.
     pub(super) fn finish(self) -> Result<Met<Outcome>, Stop> {
         let outcome = self.program.finish(self.state, &self.layout, &self.comm);
-        met(&self.at, outcome)
+        let Met::Done(outcome) = met(&self.at, outcome)? else { return Ok(Met::Torn) };
+        self.at.heard(true)?;
+        let (process, generation) = (self.at.process, self.roster.generation);
+        self.at.tell_root(Word::Done { process, generation });
+        Ok(Met::Done(outcome))
     }
 }

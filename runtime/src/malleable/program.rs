@@ -67,7 +67,9 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
         comm: &Comm<'_>,
     ) -> Result<(), Stop>;
 
-    /// What rank `to.1` of the layout `to.0` needs of the state that rank `from.1` of `from.0` has; empty if nothing.
+    /// What rank `to.1` of the layout `to.0` needs of the state that rank `from.1` of `from.0` has; empty if nothing. A piece for
+    /// another node has [`MESSAGE_MAX`](crate::spmd::MESSAGE_MAX) bytes at most, or the job fails; one for a process of the same node,
+    /// and so what a process keeps, may be longer.
     ///
     /// # Errors
     /// The program's own, which fail the job.

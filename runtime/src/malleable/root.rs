@@ -17,7 +17,7 @@ use super::plan::{Plan, Standing, plan};
 use super::process::Process;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{Cause, Group, Out, Report, Stand};
+use crate::spmd::group::{Cause, Group, Out, Stand};
 use crate::spmd::message::{Deed, GroupId, Origin, Recruit, Roster};
 use crate::spmd::post::Post;
 use crate::spmd::{Pace, Station};
@@ -47,9 +47,12 @@ fn pause_after(breaks: u32) -> Duration {
 
 /// The whole state at a point: what is saved.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Saved {
-    point: u64,
+pub(super) struct Saved {
+    pub(super) point: u64,
     state: Bytes,
+    /// Steps that were told of, which may be more: those beyond are done again, and not told.
+    #[serde(default)]
+    pub(super) told: u64,
 }
 
 /// Runs a program to its end: what a job's [`run`](crate::work::Job::run) does that is one.
@@ -76,7 +79,7 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     let group = post.found(cx.waker());
     let _disbands = Disbands(post.clone(), group.clone());
     let now = Instant::now();
-    let told = saved.as_ref().map_or(0, |saved| saved.point);
+    let told = saved.as_ref().map_or(0, |saved| saved.told.max(saved.point));
     let mut root = Root {
         program,
         at: Station { cx, post, group, process: 0 },
@@ -102,8 +105,7 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     if outcome.is_ok() {
         root.collect_all();
     }
-    // Whether that goes well changes nothing of the outcome.
-    let _ = root.relay();
+    root.at.relay();
     outcome
 }
 
@@ -126,7 +128,7 @@ struct Root<'c, P: Program> {
     called: BTreeMap<u32, Spawned<'c, Process<P>>>,
     /// The number of the next process.
     next: u32,
-    /// When one was called for last.
+    /// When one was called for last, or all were to begin anew.
     called_at: Instant,
     /// Members when it looked last.
     known: BTreeSet<Peer>,
@@ -159,9 +161,15 @@ impl<'c, P: Program> Root<'c, P> {
     fn go(&mut self) -> Result<Outcome, Stop> {
         loop {
             self.muster()?;
-            let Some(part) = self.form()? else { continue };
-            if let Some(outcome) = self.compute(part)? {
-                return Ok(outcome);
+            match self.form()? {
+                Formed::Whole(part) => {
+                    if let Some(outcome) = self.compute(*part)? {
+                        return Ok(outcome);
+                    }
+                }
+                Formed::Not => continue,
+                // It is over like any other: else one that breaks while it is entered would be tried for ever, and nobody told.
+                Formed::Torn => {}
             }
             self.begin_anew()?;
         }
@@ -170,6 +178,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// The configuration is over: says why and from where all go on. A link that breaks again and again before the program gets any
     /// further is given time, but not for ever.
     fn begin_anew(&mut self) -> Result<(), Stop> {
+        self.called_at = Instant::now();
         let from = self.saved.as_ref().map_or(0, |saved| saved.point);
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -196,17 +205,6 @@ impl<'c, P: Program> Root<'c, P> {
                 pause.as_secs()
             ));
             self.at.cx.wait_for(false, Some(Instant::now() + pause), &|| false)?;
-        }
-        Ok(())
-    }
-
-    /// Passes on what processes of other nodes report.
-    fn relay(&self) -> Result<(), Stop> {
-        for report in self.group(|group| (group.take_reports(), Vec::new()))? {
-            match report {
-                Report::Say(text) => self.at.cx.say(text),
-                Report::Artifact(name, bytes) => self.at.cx.artifact(&name, bytes.into()),
-            }
         }
         Ok(())
     }
@@ -272,7 +270,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// Calls for a process for each thread that could run one, lets those go that are on nodes which leave, and collects those
     /// that have ended.
     fn reconcile(&mut self) -> Result<(), Stop> {
-        self.relay()?;
+        self.at.relay();
         let places = self.at.post.places();
         let nodes = places.iter().filter(|place| !place.leaving).count();
         self.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
@@ -459,6 +457,22 @@ impl<'c, P: Program> Root<'c, P> {
         self.group(|group| (group.roster_of(&plan.members, layout), Vec::new()))
     }
 
+    /// Whether those that are on their way are waited for still.
+    fn waits_for(&self, coming: usize) -> bool {
+        coming > 0 && Instant::now() < self.called_at + GROW_WITHIN
+    }
+
+    /// These nodes are to be given back; but not while others are on their way, with which they may be of use: then it is decided
+    /// again when those have come, or were waited for long enough.
+    fn plan_release(&mut self, nodes: Vec<NodeId>, waits: bool) {
+        if waits && !nodes.is_empty() {
+            self.decided = None;
+            self.release.clear();
+        } else {
+            self.release = nodes;
+        }
+    }
+
     /// Gives nodes back: their processes end, and their threads are not called for.
     fn give_back(&mut self) -> Result<(), Stop> {
         let nodes = std::mem::take(&mut self.release);
@@ -482,11 +496,14 @@ impl<'c, P: Program> Root<'c, P> {
     // --- execute ---
 
     /// The first configuration, or the first after one that is over.
-    fn form(&mut self) -> Result<Option<Part<'c, P>>, Stop> {
-        let (standing, _) = self.standing()?;
+    fn form(&mut self) -> Result<Formed<'c, P>, Stop> {
+        // It takes part in none until it enters this one: the one before is over, and who takes that for this one sends pieces of
+        // state without waiting for room.
+        self.at.seat(|seat| seat.rise());
+        let (standing, coming) = self.standing()?;
         let point = self.saved.as_ref().map_or(0, |saved| saved.point);
         let (plan, layout) = self.decide(&standing, point, None)?;
-        let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(None) };
+        let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(Formed::Not) };
         let single = whole(self.program);
         let origin = match &self.saved {
             None => Origin::Start,
@@ -498,7 +515,7 @@ impl<'c, P: Program> Root<'c, P> {
         })?;
         if !formed {
             // A node was lost meanwhile: it is looked at again who is there.
-            return Ok(None);
+            return Ok(Formed::Not);
         }
         if let Some(saved) = &self.saved {
             let state: P::State = wire::decode_payload(&saved.state)?;
@@ -507,14 +524,14 @@ impl<'c, P: Program> Root<'c, P> {
                 self.at.give(&roster, 0, to, piece)?;
             }
         }
-        self.release = plan.release;
+        self.plan_release(plan.release, self.waits_for(coming));
         let recruit = Recruit { roster, origin, point };
         match Part::enter(self.program, self.at.clone(), recruit)? {
             Met::Done(part) => {
                 self.say_size(&part.roster, point);
-                Ok(Some(part))
+                Ok(Formed::Whole(Box::new(part)))
             }
-            Met::Torn => Ok(None),
+            Met::Torn => Ok(Formed::Torn),
         }
     }
 
@@ -540,7 +557,10 @@ impl<'c, P: Program> Root<'c, P> {
             }
             if part.is_over() {
                 return match part.finish()? {
-                    Met::Done(outcome) => Ok(Some(outcome)),
+                    Met::Done(outcome) => {
+                        self.let_finish()?;
+                        Ok(Some(outcome))
+                    }
                     Met::Torn => Ok(None),
                 };
             }
@@ -557,6 +577,23 @@ impl<'c, P: Program> Root<'c, P> {
                 self.at.cx.progress(part.point, self.program.steps(), "steps");
             }
         }
+    }
+
+    /// Waits until all are through with what comes after the last step: what they say, write or fail with then counts as well. The
+    /// outcome is known: when a node is lost meanwhile nothing is done again for what its processes had still to say.
+    fn let_finish(&mut self) -> Result<(), Stop> {
+        let over = |group: &Group| group.are_done() || group.roster().is_none();
+        let settled = || self.at.post.look(&self.at.group, over).unwrap_or(true);
+        self.at.wait(false, &settled)?;
+        // Of one that failed the failure is known now.
+        self.reconcile()?;
+        let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
+        if let Some(cause) = cause {
+            self.at
+                .cx
+                .say(format!("{cause} after the last step: what processes said then may be lost"));
+        }
+        Ok(())
     }
 
     fn save(&mut self, point: u64, whole: Whole) -> Result<(), Stop> {
@@ -576,7 +613,7 @@ impl<'c, P: Program> Root<'c, P> {
                 return Ok(());
             }
         };
-        let saved = Saved { point, state };
+        let saved = Saved { point, state, told: self.told };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         self.saved = Some(saved);
         Ok(())
@@ -596,17 +633,16 @@ impl<'c, P: Program> Root<'c, P> {
             return self.move_on(part);
         }
         let (standing, coming) = self.standing()?;
-        let now = Instant::now();
         let must = standing.iter().any(|one| one.leaving && one.rank.is_some());
-        let waits = coming > 0 && now < self.called_at + GROW_WITHIN;
+        let waits = self.waits_for(coming);
         let news = self.decided.as_ref() != Some(&crowd(&standing));
         let told = self.look(|group| group.paces().iter().all(Option::is_some))?;
-        let thinks = told && now >= self.thought_at + THINK_EVERY;
+        let thinks = told && Instant::now() >= self.thought_at + THINK_EVERY;
         if must || (news || thinks) && !waits {
             let (plan, layout) = self.decide(&standing, part.point, Some(&part.layout))?;
             let members = part.roster.members.iter().map(|member| member.process);
             let others = !members.eq(plan.members.iter().copied());
-            self.release.clone_from(&plan.release);
+            self.plan_release(plan.release.clone(), waits);
             if others || plan.anew && layout != part.layout {
                 if let Some(roster) = self.roster_of(&plan, &layout)? {
                     self.group(|group| ((), group.propose(Deed::Change(roster))))?;
@@ -641,6 +677,16 @@ impl<'c, P: Program> Root<'c, P> {
         // It need not go any more: from here on as after a loss.
         Ok(Governed::Moved)
     }
+}
+
+/// What came of a configuration that was to begin.
+enum Formed<'c, P: Program> {
+    /// All are recruited, and the root has its part.
+    Whole(Box<Part<'c, P>>),
+    /// Nobody was recruited, for somebody is not there any more: it is looked at again who is.
+    Not,
+    /// It was over before the root had its part.
+    Torn,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,16 @@
 //! Programs on pools without a network: every number of threads gives the same bits, failures name who failed, saved states go on.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::root::Saved;
 use super::*;
-use crate::spmd::Comm;
+use crate::spmd::group::Cause;
+use crate::spmd::post::Post;
+use crate::spmd::{Comm, MESSAGE_MAX, Station};
 use crate::wire;
 use crate::work::{Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, encode_job, solo};
 
@@ -146,9 +150,10 @@ impl<const SAVED: usize> Malleable for Ring<SAVED> {
 
 type Ended = (Result<Outcome, crate::work::Failure>, Vec<Note>);
 
-fn solo<const SAVED: usize>(job: Ring<SAVED>, threads: usize, saved: Option<SavedRoot>) -> Ended {
+fn solo<J: Malleable>(job: J, threads: usize, saved: Option<SavedRoot>) -> Ended {
+    let name = J::JOB;
     let mut registry = Registry::new();
-    registry.job::<Ring<SAVED>>();
+    registry.job::<J>();
     let notes = Arc::new(Mutex::new(Vec::new()));
     let told = notes.clone();
     let note = move |note| told.lock().unwrap().push(note);
@@ -156,8 +161,8 @@ fn solo<const SAVED: usize>(job: Ring<SAVED>, threads: usize, saved: Option<Save
     let body = encode_job(job).unwrap();
     let registry = Arc::new(registry);
     let report = match saved {
-        Some(saved) => solo::resume(registry, "ring", body, saved, &config, note),
-        None => solo::run(registry, "ring", body, &config, note),
+        Some(saved) => solo::resume(registry, name, body, saved, &config, note),
+        None => solo::run(registry, name, body, &config, note),
     };
     let outcome = report.unwrap().outcome;
     let notes = notes.lock().unwrap().clone();
@@ -193,6 +198,159 @@ fn a_saved_state_goes_on_on_another_number_of_processes() {
         let done = notes.iter().filter(|note| **note == Note::Iteration).count();
         assert!((done as u64) < RING.steps, "it went on, and did not begin anew");
     }
+}
+
+/// What is done to runs of [`Upset`], and what came of it, by the number of the run.
+static UPSETS: Mutex<BTreeMap<u32, Upsets>> = Mutex::new(BTreeMap::new());
+
+#[derive(Default)]
+struct Upsets {
+    /// The configuration is over at this step, once.
+    tears_at: Option<u64>,
+    /// From then on there is no room for messages, for a while.
+    no_room: bool,
+    /// Where that is known, after it.
+    post: Option<Arc<Post>>,
+    /// Whether there was room when the root gave a second piece after that.
+    room: Vec<bool>,
+}
+
+impl Upsets {
+    /// Rank 0 is at this step.
+    fn upset(&mut self, step: u64, at: &Station<'_>) {
+        if self.tears_at.take_if(|at| *at == step).is_none() {
+            return;
+        }
+        if self.no_room {
+            at.post.keeps(1 << 30, 0);
+            let post = at.post.clone();
+            self.post = Some(post.clone());
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                post.keeps(0, 0);
+            });
+        }
+        let cause = Cause::Link("one".into(), "another".into());
+        at.post.group(&at.group, |group| ((), group.tear(cause)));
+    }
+}
+
+/// A program whose state is how many steps were done, in each process. Pieces for more processes than one are so long.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Upset {
+    run: u32,
+    steps: u64,
+    piece: usize,
+}
+
+impl Program for Upset {
+    const NAME: &'static str = "upset.process";
+    type State = u64;
+    type Layout = u32;
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn layout(&self, hands: &[Hand], _: Option<&u32>) -> u32 {
+        u32::try_from(hands.len()).unwrap_or(1)
+    }
+
+    fn start(&self, _: &u32, _: &Comm<'_>) -> Result<u64, Stop> {
+        Ok(0)
+    }
+
+    fn step(&self, state: &mut u64, step: u64, _: &u32, comm: &Comm<'_>) -> Result<(), Stop> {
+        *state += 1;
+        if comm.rank() == 0 {
+            UPSETS.lock().unwrap().entry(self.run).or_default().upset(step, comm.station());
+        }
+        comm.barrier()
+    }
+
+    fn give(
+        &self,
+        state: &u64,
+        (_, rank): (&u32, u32),
+        (to, other): (&u32, u32),
+    ) -> Result<Bytes, Stop> {
+        if (rank, *to, other) == (0, 2, 1) {
+            let mut upsets = UPSETS.lock().unwrap();
+            let upsets = upsets.entry(self.run).or_default();
+            let room = upsets.post.as_ref().map(|post| post.has_room());
+            upsets.room.extend(room);
+        }
+        let mut piece = vec![0; if *to > 1 { self.piece } else { 8 }];
+        piece[..8].copy_from_slice(&state.to_le_bytes());
+        Ok(piece.into())
+    }
+
+    fn take(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
+        let first = pieces.first().ok_or_else(|| Stop::fail("no pieces"))?;
+        Ok(u64::from_le_bytes(first[..8].try_into()?))
+    }
+
+    fn finish(&self, state: u64, _: &u32, _: &Comm<'_>) -> Result<Outcome, Stop> {
+        Ok(Outcome { checksum: state, result: serde_json::Value::Null })
+    }
+}
+
+impl Malleable for Upset {
+    const JOB: &'static str = "upset";
+    const ABOUT: &'static str = "for tests";
+}
+
+/// A root that goes on from a state tells no step that the one before it had told: that one may have done more steps, begun anew
+/// from an earlier state, and saved one on its way.
+#[test]
+fn no_step_is_told_twice_whatever_was_done_again() {
+    let job = |run| Upset { run, steps: 30, piece: 8 };
+    let (_, notes) = solo(job(1), 2, None);
+    let states = |notes: Vec<Note>| -> Vec<SavedRoot> {
+        let saved = notes.into_iter().filter_map(|note| match note {
+            Note::Checkpoint(saved) => Some(saved),
+            _ => None,
+        });
+        saved.collect()
+    };
+    let mut first = states(notes).remove(0);
+    let mut saved: Saved = wire::decode_payload(&first.state).unwrap();
+    assert!(saved.told >= saved.point && saved.point < 20, "{saved:?}");
+    saved.told = 25;
+    first.state = wire::encode_payload(&saved).unwrap();
+    let (outcome, notes) = solo(job(2), 2, Some(first));
+    assert_eq!(outcome.unwrap().checksum, 30);
+    assert_eq!(notes.iter().filter(|note| **note == Note::Iteration).count(), 5);
+    let again = states(notes).remove(0);
+    let again: Saved = wire::decode_payload(&again.state).unwrap();
+    assert!(again.point < 25 && again.told == 25, "{again:?}");
+}
+
+/// What a process keeps, or gives to another of its node, is in no frame, and may be longer than one.
+#[test]
+fn pieces_that_stay_on_a_node_may_have_any_length() {
+    let job = |run, piece| Upset { run, steps: 30, piece };
+    let (_, notes) = solo(job(3, 8), 2, None);
+    let saved = notes.into_iter().find_map(|note| match note {
+        Note::Checkpoint(saved) => Some(saved),
+        _ => None,
+    });
+    // All but the first bytes are never touched, so they take no memory.
+    let (outcome, _) = solo(job(4, MESSAGE_MAX + 1), 2, saved);
+    assert_eq!(outcome.unwrap().checksum, 30);
+}
+
+/// The root waits for room as all others do, after a break as well.
+#[test]
+fn the_root_waits_for_room_when_it_deals_a_saved_state_out() {
+    let mut upsets = UPSETS.lock().unwrap();
+    *upsets.entry(5).or_default() =
+        Upsets { tears_at: Some(20), no_room: true, ..Upsets::default() };
+    drop(upsets);
+    let (outcome, _) = solo(Upset { run: 5, steps: 30, piece: 8 }, 2, None);
+    assert_eq!(outcome.unwrap().checksum, 30);
+    let room = UPSETS.lock().unwrap()[&5].room.clone();
+    assert!(!room.is_empty() && room.iter().all(|room| *room), "{room:?}");
 }
 
 /// It is said once, and the program goes on.
@@ -264,6 +422,11 @@ fn offers_are_judged_by_threads() {
     for (current, asked, gives) in [(5, 2, 2), (7, 1, 1), (9, 1, 3), (3, 9, 2)] {
         assert_eq!(RING.accept_shrink(of(current, 4), of(asked, 4)), gives, "{current} {asked}");
     }
+    // Nodes of several sizes: a small one, or more small ones, beside a large one.
+    let sizes = |nodes, threads| Sizes { nodes, threads };
+    assert_eq!(RING.accept_shrink(sizes(2, 6), sizes(1, 2)), 1);
+    assert_eq!(RING.accept_shrink(sizes(4, 14), sizes(3, 6)), 3);
+    assert_eq!(RING.accept_shrink(sizes(1, 4), sizes(1, 4)), 0);
     // Offered nodes of another size than those that it has.
     assert_eq!(RING.accept_growth(of(5, 4), of(9, 2)), 2);
 }

@@ -13,7 +13,8 @@ use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
-use super::mailbox::UNREAD_MAX;
+use super::group::Report;
+use super::mailbox::{MESSAGE_COST, UNREAD_MAX};
 use super::message::{GroupId, Mail, Roster, Word};
 use super::post::Post;
 use super::seat::Seat;
@@ -29,7 +30,7 @@ pub(crate) const PIECE: u32 = OWN + 1;
 /// A piece of state for a checkpoint.
 pub(crate) const SAVE: u32 = OWN + 2;
 
-/// The longest message, in bytes: what a frame may hold, less what is around it.
+/// The longest message to another node, in bytes: what a frame may hold, less what is around it.
 pub const MESSAGE_MAX: usize = wire::DATA_MAX - 4096;
 
 /// Who waits for room for a message looks for it this often.
@@ -47,7 +48,8 @@ fn tag_name(tag: u32) -> String {
     }
 }
 
-/// A process that asks its root once a second whether what it waits for is still to come: words may be lost with a link.
+/// A process asks its root once a second whether what it waits for is still to come, for words may be lost with a link; the root,
+/// which asks nobody, passes on what the others report.
 const ASK_ROOT: Duration = Duration::from_secs(1);
 
 /// A process at its place: how it waits, and tells the group's root.
@@ -74,10 +76,9 @@ impl Station<'_> {
     ) -> Result<(), Stop> {
         let long_at = Instant::now() + LONG;
         loop {
-            // The root asks nobody.
-            let ask = (self.process != 0).then(|| Instant::now() + ASK_ROOT);
-            let until = ask.into_iter().chain(long.is_some().then_some(long_at)).min();
-            if self.cx.wait_for(wide, until, ready)? {
+            let ask = Instant::now() + ASK_ROOT;
+            let until = if long.is_some() { ask.min(long_at) } else { ask };
+            if self.cx.wait_for(wide, Some(until), ready)? {
                 return Ok(());
             }
             if Instant::now() >= long_at
@@ -85,8 +86,20 @@ impl Station<'_> {
             {
                 long();
             }
-            if self.process != 0 {
-                self.say_here();
+            match self.process {
+                0 => self.relay(),
+                _ => self.say_here(),
+            }
+        }
+    }
+
+    /// Passes on what processes of other nodes reported. For the root's process.
+    pub(crate) fn relay(&self) {
+        let reports = self.post.group(&self.group, |group| (group.take_reports(), Vec::new()));
+        for report in reports.into_iter().flatten() {
+            match report {
+                Report::Say(text) => self.cx.say(text),
+                Report::Artifact(name, bytes) => self.cx.artifact(&name, bytes.into()),
             }
         }
     }
@@ -103,6 +116,28 @@ impl Station<'_> {
 
     pub(crate) fn tell_root(&self, word: Word) {
         self.post.say(&self.group.root, &self.group, 0, word);
+    }
+
+    /// Reports something to whoever watches the job, by the root, which says when it is there.
+    fn report(&self, word: impl FnOnce(u32, u64) -> Word) {
+        if let Some(number) = self.seat(Seat::report) {
+            self.tell_root(word(self.process, number));
+        }
+    }
+
+    /// Waits until the root has all that was reported; `or_torn`: or the configuration is over.
+    pub(crate) fn heard(&self, or_torn: bool) -> Result<(), Stop> {
+        let heard = |seat: &mut Seat| seat.is_heard() || or_torn && seat.is_torn();
+        self.wait(false, &|| self.seat(heard).unwrap_or(true))
+    }
+
+    /// Waits while the network has no room for what was said before.
+    fn room(&self) -> Result<(), Stop> {
+        while !self.post.has_room() && !self.is_torn() {
+            let look = Some(Instant::now() + LOOK_FOR_ROOM);
+            self.cx.wait_for(false, look, &|| self.post.has_room() || self.is_torn())?;
+        }
+        Ok(())
     }
 
     pub(crate) fn seat<R>(&self, what: impl FnOnce(&mut Seat) -> R) -> Option<R> {
@@ -147,7 +182,7 @@ impl Station<'_> {
         let Some((from, tag)) = full.flatten() else { return Ok(()) };
         let tag = tag_name(tag);
         Err(Stop::fail(format_args!(
-            "rank {from} sent more than {UNREAD_MAX} bytes that were not received here, last {tag}: receive them before more is \
+            "rank {from} sent more than {UNREAD_MAX} bytes ({MESSAGE_COST} more counted for each message) that were not received here, last {tag}: receive them before more is \
              sent, or let the sender wait for an answer now and then"
         )))
     }
@@ -165,7 +200,9 @@ impl Station<'_> {
     }
 
     fn send(&self, roster: &Roster, to: u32, mail: Mail) -> Result<(), Stop> {
-        if mail.body.len() > MESSAGE_MAX {
+        let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
+        // What stays on this node is in no frame.
+        if mail.body.len() > MESSAGE_MAX && member.peer.node != self.post.me().node {
             return Err(Stop::fail(format_args!(
                 "a message of {} bytes from process {} to {to} is over the {MESSAGE_MAX} that one may have: send it in \
                  parts, or use more processes",
@@ -173,14 +210,8 @@ impl Station<'_> {
                 mail.from
             )));
         }
-        // The network may have no room yet for what was said before.
-        while !self.post.has_room() && !self.is_torn() {
-            let look = Some(Instant::now() + LOOK_FOR_ROOM);
-            self.cx.wait_for(false, look, &|| self.post.has_room() || self.is_torn())?;
-        }
-        if let Some(member) = roster.members.get(to as usize) {
-            self.post.say(&member.peer, &self.group, member.process, Word::Mail(mail));
-        }
+        self.room()?;
+        self.post.say(&member.peer, &self.group, member.process, Word::Mail(mail));
         Ok(())
     }
 }
@@ -210,6 +241,12 @@ impl<'c> Comm<'c> {
         }
     }
 
+    /// For tests, to do what a network does.
+    #[cfg(test)]
+    pub(crate) fn station(&self) -> &Station<'c> {
+        &self.at
+    }
+
     /// Which of the processes this is, from 0. The job's root is 0.
     pub fn rank(&self) -> u32 {
         self.rank
@@ -221,11 +258,13 @@ impl<'c> Comm<'c> {
     }
 
     /// Sends bytes to a process, which gets them by [`Comm::receive`] with this rank and tag; several under one tag in the order
-    /// in which they were sent. Does not wait for it; but where the network takes messages more slowly than they are sent, it waits
+    /// in which they were sent. Tags are to be few: what was said under each is counted as long as the configuration lasts, at both
+    /// ends, so tell steps apart by the order of messages and not by tags. Does not wait for it; but where the network takes messages more slowly than they are sent, it waits
     /// until no more than 256 MiB of them are kept here.
     ///
     /// # Errors
-    /// If there is no such rank, the tag is 2^31 or above, or there are more than [`MESSAGE_MAX`] bytes; or a halt.
+    /// If there is no such rank, the tag is 2^31 or above, or there are more than [`MESSAGE_MAX`] bytes for a process of another
+    /// node; or a halt.
     pub fn send(&self, to: u32, tag: u32, bytes: impl Into<Bytes>) -> Result<(), Stop> {
         self.check_tag(tag)?;
         self.put(to, tag, bytes.into())
@@ -236,7 +275,7 @@ impl<'c> Comm<'c> {
     ///
     /// # Errors
     /// If there is no such rank or the tag is 2^31 or above; a halt; the configuration is over, as a node was lost: pass it up; or a
-    /// process sent more than 2 GiB that were not received here.
+    /// process sent more than 2 GiB, with 256 bytes more for each message, that were not received here.
     pub fn receive(&self, from: u32, tag: u32) -> Result<Bytes, Stop> {
         self.check_tag(tag)?;
         self.get(from, tag)
@@ -325,10 +364,18 @@ impl<'c> Comm<'c> {
 
     /// A line for whoever watches the job, from any rank. From nodes other than the root's it goes by the root.
     pub fn say(&self, text: impl Into<String>) {
-        match self.at.is_at_root() {
-            true => self.at.cx.say(text),
-            false => self.at.tell_root(Word::Say { text: text.into() }),
+        if self.at.is_at_root() {
+            return self.at.cx.say(text);
         }
+        let mut text = text.into();
+        if text.len() > MESSAGE_MAX {
+            text = format!(
+                "rank {} says {} bytes, which are too many to be told",
+                self.rank,
+                text.len()
+            );
+        }
+        self.at.report(|process, number| Word::Say { text, process, number });
     }
 
     /// Where the input file of this name is on this process's node: see [`Context::file`].
@@ -339,17 +386,18 @@ impl<'c> Comm<'c> {
         self.at.cx.file(name)
     }
 
-    /// A file for the run's directory, from any rank; `name` is a plain file name. See [`Context::artifact`].
+    /// A file for the run's directory, from any rank; `name` is a plain file name. See [`Context::artifact`]. From nodes other than
+    /// the root's it goes by the root, which waits for it before the job ends.
     ///
     /// # Errors
-    /// If it has more than [`MESSAGE_MAX`] bytes, on a node other than the root's; or as [`Comm::check`].
+    /// If it has more than [`MESSAGE_MAX`] bytes, with its name, on a node other than the root's; or as [`Comm::check`].
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) -> Result<(), Stop> {
         self.check()?;
         if self.at.is_at_root() {
             self.at.cx.artifact(name, bytes);
             return Ok(());
         }
-        if bytes.len() > MESSAGE_MAX {
+        if bytes.len().saturating_add(name.len()) > MESSAGE_MAX {
             return Err(Stop::fail(format_args!(
                 "the file {name} of process {} has {} bytes, over the {MESSAGE_MAX} that go to the root at once: write it in \
                  parts, or on rank 0",
@@ -357,7 +405,9 @@ impl<'c> Comm<'c> {
                 bytes.len()
             )));
         }
-        self.at.tell_root(Word::Artifact { name: name.to_owned(), bytes: bytes.into() });
+        self.at.room()?;
+        let (name, bytes) = (name.to_owned(), bytes.into());
+        self.at.report(|process, number| Word::Artifact { name, bytes, process, number });
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::message::{Deed, Origin, Pace, Recruit, Roster, Seated, Word};
-use crate::id::{NodeId, Peer};
+use crate::id::{Incarnation, NodeId, Peer};
 
 /// For which process, where, and what.
 pub(crate) type Out = (Peer, u32, Word);
@@ -60,6 +60,8 @@ pub(crate) struct Group {
     whole: BTreeSet<u32>,
     /// Those that others have their state from, until all have it.
     givers: BTreeSet<u32>,
+    /// Those of it that are through with what comes after the last step.
+    done: BTreeSet<u32>,
     change: Option<Change>,
     changes: u32,
     /// By process.
@@ -70,6 +72,10 @@ pub(crate) struct Group {
     cause: Option<Cause>,
     /// What processes report, and the root has not passed on.
     reports: Vec<Report>,
+    /// Bytes in them.
+    reports_bytes: usize,
+    /// That some were dropped is among them.
+    dropped: bool,
 }
 
 /// Why a configuration is over.
@@ -105,8 +111,19 @@ pub(crate) enum Report {
     Artifact(String, Bytes),
 }
 
-/// Reports that the root has not passed on; what is beyond is dropped. It passes them on at each of its points.
+/// Reports that the root has not passed on, and the bytes in them; what is beyond is dropped, and that is said. It passes them on at
+/// each of its points, and once a second while it waits.
 const REPORTS_MAX: usize = 10_000;
+const REPORTS_BYTES_MAX: usize = 2 << 30;
+
+impl Report {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Say(text) => text.len(),
+            Self::Artifact(name, bytes) => name.len() + bytes.len(),
+        }
+    }
+}
 
 impl Group {
     /// A group of its root's process alone, which is number 0.
@@ -118,12 +135,15 @@ impl Group {
             roster: None,
             whole: BTreeSet::new(),
             givers: BTreeSet::new(),
+            done: BTreeSet::new(),
             change: None,
             changes: 0,
             paces: BTreeMap::new(),
             ended: Vec::new(),
             cause: None,
             reports: Vec::new(),
+            reports_bytes: 0,
+            dropped: false,
         }
     }
 
@@ -209,6 +229,13 @@ impl Group {
         }
     }
 
+    /// A process is through with what comes after the last step.
+    pub(crate) fn is_done(&mut self, process: u32, generation: u32) {
+        if self.roster.as_ref().is_some_and(|roster| roster.generation == generation) {
+            self.done.insert(process);
+        }
+    }
+
     /// A process tells how fast it goes.
     pub(crate) fn going(&mut self, process: u32, generation: u32, pace: Pace) {
         if self.roster.as_ref().is_some_and(|roster| roster.generation == generation) {
@@ -218,8 +245,17 @@ impl Group {
 
     /// A process reports.
     pub(crate) fn report(&mut self, report: Report) {
-        if self.reports.len() < REPORTS_MAX {
+        let room = REPORTS_BYTES_MAX.saturating_sub(self.reports_bytes);
+        if self.reports.len() < REPORTS_MAX && report.bytes() <= room {
+            self.reports_bytes += report.bytes();
             self.reports.push(report);
+        } else if !self.dropped {
+            self.dropped = true;
+            let text = format!(
+                "the processes say more than can be passed on: no more than {REPORTS_MAX} lines and files, and \
+                 {REPORTS_BYTES_MAX} bytes, between two steps of the root; what is beyond is lost"
+            );
+            self.reports.push(Report::Say(text));
         }
     }
 
@@ -260,11 +296,17 @@ impl Group {
 
     /// The link between two nodes broke, one of which says so: what was said over it may be lost. It matters if both have
     /// processes that take part or that others count on; in which configuration these believe themselves to be does not, for the
-    /// next one is seated here as soon as it is agreed, while they still compute in the one before.
-    pub(crate) fn link_broke(&mut self, one: &NodeId, other: &NodeId) -> Vec<Out> {
-        let concerned = |node: &NodeId| self.is_concerned(|peer| peer.node == *node);
-        if concerned(one) && concerned(other) {
-            self.tear(Cause::Link(one.clone(), other.clone()))
+    /// next one is seated here as soon as it is agreed, while they still compute in the one before. A link to a former life of a
+    /// node, of which the word may be late, carried nothing of this one's.
+    pub(crate) fn link_broke(
+        &mut self,
+        one: &Peer,
+        (other, life): (&NodeId, Option<Incarnation>),
+    ) -> Vec<Out> {
+        let is_other =
+            |peer: &Peer| peer.node == *other && life.is_none_or(|life| life == peer.incarnation);
+        if self.is_concerned(|peer| peer == one) && self.is_concerned(is_other) {
+            self.tear(Cause::Link(one.node.clone(), other.clone()))
         } else {
             Vec::new()
         }
@@ -341,6 +383,7 @@ impl Group {
             }
         }
         self.whole.clear();
+        self.done.clear();
         self.givers = givers;
         self.paces.clear();
         self.change = None;
@@ -452,6 +495,12 @@ impl Group {
         all && self.change.is_none()
     }
 
+    /// Whether all are through with what comes after the last step.
+    pub(crate) fn are_done(&self) -> bool {
+        let mut members = self.roster.iter().flat_map(|roster| &roster.members);
+        self.roster.is_some() && members.all(|member| self.done.contains(&member.process))
+    }
+
     /// Whether a process there takes part, or others count on it; or it did until just now, for a link to a node that dies may
     /// break before anybody says that it died.
     pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
@@ -474,6 +523,7 @@ impl Group {
 
     /// What processes reported since the last time.
     pub(crate) fn take_reports(&mut self) -> Vec<Report> {
+        (self.reports_bytes, self.dropped) = (0, false);
         std::mem::take(&mut self.reports)
     }
 

@@ -1,6 +1,7 @@
 //! Mail for one process: kept in the order in which each sender said it, by configuration.
 //!
-//! What one sender may have there unread is bounded: what is beyond is dropped, and its reader fails. A data structure without I/O. Must not know who waits for what.
+//! What one sender may have there unread is bounded: what is beyond is dropped, and its reader fails. A data structure without I/O.
+//! Must not know who waits for what.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,8 @@ use super::message::Mail;
 
 /// The most bytes that one sender may have unread in one configuration: two messages of the longest kind.
 pub(crate) const UNREAD_MAX: usize = 2 << 30;
+/// Each message counts for so many bytes besides those in it, for empty ones take memory, too.
+pub(crate) const MESSAGE_COST: usize = 256;
 
 /// What was said to one process and has not been read.
 #[derive(Debug, Default)]
@@ -18,13 +21,14 @@ pub(crate) struct Mailbox {
     floor: u32,
     /// By configuration, sender and tag.
     lines: BTreeMap<(u32, u32, u32), Line>,
-    /// Bytes unread by configuration and sender, where there are any.
+    /// Bytes unread by configuration and sender, where there are any; see [`MESSAGE_COST`].
     unread: BTreeMap<(u32, u32), usize>,
     /// Of whose mail, in which configuration, some was dropped for want of room, and under which tag.
     overflow: Option<(u32, u32, u32)>,
     stale: u64,
 }
 
+/// Stays when all in it was read, for what comes next is known by its number: so senders are to use few tags.
 #[derive(Debug, Default)]
 struct Line {
     /// The number of what is read next.
@@ -45,11 +49,13 @@ impl Mailbox {
             return;
         }
         let unread = self.unread.entry((generation, from)).or_default();
-        if body.len() > UNREAD_MAX.saturating_sub(*unread) {
+        let cost = body.len() + MESSAGE_COST;
+        // A single one is taken however long it is: what a node's processes give to each other is in no frame.
+        if *unread > 0 && cost > UNREAD_MAX.saturating_sub(*unread) {
             self.overflow.get_or_insert((generation, from, tag));
             return;
         }
-        *unread += body.len();
+        *unread += cost;
         line.unread.insert(number, body);
     }
 
@@ -70,7 +76,7 @@ impl Mailbox {
         let body = line.unread.remove(&line.next)?;
         line.next += 1;
         if let Some(unread) = self.unread.get_mut(&(generation, from)) {
-            *unread = unread.saturating_sub(body.len());
+            *unread = unread.saturating_sub(body.len() + MESSAGE_COST);
         }
         Some(body)
     }
@@ -115,19 +121,47 @@ mod tests {
         let send = |mailbox: &mut Mailbox, generation, number| {
             mailbox.put(Mail { generation, from: 1, tag: 5, number, body: long.clone() });
         };
-        (0..2048).for_each(|number| send(&mut mailbox, 1, number));
+        (0..2047).for_each(|number| send(&mut mailbox, 1, number));
         assert_eq!(mailbox.overflow(), None);
         assert!(mailbox.take(1, 1, 5).is_some());
-        send(&mut mailbox, 1, 2048);
+        send(&mut mailbox, 1, 2047);
         assert_eq!(mailbox.overflow(), None, "there was room again");
-        send(&mut mailbox, 1, 2049);
+        send(&mut mailbox, 1, 2048);
         assert_eq!(mailbox.overflow(), Some((1, 5)));
         mailbox.put(mail(1, 2, 5, 0));
         assert!(mailbox.has(1, 2, 5));
         // The next configuration begins with an empty box.
         mailbox.begin(2);
         assert_eq!(mailbox.overflow(), None);
-        (0..2048).for_each(|number| send(&mut mailbox, 2, number));
+        (0..2047).for_each(|number| send(&mut mailbox, 2, number));
+        assert_eq!(mailbox.overflow(), None);
+    }
+
+    /// Nor does one that sends nothing, very often.
+    #[test]
+    fn empty_messages_are_bounded_as_well() {
+        let mut mailbox = Mailbox::default();
+        let most = (UNREAD_MAX / MESSAGE_COST) as u64;
+        // As if all before these were there.
+        mailbox.unread.insert((1, 1), UNREAD_MAX - 2 * MESSAGE_COST);
+        for number in most - 2..most {
+            mailbox.put(Mail { generation: 1, from: 1, tag: 5, number, body: Bytes::new() });
+            assert_eq!(mailbox.overflow(), None);
+        }
+        mailbox.put(Mail { generation: 1, from: 1, tag: 5, number: most, body: Bytes::new() });
+        assert_eq!(mailbox.overflow(), Some((1, 5)));
+    }
+
+    /// A process may keep more than two frames hold, in one piece.
+    #[test]
+    fn a_single_message_may_have_any_length() {
+        let mut mailbox = Mailbox::default();
+        // Never touched, so it takes no memory.
+        let body = Bytes::from(vec![0; UNREAD_MAX + 1]);
+        mailbox.put(Mail { generation: 1, from: 1, tag: 5, number: 0, body });
+        assert_eq!(mailbox.overflow(), None);
+        assert_eq!(mailbox.take(1, 1, 5).map(|body| body.len()), Some(UNREAD_MAX + 1));
+        mailbox.put(mail(1, 1, 5, 1));
         assert_eq!(mailbox.overflow(), None);
     }
 

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::id::{JobId, NodeId, Peer};
+use crate::id::{Incarnation, JobId, NodeId, Peer};
 use crate::wire::{self, Kind};
 
 /// A group of processes: where its root runs, and which of that life's groups it is. No two roots of a job have the same.
@@ -128,22 +128,37 @@ pub(crate) enum Word {
         generation: u32,
         pace: Pace,
     },
-    /// The link from this node to that one broke: mail between processes on the two may be lost.
+    /// The link from this node to that one broke: mail between processes on the two may be lost. Absent: whatever life of that.
     Broken {
         node: NodeId,
+        #[serde(default)]
+        incarnation: Option<Incarnation>,
     },
     /// A process has ended.
     Over {
         process: u32,
     },
-    /// A line for whoever watches the job.
+    /// A process is through with what comes after the last step, and the root has heard all that it reported.
+    Done {
+        process: u32,
+        generation: u32,
+    },
+    /// A line for whoever watches the job, by this process: the so-and-so-manieth report of it, from 1.
     Say {
         text: String,
+        #[serde(default)]
+        process: u32,
+        #[serde(default)]
+        number: u64,
     },
-    /// A file for the run's directory.
+    /// A file for the run's directory; else as a line.
     Artifact {
         name: String,
         bytes: Bytes,
+        #[serde(default)]
+        process: u32,
+        #[serde(default)]
+        number: u64,
     },
     // --- from the root ---
     /// Take part in a configuration.
@@ -165,6 +180,10 @@ pub(crate) enum Word {
     },
     /// Nobody needs you any more.
     Dismiss,
+    /// Your report of this number is here.
+    Heard {
+        number: u64,
+    },
     // --- among processes ---
     Mail(Mail),
 }
@@ -211,13 +230,15 @@ impl Word {
             | Self::Propose { .. }
             | Self::Agreed { .. }
             | Self::Apart { .. }
-            | Self::Dismiss => true,
+            | Self::Dismiss
+            | Self::Heard { .. } => true,
             Self::Here { .. }
             | Self::Reach { .. }
             | Self::Whole { .. }
             | Self::Going { .. }
             | Self::Broken { .. }
             | Self::Over { .. }
+            | Self::Done { .. }
             | Self::Say { .. }
             | Self::Artifact { .. }
             | Self::Mail(_) => false,
@@ -228,7 +249,6 @@ impl Word {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::Incarnation;
     use crate::wire::{decode, encode, fuzz, golden};
 
     #[test]
@@ -270,18 +290,55 @@ mod tests {
                 letter(4, Word::Propose { generation: 1, change: 2, deed: Deed::Change(roster) }),
             ),
             ("mail", letter(4, Word::Mail(mail))),
-            ("say", letter(0, Word::Say { text: "half way".to_owned() })),
+            ("say", letter(0, Word::Say { text: "half way".to_owned(), process: 4, number: 2 })),
             (
                 "artifact",
-                letter(0, Word::Artifact { name: "map.txt".to_owned(), bytes: mail_body }),
+                letter(
+                    0,
+                    Word::Artifact {
+                        name: "map.txt".to_owned(),
+                        bytes: mail_body.clone(),
+                        process: 4,
+                        number: 3,
+                    },
+                ),
             ),
-            ("broken", letter(0, Word::Broken { node: "ams-2".into() })),
+            ("done", letter(0, Word::Done { process: 4, generation: 2 })),
+            ("heard", letter(4, Word::Heard { number: 3 })),
+            (
+                "broken",
+                letter(0, Word::Broken { node: "ams-2".into(), incarnation: Some(Incarnation(5)) }),
+            ),
         ] {
             golden::check(home, Kind::PROCESS, name, &letter);
             // What is kept is known for what it is without a look into it.
             let encoded = encode(Kind::PROCESS, &letter).expect("it encodes");
             let expected = (name == "mail").then(|| (group.clone(), 2));
             assert_eq!(mail_of(&encoded), expected, "{name}");
+        }
+    }
+
+    /// Fields were added at the end: what was said without them is understood.
+    #[test]
+    fn words_of_before_are_read() {
+        #[derive(Serialize)]
+        enum Before {
+            Say { text: &'static str },
+            Broken { node: &'static str },
+        }
+        let peer =
+            Peer { node: "ams-0".into(), incarnation: Incarnation(5), cluster: "ams".into() };
+        let group = GroupId { root: peer, number: 3 };
+        let text = "half way";
+        let say = Word::Say { text: text.to_owned(), process: 0, number: 0 };
+        let broken = Word::Broken { node: "ams-2".into(), incarnation: None };
+        for (before, now) in
+            [(Before::Say { text }, say), (Before::Broken { node: "ams-2" }, broken)]
+        {
+            let letter = (JobId(7), &group, 0u32, before);
+            let bytes = encode(Kind::PROCESS, &letter).expect("it encodes");
+            let letter: Letter = decode(Kind::PROCESS, &bytes).expect("it is read");
+            assert_eq!(letter.word, now);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! and are woken. Must not know how frames travel (`Carry` does), nor what programs compute.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -24,8 +24,9 @@ pub(crate) type Carry = Box<dyn Fn(&NodeId, Bytes) + Send + Sync>;
 /// Mail of a group's configurations up to this one reaches nobody any more: what is kept of it is dropped.
 pub(crate) type Forget = Box<dyn Fn(&GroupId, u32) + Send + Sync>;
 
-/// Who sends more while so many bytes are kept here, for the network has no room for them, waits.
+/// Who sends more while so many bytes are kept here, for the network has no room for them, or so many frames, waits.
 const KEPT_MAX: usize = 256 << 20;
+const KEPT_FRAMES_MAX: usize = 100_000;
 
 /// A process that runs here.
 struct Sitting {
@@ -61,24 +62,24 @@ pub struct Post {
     me: Peer,
     carry: Carry,
     forget: Forget,
-    /// Bytes of frames that are kept until the network has room for them.
-    kept: AtomicUsize,
+    /// Whether no more is to be sent: too much is kept until the network has room for it.
+    full: AtomicBool,
     state: Mutex<State>,
 }
 
 impl Post {
     pub(crate) fn new(job: JobId, me: Peer, carry: Carry, forget: Forget) -> Self {
-        Self { job, me, carry, forget, kept: AtomicUsize::new(0), state: Mutex::default() }
+        Self { job, me, carry, forget, full: AtomicBool::new(false), state: Mutex::default() }
     }
 
-    /// So many bytes of frames are kept until the network has room for them.
-    pub(crate) fn keeps(&self, bytes: usize) {
-        self.kept.store(bytes, Ordering::Release);
+    /// So many bytes, in so many frames, are kept until the network has room for them.
+    pub(crate) fn keeps(&self, bytes: usize, frames: usize) {
+        self.full.store(bytes >= KEPT_MAX || frames >= KEPT_FRAMES_MAX, Ordering::Release);
     }
 
     /// Whether more can be sent now: what is kept has a bound.
     pub(crate) fn has_room(&self) -> bool {
-        self.kept.load(Ordering::Acquire) < KEPT_MAX
+        !self.full.load(Ordering::Acquire)
     }
 
     /// Of a pool that has no node: its threads are all there is.
@@ -205,18 +206,27 @@ impl Post {
     /// it alone knows who waits for what. So stubs tell, too: one that was free at last may have given what is lost, and one
     /// that is recruited may wait for it.
     pub(crate) fn link_broke(&self, peer: &Peer) {
-        let me = &self.me.node;
+        let far = (&peer.node, Some(peer.incarnation));
         self.with_groups(|state, number| {
-            Some(state.groups.get_mut(&number)?.link_broke(me, &peer.node))
+            Some(state.groups.get_mut(&number)?.link_broke(&self.me, far))
         });
+        let mut wake = Vec::new();
         let concerned: BTreeSet<GroupId> = {
-            let state = self.state();
+            let mut state = self.state();
+            let far = |group: &GroupId| group.root.node == peer.node;
+            for ((group, _), Sitting { seat, waker }) in &mut state.sitting {
+                if far(group) && !seat.is_heard() {
+                    seat.lose_reports();
+                    wake.push(waker.clone());
+                }
+            }
             let groups = state.sitting.keys().map(|(group, _)| group);
             groups.filter(|group| group.root != self.me).cloned().collect()
         };
+        wake.iter().for_each(Waker::wake);
         for group in concerned {
-            let node = peer.node.clone();
-            self.say(&group.root, &group, 0, Word::Broken { node });
+            let (node, incarnation) = (peer.node.clone(), Some(peer.incarnation));
+            self.say(&group.root, &group, 0, Word::Broken { node, incarnation });
         }
     }
 
@@ -365,15 +375,22 @@ impl State {
                 g.going(process, generation, pace);
                 Vec::new()
             }
-            (Word::Broken { node }, Some(g)) => g.link_broke(&from.node, &node),
+            (Word::Broken { node, incarnation }, Some(g)) => {
+                g.link_broke(from, (&node, incarnation))
+            }
             (Word::Over { process }, Some(g)) => g.over(process),
-            (Word::Say { text }, Some(g)) => {
-                g.report(Report::Say(text));
+            (Word::Done { process, generation }, Some(g)) => {
+                g.is_done(process, generation);
                 Vec::new()
             }
-            (Word::Artifact { name, bytes }, Some(g)) => {
-                g.report(Report::Artifact(name, bytes));
-                Vec::new()
+            // Answered though the group may be no more: whoever leaves waits for that.
+            (Word::Say { text, process, number }, g) => {
+                g.into_iter().for_each(|g| g.report(Report::Say(text.clone())));
+                vec![(from.clone(), process, Word::Heard { number })]
+            }
+            (Word::Artifact { name, bytes, process, number }, g) => {
+                g.into_iter().for_each(|g| g.report(Report::Artifact(name.clone(), bytes.clone())));
+                vec![(from.clone(), process, Word::Heard { number })]
             }
             (
                 Word::Reach { .. }
@@ -381,8 +398,7 @@ impl State {
                 | Word::Going { .. }
                 | Word::Broken { .. }
                 | Word::Over { .. }
-                | Word::Say { .. }
-                | Word::Artifact { .. },
+                | Word::Done { .. },
                 None,
             ) => Vec::new(),
             (word, _) => return self.for_seat(group, to, word, wake),
@@ -415,6 +431,7 @@ impl State {
             Word::Agreed { change, point } => seat.agreed(change, point),
             Word::Apart { generation } => seat.apart(generation),
             Word::Dismiss => seat.dismiss(),
+            Word::Heard { number } => seat.heard(number),
             Word::Mail(mail) => seat.mail(mail),
             // Handled where the group is.
             _ => {}

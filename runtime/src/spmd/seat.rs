@@ -4,6 +4,7 @@
 //! that has said which point it can reach next does not go beyond before it hears what is agreed; so the greatest of what all
 //! said is a point that none has passed (AFPAC's agreement). Must not know threads, nor what a program computes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::mailbox::Mailbox;
@@ -54,6 +55,10 @@ pub(crate) struct Seat {
     dismissed: bool,
     /// Dropped with generations that are over.
     refused: u64,
+    /// How often it reported something to whoever watches the job.
+    reports: u64,
+    /// Those reports of which the root has not said that they are there.
+    unheard: BTreeSet<u64>,
 }
 
 impl Seat {
@@ -110,7 +115,29 @@ impl Seat {
         self.dismissed = true;
     }
 
+    /// A report is at the root.
+    pub(crate) fn heard(&mut self, number: u64) {
+        self.unheard.remove(&number);
+    }
+
+    /// The link to the root broke: what was on its way may be lost, and nobody will say that it came.
+    pub(crate) fn lose_reports(&mut self) {
+        self.unheard.clear();
+    }
+
     // --- what the compute thread asks ---
+
+    /// The number of the report that it makes now.
+    pub(crate) fn report(&mut self) -> u64 {
+        self.reports += 1;
+        self.unheard.insert(self.reports);
+        self.reports
+    }
+
+    /// Whether all that it reported is at the root, or lost.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.unheard.is_empty()
+    }
 
     /// The configuration that it takes part in; 0: none.
     pub(crate) fn generation(&self) -> u32 {

@@ -109,7 +109,9 @@ impl World {
                 self.group.is_whole(process, generation);
                 Vec::new()
             }
-            Word::Broken { node } => self.group.link_broke(&from.node, &node),
+            Word::Broken { node, incarnation } => {
+                self.group.link_broke(&from, (&node, incarnation))
+            }
             word => {
                 let Some(to) = self.processes.get_mut(&process).filter(|p| p.peer == to) else {
                     return;
@@ -274,12 +276,12 @@ impl World {
             !over || lost >> (at % 8) & 1 == 0
         });
         for (number, far) in [(one, &ends[1]), (other, &ends[0])] {
-            let node = far.node.clone();
+            let (node, incarnation) = (far.node.clone(), Some(far.incarnation));
             if number == 0 {
-                let out = self.group.link_broke(&self.root().node, &node);
+                let out = self.group.link_broke(&self.root(), (&node, incarnation));
                 self.spread(out);
             } else {
-                self.tell_root(number, Word::Broken { node });
+                self.tell_root(number, Word::Broken { node, incarnation });
             }
         }
     }
@@ -343,6 +345,59 @@ fn nobody_is_counted_on_who_was_lost_since_it_was_chosen() {
     assert!(!settled.group.propose(Deed::Change(next)).is_empty());
 }
 
+/// The word of a broken link may be later than the node's next life, which has no part in that.
+#[test]
+fn a_link_of_a_former_life_tears_nothing() {
+    let mut world = World::new();
+    world.lose(2);
+    while !world.wires.is_empty() {
+        world.deliver(0);
+    }
+    world.form();
+    world.settle();
+    assert_eq!(world.group.roster().map(super::message::Roster::size), Some(PROCESSES));
+    let broke = |world: &mut World, one: &Peer, life: Option<u64>| {
+        let life = life.map(Incarnation);
+        let out = world.group.link_broke(one, (&peer(2, 1).node, life));
+        let tears = !out.is_empty();
+        world.spread(out);
+        tears
+    };
+    assert!(!broke(&mut world, &peer(1, 1), Some(1)));
+    assert!(!broke(&mut world, &peer(0, 1), Some(1)));
+    assert!(!broke(&mut world, &peer(1, 0), Some(2)), "nor of whom says so");
+    assert!(broke(&mut world, &peer(1, 1), Some(2)));
+    world.settle();
+    world.last += 10;
+    world.propose(u32::MAX);
+    world.settle();
+    assert_eq!(world.group.roster().map(super::message::Roster::size), Some(PROCESSES));
+    // Of one who does not say which life it was any counts.
+    assert!(broke(&mut world, &peer(1, 1), None));
+}
+
+/// More is reported than is kept: that is said, once, and bytes count as well.
+#[test]
+fn reports_beyond_what_is_kept_are_dropped_and_that_is_told() {
+    use super::group::Report;
+    let mut group = Group::new(peer(0, 1));
+    let told = |group: &mut Group| {
+        let reports = group.take_reports();
+        let told = reports.iter().filter(
+            |report| matches!(report, Report::Say(text) if text.contains("what is beyond is lost")),
+        );
+        (reports.len(), told.count())
+    };
+    (0..20_000).for_each(|n| group.report(Report::Say(format!("line {n}"))));
+    assert_eq!(told(&mut group), (10_001, 1));
+    // All of one allocation.
+    let long = Bytes::from(vec![0; 1 << 28]);
+    (0..12).for_each(|_| group.report(Report::Artifact("map".to_owned(), long.clone())));
+    assert_eq!(told(&mut group), (8, 1));
+    group.report(Report::Say("there is room again".to_owned()));
+    assert_eq!(told(&mut group), (1, 0));
+}
+
 /// A node may have died of a process that takes part, or did until the link to it broke; not of a stub.
 #[test]
 fn a_process_is_counted_on_while_it_takes_part() {
@@ -357,7 +412,7 @@ fn a_process_is_counted_on_while_it_takes_part() {
     world.group.form(roster, origin, 0).expect("nobody was lost");
     assert_eq!(counts(&world), [true, false]);
     assert!(!world.group.counts_on(&peer(1, 2)), "another life did nothing");
-    world.group.link_broke(&peer(0, 1).node, &peer(1, 1).node);
+    world.group.link_broke(&peer(0, 1), (&peer(1, 1).node, Some(Incarnation(1))));
     assert_eq!(counts(&world), [true, false]);
     world.group.here(1, &peer(1, 1), 0);
     assert_eq!(counts(&world), [false, false]);
@@ -425,7 +480,8 @@ proptest! {
                 98 => world.lose(1 + which % (PROCESSES - 1)),
                 _ => {
                     let node = peer(which / PROCESSES % PROCESSES, 1).node;
-                    world.tell_root(1 + which % (PROCESSES - 1), Word::Broken { node });
+                    let word = Word::Broken { node, incarnation: None };
+                    world.tell_root(1 + which % (PROCESSES - 1), word);
                 }
             }
         }

@@ -221,6 +221,13 @@ pub enum Event {
     Efficiency(JobEfficiency),
     /// Whoever owns a job wants it larger or smaller, and may ([`Core::check_resize`](super::Core::check_resize)).
     Resize(ResizeJob),
+    /// A job itself does, by a request of this number.
+    Need {
+        /// As an owner would say it.
+        order: ResizeJob,
+        /// Of the request.
+        number: u64,
+    },
     /// A cluster's file server tells what it has.
     FilesHere(FilesHere),
     /// A file server answered [`Action::BringFile`], or did not.
@@ -443,6 +450,8 @@ pub enum Action {
     },
     /// Tell the job's coordinator that it does not get what it cannot go on without.
     RefuseGrowth {
+        /// Of the request; 0: it had none.
+        number: u64,
         /// Which job.
         job: JobId,
         /// The coordinator's node.

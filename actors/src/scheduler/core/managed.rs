@@ -58,6 +58,8 @@ pub(super) struct Given {
 /// More processors that somebody asks for, for a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ordered {
+    /// By which request of the job; 0: by its owner.
+    pub(super) number: u64,
     pub(super) count: u32,
     /// It cannot go on without them, and is told then.
     pub(super) until: Option<Instant>,
@@ -413,12 +415,14 @@ impl Core {
                 self.force(job, &cluster, count, &reason, now, out)
             }
             Order::Refuse { job, reason } => {
+                let mut number = 0;
                 if let Some(managed) = self.managing.jobs.get_mut(&job) {
+                    number = managed.ordered.number;
                     // Only what cannot wait is refused. The manager wants nothing for it now; what it asks for besides is told again.
                     (managed.wants, managed.ordered) = Default::default();
                 }
                 if let Some(coordinator) = self.coordinator_of(job) {
-                    out.push(Action::RefuseGrowth { job, coordinator, reason });
+                    out.push(Action::RefuseGrowth { job, coordinator, reason, number });
                 }
                 None
             }
@@ -568,7 +572,7 @@ impl Core {
         if let Some(managed) = self.managing.jobs.get_mut(&id) {
             managed.wants = wants.clone();
         }
-        let Ordered { count, until, clusters, but } = wants;
+        let Ordered { count, until, clusters, but, .. } = wants;
         let within = until.map(|until| until.saturating_duration_since(now));
         let want = Want { count, within, clusters, but };
         self.tell(News::Want { job: id, want }, now, out);

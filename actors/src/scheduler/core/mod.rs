@@ -285,7 +285,8 @@ impl Core {
                 self.answered(job, change, count, now, out);
             }
             Event::Efficiency(told) => self.efficiency_told(told, now, out),
-            Event::Resize(order) => self.resize(&order, now, out),
+            Event::Resize(order) => self.resize(&order, 0, now, out),
+            Event::Need { order, number } => self.resize(&order, number, now, out),
             Event::FilesHere(here) => self.files_here(here, now, out),
             Event::Brought { job, ask, answer } => {
                 self.brought(job, ask, answer, now, out);

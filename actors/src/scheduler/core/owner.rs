@@ -49,8 +49,14 @@ impl Core {
         Ok(Resized { from, to })
     }
 
-    /// Makes a job larger or smaller, where that is possible.
-    pub(super) fn resize(&mut self, order: &ResizeJob, now: Instant, out: &mut Vec<Action>) {
+    /// Makes a job larger or smaller, where that is possible; `number`: that of the job's own request, if it is one, else 0.
+    pub(super) fn resize(
+        &mut self,
+        order: &ResizeJob,
+        number: u64,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let (job, Ok(Resized { to, .. })) = (order.job, self.check_resize(order)) else { return };
         let Some(view) = self.managing.view(job) else { return };
         let coordinator = self.coordinator_of(job);
@@ -59,7 +65,8 @@ impl Core {
             Resize::Grow { count, within_ms, cluster } => {
                 let until = within_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                 let clusters = cluster.iter().cloned().collect();
-                managed.ordered = Ordered { count: *count, until, clusters, ..Ordered::default() };
+                let count = *count;
+                managed.ordered = Ordered { number, count, until, clusters, ..Ordered::default() };
                 // A limit that stands in the way goes up.
                 (to > view.most || view.most < view.useful).then_some(to.max(view.most))
             }
@@ -68,7 +75,8 @@ impl Core {
                 if let (Some(_), Some(coordinator)) = (ordered.until, coordinator) {
                     // Its program may wait for them.
                     let reason = "its owner wants it smaller".to_owned();
-                    out.push(Action::RefuseGrowth { job, coordinator, reason });
+                    let number = ordered.number;
+                    out.push(Action::RefuseGrowth { job, coordinator, reason, number });
                 }
                 Some(to)
             }

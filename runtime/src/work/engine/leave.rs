@@ -168,6 +168,7 @@ impl Inner {
             state.thief.unreachable(node);
             state.victim.served(node);
             state.unsent.retain(|(to, ..)| to != node);
+            self.tell_kept(&state);
             state.parked.remove(node);
             state.suspected.remove(node);
             state.known.lost(node);

@@ -24,14 +24,82 @@ pub(super) fn post_of(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
     )
 }
 
+/// What is kept, in order, and how many bytes that is: counted as it comes and goes, for there may be a hundred thousand frames.
+#[derive(Default)]
+pub(super) struct Unsent {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+}
+
+/// For which node, by which class, of which kind, and what is in it.
+type Frame = (NodeId, Class, Kind, Bytes);
+
+impl Unsent {
+    pub(super) fn push(&mut self, frame: Frame) {
+        self.bytes += frame.3.len();
+        self.frames.push_back(frame);
+    }
+
+    pub(super) fn retain(&mut self, stays: impl FnMut(&Frame) -> bool) {
+        self.frames.retain(stays);
+        self.bytes = self.frames.iter().map(|(.., body)| body.len()).sum();
+    }
+
+    /// This comes after those.
+    fn follow(&mut self, mut first: Self) {
+        first.frames.append(&mut self.frames);
+        first.bytes += self.bytes;
+        *self = first;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
 impl Inner {
     /// Keeps for later what cannot be sent now.
     pub(super) fn keep(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         let mut state = self.state();
-        state.unsent.push_back((to.clone(), class, kind, body));
+        // Whoever kept the first has woken the driver, and it comes again as long as any are left.
+        let first = state.unsent.is_empty();
+        state.unsent.push((to.clone(), class, kind, body));
         self.tell_kept(&state);
         drop(state);
-        self.poke.notify_one();
+        if first {
+            self.poke.notify_one();
+        }
+    }
+
+    /// Sends of what is kept what there is room for now; when to try again.
+    pub(super) fn resend(&self, now: Instant) -> Option<Instant> {
+        let mut full: BTreeSet<(NodeId, Class)> = BTreeSet::new();
+        let unsent = std::mem::take(&mut self.state().unsent);
+        if unsent.is_empty() {
+            return None;
+        }
+        let mut kept = Unsent::default();
+        for (to, class, kind, body) in unsent.frames {
+            let key = (to, class);
+            let sends = |body| match self.net.send(&key.0, class, kind, body) {
+                Err(SendError::Unknown(_)) => kind != Kind::PROCESS,
+                sent => !matches!(sent, Err(SendError::Full(_))),
+            };
+            if !full.contains(&key) && sends(body.clone()) {
+                continue;
+            }
+            kept.push((key.0.clone(), class, kind, body));
+            full.insert(key);
+        }
+        let retry = !kept.is_empty();
+        let mut state = self.state();
+        state.unsent.follow(kept);
+        self.tell_kept(&state);
+        retry.then(|| now + RETRY)
     }
 
     /// Drops what is kept of mail that reaches nobody any more.
@@ -46,7 +114,7 @@ impl Inner {
 
     /// Tells processes how much is kept: see [`Post::has_room`].
     pub(super) fn tell_kept(&self, state: &State) {
-        self.post.keeps(state.unsent.iter().map(|(.., body)| body.len()).sum());
+        self.post.keeps(state.unsent.bytes, state.unsent.len());
     }
 }
 
@@ -100,7 +168,7 @@ mod tests {
         let letter = Letter { job: JobId(1), group: group(1), to: 5, word: apart };
         engine.0.post.letter(&me("ams-1"), letter);
         let kept = |engine: &Engine| -> Vec<_> {
-            engine.0.state().unsent.iter().map(|(.., body)| mail_of(body)).collect()
+            engine.0.state().unsent.frames.iter().map(|(.., body)| mail_of(body)).collect()
         };
         assert_eq!(kept(&engine), [Some((group(1), 2)), Some((group(2), 1)), None]);
         // Who says more than can be kept waits.
@@ -110,6 +178,27 @@ mod tests {
         let apart = Word::Apart { generation: 2 };
         let letter = Letter { job: JobId(1), group: group(1), to: 5, word: apart };
         engine.0.post.letter(&me("ams-1"), letter);
+        assert!(engine.0.post.has_room());
+        // Messages of nothing take room, too.
+        let before = engine.0.state().unsent.len();
+        for _ in before..100_000 {
+            assert!(engine.0.post.has_room());
+            say(1, 3, 0);
+        }
+        assert!(!engine.0.post.has_room());
+        // The count is that of what is there, whatever came and went.
+        let counted = |engine: &Engine| {
+            let state = engine.0.state();
+            let sum: usize = state.unsent.frames.iter().map(|(.., body)| body.len()).sum();
+            (state.unsent.bytes, sum)
+        };
+        let (bytes, sum) = counted(&engine);
+        assert_eq!(bytes, sum);
+        assert!(engine.0.resend(Instant::now()).is_some());
+        let (bytes, sum) = counted(&engine);
+        assert_eq!(bytes, sum);
+        engine.0.lost(&"ams-9".into(), "a test");
+        assert_eq!(counted(&engine), (0, 0));
         assert!(engine.0.post.has_room());
         engine.close();
         engine.closed().await;

@@ -195,7 +195,7 @@ impl Engine {
             dead: BTreeMap::new(),
             doubled: 0,
             met: BTreeMap::new(),
-            unsent: VecDeque::new(),
+            unsent: mail::Unsent::default(),
             counters: Counters::default(),
             latencies: Histograms::default(),
             tick_at: None,
@@ -562,32 +562,6 @@ impl Inner {
             state.thief.unreachable(to);
         }
         sent
-    }
-
-    fn resend(&self, now: Instant) -> Option<Instant> {
-        let mut full: BTreeSet<(NodeId, Class)> = BTreeSet::new();
-        let mut unsent = std::mem::take(&mut self.state().unsent);
-        let mut kept = VecDeque::new();
-        for (to, class, kind, body) in unsent.drain(..) {
-            let key = (to, class);
-            let sends = |body| match self.net.send(&key.0, class, kind, body) {
-                Err(SendError::Unknown(_)) => kind != Kind::PROCESS,
-                sent => !matches!(sent, Err(SendError::Full(_))),
-            };
-            if !full.contains(&key) && sends(body.clone()) {
-                continue;
-            }
-            kept.push_back((key.0.clone(), class, kind, body));
-            full.insert(key);
-        }
-        let retry = !kept.is_empty();
-        if retry {
-            let mut state = self.state();
-            kept.append(&mut state.unsent);
-            state.unsent = kept;
-        }
-        self.tell_kept(&self.state());
-        retry.then(|| now + RETRY)
     }
 
     /// Tells waiting thieves of work, when there is some; when to look again.

@@ -44,7 +44,7 @@ pub(super) struct State {
     /// Ways of recovery that were gone, and what was refused.
     pub(super) met: BTreeMap<&'static str, u64>,
     /// What the network had no room for, in order.
-    pub(super) unsent: VecDeque<(NodeId, Class, Kind, Bytes)>,
+    pub(super) unsent: mail::Unsent,
     pub(super) counters: Counters,
     pub(super) latencies: Histograms,
     /// When the pool is told of the next tick for long tasks; none while no task of another node is here.

@@ -99,6 +99,46 @@ fn a_job_that_does_not_release_in_time_loses_nodes() {
     assert_eq!(out, ["assign job-3 ams-3", "assign job-3 ams-4"]);
 }
 
+/// Each refusal has the number of the request that it is of.
+#[test]
+fn what_a_job_asks_for_is_refused_by_its_number() {
+    let mut grid = Grid::of(4, OURS);
+    grid.submit(needs(Kind::Malleable, 1, 6));
+    grid.accept(1, &["ams-1"]);
+    // All others are taken.
+    for (job, cluster, nodes) in [(2, "ams", 2..=4), (3, "del", 1..=4)] {
+        grid.submit(needs(Kind::Rigid, nodes.clone().count() as u32, nodes.clone().count() as u32));
+        let nodes: Vec<String> = nodes.map(|n| format!("{cluster}-{n}")).collect();
+        grid.accept(job, &nodes.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    let need = |within_ms, number| {
+        let by = Resize::Grow { count: 3, within_ms: Some(within_ms), cluster: None };
+        Event::Need { order: ResizeJob { job: JobId(1), by }, number }
+    };
+    let refused = |actions: Vec<Action>| -> Vec<u64> {
+        let numbers = actions.into_iter().filter_map(|action| match action {
+            Action::RefuseGrowth { number, .. } => Some(number),
+            _ => None,
+        });
+        numbers.collect()
+    };
+    let now = grid.now;
+    assert_eq!(refused(grid.core.handle(need(5000, 7), now)), [0; 0]);
+    // The last word counts.
+    assert_eq!(refused(grid.core.handle(need(8000, 8), now)), [0; 0]);
+    let mut numbers = Vec::new();
+    for second in 1..=20 {
+        grid.now = now + Duration::from_secs(second);
+        numbers.extend(refused(grid.core.handle(Event::Poll, grid.now)));
+    }
+    assert_eq!(numbers, [8]);
+    // When its owner wants it smaller it hears it as well.
+    let now = grid.now;
+    assert_eq!(refused(grid.core.handle(need(60_000, 9), now)), [0; 0]);
+    let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 0 } };
+    assert_eq!(refused(grid.core.handle(Event::Resize(order), now)), [9]);
+}
+
 #[test]
 fn an_owner_makes_a_job_smaller_and_larger() {
     let mut grid = Grid::of(4, OURS);
