@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::id::{Epoch, JobId};
 use springtide_runtime::work::Outcome;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::admit;
 use crate::endpoint::Endpoint;
@@ -32,61 +32,128 @@ pub enum News {
     Ended(Box<JobEnded>),
 }
 
+/// That whoever hears some news is not done with them: dropped, it says that they are. A job's end and its outcome are answered
+/// only then to clients that keep them, for whoever tells them forgets the job when they are answered.
+#[derive(Debug, Default)]
+pub struct Receipt {
+    _kept: Option<watch::Sender<()>>,
+}
+
+/// News of a job, and that they are to be kept.
+pub type Heard = (JobId, News, Receipt);
+
 /// The client actor, published as [`CLIENT`].
 pub struct Client {
-    jobs: BTreeMap<JobId, Watched>,
-    news: mpsc::Sender<(JobId, News)>,
+    jobs: BTreeMap<JobId, Known>,
+    news: mpsc::Sender<Heard>,
+    /// The receiver writes down what it hears: receipts are waited for.
+    keeps: bool,
+}
+
+/// A job that was heard of.
+enum Known {
+    Watched(Box<Watched>),
+    /// Its end was handed on; until it is kept, who tells it again waits for that.
+    Over(Option<watch::Receiver<()>>),
 }
 
 impl Client {
     /// A client, and where its news come out.
-    pub fn new() -> (Self, mpsc::Receiver<(JobId, News)>) {
+    pub fn new() -> (Self, mpsc::Receiver<Heard>) {
         let (news, receiver) = mpsc::channel(NEWS_MAX);
-        (Self { jobs: BTreeMap::new(), news }, receiver)
+        (Self { jobs: BTreeMap::new(), news, keeps: false }, receiver)
     }
 
     /// Jobs that a former life of this process had: what was said of them before is known already.
     #[must_use]
     pub fn resuming(mut self, jobs: impl IntoIterator<Item = JobId>) -> Self {
-        let joined = || Watched { joins: true, ..Watched::default() };
+        let joined = || Known::Watched(Box::new(Watched { joins: true, ..Watched::default() }));
         self.jobs.extend(jobs.into_iter().map(|job| (job, joined())));
         self
     }
 
-    /// Publishes the client of a process on its endpoint, before that starts. Returns its links and where its news come out.
-    pub fn publish(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
-        Self::publish_again(endpoint, [])
+    /// Ends and outcomes are answered when their [`Receipt`] is dropped, not when they are handed on.
+    #[must_use]
+    pub fn keeping(self) -> Self {
+        Self { keeps: true, ..self }
     }
 
-    /// The same with jobs that a former life of the process had.
+    /// Publishes the client of a process on its endpoint, before that starts. Returns its links and where its news come out.
+    pub fn publish(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<Heard>) {
+        let (client, news) = Self::new();
+        client.publish_on(endpoint, news)
+    }
+
+    /// The same of a process that keeps what it hears on disk, with jobs that a former life of it had.
     pub fn publish_again(
         endpoint: &Endpoint,
         jobs: impl IntoIterator<Item = JobId>,
-    ) -> (Arc<Links>, mpsc::Receiver<(JobId, News)>) {
+    ) -> (Arc<Links>, mpsc::Receiver<Heard>) {
         let (client, news) = Self::new();
-        let client = client.resuming(jobs);
+        client.resuming(jobs).keeping().publish_on(endpoint, news)
+    }
+
+    fn publish_on(
+        self,
+        endpoint: &Endpoint,
+        news: mpsc::Receiver<Heard>,
+    ) -> (Arc<Links>, mpsc::Receiver<Heard>) {
         endpoint
             .hub
-            .publish(CLIENT, client.start())
+            .publish(CLIENT, self.start())
             .accepts_from::<JobNote>(admit::worker)
             .accepts_from::<JobEnded>(admit::worker);
         (Links::listen(&endpoint.router, Door::Client), news)
     }
 
-    /// Hands on what is in order. No other message is handled, and this one not answered, before the receiver has room:
+    /// The job's notes, unless its end was handed on.
+    fn watched(&mut self, job: JobId) -> Result<&mut Watched, Option<watch::Receiver<()>>> {
+        match self.jobs.entry(job).or_insert_with(|| Known::Watched(Box::default())) {
+            Known::Watched(watched) => Ok(watched),
+            Known::Over(kept) => Err(kept.clone()),
+        }
+    }
+
+    /// Hands on what is in order. No message is handled, and none answered, before the receiver has room:
     /// that keeps the order, and is the sender's back-pressure.
-    fn hand_on(&mut self, job: JobId) -> ResponseActFuture<Self, ()> {
-        let ready = self.jobs.entry(job).or_default().take();
+    fn hand_on(&mut self, ctx: &mut Context<Self>, job: JobId) {
+        let Ok(watched) = self.watched(job) else { return };
+        let ready = watched.take();
+        if watched.over {
+            // All that is left of it: there may be a great many, and this process may run for long.
+            let kept = watched.end.kept.clone();
+            self.jobs.insert(job, Known::Over(Some(kept)));
+        }
+        if ready.is_empty() {
+            return;
+        }
         let news = self.news.clone();
-        Box::pin(
-            async move {
-                for item in ready {
-                    // The receiver is gone when the command ends: nobody wants the news then.
-                    let _ = news.send((job, item)).await;
-                }
+        let handed = async move {
+            for (item, receipt) in ready {
+                // The receiver is gone when the command ends: nobody wants the news then.
+                let _ = news.send((job, item, receipt)).await;
             }
-            .into_actor(self),
-        )
+        };
+        ctx.wait(handed.into_actor(self));
+    }
+
+    /// The answer to a word that is to be kept.
+    fn answer(&self, job: JobId, kept: Option<watch::Receiver<()>>) -> ResponseActFuture<Self, ()> {
+        let kept = kept.filter(|_| self.keeps);
+        let answer = async move {
+            if let Some(mut kept) = kept {
+                // Nothing is ever sent: it ends when the receipt is dropped.
+                let _ = kept.changed().await;
+            }
+        };
+        let then = move |(), client: &mut Self, _: &mut _| {
+            if let Some(Known::Over(kept)) = client.jobs.get_mut(&job)
+                && kept.as_ref().is_some_and(|kept| kept.has_changed().is_err())
+            {
+                *kept = None;
+            }
+        };
+        Box::pin(answer.into_actor(self).map(then))
     }
 }
 
@@ -95,30 +162,62 @@ impl Actor for Client {
 }
 
 impl Handler<JobNote> for Client {
-    type Result = AtomicResponse<Self, ()>;
+    type Result = ResponseActFuture<Self, ()>;
 
-    fn handle(&mut self, note: JobNote, _: &mut Self::Context) -> Self::Result {
-        let watched = self.jobs.entry(note.job).or_default();
-        watched.note(note.epoch, note.seq, note.what);
-        AtomicResponse::new(self.hand_on(note.job))
+    fn handle(&mut self, note: JobNote, ctx: &mut Self::Context) -> Self::Result {
+        let JobNote { job, epoch, seq, what } = note;
+        let mut kept = None;
+        if let Ok(watched) = self.watched(job) {
+            let outcome = matches!(what, NoteKind::Outcome { .. });
+            if watched.note(epoch, seq, what) && outcome {
+                kept = Some(watched.told.kept.clone());
+            }
+        }
+        self.hand_on(ctx, job);
+        self.answer(job, kept)
     }
 }
 
 impl Handler<JobEnded> for Client {
-    type Result = AtomicResponse<Self, ()>;
+    type Result = ResponseActFuture<Self, ()>;
 
     fn handle(&mut self, ended: JobEnded, ctx: &mut Self::Context) -> Self::Result {
         let job = ended.job;
-        let watched = self.jobs.entry(job).or_default();
-        watched.ended(ended);
+        let kept = match self.watched(job) {
+            Ok(watched) => watched.ended(ended).then(|| watched.end.kept.clone()),
+            Err(kept) => kept,
+        };
         ctx.run_later(LATE_NOTES, move |client, ctx| {
-            if client.jobs.get_mut(&job).is_some_and(Watched::give_up_waiting) {
+            if client.watched(job).is_ok_and(Watched::give_up_waiting) {
                 tracing::warn!(%job, "some of its notes were lost");
-                let rest = client.hand_on(job);
-                ctx.wait(rest);
+                client.hand_on(ctx, job);
             }
         });
-        AtomicResponse::new(self.hand_on(job))
+        self.hand_on(ctx, job);
+        self.answer(job, kept)
+    }
+}
+
+/// Whether something was kept by whoever heard it.
+#[derive(Debug)]
+struct Keep {
+    /// Goes with it.
+    receipt: Option<watch::Sender<()>>,
+    /// Ends when that is dropped.
+    kept: watch::Receiver<()>,
+}
+
+impl Keep {
+    /// For whoever hears it first.
+    fn receipt(&mut self) -> Receipt {
+        Receipt { _kept: self.receipt.take() }
+    }
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        let (receipt, kept) = watch::channel(());
+        Self { receipt: Some(receipt), kept }
     }
 }
 
@@ -137,13 +236,17 @@ struct Watched {
     impatient: bool,
     /// The first note heard is the next: those before were told to a former life of this process, one after the other.
     joins: bool,
+    /// What became of the outcome, and of the end.
+    told: Keep,
+    end: Keep,
 }
 
 impl Watched {
-    fn note(&mut self, epoch: Epoch, seq: u64, what: NoteKind) {
+    /// Whether it counts.
+    fn note(&mut self, epoch: Epoch, seq: u64, what: NoteKind) -> bool {
         self.follow(epoch);
         if epoch < self.epoch {
-            return; // of a coordinator that was replaced
+            return false; // of a coordinator that was replaced
         }
         if std::mem::take(&mut self.joins) {
             self.next = seq;
@@ -151,6 +254,7 @@ impl Watched {
         if seq >= self.next && self.early.len() < EARLY_MAX {
             self.early.entry(seq).or_insert(what);
         }
+        true
     }
 
     /// Under a new epoch another coordinator speaks, from its own beginning on.
@@ -162,17 +266,19 @@ impl Watched {
         }
     }
 
-    fn ended(&mut self, ended: JobEnded) {
+    /// Whether it counts.
+    fn ended(&mut self, ended: JobEnded) -> bool {
         if let Some(epoch) = ended.epoch {
             self.follow(epoch);
             if epoch < self.epoch {
-                return;
+                return false;
             }
         }
         // The first word counts: the scheduler's reason comes before the coordinator's.
         if self.ended.is_none() {
             self.ended = Some(Box::new(ended));
         }
+        true
     }
 
     /// Whether that changes anything.
@@ -181,7 +287,7 @@ impl Watched {
         !self.over
     }
 
-    fn take(&mut self) -> Vec<News> {
+    fn take(&mut self) -> Vec<(News, Receipt)> {
         let mut ready = Vec::new();
         if self.over {
             self.early.clear();
@@ -192,16 +298,19 @@ impl Watched {
                 break;
             }
             let Some((seq, what)) = self.early.pop_first() else { break };
-            self.next = seq + 1;
+            // The number is another process's.
+            self.next = seq.saturating_add(1);
+            let mut receipt = Receipt::default();
             if let NoteKind::Outcome { outcome } = &what {
                 self.outcome = Some(outcome.clone());
+                receipt = self.told.receipt();
             }
             if let NoteKind::Iteration { index, seconds } = &what {
                 let known = usize::try_from(*index).unwrap_or(usize::MAX);
                 self.iterations.truncate(known);
                 self.iterations.push(*seconds);
             }
-            ready.push(News::Note(Box::new(what)));
+            ready.push((News::Note(Box::new(what)), receipt));
         }
         // A failed job's missing notes are not worth waiting for.
         let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
@@ -216,7 +325,7 @@ impl Watched {
             }
             self.over = true;
             self.early.clear();
-            ready.push(News::Ended(ended));
+            ready.push((News::Ended(ended), self.end.receipt()));
         }
         ready
     }
@@ -241,7 +350,7 @@ mod tests {
         JobEnded { job: JobId(1), epoch: Some(Epoch(1)), outcome, report }
     }
 
-    fn text(news: &News) -> String {
+    fn text((news, _): &(News, Receipt)) -> String {
         match news {
             News::Note(note) => match &**note {
                 NoteKind::Say { text } => text.clone(),
@@ -315,10 +424,56 @@ mod tests {
         let mut watched = Watched::default();
         let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
         watched.note(Epoch(1), 0, NoteKind::Outcome { outcome: Box::new(outcome.clone()) });
-        assert!(matches!(watched.take()[..], [News::Note(_)]));
+        assert!(matches!(watched.take()[..], [(News::Note(_), _)]));
         watched.ended(JobEnded { epoch: None, ..ended(false) });
         let told = watched.take();
-        let [News::Ended(end)] = &told[..] else { panic!("{told:?}") };
+        let [(News::Ended(end), _)] = &told[..] else { panic!("{told:?}") };
         assert_eq!(end.outcome, Ok(outcome));
+    }
+
+    #[test]
+    fn a_number_at_the_end_of_all_numbers_is_one() {
+        let mut watched = Watched { joins: true, ..Watched::default() };
+        watched.note(Epoch(1), u64::MAX, note(u64::MAX));
+        assert_eq!(watched.take().len(), 1);
+    }
+
+    #[test]
+    fn what_is_kept_is_answered_when_it_is_and_nothing_else_waits_for_that() {
+        System::new().block_on(async {
+            for keeps in [true, false] {
+                let (client, mut news) = Client::new();
+                let client = if keeps { client.keeping() } else { client }.start();
+                let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
+                let what = NoteKind::Outcome { outcome: Box::new(outcome) };
+                let told = JobNote { job: JobId(1), epoch: Epoch(1), seq: 0, what };
+                let other = || JobNote { job: JobId(2), epoch: Epoch(1), seq: 0, what: note(0) };
+                let told = actix::spawn(client.send(told));
+                // Told again, for its answer was late.
+                let ends = [(); 2].map(|()| actix::spawn(client.send(ended(true))));
+                let (_, _, outcome) = news.recv().await.unwrap();
+                let (_, item, end) = news.recv().await.unwrap();
+                assert!(matches!(item, News::Ended(_)));
+                // Who is not concerned does not wait.
+                client.send(other()).await.unwrap();
+                if keeps {
+                    assert!(!told.is_finished() && ends.iter().all(|it| !it.is_finished()));
+                    drop(outcome);
+                }
+                told.await.unwrap().unwrap();
+                if keeps {
+                    client.send(other()).await.unwrap();
+                    assert!(ends.iter().all(|end| !end.is_finished()));
+                    drop(end);
+                }
+                for end in ends {
+                    end.await.unwrap().unwrap();
+                }
+                // Whoever says it once more is answered, though nobody hears of it.
+                client.send(ended(true)).await.unwrap();
+                assert!(news.try_recv().is_ok_and(|(job, ..)| job == JobId(2)));
+                assert!(news.try_recv().is_err());
+            }
+        });
     }
 }

@@ -8,6 +8,7 @@ mod keeper;
 mod messages;
 mod voice;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,7 +23,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::node::{REGISTRAR, RegisterAnew, Registrar};
-use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubNews};
+use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubId, StubNews};
 use crate::scheduler::{
     Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, StubWaits,
 };
@@ -82,6 +83,8 @@ pub struct Site {
     introduced: bool,
     /// Polls that failed since the last that did not.
     failures: u32,
+    /// What is being ended of what nobody held: a node that registers again meanwhile is not looked for twice.
+    strays: Rc<RefCell<BTreeSet<StubId>>>,
     /// The last processor that was not to be had although the provider answers.
     denied: Option<Denied>,
     ending: bool,
@@ -160,6 +163,7 @@ impl Site {
             taken_over: false,
             introduced: false,
             failures: 0,
+            strays: Rc::default(),
             denied: None,
             ending: false,
             files: false,
@@ -466,6 +470,10 @@ impl Site {
         let Some(like) = self.slots.values().next().map(|slot| slot.request.clone()) else {
             return;
         };
+        let strays = Rc::clone(&self.strays);
+        if !strays.borrow_mut().insert(listed.id.clone()) {
+            return;
+        }
         actix::spawn(async move {
             match provider.adopt(&listed, &like).await {
                 Ok(mut stub) => drop(stub.release(REPLACE_GRACE).await),
@@ -473,6 +481,7 @@ impl Site {
                     tracing::warn!("stub {} of {} is left: {error}", listed.id, listed.node)
                 }
             }
+            strays.borrow_mut().remove(&listed.id);
         });
     }
 
@@ -668,7 +677,9 @@ impl Handler<CloseStubs> for Site {
                 }
             };
             let then = move |(), site: &mut Site, _: &mut Context<Site>| {
-                if let Some(slot) = site.slots.get_mut(&node).filter(|slot| slot.round == round) {
+                let current = |slot: &&mut Slot| slot.round == round && slot.keeper.is_some();
+                // Else it had ended by itself, which was told, and the next may be asked for already.
+                if let Some(slot) = site.slots.get_mut(&node).filter(current) {
                     (slot.keeper, slot.registered) = (None, None);
                     site.tell(StubGone { node, reason });
                 }
@@ -826,7 +837,9 @@ impl Handler<Exited> for Site {
     type Result = ();
 
     fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
-        let current = self.slots.get(&message.node).is_some_and(|slot| slot.round == message.round);
+        // Without a keeper its end was told by whoever ordered it.
+        let awaited = |slot: &Slot| slot.round == message.round && slot.keeper.is_some();
+        let current = self.slots.get(&message.node).is_some_and(awaited);
         if !current || self.ending {
             return;
         }

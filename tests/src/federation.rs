@@ -227,7 +227,7 @@ impl Federation {
                 |endpoint, _| {
                     let (links, mut news) = Client::publish_again(endpoint, jobs);
                     actix_rt::spawn(async move {
-                        while let Some((job, news)) = news.recv().await {
+                        while let Some((job, news, _)) = news.recv().await {
                             desk.take(job, news);
                         }
                         drop(links);

@@ -124,15 +124,22 @@ pub(super) async fn forward(
 ) {
     let mut seq = 0;
     let mut client_lost = false;
+    let never = AtomicBool::new(false);
     while let Some(item) = outgoing.recv().await {
         let (what, told) = match item {
             Outgoing::Note(what) => (what, None),
             Outgoing::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
             Outgoing::End(ended, over) => {
-                if !client_lost && let Err(error) = insist(&client, *ended, &cancelled).await {
+                // A client beside the scheduler is there when that is, and keeps jobs that nobody waits for: one that it has not
+                // heard the end of would be lost when the scheduler forgets it.
+                let beside = client.node() == scheduler.node();
+                let give_up = if beside { &never } else { &*cancelled };
+                if (beside || !client_lost)
+                    && let Err(error) = insist(&client, *ended, give_up).await
+                {
                     tracing::warn!(%error, "the client did not take the job's end");
                 }
-                if let Err(error) = insist(&scheduler, over, &AtomicBool::new(false)).await {
+                if let Err(error) = insist(&scheduler, over, &never).await {
                     tracing::warn!(%error, "the scheduler did not take the job's end");
                 }
                 return;

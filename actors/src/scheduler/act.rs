@@ -2,7 +2,6 @@
 //!
 //! Must not decide anything.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -220,19 +219,14 @@ impl Scheduler {
                         why: "all that it asks for is free".to_owned(),
                         inputs: serde_json::json!({ "members": granted.view.members.len() }),
                     });
-                    self.answer(granted.job, Ok(granted));
+                    self.answer(ctx, granted.job, Ok(granted));
                 }
                 Action::Refuse { job, error } => {
                     tracing::info!("{job} is refused: {error}");
-                    self.answer(job, Err(error));
+                    self.answer(ctx, job, Err(error));
                 }
                 Action::Ended { job, client, error } => {
                     tracing::info!("{job} ends: {error}");
-                    let remote: Remote<Client> = self.hub.remote(&client.node, CLIENT);
-                    let outcome = Err(error);
-                    let ended =
-                        JobEnded { job, epoch: None, outcome, report: JobReport::default() };
-                    let call = remote.send(ended).deadline(TELL_WITHIN).start();
                     // Nobody else of the job is told before the client is, so that this reason is the one it hears. Others do not wait.
                     let of_job = |action: &Action| match action {
                         Action::Cancel { job: of, .. } | Action::Release { job: of, .. } => {
@@ -242,10 +236,7 @@ impl Scheduler {
                     };
                     let (later, now) = actions.into_iter().partition(of_job);
                     actions = now;
-                    let then = move |_, act: &mut Self, ctx: &mut Context<Self>| {
-                        act.carry_out(ctx, later);
-                    };
-                    ctx.spawn(call.into_actor(self).map(then));
+                    self.tell_end(ctx, client.node, job, error, later);
                 }
                 Action::Replace { cluster, nodes, program, reason } => {
                     self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
@@ -257,7 +248,9 @@ impl Scheduler {
                         self.refuse_to_start(ctx, job, &reason, &mut actions);
                     }
                 }
-                Action::Anew { job, client } => self.tell_refusal(ctx, job, &client),
+                Action::Anew { job, client } => {
+                    self.waiting.insert(job, Waiter::Client(client.node));
+                }
                 Action::Limit { job, most } => {
                     let noted = self.store.limit(job, most);
                     self.noted(noted);
@@ -266,10 +259,7 @@ impl Scheduler {
                     let noted = self.store.drained(&node, reason.as_deref());
                     self.noted(noted);
                 }
-                Action::Forget { job } => {
-                    let noted = self.store.over(job);
-                    self.noted(noted);
-                }
+                Action::Forget { job } => self.forget(job),
                 Action::HoldStubs { cluster, nodes, program, reason } => {
                     self.recorder.record(Told::Decision {
                         decision: format!("hold {} processors of {cluster}", nodes.len()),
@@ -429,13 +419,6 @@ impl Scheduler {
             }
         };
         ctx.spawn(call.into_actor(self).map(then));
-    }
-
-    fn answer(&mut self, job: JobId, answer: Result<Granted, SubmitError>) {
-        if let Some(reply) = self.waiting.remove(&job) {
-            // The submitter may have given up; then its link is down too, and the job is cancelled for it.
-            let _ = reply.send(answer);
-        }
     }
 }
 

@@ -9,7 +9,7 @@ mod inputs;
 pub mod manager;
 mod messages;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use actix::prelude::*;
 use springtide_runtime::event::{Event as Told, Recorder};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::{Contact, Net};
-use springtide_runtime::remote::{Hub, Remote};
+use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
@@ -39,6 +39,23 @@ const LEASE_EVERY: Duration = Duration::from_secs(1);
 /// A client is told of a failure for this long before the nodes are freed.
 const TELL_WITHIN: Duration = Duration::from_secs(2);
 
+/// Who is to hear whether a job runs.
+enum Waiter {
+    /// Who submitted it and waits.
+    Submitter(oneshot::Sender<Result<Granted, SubmitError>>),
+    /// Nobody waits: its client is told if it does not, as of any other end.
+    Client(NodeId),
+}
+
+/// What is to be told of a job before it may be forgotten: were it the other way round, a crash in between would lose its end.
+#[derive(Default)]
+struct Telling {
+    /// So many words are under way.
+    words: u32,
+    /// It is to be forgotten when all have come.
+    forget: bool,
+}
+
 /// The scheduler actor, published as [`SCHEDULER`](crate::job::SCHEDULER).
 pub struct Scheduler {
     core: Core,
@@ -47,7 +64,9 @@ pub struct Scheduler {
     net: Net,
     links: Arc<Links>,
     recorder: Recorder,
-    waiting: BTreeMap<JobId, oneshot::Sender<Result<Granted, SubmitError>>>,
+    waiting: BTreeMap<JobId, Waiter>,
+    /// Jobs whose client is being told of their end.
+    telling: BTreeMap<JobId, Telling>,
     drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
     last_drain: u64,
     assigning: Arc<Semaphore>,
@@ -84,6 +103,7 @@ impl Scheduler {
             links,
             recorder,
             waiting,
+            telling: BTreeMap::new(),
             drains,
             last_drain: 0,
             assigning: Arc::new(Semaphore::new(ASSIGNING_MAX)),
@@ -124,37 +144,85 @@ impl Scheduler {
     }
 
     /// Feeds a submission that nobody waits for. Why it does not run, if it does not, its client is told.
-    fn feed_unwaited(
-        &mut self,
-        ctx: &mut Context<Self>,
-        job: JobId,
-        client: &Contact,
-        event: Event,
-    ) {
-        self.tell_refusal(ctx, job, client);
+    fn feed_unwaited(&mut self, ctx: &mut Context<Self>, job: JobId, client: NodeId, event: Event) {
+        self.waiting.insert(job, Waiter::Client(client));
         self.feed(ctx, event);
     }
 
-    /// If a job that is about to wait does not run after all, its client is told why.
-    fn tell_refusal(&mut self, ctx: &mut Context<Self>, job: JobId, client: &Contact) {
-        let client: Remote<Client> = self.hub.remote(&client.node, CLIENT);
-        let (reply, answer) = oneshot::channel();
-        self.waiting.insert(job, reply);
-        let told = async move {
-            let error = match answer.await {
-                Ok(Err(SubmitError::Cancelled { reason })) => JobError::Cancelled { reason },
-                Ok(Err(SubmitError::NotPlaced { reason })) => JobError::Start { reason },
-                Ok(Err(error)) => JobError::Start { reason: error.to_string() },
-                // It runs: its coordinator tells of its end. Or the scheduler ends, and its client with it.
-                Ok(Ok(_)) | Err(_) => return,
-            };
-            let (outcome, report) = (Err(error), JobReport::default());
-            let ended = JobEnded { job, epoch: None, outcome, report };
-            if let Err(error) = client.send(ended).deadline(TELL_WITHIN).await {
-                tracing::warn!("nobody heard that {job} does not run: {error}");
+    /// Answers whoever waits for word of whether a job runs.
+    fn answer(
+        &mut self,
+        ctx: &mut Context<Self>,
+        job: JobId,
+        answer: Result<Granted, SubmitError>,
+    ) {
+        match (self.waiting.remove(&job), answer) {
+            (Some(Waiter::Submitter(reply)), answer) => {
+                // The submitter may have given up; then its link is down too, and the job is cancelled for it.
+                let _ = reply.send(answer);
             }
+            (Some(Waiter::Client(client)), Err(error)) => {
+                let error = match error {
+                    SubmitError::Cancelled { reason } => JobError::Cancelled { reason },
+                    SubmitError::NotPlaced { reason } => JobError::Start { reason },
+                    error => JobError::Start { reason: error.to_string() },
+                };
+                self.tell_end(ctx, client, job, error, VecDeque::new());
+            }
+            // It runs: its coordinator tells its client of its end.
+            (Some(Waiter::Client(_)), Ok(_)) | (None, _) => {}
+        }
+    }
+
+    /// Tells a client the end of a job, which is not forgotten before it has taken that in. When it has, or soon, `later` is carried
+    /// out.
+    fn tell_end(
+        &mut self,
+        ctx: &mut Context<Self>,
+        client: NodeId,
+        job: JobId,
+        error: JobError,
+        later: VecDeque<core::Action>,
+    ) {
+        self.telling.entry(job).or_default().words += 1;
+        let remote: Remote<Client> = self.hub.remote(&client, CLIENT);
+        let (outcome, report) = (Err(error.clone()), JobReport::default());
+        let ended = JobEnded { job, epoch: None, outcome, report };
+        let call = remote.send(ended).deadline(TELL_WITHIN).start();
+        let then = move |told: Result<(), RemoteError>, act: &mut Self, ctx: &mut _| {
+            act.carry_out(ctx, later);
+            match &told {
+                // One in this process is there: it has much to write, or waits for the disk.
+                Err(RemoteError::Timeout { .. }) if client == act.net.me().node => {
+                    act.tell_end(ctx, client, job, error, VecDeque::new());
+                }
+                Err(why) => tracing::warn!("nobody heard that {job} ended ({error}): {why}"),
+                Ok(()) => {}
+            }
+            act.told(job);
         };
-        ctx.spawn(told.into_actor(self));
+        ctx.spawn(call.into_actor(self).map(then));
+    }
+
+    /// A word of a job's end is not under way any more.
+    fn told(&mut self, job: JobId) {
+        let Some(telling) = self.telling.get_mut(&job) else { return };
+        telling.words -= 1;
+        if telling.words == 0 && self.telling.remove(&job).is_some_and(|telling| telling.forget) {
+            self.forget(job);
+        }
+    }
+
+    /// Nothing of a job need be kept when its client has heard of its end.
+    fn forget(&mut self, job: JobId) {
+        match self.telling.get_mut(&job) {
+            Some(telling) => telling.forget = true,
+            None if self.superseded => {} // it is another's now
+            None => {
+                let noted = self.store.over(job);
+                self.noted(noted);
+            }
+        }
     }
 
     fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
@@ -193,9 +261,9 @@ impl Actor for Scheduler {
         self.feed(ctx, Event::Marked { nodes });
         self.feed(ctx, Event::Expect { clusters });
         for found in std::mem::take(&mut self.recovered) {
-            let (job, client) = (found.job, found.submit.client.clone());
+            let (job, client) = (found.job, found.submit.client.node.clone());
             tracing::info!("{job} ({}) is of a former scheduler", found.submit.name);
-            self.feed_unwaited(ctx, job, &client, Event::Recovered(Box::new(found)));
+            self.feed_unwaited(ctx, job, client, Event::Recovered(Box::new(found)));
         }
         ctx.run_interval(LEASE_EVERY, |act, _| act.look_at_lease());
         let (links, me) = (Arc::clone(&self.links), ctx.address().downgrade());
@@ -248,7 +316,7 @@ impl Handler<Submit> for Scheduler {
         tracing::info!("{job} ({}) is submitted by {}", submit.name, submit.client.node);
         self.net.introduce(submit.client.clone());
         let (reply, answer) = oneshot::channel();
-        self.waiting.insert(job, reply);
+        self.waiting.insert(job, Waiter::Submitter(reply));
         self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });
         Box::pin(async move {
             let lost = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
@@ -271,9 +339,9 @@ impl Handler<Enqueue> for Scheduler {
             SubmitError::Store { reason: error.to_string() }
         })?;
         tracing::info!("{job} ({}) is submitted and not waited for", submit.name);
-        let client = submit.client.clone();
+        let client = submit.client.node.clone();
         let event = Event::Submit { job, epoch, submit: Box::new(submit) };
-        self.feed_unwaited(ctx, job, &client, event);
+        self.feed_unwaited(ctx, job, client, event);
         Ok(job)
     }
 }

@@ -9,8 +9,10 @@ use springtide_runtime::meter::{BenchmarkSpec, Measurement};
 use springtide_runtime::net::{Address, MemoryNet};
 use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task, encode_job};
 
+use super::manager::{Kind, Need};
 use super::*;
 use crate::admit;
+use crate::client::News;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::{JobParams, SCHEDULER, WORKER};
@@ -142,8 +144,12 @@ impl Grid {
 
     /// Runs a job that waits for ever on the first node's cluster.
     async fn submit(&self) -> Granted {
+        self.tell(self.submission()).await.unwrap()
+    }
+
+    fn submission(&self) -> Submit {
         let cluster = self.endpoints[2].net.me().cluster.clone();
-        let submit = Submit {
+        Submit {
             name: Wait::NAME.into(),
             body: encode_job(Wait { forever: true }).unwrap(),
             fingerprint: self.registry.fingerprint(),
@@ -152,8 +158,7 @@ impl Grid {
             client: self.endpoints[1].net.contact(),
             program: None,
             need: None,
-        };
-        self.tell(submit).await.unwrap()
+        }
     }
 
     /// The node's state, once it is `wanted`; after some time whatever it is.
@@ -170,6 +175,46 @@ impl Grid {
         }
         state
     }
+}
+
+#[test]
+fn a_job_is_forgotten_only_when_its_client_has_its_end() {
+    System::new().block_on(async {
+        let grid = Grid::of(&["ams-1"]).await;
+        let (client, mut news) = Client::new();
+        let hub = &grid.endpoints[0].hub;
+        hub.publish(CLIENT, client.keeping().start()).accepts::<JobEnded>();
+        let busy = grid.submit().await.job;
+        let mut submit = grid.submission();
+        submit.client = grid.endpoints[0].net.contact();
+        let kept = |job: JobId| grid._dir.path().join(format!("scheduler.jobs/{}", job.0)).exists();
+        // One that is taken from the queue, and one that can never have what it needs.
+        for count in [1, 2] {
+            let need = Some(Need::one(Kind::Rigid, count, count, count));
+            let job = grid.tell(Enqueue(Submit { need, ..submit.clone() })).await.unwrap();
+            if count == 1 {
+                grid.tell(CancelJob { job, reason: "enough".into() }).await;
+            }
+            let (of, told, receipt) = news.recv().await.unwrap();
+            assert!(of == job && matches!(told, News::Ended(_)), "{told:?}");
+            // All that the scheduler does of its own accord it has done.
+            grid.tell(GetStatus {}).await;
+            assert!(
+                kept(job),
+                "a head that begins now would not know the job, nor its client its end"
+            );
+            drop(receipt);
+            for _ in 0..1000 {
+                if !kept(job) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert!(!kept(job));
+        }
+        grid.tell(CancelJob { job: busy, reason: "enough".into() }).await;
+        assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);
+    });
 }
 
 fn spec() -> BenchmarkSpec {

@@ -26,6 +26,8 @@ struct World {
     held: RefCell<Vec<Instant>>,
     listed: RefCell<Vec<Listed>>,
     list_takes: Cell<Duration>,
+    hold_takes: Cell<Duration>,
+    release_takes: Cell<Duration>,
     /// Its stubs wait for ever, for this reason.
     waits: Option<&'static str>,
     done: RefCell<Vec<String>>,
@@ -67,9 +69,10 @@ impl Provider for Fake {
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         self.0.held.borrow_mut().push(Instant::now());
         let refused = *self.0.refuses.borrow();
-        Box::pin(
-            async move { refused.map_or_else(|| Ok(self.stub(&request.node)), |why| Err(why())) },
-        )
+        Box::pin(async move {
+            sleep(self.0.hold_takes.get()).await;
+            refused.map_or_else(|| Ok(self.stub(&request.node)), |why| Err(why()))
+        })
     }
 
     fn adopt<'a>(
@@ -132,7 +135,10 @@ impl Stub for Held {
 
     fn release(&mut self, _: Duration) -> LocalFuture<'_, Ended> {
         self.note("release");
-        Box::pin(async { Ended { how: "released".to_owned(), last_lines: Vec::new() } })
+        Box::pin(async {
+            sleep(self.world.release_takes.get()).await;
+            Ended { how: "released".to_owned(), last_lines: Vec::new() }
+        })
     }
 
     fn kill(&mut self) {
@@ -487,11 +493,40 @@ async fn one_that_nobody_holds_is_looked_for_and_ended() {
     test.hold(&["ams-1"]).await;
     // It came after its submission had been given up.
     *test.fake.0.listed.borrow_mut() = vec![listed("ams-1"), listed("ams-2")];
+    test.fake.0.release_takes.set(10 * SECOND);
     let (node, _) = test.node("ams-2", 1);
     test.register(&node, None).await;
     test.at(5).await;
+    // Its link was lost and is back, while it is being ended.
+    test.register(&node, None).await;
+    test.at(10).await;
     assert_eq!(test.fake.done(), ["release ams-2"]);
+    test.at(15).await;
+    test.register(&node, None).await;
+    test.at(16).await;
+    assert_eq!(test.fake.done(), ["release ams-2"; 2]);
     assert_eq!(test.heard(), ["up with "]);
+}
+
+#[actix_rt::test]
+async fn that_a_stub_is_gone_is_told_once() {
+    let refuses = RefCell::new(Some(away as fn() -> ProviderError));
+    let world = World { on_demand: true, refuses, ..World::default() };
+    world.hold_takes.set(5 * SECOND);
+    let test = Test::start(Fake::of(world));
+    test.at(1).await;
+    test.hold(&["ams-1"]).await;
+    test.at(2).await;
+    let (nodes, reason) = (vec!["ams-1".into()], "test".to_owned());
+    let close = CloseStubs { nodes, reason };
+    test.site.send(close.clone()).await.unwrap();
+    test.at(10).await;
+    // Told again, for the word that it is gone was under way.
+    test.site.send(close).await.unwrap();
+    test.at(20).await;
+    let heard = test.heard();
+    let gone: Vec<_> = heard.iter().filter(|what| what.starts_with("ams-1 gone")).collect();
+    assert_eq!(gone.len(), 1, "{gone:?}");
 }
 
 /// A site that is told to end has its nodes leave their jobs first, and speaks of those alone that are there.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::client::{Client, News};
+use springtide_actors::client::{self, Client, News};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::{JobEnded, JobParams, NoteKind, SCHEDULER};
 use springtide_actors::links::Links;
@@ -48,7 +48,7 @@ pub struct Submitter {
     client: Contact,
     fingerprint: u64,
     program: Option<PathBuf>,
-    news: Mutex<mpsc::Receiver<(JobId, News)>>,
+    news: Mutex<mpsc::Receiver<client::Heard>>,
     _links: Arc<Links>,
 }
 
@@ -159,7 +159,7 @@ impl Submitter {
     pub async fn ended_again(&self, job: JobId) -> u64 {
         let mut news = self.news.lock().await;
         let mut times = 0;
-        while let Ok((of, news)) = news.try_recv() {
+        while let Ok((of, news, _)) = news.try_recv() {
             times += u64::from(of == job && matches!(news, News::Ended(_)));
         }
         times
@@ -185,7 +185,7 @@ impl<'a> Submitted<'a> {
     pub async fn ended(mut self, limit: Duration) -> Result<Ended, GridError> {
         let hear = async {
             let mut news = self.submitter.news.lock().await;
-            while let Some((job, news)) = news.recv().await {
+            while let Some((job, news, _)) = news.recv().await {
                 if job != self.granted.job {
                     continue;
                 }

@@ -3,20 +3,22 @@
 //! ```text
 //! DIR/jobs/JOB/job.json      what was submitted
 //! DIR/jobs/JOB/log.txt       the job's own lines
+//! DIR/jobs/JOB/outcome.json  what came of it, from when it has said so to its end
 //! DIR/jobs/JOB/result.json   its end, with all else that a run's directory has
 //! DIR/jobs/JOB/summary.txt   the same for people
 //! ```
 //!
-//! `job.json` is first and last: a job without one was never submitted, and one whose `job.json` says so has ended. Between
-//! these the desk and the scheduler's store note a job's end each by itself, so a head that begins looks whether they agree, and
-//! the desk looks again and again whether the scheduler still knows what has no end. No file of a job that waits is open:
-//! there may be far more of them than a process may have files open.
+//! `job.json` is first and last: a job without one was never submitted, and one whose `job.json` says so has ended. Whoever tells
+//! an outcome or an end is answered when it is on disk here, and the scheduler forgets a job only then. A head that begins looks
+//! whether the two agree, and the desk looks again and again whether the scheduler still knows what has no end. No file of a job
+//! that waits is open: there may be far more of them than a process may have files open. The desk has a thread of its own, for
+//! its disk may be slow, and of a job that has ended nothing is in memory that is on disk.
 //!
 //! Must not know how jobs are scheduled, nor how the command shows them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,14 +26,16 @@ use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_actors::admit;
-use springtide_actors::client::{Client, News};
+use springtide_actors::client::{Client, News, Receipt};
 use springtide_actors::endpoint::Endpoint;
-use springtide_actors::job::{JobError, NoteKind};
+use springtide_actors::job::{JobError, JobReport, NoteKind};
+use springtide_actors::scheduler::core::Recovered;
 use springtide_actors::scheduler::{CancelJob, Enqueue, GetKnown, Scheduler, Submit, SubmitError};
 use springtide_runtime::event::{Manifest, write_atomic};
 use springtide_runtime::id::JobId;
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote_message;
+use springtide_runtime::work::Outcome;
 use tokio::time::Instant;
 
 use crate::exit::{Exit, Failed};
@@ -45,6 +49,8 @@ pub const DESK: &str = "desk";
 
 /// Lines of a job kept in memory, the last ones; all are in its file.
 const LINES_MAX: usize = 1000;
+/// Of a longer line only so many bytes are in memory; the whole is in its file.
+const LINE_MAX: usize = 4096;
 /// What a job without an end has, when its head has gone.
 const LOST: &str = "the grid ended before the job did: submit it again";
 /// What one has that the scheduler does not know.
@@ -75,6 +81,13 @@ pub struct ReadJob {
     pub job: JobId,
     /// So many of its last lines.
     pub lines: usize,
+    /// Its result as well, if it has one. Former versions do not say, and want it.
+    #[serde(default = "wanted")]
+    pub result: bool,
+}
+
+fn wanted() -> bool {
+    true
 }
 
 remote_message! {
@@ -150,7 +163,7 @@ pub struct JobRecord {
     /// How many lines it has said in all.
     #[serde(default)]
     pub said: u64,
-    /// Its result as one object, and for people, if it has ended.
+    /// Its result as one object, and for people, if it has ended and that was asked for.
     pub result: Option<(Value, String)>,
     /// Why its result is not on disk, if it is in the head's memory alone.
     #[serde(default)]
@@ -179,7 +192,7 @@ struct Book {
     /// The highest number when none was: of those up to it, what is not in `jobs` is nobody's.
     settled: JobId,
     /// News of jobs whose number is on its way.
-    early: Vec<(JobId, News)>,
+    early: Vec<(JobId, News, Receipt)>,
     /// Jobs without an end that the scheduler does not know, and since when.
     unknown: BTreeMap<JobId, Instant>,
 }
@@ -188,8 +201,11 @@ struct Book {
 struct Kept {
     entry: JobEntry,
     progress: Option<String>,
+    /// The last ones, until it has ended, and after that if they are not in its file.
     lines: VecDeque<String>,
     said: u64,
+    /// Not all of its lines are in its file.
+    unlogged: bool,
     dir: PathBuf,
     /// Its run's directory, until it has ended.
     open: Option<OutDir>,
@@ -209,6 +225,18 @@ pub struct Setting {
     pub log_max: u64,
 }
 
+/// The desk's thread. Dropped, it ends when what the desk is at is on disk.
+pub struct DeskThread(Option<Arbiter>);
+
+impl Drop for DeskThread {
+    fn drop(&mut self) {
+        let Some(arbiter) = self.0.take() else { return };
+        arbiter.stop();
+        // An error: a panic over there, which was told.
+        let _ = arbiter.join();
+    }
+}
+
 impl Desk {
     /// Opens the desk of a head before anybody can call that: what was submitted to former heads is known, and goes on if the
     /// scheduler has it still.
@@ -217,8 +245,8 @@ impl Desk {
         endpoint: &Endpoint,
         scheduler: &Addr<Scheduler>,
         recovered: &[JobId],
-    ) {
-        let Drawer { setting, dir, mut jobs, last } = drawer;
+    ) -> DeskThread {
+        let Drawer { setting, dir, mut jobs, last, .. } = drawer;
         let Setting { config, version, log_max, .. } = setting;
         for (job, kept) in jobs.iter_mut().filter(|(_, kept)| kept.entry.ended.is_none()) {
             match recovered.contains(job) {
@@ -236,18 +264,21 @@ impl Desk {
             log_max,
             book: Book { jobs, settled: last, ..Book::default() },
         };
-        let desk = desk.start();
+        // The scheduler's need not wait for this one's disk.
+        let thread = Arbiter::new();
+        let desk = Self::start_in_arbiter(&thread.handle(), move |_| desk);
         let hub = &endpoint.hub;
         hub.publish(DESK, desk.clone())
             .accepts_from::<SubmitJob>(admit::client)
             .accepts_from::<ListJobs>(admit::client)
             .accepts_from::<ReadJob>(admit::client);
         actix::spawn(async move {
-            while let Some((job, news)) = news.recv().await {
+            while let Some((job, news, receipt)) = news.recv().await {
                 // The desk lives as long as the head does.
-                let _ = desk.send(Heard { job, news }).await;
+                let _ = desk.send(Heard { job, news, receipt }).await;
             }
         });
+        DeskThread(Some(thread))
     }
 
     fn begin(&mut self, job: JobId, submit: &Submit, line: &str) -> Result<(), Failed> {
@@ -270,16 +301,19 @@ impl Book {
             let known = self.jobs.last_key_value().map(|(job, _)| *job);
             self.settled = self.settled.max(job.max(known).unwrap_or_default());
         }
-        for (of, news) in std::mem::take(&mut self.early) {
-            self.hear(of, news);
+        for (of, news, receipt) in std::mem::take(&mut self.early) {
+            self.hear(of, news, receipt);
         }
     }
 
-    fn hear(&mut self, job: JobId, news: News) {
+    /// The receipt is dropped when they are on disk.
+    fn hear(&mut self, job: JobId, news: News, receipt: Receipt) {
         match self.jobs.get_mut(&job) {
             Some(kept) => kept.take(news),
             // Its number may be on its way. Of others nobody wants to hear.
-            None if self.submitting > 0 && job > self.settled => self.early.push((job, news)),
+            None if self.submitting > 0 && job > self.settled => {
+                self.early.push((job, news, receipt));
+            }
             None => {}
         }
     }
@@ -321,6 +355,8 @@ pub struct Drawer {
     setting: Setting,
     dir: PathBuf,
     jobs: BTreeMap<JobId, Kept>,
+    /// Those whose entry is damaged.
+    damaged: BTreeSet<JobId>,
     /// The highest number that anything is left of, whole or not.
     last: JobId,
 }
@@ -329,12 +365,26 @@ impl Drawer {
     /// Looks what there is. To be called by the only head that may be there: what another writes meanwhile is not seen.
     ///
     /// # Errors
-    /// The directory cannot be read or made.
+    /// The directory cannot be read or made, or something of it cannot be read: to go on without a job would be to lose it.
     pub fn open(setting: Setting) -> Result<Self, Failed> {
         let dir = setting.dir.join("jobs");
         fs::create_dir_all(&dir).map_err(|error| cannot("make", &dir, &error))?;
-        let (jobs, last) = read(&dir)?;
-        Ok(Self { setting, dir, jobs, last })
+        let Found { mut jobs, mut damaged, last } = read(&dir)?;
+        // What came of them is known: the head died before it could note that they have ended.
+        for kept in jobs.values_mut().filter(|kept| kept.entry.ended.is_none()) {
+            if kept.told().is_some() {
+                kept.lose(LOST);
+            }
+        }
+        damaged.retain(|&job| {
+            let mut kept = Kept::of(dir.join(job.to_string()), anew(&dir, job, ""));
+            let Some(Told { name, .. }) = kept.told() else { return true };
+            kept.entry = anew(&dir, job, &name);
+            kept.lose(LOST);
+            jobs.insert(job, kept);
+            false
+        });
+        Ok(Self { setting, dir, jobs, damaged, last })
     }
 
     /// The highest number that anything is left of: a new job must have another.
@@ -344,38 +394,128 @@ impl Drawer {
 
     /// Whether a job was submitted, and has no end. Of one that is not known whoever submitted it has had no answer.
     pub fn wants(&self, job: JobId) -> bool {
-        self.jobs.get(&job).is_some_and(|kept| kept.entry.ended.is_none())
+        let goes_on = |kept: &Kept| kept.entry.ended.is_none();
+        self.jobs.get(&job).map_or_else(|| self.damaged.contains(&job), goes_on)
+    }
+
+    /// Writes the damaged entries of jobs that the scheduler still has anew, by what was submitted.
+    ///
+    /// # Errors
+    /// It has not all of them, or they cannot be written.
+    pub fn mend(&mut self, recovered: &[Recovered]) -> Result<(), Failed> {
+        for job in std::mem::take(&mut self.damaged) {
+            let dir = self.dir.join(job.to_string());
+            let Some(found) = recovered.iter().find(|found| found.job == job) else {
+                return Err(Failed::failure(format!(
+                    "{} is damaged, and nothing else tells of the job: restore the file, or move {} away",
+                    dir.join("job.json").display(),
+                    dir.display()
+                )));
+            };
+            let mut kept = Kept::of(dir.clone(), anew(&self.dir, job, &found.submit.name));
+            tracing::warn!("the job.json of {job} was damaged, and is written anew");
+            write_entry(&dir, &kept.entry)?;
+            kept.read_lines();
+            self.jobs.insert(job, kept);
+        }
+        Ok(())
     }
 }
 
-/// Jobs of former heads, and the highest number of their directories. What is no job's is passed over.
-fn read(dir: &Path) -> Result<(BTreeMap<JobId, Kept>, JobId), Failed> {
-    let (mut jobs, mut last) = (BTreeMap::new(), JobId(0));
-    let all = fs::read_dir(dir).map_err(|error| cannot("read", dir, &error))?;
-    for entry in all.filter_map(Result::ok) {
-        let dir = entry.path();
-        let name = entry.file_name();
+/// The entry of a job whose own is damaged. With which options it was submitted nothing else tells, and when only that file.
+fn anew(dir: &Path, job: JobId, name: &str) -> JobEntry {
+    let about = fs::metadata(dir.join(job.to_string()).join("job.json"));
+    let at = about.and_then(|about| about.modified()).ok();
+    let at = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_secs();
+    let (name, line) = (name.to_owned(), name.to_owned());
+    JobEntry { job, name, line, submitted_unix_s: at, ended: None }
+}
+
+/// Jobs of former heads.
+struct Found {
+    jobs: BTreeMap<JobId, Kept>,
+    damaged: BTreeSet<JobId>,
+    /// The highest number of their directories.
+    last: JobId,
+}
+
+/// Looks for jobs of former heads. What is no job's is passed over.
+fn read(dir: &Path) -> Result<Found, Failed> {
+    let (mut jobs, mut damaged, mut last) = (BTreeMap::new(), BTreeSet::new(), JobId(0));
+    for entry in fs::read_dir(dir).map_err(|error| cannot("read", dir, &error))? {
+        let entry = entry.map_err(|error| cannot("read", dir, &error))?;
+        let (dir, name) = (entry.path(), entry.file_name());
         let number = name.to_str().and_then(|name| name.strip_prefix("job-")?.parse().ok());
-        last = last.max(JobId(number.unwrap_or(0)));
-        let Ok(bytes) = fs::read(dir.join("job.json")) else { continue };
-        let Ok(entry) = serde_json::from_slice::<JobEntry>(&bytes) else {
-            tracing::warn!("{} is damaged and passed over", dir.join("job.json").display());
-            continue;
+        // A copy that somebody made under another name is none of ours.
+        let Some(job) = number.map(JobId).filter(|job| name == *job.to_string()) else { continue };
+        last = last.max(job);
+        let path = dir.join("job.json");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            // It was never submitted.
+            Err(error) if is_absent(&error) => continue,
+            Err(error) => return Err(cannot("read", &path, &error)),
         };
-        last = last.max(entry.job);
-        let text = fs::read_to_string(dir.join("log.txt")).unwrap_or_default();
-        let said = text.lines().count();
-        let lines = text.lines().skip(said.saturating_sub(LINES_MAX)).map(str::to_owned).collect();
-        let kept = Kept { lines, said: said as u64, ..Kept::of(dir, entry) };
-        jobs.insert(kept.entry.job, kept);
+        match serde_json::from_slice::<JobEntry>(&bytes) {
+            Ok(entry) if entry.job == job => {
+                let mut kept = Kept::of(dir, entry);
+                kept.read_lines();
+                jobs.insert(job, kept);
+            }
+            _ => drop(damaged.insert(job)),
+        }
     }
-    Ok((jobs, last))
+    Ok(Found { jobs, damaged, last })
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The last lines of a job's log, and how many it has in all.
+fn tail(log: &Path, most: usize) -> io::Result<(VecDeque<String>, u64)> {
+    let (mut last, mut said) = (VecDeque::new(), 0);
+    for line in BufReader::new(fs::File::open(log)?).split(b'\n') {
+        if last.len() == most {
+            last.pop_front();
+        }
+        if most > 0 {
+            last.push_back(short(&String::from_utf8_lossy(&line?)));
+        }
+        said += 1;
+    }
+    Ok((last, said))
+}
+
+/// A line as it is kept in memory.
+fn short(line: &str) -> String {
+    match line.len() > LINE_MAX {
+        true => {
+            let end = (0..=LINE_MAX).rev().find(|&at| line.is_char_boundary(at));
+            format!("{} ...", &line[..end.unwrap_or(0)])
+        }
+        false => line.to_owned(),
+    }
+}
+
+/// What the files of a job tell of its end.
+struct Told {
+    /// The job's registered name.
+    name: String,
+    end: Result<JobEnd, Outcome>,
+}
+
+/// What is written when a job has told what came of it.
+#[derive(Serialize, Deserialize)]
+struct Came {
+    job: String,
+    outcome: Outcome,
 }
 
 impl Kept {
     fn of(dir: PathBuf, entry: JobEntry) -> Self {
-        let (lines, said) = (VecDeque::new(), 0);
-        Self { entry, progress: None, lines, said, dir, open: None, unwritten: None }
+        let (lines, said, unlogged) = (VecDeque::new(), 0, false);
+        Self { entry, progress: None, lines, said, unlogged, dir, open: None, unwritten: None }
     }
 
     /// One that is being submitted.
@@ -412,15 +552,45 @@ impl Kept {
             tracing::warn!("{}: {failed}", self.entry.job);
         }
         self.progress = None;
-        let path = self.dir.join("result.json");
-        let whole = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let end = whole.unwrap_or_else(|| {
-            let lost = Ended::early(&self.entry.name, why);
-            let end = JobEnd::of(&lost, false, Exit::Failure);
-            self.write_result(&lost, &end);
-            end
-        });
+        let end = match self.told().map(|told| told.end) {
+            Some(Ok(end)) => end,
+            Some(Err(outcome)) => {
+                let (job, report) = (self.entry.name.clone(), JobReport::default());
+                self.conclude(&Ended { job, outcome: Ok(outcome), report }, Exit::Ok)
+            }
+            None => self.conclude(&Ended::early(&self.entry.name, why), Exit::Failure),
+        };
         self.note_end(end);
+    }
+
+    fn conclude(&mut self, ended: &Ended, exit: Exit) -> JobEnd {
+        let end = JobEnd::of(ended, false, exit);
+        self.write_result(ended, &end);
+        end
+    }
+
+    /// What its files tell of its end, if they do. Its result is written before its end is noted; its outcome may be known long
+    /// before.
+    fn told(&self) -> Option<Told> {
+        let read = |name: &str| fs::read(self.dir.join(name)).ok();
+        let result = read("result.json").and_then(|bytes| {
+            let object: Value = serde_json::from_slice(&bytes).ok()?;
+            let name = object["job"].as_str().unwrap_or_default().to_owned();
+            Some(Told { name, end: Ok(serde_json::from_value(object).ok()?) })
+        });
+        result.or_else(|| {
+            let Came { job, outcome } = serde_json::from_slice(&read("outcome.json")?).ok()?;
+            Some(Told { name: job, end: Err(outcome) })
+        })
+    }
+
+    /// Takes the last lines of its log into memory, unless it has ended.
+    fn read_lines(&mut self) {
+        if self.entry.ended.is_none()
+            && let Ok((lines, said)) = tail(&self.dir.join("log.txt"), LINES_MAX)
+        {
+            (self.lines, self.said) = (lines, said);
+        }
     }
 
     /// It goes on, or begins anew.
@@ -435,13 +605,14 @@ impl Kept {
             if self.lines.len() == LINES_MAX {
                 self.lines.pop_front();
             }
-            self.lines.push_back(line.to_owned());
+            self.lines.push_back(short(line));
             self.said += 1;
         }
         // They are rare: it need not stay open between them.
         let log = OpenOptions::new().create(true).append(true).open(self.dir.join("log.txt"));
         let lines: String = text.lines().map(|line| format!("{line}\n")).collect();
         if let Err(error) = log.and_then(|mut log| log.write_all(lines.as_bytes())) {
+            self.unlogged = true;
             tracing::warn!("{}: its lines are not written: {error}", self.entry.job);
         }
     }
@@ -454,6 +625,10 @@ impl Kept {
             News::Note(note) => {
                 if let Err(failed) = self.note(*note) {
                     tracing::warn!("{}: {failed}", self.entry.job);
+                    // Whoever wants its files looks here; that the disk is full is said once.
+                    if self.lines.back() != Some(&failed.message) {
+                        self.say(&failed.message);
+                    }
                 }
             }
             News::Ended(ended) => {
@@ -485,7 +660,14 @@ impl Kept {
                     open.records(&records)?;
                 }
             }
-            NoteKind::Iteration { .. } | NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
+            // Should the head die before it hears the end, the job need not be done again.
+            NoteKind::Outcome { outcome } => {
+                let path = self.dir.join("outcome.json");
+                let came = Came { job: self.entry.name.clone(), outcome: *outcome };
+                let bytes = serde_json::to_vec(&came).map_err(Failed::failure)?;
+                write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))?;
+            }
+            NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
         }
         Ok(())
     }
@@ -528,6 +710,13 @@ impl Kept {
             // The next head finds its result, and takes that for its end.
             tracing::warn!("{}: {failed}", self.entry.job);
         }
+        if self.unwritten.is_none() {
+            // An error: it has told none.
+            let _ = fs::remove_file(self.dir.join("outcome.json"));
+        }
+        if !self.unlogged {
+            self.lines = VecDeque::new();
+        }
     }
 
     /// Its result, if it has one.
@@ -541,14 +730,25 @@ impl Kept {
         Some((serde_json::from_slice(&bytes).ok()?, summary))
     }
 
-    fn record(&self, lines: usize) -> JobRecord {
-        let skip = self.lines.len().saturating_sub(lines);
+    /// So many of its last lines, and how many it has said.
+    fn last_lines(&self, most: usize) -> (Vec<String>, u64) {
+        if most > 0 && self.entry.ended.is_some() && self.lines.is_empty() {
+            let read = tail(&self.dir.join("log.txt"), most.min(LINES_MAX));
+            // An error: it has said nothing.
+            return read.map(|(lines, said)| (lines.into(), said)).unwrap_or_default();
+        }
+        let skip = self.lines.len().saturating_sub(most);
+        (self.lines.iter().skip(skip).cloned().collect(), self.said)
+    }
+
+    fn record(&self, lines: usize, result: bool) -> JobRecord {
+        let (lines, said) = self.last_lines(lines);
         JobRecord {
             entry: self.entry.clone(),
             progress: self.progress.clone(),
-            lines: self.lines.iter().skip(skip).cloned().collect(),
-            said: self.said,
-            result: self.result(),
+            lines,
+            said,
+            result: result.then(|| self.result()).flatten(),
             unwritten: self.unwritten.as_ref().map(|(_, _, why)| why.clone()),
             dir: self.dir.clone(),
         }
@@ -610,13 +810,14 @@ impl Handler<SubmitJob> for Desk {
 struct Heard {
     job: JobId,
     news: News,
+    receipt: Receipt,
 }
 
 impl Handler<Heard> for Desk {
     type Result = ();
 
-    fn handle(&mut self, Heard { job, news }: Heard, _: &mut Self::Context) {
-        self.book.hear(job, news);
+    fn handle(&mut self, Heard { job, news, receipt }: Heard, _: &mut Self::Context) {
+        self.book.hear(job, news, receipt);
     }
 }
 
@@ -631,16 +832,16 @@ impl Handler<ListJobs> for Desk {
 impl Handler<ReadJob> for Desk {
     type Result = MessageResult<ReadJob>;
 
-    fn handle(&mut self, ReadJob { job, lines }: ReadJob, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.book.jobs.get(&job).map(|kept| kept.record(lines)))
+    fn handle(&mut self, ask: ReadJob, _: &mut Self::Context) -> Self::Result {
+        let ReadJob { job, lines, result } = ask;
+        MessageResult(self.book.jobs.get(&job).map(|kept| kept.record(lines, result)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use springtide_actors::job::{JobEnded, JobReport};
+    use springtide_actors::job::JobEnded;
     use springtide_runtime::id::Epoch;
-    use springtide_runtime::work::Outcome;
 
     use super::*;
 
@@ -697,9 +898,9 @@ mod tests {
         write("job-3", "job.json", "damaged");
         write("other", "file", "");
         for round in 0..2 {
-            let (mut jobs, last) = read(temp.path()).unwrap();
+            let Found { mut jobs, damaged, last } = read(temp.path()).unwrap();
             // A damaged one has its number still.
-            assert_eq!(last, JobId(3));
+            assert_eq!((last, damaged), (JobId(3), [JobId(3)].into()));
             if round == 0 {
                 assert!(jobs[&JobId(2)].entry.ended.is_none());
                 jobs.get_mut(&JobId(2)).unwrap().lose(LOST);
@@ -709,10 +910,10 @@ mod tests {
                 .map(|kept| (kept.entry.job.0, kept.entry.ended.clone().unwrap().error))
                 .collect();
             assert_eq!(ends, [(1, None), (2, Some(LOST.to_owned()))]);
-            assert_eq!(
-                (&jobs[&JobId(1)].lines, jobs[&JobId(1)].said),
-                (&["one", "two"].map(str::to_owned).into(), 2)
-            );
+            // Of one that has ended they are read when somebody wants them.
+            let record = jobs[&JobId(1)].record(1, false);
+            assert!(jobs[&JobId(1)].lines.is_empty() && record.result.is_none());
+            assert_eq!((record.lines, record.said), (vec!["two".to_owned()], 2));
             let (result, _) = jobs[&JobId(2)].result().unwrap();
             assert_eq!(result["error"], LOST);
         }
@@ -730,7 +931,7 @@ mod tests {
             let before = (kept.entry.ended.clone().unwrap(), kept.result());
             // As if it had died before the last of what it writes.
             write(temp.path(), &format!("job-{job}"), "job.json", &text(job, None));
-            let (mut jobs, _) = read(temp.path()).unwrap();
+            let mut jobs = read(temp.path()).unwrap().jobs;
             let kept = jobs.get_mut(&JobId(job)).unwrap();
             assert!(kept.entry.ended.is_none());
             kept.lose(LOST);
@@ -799,11 +1000,11 @@ mod tests {
         let mut kept = begin(temp.path(), 1).unwrap();
         fs::create_dir_all(kept.dir.join("result.json/full")).unwrap();
         kept.take(ended(1, Ok(outcome())));
-        let record = kept.record(0);
+        let record = kept.record(0, true);
         assert_eq!(record.entry.ended, Some(done()));
         assert_eq!(record.result.unwrap().0["checksum"], "0000000000000007");
         assert!(record.unwritten.unwrap().contains("result.json"));
-        let (jobs, _) = read(temp.path()).unwrap();
+        let jobs = read(temp.path()).unwrap().jobs;
         assert_eq!((&jobs[&JobId(1)].entry.ended, jobs[&JobId(1)].result()), (&Some(done()), None));
     }
 
@@ -829,12 +1030,12 @@ mod tests {
         assert!(book.jobs[&JobId(1)].entry.ended.is_none() && book.unknown.is_empty());
         // News of a job whose number is not known is kept only while one is awaited that it may be of.
         let say = || News::Note(Box::new(NoteKind::Say { text: "early".to_owned() }));
-        book.hear(JobId(9), say());
+        book.hear(JobId(9), say(), Receipt::default());
         assert!(book.early.is_empty());
         book.submitting = 2;
-        book.hear(JobId(2), say());
-        book.hear(JobId(3), say());
-        book.hear(JobId(4), say());
+        book.hear(JobId(2), say(), Receipt::default());
+        book.hear(JobId(3), say(), Receipt::default());
+        book.hear(JobId(4), say(), Receipt::default());
         assert_eq!(book.early.len(), 2);
         book.jobs.insert(JobId(4), begin(temp.path(), 4).unwrap());
         book.numbered(Some(JobId(4)));
@@ -842,5 +1043,107 @@ mod tests {
         assert_eq!(book.jobs[&JobId(4)].lines, ["early"]);
         book.numbered(None);
         assert!(book.early.is_empty());
+    }
+
+    fn open(dir: &Path) -> Result<Drawer, Failed> {
+        let (dir, config) = (dir.to_owned(), String::new());
+        Drawer::open(Setting { dir, config, version: "1", log_max: u64::MAX })
+    }
+
+    #[test]
+    fn a_job_that_has_told_its_outcome_is_not_done_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let jobs = temp.path().join("jobs");
+        let mut kept = begin(&jobs, 1).unwrap();
+        kept.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+        // One whose result is there, and whose end was not noted, neither; nor one whose entry is damaged.
+        begin(&jobs, 2).unwrap().take(ended(2, Ok(outcome())));
+        write(&jobs, "job-2", "job.json", &text(2, None));
+        begin(&jobs, 3).unwrap().take(ended(3, Ok(outcome())));
+        write(&jobs, "job-3", "job.json", "");
+        begin(&jobs, 4).unwrap();
+        let drawer = open(temp.path()).unwrap();
+        assert_eq!([1, 2, 3, 4].map(|job| drawer.wants(JobId(job))), [false, false, false, true]);
+        for job in 1..4 {
+            let kept = &drawer.jobs[&JobId(job)];
+            assert_eq!((&kept.entry.ended, &*kept.entry.name), (&Some(done()), "queens"));
+            assert_eq!(kept.result().unwrap().0["checksum"], "0000000000000007");
+            assert!(!kept.dir.join("outcome.json").exists());
+        }
+        assert_eq!(read(&jobs).unwrap().jobs[&JobId(1)].entry.ended, Some(done()));
+    }
+
+    #[test]
+    fn a_damaged_entry_is_written_anew_or_ends_the_start() {
+        let temp = tempfile::tempdir().unwrap();
+        let jobs = temp.path().join("jobs");
+        for job in [1, 2] {
+            begin(&jobs, job).unwrap();
+        }
+        // Another job's entry is no better than none.
+        for wrong in ["", "damaged", &text(2, None)] {
+            write(&jobs, "job-1", "job.json", wrong);
+            let mut drawer = open(temp.path()).unwrap();
+            assert!(drawer.wants(JobId(1)) && drawer.wants(JobId(2)));
+            let refused = drawer.mend(&[]).unwrap_err();
+            assert!(refused.message.contains("job-1/job.json is damaged"), "{refused}");
+        }
+        let submit = springtide_actors::scheduler::Submit {
+            name: "fib".to_owned(),
+            body: bytes::Bytes::new(),
+            fingerprint: 1,
+            params: Default::default(),
+            clusters: None,
+            client: Contact {
+                node: "head".into(),
+                cluster: "head".into(),
+                address: springtide_runtime::net::Address::Memory,
+            },
+            program: None,
+            need: None,
+        };
+        let (job, epoch, submit) = (JobId(1), Epoch(1), Box::new(submit));
+        let found = Recovered { job, epoch, submit, begun: None, limit: None };
+        let mut drawer = open(temp.path()).unwrap();
+        drawer.mend(&[found]).unwrap();
+        assert_eq!(drawer.jobs[&JobId(1)].entry.name, "fib");
+        assert_eq!(read(&jobs).unwrap().jobs[&JobId(1)].entry.line, "fib");
+        // A copy under another name is nobody's, and one that cannot be read is not taken for none.
+        write(&jobs, "job-2.old", "job.json", &text(2, Some(done())));
+        assert!(open(temp.path()).unwrap().wants(JobId(2)));
+        fs::remove_file(jobs.join("job-2/job.json")).unwrap();
+        assert!(!open(temp.path()).unwrap().wants(JobId(2)));
+        fs::create_dir(jobs.join("job-2/job.json")).unwrap();
+        let Err(refused) = open(temp.path()) else { panic!("it begins") };
+        assert!(refused.message.contains("cannot read"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_that_is_lost_is_told_in_the_jobs_log() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut kept = begin(temp.path(), 1).unwrap();
+        let bytes = b"all of it".to_vec();
+        let file = NoteKind::Artifact { name: "result.json".to_owned(), bytes: bytes.into() };
+        kept.take(News::Note(Box::new(file)));
+        let log = fs::read_to_string(kept.dir.join("log.txt")).unwrap();
+        assert!(log.contains("the job's file `result.json` is not written"), "{log}");
+    }
+
+    #[test]
+    fn what_is_in_memory_of_a_job_has_an_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut kept = begin(temp.path(), 1).unwrap();
+        let long = "\u{e9}".repeat(LINE_MAX);
+        let text = format!("x{long}\n{}", "short\n".repeat(LINES_MAX - 1));
+        kept.take(News::Note(Box::new(NoteKind::Say { text: text.clone() })));
+        let before = kept.record(LINES_MAX, true);
+        assert_eq!((before.lines.len(), before.said), (LINES_MAX, LINES_MAX as u64));
+        assert!(before.lines[0].len() <= LINE_MAX + 4 && before.lines[0].ends_with("\u{e9} ..."));
+        assert_eq!(fs::read_to_string(kept.dir.join("log.txt")).unwrap(), text);
+        kept.take(ended(1, Ok(outcome())));
+        assert!(kept.lines.is_empty());
+        let after = kept.record(LINES_MAX, false);
+        assert_eq!((&after.lines, after.said, after.result), (&before.lines, before.said, None));
+        assert!(kept.record(0, true).result.is_some());
     }
 }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use springtide_actors::admit;
-use springtide_actors::client::{Client, News};
+use springtide_actors::client::{Client, Heard, News};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
 use springtide_runtime::config::GridConfig;
-use springtide_runtime::id::{JobId, NodeId};
+use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::remote::{Hub, Remote};
 use springtide_runtime::work::{Job, Registry, encode_job};
@@ -31,7 +31,7 @@ pub struct Grid {
     head: Head,
     config: GridConfig,
     registry: Arc<Registry>,
-    news: mpsc::Receiver<(JobId, News)>,
+    news: mpsc::Receiver<Heard>,
 }
 
 impl Grid {
@@ -58,7 +58,7 @@ impl Grid {
             need: None,
         };
         let granted = scheduler.send(submit).await??;
-        while let Some((job, item)) = self.news.recv().await {
+        while let Some((job, item, _)) = self.news.recv().await {
             match item {
                 _ if job != granted.job => {}
                 News::Note(what) => note(*what),

@@ -38,7 +38,7 @@ use springtide_runtime::net::Address;
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
 
 use crate::args::Shape;
-use crate::desk::{Desk, Drawer, Setting};
+use crate::desk::{Desk, DeskThread, Drawer, Setting};
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
 use crate::site;
@@ -101,6 +101,9 @@ pub struct Plan<'a> {
     /// From which severity on nodes write log lines; the config's where absent.
     pub log_level: Option<Level>,
 }
+
+/// What is done first when it is known that this is the grid's only head.
+pub type Alone<'a> = dyn Fn() -> Result<(), Failed> + 'a;
 
 /// Where a running head is reached: the content of `head.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -259,7 +262,8 @@ pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
 pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_of(plan, cluster, nodes), None).await
+    let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
+    Ok(launch(plan, provider, None).await?.0)
 }
 
 /// The same by another provider for all clusters.
@@ -267,15 +271,21 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
 /// # Errors
 /// As of [`start`].
 pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
-    launch(plan, |_, _| Ok(provider.clone()), None).await
+    Ok(launch(plan, |_, _| Ok(provider.clone()), None).await?.0)
 }
 
-/// The same as [`start`] for a grid whose head goes on with what former heads of it have left.
+/// The same as [`start`] for a grid whose head goes on with what former heads of it have left. `alone` is called when it is known that
+/// this is the only head of the grid, before anything else is done. The desk's thread is to end after the head.
 ///
 /// # Errors
 /// As of [`start`]; a head of this grid runs already.
-pub async fn start_again(plan: &Plan<'_>, setting: Setting) -> Result<Head, Failed> {
-    launch(plan, |cluster, nodes| provider_of(plan, cluster, nodes), Some(setting)).await
+pub async fn start_again(
+    plan: &Plan<'_>,
+    setting: Setting,
+    alone: &Alone<'_>,
+) -> Result<(Head, Option<DeskThread>), Failed> {
+    let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
+    launch(plan, provider, Some((setting, alone))).await
 }
 
 fn provider_of(
@@ -330,8 +340,8 @@ pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
 async fn launch(
     plan: &Plan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
-    setting: Option<Setting>,
-) -> Result<Head, Failed> {
+    again: Option<(Setting, &Alone<'_>)>,
+) -> Result<(Head, Option<DeskThread>), Failed> {
     let Plan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
@@ -345,7 +355,11 @@ async fn launch(
         }
         error => error.into(),
     })?;
-    let drawer = setting.map(Drawer::open).transpose()?;
+    let mut drawer = None;
+    if let Some((setting, alone)) = again {
+        alone()?;
+        drawer = Some(Drawer::open(setting)?);
+    }
     if let Some(drawer) = &drawer {
         // The store may have been moved away, to begin anew: a number that is given out twice would have two results.
         store.begin_above(drawer.last());
@@ -389,23 +403,25 @@ async fn launch(
         Some(drawer) => store.recover(|job| drawer.wants(job))?,
         None => Vec::new(),
     };
+    if let Some(drawer) = &mut drawer {
+        drawer.mend(&recovered)?;
+    }
     for found in &mut recovered {
         found.submit.client = endpoint.net.contact();
     }
     let jobs: Vec<JobId> = recovered.iter().map(|found| found.job).collect();
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
     let before = (recovered, names.collect());
+    let mut desk = None;
     let mut head = Head::start_again(endpoint, store, settings, before, |endpoint, scheduler| {
-        if let Some(drawer) = drawer {
-            Desk::open(drawer, endpoint, scheduler, &jobs);
-        }
+        desk = drawer.map(|drawer| Desk::open(drawer, endpoint, scheduler, &jobs));
     });
     let (pid, host) = (std::process::id(), this_host());
     HeadFile { schema: 1, address, pid, host }.write(dir)?;
     for (cluster, requests, provider, on_demand, keeping) in sites {
         head.start_site_by(cluster, requests, provider, on_demand, keeping);
     }
-    Ok(head)
+    Ok((head, desk))
 }
 
 /// Where the head listens. One that takes any free port takes that of the last one, if it is free: nodes that have outlived it know no

@@ -492,7 +492,7 @@ impl Grid {
 
     /// What is known of a job that there must be.
     async fn known(&self, job: JobId, lines: usize) -> Result<Known, Failed> {
-        let known = self.look(job, lines).await?;
+        let known = self.look(job, lines, false).await?;
         if known.record.is_none() && known.detail.is_none() {
             return Err(Failed::usage(format!("the grid has no {job}: `job list` shows its jobs")));
         }
@@ -500,8 +500,9 @@ impl Grid {
     }
 
     /// What is known of a job, if anything: one that was there and that nobody knows any more is over.
-    async fn look(&self, job: JobId, lines: usize) -> Result<Known, Failed> {
-        let record = self.desk.send(ReadJob { job, lines }).deadline(WITHIN).await?;
+    async fn look(&self, job: JobId, lines: usize, result: bool) -> Result<Known, Failed> {
+        let ask = ReadJob { job, lines, result };
+        let record = self.desk.send(ask).deadline(WITHIN).await?;
         let detail = self.scheduler.send(GetJob { job }).deadline(WITHIN).await?;
         Ok(Known { job, record, detail })
     }
@@ -572,6 +573,10 @@ async fn told(
             let known = grid.known(one.job, 0).await?;
             let known = match wait {
                 true => ended(grid, known, timeout, "goes on; `job cancel` ends it").await?,
+                false => known,
+            };
+            let known = match known.has_ended() {
+                true => grid.look(one.job, 0, true).await?,
                 false => known,
             };
             return result(&one, known);
@@ -693,7 +698,7 @@ async fn ended(
             }
             () = sleep(LOOK_EVERY) => {}
         }
-        known = grid.look(job, 0).await?;
+        known = grid.look(job, 0, false).await?;
     }
     Ok(known)
 }

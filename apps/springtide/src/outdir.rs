@@ -177,6 +177,7 @@ fn check_name(name: &str) -> Result<(), Failed> {
         "wan.json",
         "job.json",
         "log.txt",
+        "outcome.json",
         "summary.txt",
     ];
     let wrong = if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {

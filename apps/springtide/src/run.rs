@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use springtide_actors::client::{Client, News};
+use springtide_actors::client::{Client, Heard, News};
 use springtide_actors::endpoint::{Endpoint, new_incarnation};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
@@ -255,7 +255,7 @@ struct Session {
     head: NodeId,
     submit: Submit,
     links: Arc<Links>,
-    news: mpsc::Receiver<(JobId, News)>,
+    news: mpsc::Receiver<Heard>,
 }
 
 fn submission(
@@ -390,7 +390,7 @@ pub struct Attachment {
     /// Where it was reached.
     pub address: std::net::SocketAddr,
     links: Arc<Links>,
-    news: mpsc::Receiver<(JobId, News)>,
+    news: mpsc::Receiver<Heard>,
 }
 
 /// Finds the head of a grid that is up and calls it.
@@ -486,7 +486,7 @@ async fn drive(
                 }
                 return Err(failed);
             }
-            Some((_, item)) = news.recv() => match item {
+            Some((_, item, _)) = news.recv() => match item {
                 News::Note(note) => watch.note(*note),
                 News::Ended(ended) => return Ok(conclude(name, *ended)),
             },
@@ -533,7 +533,7 @@ async fn cancel(
     scheduler: &Remote<Scheduler>,
     job: JobId,
     reason: &str,
-    news: &mut mpsc::Receiver<(JobId, News)>,
+    news: &mut mpsc::Receiver<Heard>,
     watch: &mut Watch<'_>,
 ) {
     let told = scheduler.send(CancelJob { job, reason: reason.to_owned() }).start();
@@ -541,7 +541,7 @@ async fn cancel(
         if told.await.is_err() {
             return;
         }
-        while let Some((_, item)) = news.recv().await {
+        while let Some((_, item, _)) = news.recv().await {
             match item {
                 News::Note(note) => watch.note(*note),
                 News::Ended(_) => return,

@@ -4,6 +4,7 @@
 //! DIR/site/NAME/site.toml     which cluster, and where the head is
 //! DIR/site/NAME/grid.toml     the grid's config
 //! DIR/site/NAME/address       where it was last reached
+//! DIR/site/NAME/site.lease    locked while it runs: there is one at most
 //! DIR/site/NAME/node.pem ...  the site's certificate and key, and that of the authority
 //! DIR/site/NAME/node/NODE/    the same of each node; its config is written by the site, which knows where it is reached
 //! ```
@@ -18,6 +19,7 @@ use std::time::Duration;
 use clap::{Subcommand, ValueHint};
 use springtide_actors::endpoint::new_incarnation;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, node_names};
+use springtide_actors::lease::{Lease, LeaseError};
 use springtide_actors::site_host::{Part, SiteHost, site_node};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Provider as Whose, SiteConfig, SitePlace, Sources, load,
@@ -36,6 +38,8 @@ use crate::{netconf, node};
 
 /// The file with the address at which a site was last reached.
 const ADDRESS: &str = "address";
+/// The file that a site has locked while it runs.
+const LEASE: &str = "site.lease";
 /// How often it is seen whether `up` has written another address of the head.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -188,6 +192,14 @@ pub async fn run(
             ),
         ));
     }
+    // Of two each would take the other's batch jobs for its own, and cancel them when it ends.
+    let _lease = Lease::take(&dir.join(LEASE)).map_err(|error| match error {
+        LeaseError::Held { holder, path } => Failed::failure(format!(
+            "the site of cluster {name} runs already ({holder}): end it first (it has locked {})",
+            path.display()
+        )),
+        error => Failed::failure(error),
+    })?;
     let network = netconf::emulated(&config.net)?;
     let (head, head_at) = head_of(site).await?;
     let net = at_its_former_port(net(config, cluster), &dir);

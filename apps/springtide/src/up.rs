@@ -23,6 +23,8 @@ use crate::signals::{Signals, word};
 use crate::site;
 use crate::talk::Talk;
 
+/// The first line of a config that `dev` has written, and writes anew.
+const OF_DEV: &str = "# Written by `dev`, which writes it anew each time it starts.";
 /// The grid is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -33,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
-    stay(file, &config, version, global).await
+    stay(file, &config, version, global, &|| Ok(())).await
 }
 
 /// Writes the config of an ad-hoc grid of this shape into `dir` and starts it.
@@ -48,9 +50,29 @@ pub async fn dev(
 ) -> Result<(), Failed> {
     grid::make_private_dir(&dir)?;
     let file = dir.join("grid.toml");
-    let text = grid::ad_hoc(shape, |sources| sources)?.show(false);
-    write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
-    up(&file, version, global).await
+    let config = grid::ad_hoc(shape, |sources| sources)?;
+    netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
+    // Whoever uses a grid that is up there reads this file: it is written when there is none.
+    let text = format!("{OF_DEV}\n{}", config.show(false));
+    let write = || {
+        check_of_dev(&file)?;
+        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
+    };
+    check_of_dev(&file)?;
+    stay(&file, &config, version, global, &write).await
+}
+
+/// Whether a file is `dev`'s own or none. Others are somebody's work.
+fn check_of_dev(file: &Path) -> Result<(), Failed> {
+    match std::fs::read(file) {
+        Ok(bytes) if bytes.split(|byte| *byte == b'\n').next() == Some(OF_DEV.as_bytes()) => Ok(()),
+        Ok(_) => Err(Failed::usage(format!(
+            "{0} was not written by `dev`, which would replace it: start its grid by `up {0}`, or choose another --dir",
+            file.display()
+        ))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(cannot("read", file, &error)),
+    }
 }
 
 async fn stay(
@@ -58,6 +80,7 @@ async fn stay(
     config: &Loaded<GridConfig>,
     version: &'static str,
     global: &GlobalArgs,
+    alone: &grid::Alone<'_>,
 ) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
@@ -75,7 +98,7 @@ async fn stay(
     let log_max = config.value.run.log_size.bytes();
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
-    let head = grid::start_again(&plan, setting).await?;
+    let (head, desk) = grid::start_again(&plan, setting, alone).await?;
     let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
@@ -143,6 +166,8 @@ async fn stay(
         _ = signals.next() => {}
         () = end(head, &dir, superseded) => {}
     }
+    // Nobody tells it anything any more.
+    drop(desk);
     ended
 }
 

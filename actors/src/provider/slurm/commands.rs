@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::thread::Builder;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -92,8 +93,10 @@ impl Commands {
     pub fn start(&self, name: &str, args: &[OsString]) {
         let mut command = self.command(name, args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        if let Err(error) = command.spawn() {
-            tracing::warn!("cannot start {}: {error}", shown(name, args));
+        match command.spawn() {
+            // A thread, for there may be no executor any more: who is never waited for stays in the list of processes.
+            Ok(mut child) => drop(Builder::new().spawn(move || child.wait())),
+            Err(error) => tracing::warn!("cannot start {}: {error}", shown(name, args)),
         }
     }
 
@@ -180,4 +183,28 @@ async fn tail(from: Option<impl AsyncRead + Unpin>) -> String {
 fn tail_of(bytes: &[u8]) -> String {
     let last = &bytes[bytes.len().saturating_sub(SAID_MAX)..];
     String::from_utf8_lossy(last).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_was_only_started_is_no_zombie() {
+        let dir = tempfile::tempdir().unwrap();
+        let conf = dir.path().join("pid");
+        let commands = Commands::new(Some(conf.clone()), Some("/bin".into()), Duration::MAX);
+        let args = ["-c", "echo $$ >\"$SLURM_CONF.new\"; mv \"$SLURM_CONF.new\" \"$SLURM_CONF\""];
+        commands.start("sh", &args.map(OsString::from));
+        let begun = std::time::Instant::now();
+        let left = || {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it stays");
+            std::thread::sleep(Duration::from_millis(10));
+            let pid = fs::read_to_string(&conf).unwrap_or_default();
+            pid.is_empty() || fs::metadata(format!("/proc/{}", pid.trim())).is_ok()
+        };
+        while left() {}
+    }
 }

@@ -4,6 +4,7 @@
 //! Both tasks are there only while there is something to do. Must not know what a stub runs.
 
 use std::cell::{Cell, RefCell};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::rc::Rc;
@@ -83,13 +84,15 @@ impl Keeper {
         })
     }
 
-    /// Follows a stub from now on.
+    /// Follows a stub from now on. One that is followed already is followed by both.
     pub fn follow(self: &Rc<Self>, id: u64, seen: Option<&Job>) -> watch::Receiver<Sight> {
         let sight = self.book.borrow_mut().want(id, seen, Instant::now());
-        let (told, sights) = watch::channel(sight);
-        self.sights.borrow_mut().insert(id, told);
+        let told = match self.sights.borrow_mut().entry(id) {
+            Entry::Occupied(known) => known.get().subscribe(),
+            Entry::Vacant(free) => free.insert(watch::Sender::new(sight)).subscribe(),
+        };
         self.work();
-        sights
+        told
     }
 
     /// A stub is left as it is.

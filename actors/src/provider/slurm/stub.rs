@@ -98,8 +98,10 @@ impl SlurmStub {
                 self.ended = Some(Ended { how, last_lines });
                 self.tidy();
             } else if self.sights.changed().await.is_err() {
-                // Nobody follows it for the keeper any more, which only happens after its end or when it is dropped.
-                std::future::pending::<()>().await;
+                // Of two who had it the other has ended or left it: no more is heard of it, and its files are that one's.
+                let how = format!("batch job {} is followed by nobody any more", self.id);
+                let last_lines = last_lines(&self.log, self.begin);
+                self.ended = Some(Ended { how, last_lines });
             }
         }
     }
@@ -147,14 +149,17 @@ impl SlurmStub {
         // Told so often, and when.
         let mut told: (u32, Option<Instant>) = (0, None);
         while is_there(&next) {
+            // Asked first: a script that is not there yet finds this program when it begins.
+            let listens = is_there(&answers::listening(&self.base, self.id));
             match self.phase() {
                 Phase::Ended(how) => {
                     return Err(self.lost("ended before its new program began", &how));
                 }
-                Phase::Pending => break, // its script begins with this program
-                Phase::Active | Phase::Ending => {}
+                Phase::Pending if !listens => break, // its script begins with this program
+                // What was last seen of the queue may be old: a script that listens runs.
+                Phase::Pending | Phase::Active | Phase::Ending => {}
             }
-            if is_there(&answers::listening(&self.base, self.id)) {
+            if listens {
                 // The first asks for an orderly end of the present program, the second kills it.
                 let late = |since: Instant| since.elapsed() >= grace.max(LOOK);
                 if told.0 == 0 || told.0 == 1 && told.1.is_some_and(late) {

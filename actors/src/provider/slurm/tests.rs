@@ -478,6 +478,48 @@ async fn a_stub_that_waits_gets_another_program() {
     assert_eq!(fake.calls("scancel"), ["101"]);
 }
 
+/// The queue may be behind: a script that listens has begun, whatever was last seen.
+#[actix_rt::test]
+async fn one_that_has_begun_is_told_though_the_queue_says_that_it_waits() {
+    let fake = Fake::new();
+    let mut stub = fake.hold("vu-1").await;
+    fs::write(fake.path("vu-1.toml.up-101"), "").unwrap();
+    let request = fake.request("vu-1");
+    let recruit = actix_rt::spawn(async move { stub.recruit(&request, LONG).await.map(|()| stub) });
+    let told = ["--batch --signal=USR2 101"];
+    fake.until("it is told", |fake| fake.calls("scancel") == told).await;
+    assert!(!recruit.is_finished());
+    // It takes the program.
+    fs::remove_file(fake.path("vu-1.toml.next-101-1")).unwrap();
+    let mut stub = timeout(LONG, recruit).await.unwrap().unwrap().unwrap();
+    fake.all_are("R");
+    active(&mut stub).await;
+}
+
+#[actix_rt::test]
+async fn one_that_two_have_ends_for_both() {
+    let fake = Fake::new();
+    fake.write_queue(
+        "springtide.home.31152f8dd9.vu.vu-1|7|R|1:00|2|n1|None|\n\
+         springtide.home.31152f8dd9.vu.vu-2|8|R|1:00|2|n1|None|\n",
+    );
+    let listed = fake.provider.list().await.unwrap();
+    let request = fake.request("vu-1");
+    let adopt = async |at: usize| fake.provider.adopt(&listed[at], &request).await.unwrap();
+    // Where the one leaves it the other hears no more of it, which is an end as well.
+    let (left, mut other) = (adopt(1).await, adopt(1).await);
+    active(&mut other).await;
+    left.leave();
+    assert_eq!(ended(&mut other).await.how, "batch job 8 is followed by nobody any more");
+    other.leave();
+    let (mut first, mut second) = (adopt(0).await, adopt(0).await);
+    active(&mut first).await;
+    fake.all_are("CD");
+    for stub in [&mut first, &mut second] {
+        assert_eq!(ended(stub).await.how, "batch job 7 completed");
+    }
+}
+
 #[actix_rt::test]
 async fn commands_that_are_not_there_are_said() {
     let mut fake = Fake::new();

@@ -175,12 +175,16 @@ impl Core {
     ) -> bool {
         self.drop_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
+        let error = SubmitError::Cancelled { reason: reason.to_owned() };
+        let refuse = Action::Refuse { job: id, error };
         match job.stage {
             Stage::Waiting => {
                 self.forget_managed(id);
                 self.anew.remove(&id);
                 self.tell(News::Withdraw { job: id }, now, out);
-                out.push(Action::Forget { job: id });
+                // Its client is told first: what is forgotten before that would be lost by a crash.
+                out.extend([refuse, Action::Forget { job: id }]);
+                return true;
             }
             // The manager knows it as one that is being started: it ends, and what came for it is given back.
             Stage::Gathering { .. } => {
@@ -192,8 +196,7 @@ impl Core {
             Stage::Over if job.again.is_some() => job.again = None,
             _ => return false,
         }
-        let error = SubmitError::Cancelled { reason: reason.to_owned() };
-        out.push(Action::Refuse { job: id, error });
+        out.push(refuse);
         true
     }
 }

@@ -402,6 +402,12 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     command.arg("-v").arg("--config").arg(&file);
     let mut client = Running::start(command, &client_dir);
     until("the job runs", || text(&client_dir.join("stderr.log")).contains("the root runs on"));
+    // A second one there is refused, and leaves the config of the first as it is.
+    let before = text(&file);
+    let second = run(&["dev", "--clusters", "2x3", "--dir", dir_name]);
+    assert_eq!(second.code, Some(1), "{}", second.err);
+    assert!(second.err.contains("this grid is up already"), "{}", second.err);
+    assert_eq!(text(&file), before);
     client.signal("INT");
     assert_eq!(client.wait().code(), Some(130));
     let mut command = program(&["run", "fib", "--n", "20", "--config"]);
@@ -410,6 +416,12 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     up.signal("INT");
     assert_eq!(up.wait().code(), Some(0));
     assert_eq!(nodes(&dir.join(".springtide/local")), []);
+    // Nor is one replaced that somebody else has written.
+    std::fs::write(&file, "[[cluster]]\nname = \"mine\"\nnodes = 1\n").unwrap();
+    let refused = run(&["dev", "--clusters", "1x1", "--dir", dir_name]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("was not written by `dev`"), "{}", refused.err);
+    assert!(text(&file).contains("mine"));
 }
 
 /// The example program, which `cargo test` builds unless it is told to build this test alone.

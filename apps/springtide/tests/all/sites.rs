@@ -133,6 +133,11 @@ fn a_head_that_is_started_anew_is_told_of_everything_again() {
     let mut site = site(&up, "only");
     until("its nodes have registered", || del_is_free(&up));
     let before = nodes(&up.dir.join("site/del"));
+    // A second one would take its nodes for its own.
+    let file = up.dir.join("site/del/site.toml");
+    let second = run(&["site", "run", "--config", file.to_str().unwrap()]);
+    assert_eq!(second.code, Some(1), "{}", second.err);
+    assert!(second.err.contains("the site of cluster del runs already"), "{}", second.err);
     fs::write(up.temp.path().join("files/del/a.txt"), "a b c").unwrap();
     // It listens elsewhere then, which `up` writes down for the site.
     let up = up.again();
