@@ -11,7 +11,7 @@
 //! find (all slots; then without the one that is used worst, again and again; each site by itself), and searches around what it has kept:
 //! slots out, in, exchanged, the union or a mixture of two kept sets, with sparse ones between. What was met before is not asked again.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
@@ -21,7 +21,7 @@ use super::list::{Lister, Outcome};
 use super::seconds;
 
 /// A set of slots, one bit each.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Genome {
     words: Vec<u64>,
     count: usize,
@@ -349,7 +349,7 @@ fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
 /// Our search.
 fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     let count = trial.lister.slots().len();
-    let mut met: HashSet<Genome> = HashSet::new();
+    let mut met: BTreeSet<Genome> = BTreeSet::new();
     let left = |trial: &Trial<'_, '_>| trial.found.evaluations < most;
     // What heuristics say: all of them, each site, and without what is paid and hardly used.
     let mut starts = vec![Genome::all(count)];
