@@ -6,6 +6,7 @@
 
 mod keeper;
 mod messages;
+mod news;
 mod voice;
 
 use std::cell::RefCell;
@@ -24,9 +25,7 @@ use tokio::time::Instant;
 
 use crate::node::{REGISTRAR, RegisterAnew, Registrar};
 use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubId, StubNews};
-use crate::scheduler::{
-    Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone, StubWaits,
-};
+use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone};
 use crate::supervise::{Intensity, Limits};
 
 pub use self::messages::{
@@ -35,6 +34,7 @@ pub use self::messages::{
 };
 
 use self::keeper::{End, Order, REPLACE_GRACE, keep, stop, unless_ended};
+use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};
 use self::voice::{Word, say};
 
 /// A node that has not registered after this time is started anew.
@@ -783,136 +783,10 @@ impl Handler<EndNodes> for Site {
     }
 }
 
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Exited {
-    node: NodeId,
-    round: u64,
-    end: End,
-}
-
-/// A node's program is being started in its processor.
-#[derive(Clone, Message)]
-#[rtype(result = "()")]
-struct Active {
-    node: NodeId,
-    round: u64,
-}
-
-/// A node's processor will be taken from it.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Warned {
-    node: NodeId,
-    within: Duration,
-    reason: String,
-}
-
-/// Why a node has no processor yet.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Waits {
-    node: NodeId,
-    round: u64,
-    reason: String,
-}
-
-/// The scheduler has heard of the site.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Introduced;
-
-/// It is time to look what there is.
-#[derive(Message)]
-#[rtype(result = "()")]
-struct Poll;
-
 struct Late {
     node: NodeId,
     round: u64,
     by: Instant,
-}
-
-impl Handler<Exited> for Site {
-    type Result = ();
-
-    fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
-        // Without a keeper its end was told by whoever ordered it.
-        let awaited = |slot: &Slot| slot.round == message.round && slot.keeper.is_some();
-        let current = self.slots.get(&message.node).is_some_and(awaited);
-        if !current || self.ending {
-            return;
-        }
-        match &message.end {
-            End::Never(error) => self.never(ctx, &message.node, error),
-            End::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
-            End::NotRecruited(error) => {
-                let reason = format!("its other program was not started: {error}");
-                self.exited(ctx, &message.node, reason);
-            }
-            End::Ordered => {}
-        }
-    }
-}
-
-impl Handler<Active> for Site {
-    type Result = ();
-
-    fn handle(&mut self, Active { node, round }: Active, ctx: &mut Self::Context) {
-        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.round == round) else {
-            return;
-        };
-        (slot.active, slot.waits, slot.unreached) = (true, None, 0);
-        self.expect(ctx, node);
-    }
-}
-
-impl Handler<Waits> for Site {
-    type Result = ();
-
-    fn handle(&mut self, Waits { node, round, reason }: Waits, _: &mut Self::Context) {
-        let current = |slot: &&mut Slot| slot.round == round && !slot.active;
-        let Some(slot) = self.slots.get_mut(&node).filter(current) else { return };
-        tracing::info!("node {node} waits for its processor: {reason}");
-        slot.waits = Some(reason.clone());
-        self.tell(StubWaits { node, reason });
-    }
-}
-
-impl Handler<Warned> for Site {
-    type Result = ();
-
-    /// Its job is asked to let it go in time.
-    fn handle(&mut self, Warned { node, within, reason }: Warned, _: &mut Self::Context) {
-        let Some(life) = self.slots.get(&node).and_then(|slot| slot.registered) else { return };
-        let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
-        let reason = format!("its processor will be taken away: {reason}");
-        let drain = Drain { nodes: vec![node], reason, deadline_ms, life: Some(life) };
-        let scheduler = self.scheduler.clone();
-        actix::spawn(async move {
-            // Whether it was in time the node's end tells.
-            if let Ok(Err(error)) = scheduler.send(drain).deadline(within.max(ASK_WITHIN)).await {
-                tracing::warn!("a node is not drained: {error}");
-            }
-        });
-    }
-}
-
-impl Handler<Poll> for Site {
-    type Result = ();
-
-    fn handle(&mut self, _: Poll, ctx: &mut Self::Context) {
-        if self.ending {
-            return;
-        }
-        let provider = Rc::clone(&self.provider);
-        let asked = async move { provider.poll().await.map_err(|error| error.to_string()) };
-        let then = |found, site: &mut Self, ctx: &mut Context<Self>| {
-            let wait = site.polled(found);
-            ctx.notify_later(Poll, wait);
-        };
-        ctx.spawn(asked.into_actor(self).map(then));
-    }
 }
 
 #[cfg(test)]

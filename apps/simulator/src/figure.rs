@@ -18,6 +18,18 @@ const OURS: RGBColor = RGBColor(0, 158, 115);
 /// The best fixed set of nodes.
 const BEST: RGBColor = RGBColor(40, 40, 40);
 
+/// Colours that people who see few of them can tell apart (after Okabe and Ito).
+pub(crate) const COLOURS: [RGBColor; 8] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(40, 40, 40),
+    RGBColor(230, 159, 0),
+    RGBColor(150, 150, 150),
+];
+
 /// A figure cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("the figure cannot be drawn: {0}")]

@@ -3,11 +3,14 @@
 //! Must not know how they are simulated.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::{Args, ValueEnum, ValueHint};
 use serde::Serialize;
 use serde_json::{Value, json};
-use springtide_actors::policy::provisioning::{Budget, Dag, Found, Method, SECOND, Search};
+use springtide_actors::policy::provisioning::{
+    Budget, Dag, Found, Method, Objectives, SECOND, Search,
+};
 use springtide_runtime::event::write_atomic;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::compare::{
@@ -17,7 +20,7 @@ use springtide_simulator::provisioning::figures::{self, Axes, Line};
 use springtide_simulator::provisioning::load::{Copies, Window};
 use springtide_simulator::provisioning::made::{self, Layered};
 use springtide_simulator::provisioning::sites::{self, Instance, Plan, Rival};
-use springtide_simulator::workload::swf;
+use springtide_simulator::workload::swf::{self, Trace};
 
 use crate::exit::Failed;
 use crate::grid::cannot;
@@ -170,7 +173,7 @@ pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
             cybershake(args, &site, &mut told)?;
         }
         if wants(Experiment::Estimates) {
-            estimates(args, &mut told)?;
+            estimates(args, &site, &mut told)?;
         }
         if wants(Experiment::Discount) {
             trade_off(args, &site, Some((0.05, 0.5)), &mut told)?;
@@ -208,21 +211,14 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
     };
     let paper = find(Method::Heft, Search::PAPER, 50, 34, true);
     let ours = find(Method::Heft, Search::Pruned, 50, 34, true);
-    let points = |found: &Found| -> Vec<(f64, f64)> {
-        let plan = |p: &springtide_actors::policy::provisioning::Point| {
-            let Plan { cost_su, makespan_s } = p.is.into();
-            (cost_su, makespan_s / 3600.0)
-        };
-        found.front.points().iter().map(plan).collect()
+    let place = |is: Objectives| {
+        let Plan { cost_su, makespan_s } = is.into();
+        (cost_su, makespan_s / 3600.0)
     };
-    let met: Vec<(f64, f64)> = paper
-        .all
-        .iter()
-        .map(|&is| {
-            let Plan { cost_su, makespan_s } = is.into();
-            (cost_su, makespan_s / 3600.0)
-        })
-        .collect();
+    let points = |found: &Found| {
+        found.front.points().iter().map(|point| place(point.is)).collect::<Vec<_>>()
+    };
+    let met: Vec<(f64, f64)> = paper.all.iter().copied().map(place).collect();
     let axes = Axes {
         title: "Plans on 124 slots of four sites",
         x: "cost, service units",
@@ -320,7 +316,8 @@ fn table(told: &mut Told, title: &str, name: &str, rivals: Vec<Rival>) -> Result
 
 /// The machine and who else uses it.
 struct Site {
-    trace: PathBuf,
+    file: PathBuf,
+    trace: Rc<Trace>,
     copies: Copies,
     processors: u32,
     window: Window,
@@ -328,11 +325,6 @@ struct Site {
 
 impl Site {
     fn read(args: &ProvisioningArgs) -> Result<Self, Failed> {
-        Self::with(args, 1.0)
-    }
-
-    /// Where others say that their jobs take so many times as long as they do.
-    fn with(args: &ProvisioningArgs, estimate: f64) -> Result<Self, Failed> {
         let Some(file) = &args.trace else {
             return Err(Failed::usage(
                 "this experiment needs other users' jobs: give a trace in the Standard Workload Format with --trace FILE (the Parallel Workloads Archive has many; the paper's is CTC-SP2-1996-3.1-cln, with --processors 430)",
@@ -340,8 +332,7 @@ impl Site {
         };
         let trace = swf::read(file).map_err(Failed::usage)?;
         let processors = args.processors.unwrap_or_else(|| trace.processors());
-        let window =
-            Window { from_day: args.from_day, days: args.days, estimate, ..Window::default() };
+        let window = Window { from_day: args.from_day, days: args.days, ..Window::default() };
         let copies = Copies::of(&trace, processors, window);
         if copies.least() <= 0.0 {
             return Err(Failed::usage(format!(
@@ -351,13 +342,27 @@ impl Site {
                 args.from_day
             )));
         }
-        Ok(Self { trace: file.clone(), copies, processors, window })
+        Ok(Self { file: file.clone(), trace: Rc::new(trace), copies, processors, window })
+    }
+
+    /// The same where others say that their jobs take so many times as long as they do.
+    fn estimated(&self, estimate: f64) -> Self {
+        let Self { file, trace, processors, window, .. } = self;
+        let window = Window { estimate, ..*window };
+        let copies = Copies::of(trace, *processors, window);
+        Self {
+            file: file.clone(),
+            trace: Rc::clone(trace),
+            copies,
+            processors: *processors,
+            window,
+        }
     }
 
     fn tells(&self) -> String {
         format!(
             "{}: {} processors, {} days from day {} on; the first copy alone keeps {:.0} % busy; the paper's tasks have {} of its {PAPERS} processors' share",
-            self.trace.display(),
+            self.file.display(),
             self.processors,
             self.window.days,
             self.window.from_day,
@@ -645,12 +650,12 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
 }
 
 /// Section 7: others' jobs are said to take longer than they do, and their reservations last as long as was said.
-fn estimates(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
+fn estimates(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
     told.line("CyberShake, others' runtimes said too long (paper: +3 % and +7.7 % at 10 and 20 % too long; best effort at exact ones 30 % above):");
     let mut rows = Vec::new();
     let mut exact = None;
     for estimate in [1.0, 1.1, 1.2] {
-        let site = Site::with(args, estimate)?;
+        let site = site.estimated(estimate);
         let dag = made::cybershake(site.scaled(288));
         let found = site.compare(args, &dag, site.copies.least(), &[0.5], &planning(args, 10));
         let summary = found.summaries()[0];

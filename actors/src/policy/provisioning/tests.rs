@@ -413,5 +413,6 @@ fn the_search_finds_the_exact_front_of_small_instances() {
         found_all += usize::from(values(&exact) == values(&ours));
         assert!(!exact.points().is_empty() || ours.points().is_empty());
     }
+    println!("all points of the exact front in {found_all} of 50 instances");
     assert!(found_all >= 48, "{found_all} of 50");
 }

@@ -126,7 +126,7 @@ pub fn choose(case: &Case) -> Choice {
     let mut unfit = BTreeMap::new();
     let mut fit: Vec<(&NodeId, &Candidate)> = Vec::new();
     for (id, candidate) in &case.free {
-        match refuse(case, id, candidate) {
+        match refuse(&case.request, &case.bandwidth, id, candidate) {
             Some(why) => {
                 unfit.insert(id.clone(), why);
             }
@@ -170,13 +170,17 @@ pub(super) fn refuse_cluster(
     (has < least && !request.waive.contains(cluster)).then_some(Unfit::Bandwidth { has, least })
 }
 
-/// Why it does not fit, if so.
-fn refuse(case: &Case, id: &NodeId, candidate: &Candidate) -> Option<Unfit> {
-    let request = &case.request;
+/// Why a node does not fit, if so.
+pub(super) fn refuse(
+    request: &Request,
+    bandwidth: &BTreeMap<ClusterId, f64>,
+    id: &NodeId,
+    candidate: &Candidate,
+) -> Option<Unfit> {
     if request.avoid_nodes.contains(id) {
         return Some(Unfit::Avoided);
     }
-    if let Some(unfit) = refuse_cluster(request, &case.bandwidth, &candidate.cluster) {
+    if let Some(unfit) = refuse_cluster(request, bandwidth, &candidate.cluster) {
         return Some(unfit);
     }
     let least = request.min_speed.filter(|&least| is_rate(least))?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::choose::{Candidate, Case, choose, refuse_cluster};
+use super::choose::{Candidate, Case, choose, refuse, refuse_cluster};
 use super::event::Action;
 use super::managed::{Given, Use};
 use super::pool::{State, member};
@@ -43,12 +43,12 @@ impl Core {
         let mut unfit: BTreeSet<ClusterId> = self.sites.keys().filter(refused).cloned().collect();
         if request.min_speed.is_some() || !request.avoid_nodes.is_empty() {
             let free = self.candidates_for(job.unit, job.fingerprint, now);
-            let mut without: BTreeSet<ClusterId> =
-                free.values().map(|candidate| candidate.cluster.clone()).collect();
-            for node in fit(job, free, u32::MAX) {
-                without.remove(&self.nodes[&node].cluster);
-            }
-            unfit.extend(without);
+            let (unfits, fits): (Vec<_>, Vec<_>) =
+                free.iter().partition(|(id, node)| refuse(request, bandwidth, id, node).is_some());
+            let of = |nodes: Vec<(_, &Candidate)>| -> BTreeSet<ClusterId> {
+                nodes.into_iter().map(|(_, node)| node.cluster.clone()).collect()
+            };
+            unfit.extend(&of(unfits) - &of(fits));
         }
         unfit
     }

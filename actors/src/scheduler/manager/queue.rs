@@ -459,9 +459,10 @@ impl Manager {
     pub(super) fn want(&mut self, id: JobId, want: Want, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let until = want.within.and_then(|within| now.checked_add(within));
-        let words = |want: &Want| (want.count, want.clusters.clone(), want.but.clone());
-        let was = job.want.as_ref().map(|wanted| words(&wanted.want));
-        if was != Some(words(&want))
+        // For how long it waits changes nothing of what room is kept.
+        let same =
+            |Wanted { want: was, .. }: &Wanted| Want { within: want.within, ..was.clone() } == want;
+        if !job.want.as_ref().is_some_and(same)
             && matches!(&self.pledge, Some(pledge) if pledge.whom == Whom::Growth(id))
         {
             self.pledge = None;

@@ -4,21 +4,11 @@
 
 use std::fmt::Write;
 
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use crate::figure::{FigureError, draw, legend, wrong};
-
-/// Colours that people who see few of them can tell apart (after Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(40, 40, 40),
-    RGBColor(230, 159, 0),
-    RGBColor(150, 150, 150),
-];
+use crate::figure::{Area, COLOURS, FigureError, draw, legend, wrong};
+use crate::workload::figures::quoted;
 
 /// Of more points a cloud is thinned: a figure of a megabyte shows no more.
 const CLOUD_MAX: usize = 4000;
@@ -43,6 +33,33 @@ pub struct Axes<'a> {
     pub y: &'a str,
 }
 
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// An empty chart with its axes.
+fn chart<'a>(
+    area: &Area<'a>,
+    axes: Axes<'_>,
+    x: std::ops::Range<f64>,
+    y: std::ops::Range<f64>,
+) -> Result<Chart<'a>, FigureError> {
+    let mut chart = ChartBuilder::on(area)
+        .caption(axes.title, ("sans-serif", 16))
+        .margin(12)
+        .x_label_area_size(38)
+        .y_label_area_size(62)
+        .build_cartesian_2d(x, y)
+        .map_err(wrong)?;
+    chart
+        .configure_mesh()
+        .x_desc(axes.x)
+        .y_desc(axes.y)
+        .light_line_style(WHITE)
+        .bold_line_style(BLACK.mix(0.1))
+        .draw()
+        .map_err(wrong)?;
+    Ok(chart)
+}
+
 /// Lines over a parameter, with a bar of one deviation up and down.
 ///
 /// # Errors
@@ -55,21 +72,7 @@ pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
     let top = all().map(|(_, y, deviation)| y + deviation).fold(1e-6, f64::max);
     let top = top * (1.12 + 0.07 * lines.len() as f64);
     draw((760, 440), |area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption(axes.title, ("sans-serif", 16))
-            .margin(12)
-            .x_label_area_size(38)
-            .y_label_area_size(62)
-            .build_cartesian_2d(least - room..most + room, 0.0..top)
-            .map_err(wrong)?;
-        chart
-            .configure_mesh()
-            .x_desc(axes.x)
-            .y_desc(axes.y)
-            .light_line_style(WHITE)
-            .bold_line_style(BLACK.mix(0.1))
-            .draw()
-            .map_err(wrong)?;
+        let mut chart = chart(area, axes, least - room..most + room, 0.0..top)?;
         for (at, line) in lines.iter().enumerate() {
             let colour = COLOURS[at % COLOURS.len()];
             // Bars of several lines at one place stand beside one another.
@@ -108,21 +111,7 @@ pub fn cloud(
     let right = all().map(|(x, _)| *x).fold(1e-6, f64::max) * 1.04;
     let top = all().map(|(_, y)| *y).fold(1e-6, f64::max) * 1.1;
     draw((760, 440), |area| {
-        let mut chart = ChartBuilder::on(area)
-            .caption(axes.title, ("sans-serif", 16))
-            .margin(12)
-            .x_label_area_size(38)
-            .y_label_area_size(62)
-            .build_cartesian_2d(0.0..right, 0.0..top)
-            .map_err(wrong)?;
-        chart
-            .configure_mesh()
-            .x_desc(axes.x)
-            .y_desc(axes.y)
-            .light_line_style(WHITE)
-            .bold_line_style(BLACK.mix(0.1))
-            .draw()
-            .map_err(wrong)?;
+        let mut chart = chart(area, axes, 0.0..right, 0.0..top)?;
         let grey = RGBColor(170, 170, 170);
         let label = match every {
             1 => format!("all {} plans met", met.len()),
@@ -158,7 +147,6 @@ pub fn cloud(
 
 /// Lines as a table: a header, then a row for each point.
 pub fn csv(axes: Axes<'_>, lines: &[Line]) -> String {
-    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
     let mut text = format!("line,{},{},standard deviation\n", quoted(axes.x), quoted(axes.y));
     for line in lines {
         for (x, y, deviation) in &line.points {

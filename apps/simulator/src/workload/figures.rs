@@ -10,22 +10,10 @@ use std::time::Duration;
 use plotters::prelude::*;
 
 use super::{Ended, Outcome};
-use crate::figure::{FigureError, draw, legend, wrong};
+use crate::figure::{COLOURS, FigureError, draw, legend, wrong};
 
 /// Points of a line over time: of more, several lines are a thicket.
 const POINTS: u32 = 150;
-
-/// Colours that people who see few of them can tell apart (after Okabe and Ito).
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(40, 40, 40),
-    RGBColor(230, 159, 0),
-    RGBColor(150, 150, 150),
-];
 
 /// One of the six.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +219,7 @@ fn column(words: &str) -> String {
     words.replace(", %", "_percent").replace(' ', "_")
 }
 
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
