@@ -20,10 +20,11 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, Drain, GetFiles, GetJob, GetOffers, GetSample, GetStatus, GridStatus, HandOver,
-    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, Registered,
-    RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone,
-    StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
+    CancelJob, CommitSlots, ConfirmSlots, Drain, GetFiles, GetJob, GetOffers, GetSample, GetSlots,
+    GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost,
+    NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots, RequestNodes, ResizeJob,
+    RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, StubWaits, Submit,
+    Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
@@ -77,6 +78,11 @@ impl Head {
             .accepts::<GetJob>()
             .accepts::<PlanJob>()
             .accepts_from::<ResizeJob>(admit::client)
+            .accepts::<GetSlots>()
+            .accepts_from::<PrepareSlots>(admit::client)
+            .accepts_from::<CommitSlots>(admit::client)
+            .accepts_from::<ConfirmSlots>(admit::client)
+            .accepts_from::<ReleaseSlots>(admit::client)
             .accepts::<GetFiles>()
             .accepts_from::<FilesHere>(admit::files_here)
             .accepts_from::<SiteUp>(admit::site_up)

@@ -19,6 +19,7 @@ pub mod policy;
 pub mod probe;
 pub mod provider;
 pub mod pulse;
+pub mod reservation;
 pub mod scheduler;
 pub mod site;
 pub mod site_host;

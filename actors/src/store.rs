@@ -20,6 +20,7 @@ use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 
 use crate::lease::{Lease, LeaseError};
+use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::Submit;
 use crate::scheduler::core::{Begun, Recovered};
 
@@ -70,6 +71,16 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
+    /// A reservation is committed, or agreed on.
+    Reserved {
+        /// It.
+        reservation: Box<Reservation>,
+    },
+    /// It is no more.
+    Unreserved {
+        /// Which.
+        id: ReservationId,
+    },
 }
 
 impl Entry {
@@ -80,7 +91,7 @@ impl Entry {
             | Self::Begun { job, .. }
             | Self::Limit { job, .. }
             | Self::Over { job } => Some(*job),
-            Self::Drained { .. } => None,
+            Self::Drained { .. } | Self::Reserved { .. } | Self::Unreserved { .. } => None,
         }
     }
 }
@@ -123,6 +134,8 @@ pub struct Store {
     open: BTreeMap<JobId, Open>,
     /// Nodes out of service, and why.
     drained: BTreeMap<NodeId, String>,
+    /// Reservations that have not ended.
+    reserved: BTreeMap<ReservationId, Reservation>,
 }
 
 /// What is known of a job that has not ended.
@@ -166,8 +179,9 @@ impl Store {
         })?;
         let last_job = entries.iter().filter_map(|entry| Some(entry.job()?.0)).max().unwrap_or(0);
         let (open, drained) = (still_open(&entries), still_drained(&entries));
+        let reserved = still_reserved(&entries);
         if entries.len() >= COMPACT_FROM {
-            let text = compacted(last_job, &open, &drained);
+            let text = compacted(last_job, &open, &drained, &reserved);
             write_atomic(path, text.as_bytes()).map_err(io)?;
             file = options.create(false).open(path).map_err(io)?;
             end = text.len();
@@ -175,7 +189,7 @@ impl Store {
         file.set_len(end as u64).map_err(io)?;
         let jobs = path.with_extension("jobs");
         let kept = Kept { path: path.to_owned(), file, end: end as u64, jobs, lease };
-        Ok(Self { kept: Some(kept), last_job, open, drained })
+        Ok(Self { kept: Some(kept), last_job, open, drained, reserved })
     }
 
     /// Numbers up to this one were given out, whatever the store says: it may be younger than what is left of jobs.
@@ -186,7 +200,8 @@ impl Store {
 
     /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
     pub fn in_memory() -> Self {
-        Self { kept: None, last_job: 0, open: BTreeMap::new(), drained: BTreeMap::new() }
+        let (open, drained, reserved) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { kept: None, last_job: 0, open, drained, reserved }
     }
 
     /// Whether this is still the only scheduler of the grid.
@@ -287,6 +302,33 @@ impl Store {
         &self.drained
     }
 
+    /// Keeps a reservation, as it is now, until it is [no more](Store::unreserved).
+    ///
+    /// # Errors
+    /// [`StoreError`]: it is not kept.
+    pub fn reserved(&mut self, one: &Reservation) -> Result<(), StoreError> {
+        self.append(Entry::Reserved { reservation: Box::new(one.clone()) })?;
+        self.reserved.insert(one.id, one.clone());
+        Ok(())
+    }
+
+    /// Forgets a reservation.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the next scheduler finds it, and that it has run out.
+    pub fn unreserved(&mut self, id: ReservationId) -> Result<(), StoreError> {
+        if self.reserved.contains_key(&id) {
+            self.append(Entry::Unreserved { id })?;
+            self.reserved.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Reservations that have not ended, as far as was noted.
+    pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
+        &self.reserved
+    }
+
     /// Forgets a job.
     ///
     /// # Errors
@@ -378,7 +420,7 @@ fn still_open(entries: &[Entry]) -> BTreeMap<JobId, Open> {
             Entry::Begun { begun, .. } => open.begun = Some(begun.clone()),
             Entry::Limit { most, .. } => open.limit = *most,
             Entry::Over { .. } => open.submitted = false,
-            Entry::Drained { .. } => {}
+            Entry::Drained { .. } | Entry::Reserved { .. } | Entry::Unreserved { .. } => {}
         }
     }
     all.retain(|_, open| open.submitted);
@@ -400,11 +442,27 @@ fn still_drained(entries: &[Entry]) -> BTreeMap<NodeId, String> {
     all
 }
 
+/// Reservations that are not over.
+fn still_reserved(entries: &[Entry]) -> BTreeMap<ReservationId, Reservation> {
+    let mut all = BTreeMap::new();
+    for entry in entries {
+        match entry {
+            Entry::Reserved { reservation } => {
+                all.insert(reservation.id, (**reservation).clone());
+            }
+            Entry::Unreserved { id } => drop(all.remove(id)),
+            _ => {}
+        }
+    }
+    all
+}
+
 /// The records that say the same in fewer lines.
 fn compacted(
     last_job: u64,
     open: &BTreeMap<JobId, Open>,
     drained: &BTreeMap<NodeId, String>,
+    reserved: &BTreeMap<ReservationId, Reservation>,
 ) -> String {
     let last = JobId(last_job);
     let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
@@ -412,6 +470,8 @@ fn compacted(
         reason: Some(reason.clone()),
     };
     let mut entries: Vec<Entry> = drained.iter().map(out_of_service).collect();
+    let kept = |one: &Reservation| Entry::Reserved { reservation: Box::new(one.clone()) };
+    entries.extend(reserved.values().map(kept));
     for (&job, Open { epoch, begun, limit, .. }) in open {
         entries.push(Entry::Epoch { job, epoch: *epoch });
         entries.push(Entry::Submitted { job });
@@ -548,6 +608,19 @@ mod tests {
         }
     }
 
+    fn reservation(id: u64) -> Reservation {
+        let booking = crate::policy::provisioning::Booking { processors: 2, start: 5, end: 9 };
+        Reservation {
+            id: ReservationId(id),
+            token: 7,
+            name: "montage".to_owned(),
+            parts: vec![crate::reservation::Part { cluster: "vu".into(), bookings: vec![booking] }],
+            cost: 8.5,
+            phase: crate::reservation::Phase::Confirmed { until: None },
+            lease_ms: None,
+        }
+    }
+
     fn begun() -> Begun {
         let (parts, transfers, why) = (Vec::new(), Vec::new(), "why".to_owned());
         Begun { placed: crate::policy::malleability::Placed { parts, transfers, why } }
@@ -645,6 +718,10 @@ mod tests {
         store.begun(JobId(5), begun()).unwrap();
         store.limit(JobId(5), Some(2)).unwrap();
         store.drained(&"vu-1".into(), Some("it smells")).unwrap();
+        let kept = reservation(3);
+        store.reserved(&reservation(2)).unwrap();
+        store.reserved(&kept).unwrap();
+        store.unreserved(ReservationId(2)).unwrap();
         drop(store);
         let before = fs::metadata(&path).unwrap().len();
         let mut store = Store::open(&path).unwrap();
@@ -654,6 +731,7 @@ mod tests {
         drop(store);
         let mut store = Store::open(&path).unwrap();
         assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 2));
+        assert_eq!(*store.reservations(), [(kept.id, kept)].into());
         let found = store.recover(|_| true).unwrap();
         assert!(found[0].begun.is_some() && found[0].limit == Some(2));
         assert_eq!(store.drained_nodes().len(), 1);

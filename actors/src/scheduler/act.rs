@@ -293,6 +293,7 @@ impl Scheduler {
                     self.bring(ctx, (job, ask), file, from, &to);
                 }
                 Action::DropFiles { job, cluster } => self.drop_files(job, &cluster),
+                Action::Unreserved(bill) => self.unreserved(&bill),
             }
         }
     }

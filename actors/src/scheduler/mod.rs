@@ -8,6 +8,7 @@ mod exchange;
 mod inputs;
 pub mod manager;
 mod messages;
+mod reserve;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use self::core::{Core, Event, Recovered};
 pub use self::exchange::*;
 use self::manager::Settings;
 pub use self::messages::*;
+pub use self::reserve::*;
 use crate::client::Client;
 use crate::job::{CLIENT, JobEnded, JobError, JobOver, JobReport};
 use crate::lease::LeaseError;
@@ -80,6 +82,8 @@ pub struct Scheduler {
     recovered: Vec<Recovered>,
     /// Clusters whose sites will come.
     expected: Vec<ClusterId>,
+    /// Links between clusters, for brokers.
+    expected_links: Vec<GridLink>,
 }
 
 impl Scheduler {
@@ -112,12 +116,18 @@ impl Scheduler {
             superseded: false,
             recovered: Vec::new(),
             expected: Vec::new(),
+            expected_links: Vec::new(),
         }
     }
 
     /// Goes on with jobs that a former scheduler had ([`Store::recover`]). `clusters`: whose sites will come.
     pub fn recovering(self, recovered: Vec<Recovered>, clusters: Vec<ClusterId>) -> Self {
         Self { recovered, expected: clusters, ..self }
+    }
+
+    /// What brokers are told of the links between clusters.
+    pub fn with_links(self, expected_links: Vec<GridLink>) -> Self {
+        Self { expected_links, ..self }
     }
 
     /// The store did not take something. If that is because another scheduler took over, this one does nothing any more.
@@ -260,6 +270,8 @@ impl Actor for Scheduler {
         let nodes = self.store.drained_nodes().clone();
         self.feed(ctx, Event::Marked { nodes });
         self.feed(ctx, Event::Expect { clusters });
+        let reservations = self.store.reservations().values().cloned().collect();
+        self.feed(ctx, Event::Reserved(reservations));
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.node.clone());
             tracing::info!("{job} ({}) is of a former scheduler", found.submit.name);

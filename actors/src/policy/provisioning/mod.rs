@@ -9,6 +9,7 @@
 //! - [`Lister`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min): what a set of slots costs and how long the workflow takes.
 //! - [`search`]: the sets of slots of which none is dominated, by the paper's genetic search or by ours; [`enumerate`] has the exact
 //!   ones of small instances.
+//! - [`Terms`]: what a site asks for its slots, and what it does not grant.
 //! - [`Front`]: these sets, what they are worth, and which of them a trade-off, a deadline or a budget takes.
 //!
 //! Decided here where the paper says nothing:
@@ -26,6 +27,7 @@ mod search;
 mod skyline;
 mod slot;
 mod table;
+mod terms;
 
 pub use self::dag::{Dag, DagError, Edge, Links, Runtime, Task};
 pub use self::front::{Constraint, Front, Objectives, Point, hypervolume};
@@ -34,6 +36,7 @@ pub use self::search::{Budget, Found, Genome, Search, enumerate, search};
 pub use self::skyline::Skyline;
 pub use self::slot::{Price, Slot};
 pub use self::table::{Booking, Table, TableError, advertise};
+pub use self::terms::{Denied, Terms};
 
 /// A time or a duration in microseconds from an origin that whoever asks has chosen.
 pub type Time = u64;

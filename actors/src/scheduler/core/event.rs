@@ -13,6 +13,8 @@ use crate::files::{Brought, FileEntry, FilesHere};
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::policy::malleability::Placed;
+use crate::reservation::Reservation;
+use crate::scheduler::manager::Bill;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
     NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
@@ -59,6 +61,8 @@ pub enum Event {
     StubGone(StubGone),
     /// The store still has a job of a former scheduler.
     Recovered(Box<Recovered>),
+    /// The store still has these reservations.
+    Reserved(Vec<Reservation>),
     /// A node has registered.
     Registered(Registered),
     /// A node is gone.
@@ -479,6 +483,8 @@ pub enum Action {
         /// Where.
         cluster: ClusterId,
     },
+    /// A reservation is no more: forget it on disk, and note its bill.
+    Unreserved(Box<Bill>),
     /// Note in the log that somebody says what cannot be.
     Odd {
         /// Who said what, and what was done with it.

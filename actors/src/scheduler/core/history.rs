@@ -157,7 +157,8 @@ impl Histories {
                 let all: Vec<String> = transfers.iter().map(one).collect();
                 (job, format!("files are moved first: {}", all.join(", ")))
             }
-            Order::Hold { .. } | Order::Odd { .. } => return,
+            Order::End { job, reason } => (job, format!("is ended: {reason}")),
+            Order::Hold { .. } | Order::Unreserved(_) | Order::Odd { .. } => return,
         };
         self.add(*job, now, line);
     }

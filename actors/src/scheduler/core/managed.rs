@@ -164,7 +164,7 @@ impl Managing {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        if self.jobs.is_empty() {
+        if self.jobs.is_empty() && !self.manager.has_reservations() {
             return None;
         }
         let gathering = self.jobs.values().filter_map(|job| match job.stage {
@@ -257,7 +257,7 @@ impl Core {
 
     /// What happened to nodes and jobs by the last event is told to the manager, and what it orders is done.
     pub(super) fn manage(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if self.managing.jobs.is_empty() {
+        if self.managing.jobs.is_empty() && !self.managing.manager.has_reservations() {
             self.managing.next_poll = None;
             return;
         }
@@ -343,7 +343,20 @@ impl Core {
 
     /// Tells the manager, does what it orders, and tells it what came of that at once.
     pub(super) fn tell(&mut self, news: News, now: Instant, out: &mut Vec<Action>) {
-        let mut all = VecDeque::from([news]);
+        self.tell_all(VecDeque::from([news]), now, out);
+    }
+
+    /// Does what the manager orders, and tells it what came of that at once.
+    pub(super) fn follow(&mut self, orders: Vec<Order>, now: Instant, out: &mut Vec<Action>) {
+        let mut all = VecDeque::new();
+        for order in orders {
+            self.managing.histories.order(&order, now);
+            all.extend(self.obey(order, now, out));
+        }
+        self.tell_all(all, now, out);
+    }
+
+    fn tell_all(&mut self, mut all: VecDeque<News>, now: Instant, out: &mut Vec<Action>) {
         while let Some(news) = all.pop_front() {
             self.managing.histories.news(&news, now);
             for order in self.managing.manager.handle(news, now) {
@@ -424,6 +437,14 @@ impl Core {
                 if let Some(coordinator) = self.coordinator_of(job) {
                     out.push(Action::RefuseGrowth { job, coordinator, reason, number });
                 }
+                None
+            }
+            Order::End { job, reason } => {
+                self.cancel(job, &reason, now, out);
+                None
+            }
+            Order::Unreserved(bill) => {
+                out.push(Action::Unreserved(bill));
                 None
             }
             Order::Odd { what } => {

@@ -21,6 +21,7 @@ mod pool;
 mod queue;
 mod recover;
 mod request;
+mod reserve;
 mod resize;
 mod sites;
 mod speeds;
@@ -292,6 +293,7 @@ impl Core {
                 self.brought(job, ask, answer, now, out);
             }
             Event::CloseFailed { nodes } => self.close_again(nodes, out),
+            Event::Reserved(found) => self.managing.manager.recover_reservations(found),
             Event::Poll => self.poll(now, out),
             Event::Tick => {}
         }
@@ -301,7 +303,7 @@ impl Core {
         self.manage(now, out);
         self.ask_files(now, out);
         // Whole jobs come before the wishes of those that run.
-        self.serve_queue(out);
+        self.serve_queue(now, out);
         self.serve_requests(now, out);
         self.ask_leaves(now, out);
         self.answer_drains(out);

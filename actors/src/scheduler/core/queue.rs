@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use springtide_runtime::membership::View;
+use tokio::time::Instant;
 
 use super::event::Action;
 use super::pool::{Node, Site, State, member};
@@ -56,7 +57,7 @@ enum Lack {
 
 impl Core {
     /// Serves the queue from its head as far as it goes.
-    pub(super) fn serve_queue(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn serve_queue(&mut self, now: Instant, out: &mut Vec<Action>) {
         let mut at = 0;
         while let Some(waiting) = self.queue.get_mut(at) {
             waiting.blocked = false;
@@ -92,6 +93,7 @@ impl Core {
                 Placement::Nodes(nodes) => {
                     if let Some(waiting) = self.queue.remove(at) {
                         self.assign(waiting, nodes, out);
+                        self.heed_reservations(now, out);
                     }
                 }
             }
@@ -136,6 +138,14 @@ impl Core {
                     State::Starting | State::Measuring(_) => coming += 1,
                     State::Busy(_) | State::Broken | State::Off | State::Closing => {}
                 }
+            }
+            let spare = self.unreserved(&cluster) as usize;
+            if count > spare {
+                short.push(format!(
+                    "{} more of cluster {cluster} that nobody has reserved",
+                    count - spare
+                ));
+                continue;
             }
             if of_program.len() >= count {
                 chosen.extend(of_program.into_iter().take(count));
@@ -232,6 +242,7 @@ impl Core {
         for (cluster, site) in standing.clone() {
             let (works, drained) = self.capacity(site);
             out_of_service.extend(drained);
+            let works = works - works.min(self.managing.manager.reserved_ever(cluster) as usize);
             let taken = works.min(most - sum);
             if taken > 0 {
                 all.insert(cluster.clone(), taken);

@@ -253,11 +253,13 @@ impl Core {
             bandwidth: job.open.bandwidth.clone(),
             free: self.candidates(job, now),
         };
+        self.leave_reserved(&mut case.free);
         if count > 0 && self.measure(id, &case, now, out) {
             return false;
         }
         let Some(job) = self.jobs.get(&id) else { return true };
         case.free = self.candidates(job, now);
+        self.leave_reserved(&mut case.free);
         let mut choice = choose(&case);
         if count == 0 {
             choice.why = format!("it has {has}, as many as it may have");
@@ -278,7 +280,20 @@ impl Core {
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
         let grant = self.hand(id, &nodes);
         out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        self.heed_reservations(now, out);
         true
+    }
+
+    /// Free nodes that jobs without an end may have: of each cluster so many as are not reserved at any time.
+    fn leave_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
+        let mut left: BTreeMap<ClusterId, u32> = BTreeMap::new();
+        free.retain(|_, candidate| {
+            let cluster = &candidate.cluster;
+            let left = left.entry(cluster.clone()).or_insert_with(|| self.unreserved(cluster));
+            let may = *left > 0;
+            *left -= u32::from(may);
+            may
+        });
     }
 
     /// Makes nodes the members of a running job. Returns the number of the grant that its coordinator is to be told.

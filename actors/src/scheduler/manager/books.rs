@@ -96,6 +96,8 @@ pub(super) struct Job {
     pub(super) limit: Option<u32>,
     /// Where its root runs.
     pub(super) root: Option<ClusterId>,
+    /// Its time is over, and it was told.
+    pub(super) told_to_end: bool,
 }
 
 /// What a job asked for, and until when it waits for it.
@@ -158,6 +160,7 @@ impl Job {
             want: None,
             limit: None,
             root: None,
+            told_to_end: false,
         }
     }
 

@@ -40,7 +40,9 @@ impl Manager {
         };
         let lack: Vec<(JobId, u32)> = known.jobs.iter().filter_map(lacks).collect();
         for (id, lacks) in lack {
-            let count = self.clusters.get(cluster).map_or(0, |known| known.idle()).min(lacks);
+            // What of a reservation's job was lost comes from what that has.
+            let need = self.jobs.get(&id).map(|job| &job.need);
+            let count = self.to_restore(cluster, need).min(lacks);
             if count > 0 {
                 let why = format!("{count} of {cluster} in place of what it has lost");
                 self.give(id, cluster, count, why, now, out);
@@ -58,7 +60,7 @@ impl Manager {
     ) {
         let mut runners = self.runners(cluster);
         runners.retain(|runner| Some(runner.job) != but);
-        if direction == Direction::Shrink && !self.is_pledged(cluster) {
+        if direction == Direction::Shrink && !self.must_shrink(cluster) {
             let declined = |runner: &Runner| {
                 let account = self.jobs.get(&runner.job).and_then(|j| j.accounts.get(cluster));
                 account.is_some_and(|account| account.declined)
@@ -93,6 +95,7 @@ impl Manager {
                             // What nobody waits for is for local users, and not urgent.
                             let pledge = self.pledge.as_ref().filter(|_| self.is_pledged(&cluster));
                             let whom = pledge.map(|pledge| pledge.whom.to_string());
+                            let whom = self.room_for(&cluster).or(whom);
                             let must = whom.is_some();
                             let whom = whom.unwrap_or_else(|| "local users".to_owned());
                             let why = format!("{policy}: {cluster} makes room for {whom}");

@@ -9,6 +9,7 @@ use springtide_runtime::files::check_name;
 use springtide_runtime::id::{ClusterId, JobId};
 
 use crate::policy::malleability::{Component, Placed, Placement, Transfer};
+use crate::reservation::ReservationId;
 
 /// What a job needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,12 @@ pub struct Need {
     pub most: Vec<u32>,
     /// It may grow in clusters where it has nothing yet.
     pub spreads: bool,
+    /// It runs on what this reservation has, and on nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under: Option<ReservationId>,
+    /// It takes no longer than so many milliseconds, and is ended when it does. What has no end leaves nothing to reserve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ms: Option<u64>,
 }
 
 impl Need {
@@ -31,7 +38,8 @@ impl Need {
         let (clusters, files) = (BTreeSet::new(), Vec::new());
         let components = vec![Component { min, start, clusters, files }];
         let placement = Placement::default();
-        Self { kind, placement, components, most: vec![most], spreads: false }
+        let most = vec![most];
+        Self { kind, placement, components, most, spreads: false, under: None, time_ms: None }
     }
 
     /// Whether it makes sense: it may come from another program.
@@ -54,6 +62,15 @@ impl Need {
                     i + 1
                 ));
             }
+        }
+        if self.under.is_some() && (self.kind == Kind::Malleable || self.spreads) {
+            return Err(
+                "it runs on a reservation, which has what it has: make it rigid or moldable"
+                    .to_owned(),
+            );
+        }
+        if self.time_ms == Some(0) {
+            return Err("it says that it takes no time".to_owned());
         }
         if self.spreads && self.components.iter().any(|one| !one.files.is_empty()) {
             return Err("it needs files, so it cannot grow into clusters that do not have them: leave out spreading".to_owned());
@@ -291,6 +308,25 @@ pub struct Want {
     pub but: BTreeSet<ClusterId>,
 }
 
+/// What became of a reservation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bill {
+    /// Which.
+    pub id: ReservationId,
+    /// Its name.
+    pub name: String,
+    /// What it cost.
+    pub cost: f64,
+    /// What is to be paid besides for what was not used.
+    pub penalty: f64,
+    /// Processor-seconds on which its jobs ran.
+    pub used_s: f64,
+    /// Processor-seconds that it had.
+    pub had_s: f64,
+    /// Why it is no more.
+    pub why: String,
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -395,6 +431,15 @@ pub enum Action {
         /// Why.
         reason: String,
     },
+    /// End a job that runs: its time is over.
+    End {
+        /// Which.
+        job: JobId,
+        /// Why.
+        reason: String,
+    },
+    /// A reservation is no more; this is its bill. It is to be forgotten on disk.
+    Unreserved(Box<Bill>),
     /// Tell a job that it does not get what it cannot do without.
     Refuse {
         /// Which.

@@ -12,10 +12,12 @@
 //!   (`books`). What others use, as last polled, and all accounts of a cluster are never more than the cluster has
 //!   *by this manager's doing*.
 //! - Growth keeps to the reserve for local users and to the caps; placement does not.
+//! - What is reserved is nobody else's: neither placed on nor grown into, and given back in time (`calendar`).
 //! - Of each job one change at most is under way. Whatever is awaited is awaited for a stated time.
 //! - What is being released counts as on its way before anybody else is asked to shrink.
 
 mod books;
+mod calendar;
 mod change;
 mod event;
 mod queue;
@@ -29,13 +31,17 @@ use springtide_runtime::config::{SchedulingSection, Whole};
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-pub use self::event::{Action, Event, Kind, Need, Want};
+pub use self::calendar::SiteOffer;
+pub use self::event::{Action, Bill, Event, Kind, Need, Want};
 
 use self::books::{Account, Cluster, Job, Stage};
+use self::calendar::Calendar;
 use self::queue::Pledge;
 use crate::policy::malleability::{
     Benefit, Direction, Ground, NoPlace, Placed, Policy, Replica, Room, Round, Runner, Worth, place,
 };
+use crate::policy::provisioning::{Terms, Time};
+use crate::reservation::Within;
 
 /// A job whose efficiency has risen by so much may take what it has refused.
 const ANOTHER: f64 = 0.05;
@@ -78,6 +84,14 @@ pub struct Settings {
     pub links: Vec<(ClusterId, ClusterId, f64)>,
     /// Clusters to which no file can be brought.
     pub without_files: BTreeSet<ClusterId>,
+    /// What each cluster asks for slots, and what it does not grant; of others [`Terms::default`].
+    pub terms: BTreeMap<ClusterId, Terms>,
+    /// A reservation that was prepared is kept so long for its commit.
+    pub commit_within: Duration,
+    /// One that was committed for its being confirmed.
+    pub confirm_within: Duration,
+    /// The time when the manager begins, in microseconds of the Unix epoch: reservations are told by it.
+    pub clock_us: u64,
 }
 
 impl Default for Settings {
@@ -100,6 +114,10 @@ impl Default for Settings {
             claim_ahead: Duration::from_secs(5),
             links: Vec::new(),
             without_files: BTreeSet::new(),
+            terms: BTreeMap::new(),
+            commit_within: Within::default().commit,
+            confirm_within: Within::default().confirm,
+            clock_us: 0,
         }
     }
 }
@@ -123,8 +141,7 @@ impl From<&SchedulingSection> for Settings {
             recruit_within: section.recruit_within.get(),
             release_within: section.release_within.get(),
             claim_ahead: section.claim_ahead.get(),
-            links: Vec::new(),
-            without_files: BTreeSet::new(),
+            ..Self::default()
         }
     }
 }
@@ -188,6 +205,10 @@ pub struct Manager {
     stirred: bool,
     /// Jobs that may grow where they have nothing.
     spreading: BTreeSet<JobId>,
+    /// Reservations.
+    calendar: Calendar,
+    /// The time of the last event, of the Unix epoch.
+    now: Time,
 }
 
 impl Manager {
@@ -204,7 +225,10 @@ impl Manager {
         let assumed = settings.links.iter();
         let links = assumed.map(|(a, b, rate)| ((a.clone(), b.clone()), *rate)).collect();
         let without_files = settings.without_files.clone();
+        let within = Within { commit: settings.commit_within, confirm: settings.confirm_within };
         Self {
+            calendar: Calendar::new(settings.terms.clone(), within),
+            now: settings.clock_us,
             settings,
             origin: now,
             clusters: clusters.into_iter().map(|cluster| (cluster, unheard())).collect(),
@@ -224,6 +248,7 @@ impl Manager {
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
         let mut out = Vec::new();
         let mut polled = None;
+        self.pass(now, &mut out);
         match event {
             Event::Polled { cluster, size, others, whole } => {
                 self.polled(&cluster, size, others, whole);
@@ -289,6 +314,7 @@ impl Manager {
         self.claim_due(now, &mut out);
         self.scan(now, &mut out);
         self.serve_pledge(now, &mut out);
+        self.keep_reservations(&mut out);
         if let Some(cluster) = polled {
             self.grow(&cluster, now, &mut out);
         }
@@ -304,7 +330,7 @@ impl Manager {
             Stage::Placed { claim_at, .. } => *claim_at,
             _ => None,
         });
-        changes.chain(wants).chain(claims).chain(self.next_scan).min()
+        changes.chain(wants).chain(claims).chain(self.next_scan).chain(self.calendar_due()).min()
     }
 
     /// Where a job would be placed now.
@@ -312,7 +338,9 @@ impl Manager {
     /// # Errors
     /// [`NoPlace`].
     pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
-        place(need.placement, &need.components, &self.ground_now())
+        let mut ground = self.ground_now();
+        self.rooms_of(need, &mut ground.rooms);
+        place(need.placement, &need.components, &ground)
     }
 
     /// A job, if it is known.
@@ -373,6 +401,8 @@ impl Manager {
         let Settings { reserve, reserves, caps, cap, .. } = &self.settings;
         let reserve = reserves.get(cluster).unwrap_or(reserve);
         let mut value = (known.idle() + back).saturating_sub(*reserve);
+        // What is reserved is not free, whoever is on it.
+        value = value.min((known.idle() + back).saturating_sub(self.withheld(cluster)));
         if let Some(cap) = caps.get(cluster) {
             value = value.min((cap + back).saturating_sub(known.booked));
         }
@@ -455,7 +485,8 @@ impl Manager {
             let closed = known.closed.clone().or_else(|| {
                 growing().map(|job| format!("its processors go to {job}, which runs and can grow"))
             });
-            let (size, whole, idle) = (known.size, known.whole, known.idle());
+            let (size, whole) = (known.size, known.whole);
+            let idle = self.available(cluster, None);
             (cluster.clone(), Room { size, whole, idle, closed })
         };
         let rooms = self.clusters.iter().map(room).collect();

@@ -83,15 +83,22 @@ impl Manager {
         let mut tail = VecDeque::new();
         while let Some(id) = self.queue.pop_front() {
             let Some(job) = self.jobs.get(&id) else { continue };
+            if let Some(reason) = self.stranded(&job.need) {
+                self.forget(id);
+                out.push(Action::Fail { job: id, reason });
+                continue;
+            }
+            let own = job.need.under.is_some();
             let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
             // To say why it finds no place takes longer than to see that it finds none.
-            let tried = match glance.hopeless(&job.need) && !glance.impossible(&job.need, &ground) {
+            let hopeless = !own && glance.hopeless(&job.need);
+            let tried = match hopeless && !glance.impossible(&job.need, &ground) {
                 true => None,
                 false => Some(self.try_place(&job.need, mine, &ground)),
             };
             match tried {
                 Some(Ok(placed)) => {
-                    if placed.transfers.is_empty() {
+                    if placed.transfers.is_empty() && !own {
                         for part in &placed.parts {
                             if let Some(room) = ground.rooms.get_mut(&part.cluster) {
                                 room.idle = room.idle.saturating_sub(part.count);
@@ -111,6 +118,10 @@ impl Manager {
                     continue;
                 }
                 _ => {}
+            }
+            if own {
+                tail.push_back(id); // it waits for its own time, which no try is lost over
+                continue;
             }
             head.get_or_insert(id);
             if mine {
@@ -145,10 +156,16 @@ impl Manager {
 
     /// What is kept for another is not there.
     fn try_place(&self, need: &Need, mine: bool, ground: &Ground) -> Result<Placed, NoPlace> {
-        let Some(pledge) = self.pledge.as_ref().filter(|_| !mine) else {
+        let own = need.under.is_some();
+        let pledge = self.pledge.as_ref().filter(|_| !mine && !own);
+        if pledge.is_none() && !own && need.time_ms.is_none() {
             return place(need.placement, &need.components, ground);
-        };
+        }
         let mut ground = ground.clone();
+        self.rooms_of(need, &mut ground.rooms);
+        let Some(pledge) = pledge else {
+            return place(need.placement, &need.components, &ground);
+        };
         for (cluster, kept) in &pledge.need {
             if let Some(room) = ground.rooms.get_mut(cluster) {
                 room.idle = room.idle.saturating_sub(*kept);
@@ -161,6 +178,9 @@ impl Manager {
     pub(super) fn waits_for(&self, id: JobId, job: &Job) -> String {
         let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
         let tried = self.try_place(&job.need, mine, &self.ground_now());
+        if let Some(when) = self.own_time(&job.need) {
+            return when;
+        }
         match (tried, mine, &self.pledge) {
             (Ok(placed), ..) => format!("it is about to start ({})", placed.why),
             (Err(no), true, _) => format!("{no}; running jobs are making room for it"),
@@ -240,9 +260,11 @@ impl Manager {
             for part in &placed.parts {
                 *needed.entry(&part.cluster).or_default() += part.count;
             }
+            let need = self.jobs.get(&id).map(|job| &job.need);
             let there = |(cluster, count): (&&ClusterId, &u32)| {
                 let known = self.clusters.get(*cluster);
-                known.is_some_and(|known| known.closed.is_none() && known.idle() >= *count)
+                let available = self.available(cluster, need);
+                known.is_some_and(|known| known.closed.is_none() && available >= *count)
             };
             if needed.iter().all(there) {
                 self.claim(id, placed, out);
@@ -404,7 +426,8 @@ impl Manager {
             Whom::Growth(_) => self.grow_value_with(cluster, back),
             Whom::Start(_) => {
                 let known = self.clusters.get(cluster).filter(|known| known.closed.is_none());
-                known.map_or(0, |known| known.idle() + back)
+                let kept = self.withheld(cluster);
+                known.map_or(0, |known| (known.idle() + back).saturating_sub(kept))
             }
         }
     }

@@ -530,7 +530,7 @@ fn a_job_in_several_clusters_grows_and_shrinks_in_each() {
     let components = vec![one("a"), one("b")];
     let placement = Placement::ClusterMinimisation;
     let need =
-        Need { kind: Kind::Malleable, placement, components, most: vec![5, 4], spreads: false };
+        Need { placement, components, most: vec![5, 4], ..Need::one(Kind::Malleable, 1, 1, 1) };
     scene.submit(1, need);
     scene.tell(Event::Claimed { job: JobId(1), got: [("a".into(), 3), ("b".into(), 3)].into() });
     let out = scene.poll("a", 6, 0);

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
+use crate::policy::provisioning::{Booking, SECOND};
+use crate::reservation::{Ask, Part, ReservationId};
 
 /// A site and what is really there.
 #[derive(Default)]
@@ -30,6 +32,35 @@ enum Owed {
     Free { job: JobId, cluster: ClusterId, count: u32, stubs: bool },
 }
 
+/// What the manager was told or asked.
+#[derive(Clone, Debug)]
+enum Said {
+    Event(Event),
+    /// All steps of an agreement, or fewer.
+    Reserve(Ask, u8),
+    Release(ReservationId),
+}
+
+impl Said {
+    fn to(self, manager: &mut Manager, now: Instant) -> Vec<Action> {
+        let mut out = Vec::new();
+        match self {
+            Self::Event(event) => out = manager.handle(event, now),
+            Self::Reserve(ask, steps) => {
+                if let Ok(one) = manager.prepare(&ask) {
+                    let (id, mut notes) = ((one.id, one.token), Vec::new());
+                    let committed = steps > 0 && manager.commit(id, &mut notes).is_ok();
+                    if committed && steps > 1 {
+                        manager.confirm(id, &mut notes).unwrap();
+                    }
+                }
+            }
+            Self::Release(id) => drop(manager.release(id, None, &mut out)),
+        }
+        out
+    }
+}
+
 struct World {
     manager: Manager,
     now: Instant,
@@ -45,7 +76,7 @@ struct World {
     wants: BTreeMap<JobId, Want>,
     began: Instant,
     /// All that was told, and what was ordered then.
-    log: Vec<(Instant, Event, Vec<Action>)>,
+    log: Vec<(Instant, Said, Vec<Action>)>,
     next_job: u64,
 }
 
@@ -72,12 +103,17 @@ impl World {
     }
 
     fn tell(&mut self, event: Event) {
-        let out = self.manager.handle(event.clone(), self.now);
+        self.say(Said::Event(event));
+    }
+
+    fn say(&mut self, said: Said) {
+        let out = said.clone().to(&mut self.manager, self.now);
         self.manager.audit();
-        self.log.push((self.now, event, out.clone()));
+        self.log.push((self.now, said, out.clone()));
         for action in out {
             match action {
                 Action::Claim { job, placed } => {
+                    self.a_start_leaves_what_is_reserved(job, &placed);
                     let parts = placed.parts.iter().map(|part| (part.cluster.clone(), part.count));
                     self.owed.push(Owed::Claim(job, parts.collect()));
                 }
@@ -119,8 +155,46 @@ impl World {
                 Action::Refuse { job, .. } => {
                     assert!(self.wants.remove(&job).is_some(), "{job} wanted nothing");
                 }
-                Action::Fail { .. } | Action::Odd { .. } => {}
+                Action::End { job, .. } => self.end(job),
+                Action::Fail { .. } | Action::Odd { .. } | Action::Unreserved(_) => {}
             }
+        }
+    }
+
+    /// A job ends, and what it has is free.
+    fn end(&mut self, job: JobId) {
+        let Some(sizes) = self.sizes.get(&job).cloned() else { return };
+        self.tell(Event::Ended { job });
+        for (cluster, count) in sizes {
+            self.owed.push(Owed::Free { job, cluster, count, stubs: false });
+        }
+        while let Some(at) = self
+            .owed
+            .iter()
+            .position(|owed| matches!(owed, Owed::Free { job: j, stubs: false, .. } if *j == job))
+        {
+            self.pay(at, 9);
+        }
+        self.sizes.remove(&job);
+    }
+
+    /// A job of a reservation has no more than that has; no other takes what is reserved.
+    fn a_start_leaves_what_is_reserved(&self, job: JobId, placed: &Placed) {
+        let under = self.needs.get(&job).and_then(|need| need.under);
+        for part in &placed.parts {
+            let known = &self.manager.clusters[&part.cluster];
+            if let Some(id) = under {
+                let one = &self.manager.reservations()[&id];
+                let has = one.at(&part.cluster, self.manager.now);
+                assert!(has >= part.count, "{job} gets {} of {has} of {id}", part.count);
+                continue;
+            }
+            let withheld = self.manager.withheld(&part.cluster);
+            assert!(
+                known.others + known.booked + withheld <= known.size,
+                "{job} in {}: {known:?}, {withheld} are reserved",
+                part.cluster
+            );
         }
     }
 
@@ -208,6 +282,13 @@ impl World {
         self.sites.get_mut(cluster).expect("it is a site")
     }
 
+    fn submit(&mut self, need: Need) {
+        let job = JobId(self.next_job);
+        self.next_job += 1;
+        self.needs.insert(job, need.clone());
+        self.tell(Event::Submit { job, need: Box::new(need) });
+    }
+
     fn step(&mut self, (what, which, how): (u8, u8, u8)) {
         let which = usize::from(which);
         let cluster = self.sites.keys().nth(which % 3).expect("three sites").clone();
@@ -218,10 +299,7 @@ impl World {
                 let most = if kind == Kind::Rigid { min } else { min + which as u32 % 6 };
                 let mut need = Need::one(kind, min, min + (most - min) / 2, most);
                 need.spreads = kind == Kind::Malleable && how == 3;
-                let job = JobId(self.next_job);
-                self.next_job += 1;
-                self.needs.insert(job, need.clone());
-                self.tell(Event::Submit { job, need: Box::new(need) });
+                self.submit(need);
             }
             2..=3 => {
                 let Truth { size, users, .. } = self.sites[&cluster];
@@ -238,17 +316,7 @@ impl World {
             5 => {
                 let running: Vec<JobId> = self.sizes.keys().copied().collect();
                 let Some(&job) = running.get(which % running.len().max(1)) else { return };
-                let sizes = self.sizes[&job].clone();
-                self.tell(Event::Ended { job });
-                for (cluster, count) in sizes {
-                    self.owed.push(Owed::Free { job, cluster, count, stubs: false });
-                }
-                while let Some(at) = self.owed.iter().position(
-                    |owed| matches!(owed, Owed::Free { job: j, stubs: false, .. } if *j == job),
-                ) {
-                    self.pay(at, 9);
-                }
-                self.sizes.remove(&job);
+                self.end(job);
             }
             6 => {
                 self.now += Duration::from_secs(u64::from(how) * 7);
@@ -267,6 +335,32 @@ impl World {
                 self.wants.insert(job, want.clone());
                 self.tell(Event::Want { job, want });
             }
+            20 => {
+                let start = self.manager.now + SECOND * (which as u64 % 120);
+                let processors = 1 + which as u32 % 4;
+                let booking = Booking { processors, start, end: start + SECOND * 40 };
+                let parts = vec![Part { cluster, bookings: vec![booking] }];
+                let (token, name) = (self.log.len() as u64, "random".to_owned());
+                let lease_ms = (which % 2 == 0).then_some(30_000);
+                let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms };
+                self.say(Said::Reserve(ask, how));
+            }
+            21 => {
+                let known: Vec<ReservationId> =
+                    self.manager.reservations().keys().copied().collect();
+                let Some(&id) = known.get(which % known.len().max(1)) else { return };
+                if how == 0 {
+                    return self.say(Said::Release(id));
+                }
+                let min = 1 + u32::from(how) % 3;
+                let need = Need { under: Some(id), ..Need::one(Kind::Rigid, min, min, min) };
+                self.submit(need);
+            }
+            22 => {
+                let min = 1 + u32::from(how) % 3;
+                let time_ms = Some(10_000 * (1 + which as u64 % 9));
+                self.submit(Need { time_ms, ..Need::one(Kind::Rigid, min, min, min) });
+            }
             8 => self.tell(Event::Unreachable { cluster, reason: "it hangs".to_owned() }),
             _ if !self.owed.is_empty() => self.pay(which % self.owed.len(), how),
             _ => {}
@@ -277,8 +371,8 @@ impl World {
     fn replay(&self) {
         let clusters = self.sites.keys().cloned();
         let mut other = Manager::new(self.manager.settings.clone(), clusters, self.began);
-        for (now, event, out) in &self.log {
-            assert_eq!(other.handle(event.clone(), *now), *out, "after {event:?}");
+        for (now, said, out) in &self.log {
+            assert_eq!(said.clone().to(&mut other, *now), *out, "after {said:?}");
         }
     }
 
@@ -342,7 +436,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 fn ten_thousand_histories_lose_and_double_nothing() {
     let cases = Config { cases: 10_000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(cases);
-    let steps = prop::collection::vec((0u8..20, any::<u8>(), 0u8..8), 15..50);
+    let steps = prop::collection::vec((0u8..23, any::<u8>(), 0u8..8), 15..50);
     let result = runner.run(&(settings(), steps), |(settings, steps)| {
         let mut world = World::new(settings);
         for site in 0..3 {

@@ -463,6 +463,7 @@ impl World {
                 | Action::Mark { .. }
                 | Action::BringFile { .. }
                 | Action::DropFiles { .. }
+                | Action::Unreserved(_)
                 | Action::Odd { .. } => {}
                 Action::HoldStubs { .. } | Action::CloseStubs { .. } => {
                     prop_assert!(false, "these clusters have all their nodes");

@@ -209,6 +209,7 @@ fn text(action: &Action) -> String {
             format!("bring {} to {to} for {job} from {} ({ask})", file.name, from.join(" "))
         }
         Action::DropFiles { job, cluster } => format!("drop files of {job} in {cluster}"),
+        Action::Unreserved(bill) => format!("{} ends", bill.id),
         Action::Odd { what } => format!("odd: {what}"),
     }
 }

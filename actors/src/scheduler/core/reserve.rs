@@ -1,0 +1,113 @@
+//! Reservations at the scheduler: what is asked of the manager's table, with clusters polled first, and what jobs without an end leave of
+//! reserved clusters. Must not decide what is free.
+
+use std::collections::BTreeMap;
+
+use springtide_runtime::id::ClusterId;
+use tokio::time::Instant;
+
+use super::Core;
+use super::event::Action;
+use crate::policy::provisioning::Time;
+use crate::reservation::{Ask, Note, Refusal, Reservation, ReservationId};
+use crate::scheduler::manager::SiteOffer;
+
+impl Core {
+    /// What all sites offer now.
+    pub fn slots(&mut self, now: Instant) -> (Vec<SiteOffer>, Vec<Action>) {
+        let mut out = Vec::new();
+        self.poll(now, &mut out);
+        (self.managing.manager.offers(), out)
+    }
+
+    /// Keeps slots free for a broker.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn prepare(
+        &mut self,
+        ask: &Ask,
+        now: Instant,
+    ) -> (Result<Reservation, Refusal>, Vec<Action>) {
+        let mut out = Vec::new();
+        self.poll(now, &mut out);
+        let answer = self.managing.manager.prepare(ask);
+        self.manage(now, &mut out);
+        (answer, out)
+    }
+
+    /// Takes what was prepared. What is noted must be on disk before it is answered.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn commit(
+        &mut self,
+        id: (ReservationId, u64),
+        now: Instant,
+    ) -> (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>) {
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        self.poll(now, &mut out);
+        let answer = self.managing.manager.commit(id, &mut notes);
+        self.manage(now, &mut out);
+        (answer, notes, out)
+    }
+
+    /// Agrees, or holds on to what was agreed. What is noted must be on disk before it is answered.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn confirm(
+        &mut self,
+        id: (ReservationId, u64),
+        now: Instant,
+    ) -> (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>) {
+        let (mut out, mut notes) = (Vec::new(), Vec::new());
+        self.poll(now, &mut out);
+        let answer = self.managing.manager.confirm(id, &mut notes);
+        (answer, notes, out)
+    }
+
+    /// Ends a reservation before its time.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn release_reservation(
+        &mut self,
+        id: ReservationId,
+        token: Option<u64>,
+        now: Instant,
+    ) -> (Result<Reservation, Refusal>, Vec<Action>) {
+        let (mut out, mut orders) = (Vec::new(), Vec::new());
+        self.poll(now, &mut out);
+        let answer = self.managing.manager.release(id, token, &mut orders);
+        self.follow(orders, now, &mut out);
+        self.poll(now, &mut out);
+        self.manage(now, &mut out);
+        (answer, out)
+    }
+
+    /// A moment as a time of the Unix epoch.
+    pub fn wall(&self, now: Instant) -> Time {
+        self.managing.manager.time(now)
+    }
+
+    /// What is reserved.
+    pub fn reservations(&self) -> &BTreeMap<ReservationId, Reservation> {
+        self.managing.manager.reservations()
+    }
+
+    /// Free nodes of a cluster that jobs without an end may have.
+    pub(super) fn unreserved(&self, cluster: &ClusterId) -> u32 {
+        match self.managing.manager.has_reservations() {
+            true => self.managing.manager.available(cluster, None),
+            false => u32::MAX,
+        }
+    }
+
+    /// Nodes were given to a job that is none of the manager's: its tables are to know before more are.
+    pub(super) fn heed_reservations(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.managing.manager.has_reservations() {
+            self.poll(now, out);
+        }
+    }
+}
