@@ -155,7 +155,7 @@ impl Manager {
     /// Idle processors of a cluster that are not to be touched: they are reserved now, or soon.
     pub(super) fn withheld(&self, cluster: &ClusterId) -> u32 {
         let Some(line) = self.calendar.lines.get(cluster) else { return 0 };
-        let (from, to) = (self.now, self.now.saturating_add(self.look()));
+        let (from, to) = (self.now, self.now.saturating_add(self.look() + 1));
         let moments = std::iter::once(from).chain(line.moments(from, to));
         moments.map(|time| self.needed_at(cluster, line, time)).max().unwrap_or(0)
     }
@@ -455,7 +455,7 @@ impl Manager {
     /// For whom a cluster makes room, if it does.
     pub(super) fn room_for(&self, cluster: &ClusterId) -> Option<String> {
         let line = self.calendar.lines.get(cluster)?;
-        let (from, to) = (self.now, self.now.saturating_add(self.look()));
+        let (from, to) = (self.now, self.now.saturating_add(self.look() + 1));
         let mut moments = std::iter::once(from).chain(line.moments(from, to));
         let idle = self.clusters.get(cluster)?.idle();
         let when = moments.find(|&time| self.needed_at(cluster, line, time) > idle)?;

@@ -91,7 +91,9 @@ impl Manager {
             let own = job.need.under.is_some();
             let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
             // To say why it finds no place takes longer than to see that it finds none.
-            let hopeless = !own && glance.hopeless(&job.need);
+            // What has a time or a reservation of its own is not looked at like all others.
+            let special = own || job.need.time_ms.is_some();
+            let hopeless = !special && glance.hopeless(&job.need);
             let tried = match hopeless && !glance.impossible(&job.need, &ground) {
                 true => None,
                 false => Some(self.try_place(&job.need, mine, &ground)),
