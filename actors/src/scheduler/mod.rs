@@ -97,6 +97,7 @@ impl Scheduler {
         recorder: Recorder,
         settings: Settings,
     ) -> Self {
+        let expected_links = settings.grid_links.clone();
         let core = Core::new(net.contact(), settings, Instant::now());
         let (waiting, drains) = (BTreeMap::new(), BTreeMap::new());
         Self {
@@ -116,18 +117,13 @@ impl Scheduler {
             superseded: false,
             recovered: Vec::new(),
             expected: Vec::new(),
-            expected_links: Vec::new(),
+            expected_links,
         }
     }
 
     /// Goes on with jobs that a former scheduler had ([`Store::recover`]). `clusters`: whose sites will come.
     pub fn recovering(self, recovered: Vec<Recovered>, clusters: Vec<ClusterId>) -> Self {
         Self { recovered, expected: clusters, ..self }
-    }
-
-    /// What brokers are told of the links between clusters.
-    pub fn with_links(self, expected_links: Vec<GridLink>) -> Self {
-        Self { expected_links, ..self }
     }
 
     /// The store did not take something. If that is because another scheduler took over, this one does nothing any more.

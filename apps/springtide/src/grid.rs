@@ -15,7 +15,7 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
@@ -25,6 +25,7 @@ use springtide_actors::lease::LeaseError;
 use springtide_actors::provider::{
     LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
 };
+use springtide_actors::scheduler::manager::Settings;
 use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
 use springtide_actors::store::{Store, StoreError};
@@ -398,7 +399,9 @@ async fn launch(
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
-    let settings = netconf::scheduling(config);
+    let clock_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let clock_us = u64::try_from(clock_us).unwrap_or(u64::MAX);
+    let settings = Settings { clock_us, ..netconf::scheduling(config) };
     let mut recovered = match &drawer {
         Some(drawer) => store.recover(|job| drawer.wants(job))?,
         None => Vec::new(),

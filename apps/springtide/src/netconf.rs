@@ -10,9 +10,12 @@ use std::path::PathBuf;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::Frame;
+use springtide_actors::policy::provisioning::Terms;
+use springtide_actors::scheduler::GridLink;
 use springtide_actors::scheduler::manager::Settings;
 use springtide_runtime::config::{
-    ClusterSection, Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Whole, WorkSection,
+    ClusterSection, Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Provider, Time,
+    Whole, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
@@ -205,7 +208,53 @@ pub fn scheduling(config: &GridConfig) -> Settings {
     };
     let reserves = own(|cluster| cluster.reserve.map(Whole::get));
     let caps = own(|cluster| cluster.cap.map(Whole::get));
-    Settings { links, without_files, reserves, caps, ..Settings::from(&config.scheduling) }
+    let terms = config.cluster.iter();
+    let terms = terms.map(|one| (one.name.as_str().into(), terms_of(config, one))).collect();
+    Settings {
+        links,
+        without_files,
+        reserves,
+        caps,
+        terms,
+        grid_links: grid_links(config),
+        commit_within: config.slots.commit_within.get(),
+        confirm_within: config.slots.confirm_within.get(),
+        ..Settings::from(&config.scheduling)
+    }
+}
+
+/// What a cluster asks for its slots.
+fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
+    let (all, own) = (&config.slots, cluster.slots.clone().unwrap_or_default());
+    let micros = |time: Time| u64::try_from(time.get().as_micros()).unwrap_or(u64::MAX);
+    Terms {
+        // No batch system promises that a job begins at a time.
+        advertise: own.advertise.unwrap_or(all.advertise) && cluster.provider != Provider::Slurm,
+        rate: own.rate.unwrap_or(all.rate),
+        fixed: own.fixed.unwrap_or(all.fixed),
+        discount_a_day: own.discount_a_day.unwrap_or(all.discount_a_day),
+        discount_most: own.discount_most.unwrap_or(all.discount_most),
+        loose: own.loose.unwrap_or(all.loose),
+        most_ahead: own.most_ahead.or(all.most_ahead).map(micros),
+        most_share: own.most_share.unwrap_or(all.most_share),
+    }
+}
+
+/// What brokers are told of the links between clusters.
+fn grid_links(config: &GridConfig) -> Vec<GridLink> {
+    let names: Vec<&str> = config.cluster.iter().map(|cluster| cluster.name.as_str()).collect();
+    let expected = LinkPolicy::default();
+    let mut links = Vec::new();
+    for (at, a) in names.iter().enumerate() {
+        for b in &names[at + 1..] {
+            let link = config.link_between(a, b);
+            let rtt_s = link.map_or(expected.rtt_ms / 1e3, |link| link.rtt.get().as_secs_f64());
+            let rate = link.map_or(expected.bandwidth, |link| link.bandwidth.bytes_per_second());
+            let (a, b) = (ClusterId::from(*a), ClusterId::from(*b));
+            links.push(GridLink { a, b, latency_s: rtt_s / 2.0, bytes_per_s: rate });
+        }
+    }
+    links
 }
 
 fn work_params(work: &WorkSection) -> JobParams {

@@ -52,6 +52,8 @@ section! {
         adaptation: AdaptationSection = Section;
         /// How several jobs share the nodes.
         scheduling: SchedulingSection = Section;
+        /// What may be reserved, and what it costs.
+        slots: SlotsSection = Section;
         /// Input files of jobs.
         files: FilesSection = Section;
         /// Certificates.
@@ -103,6 +105,52 @@ section! {
         /// Directory for jobs' input files, as the machines of the cluster see it: one that all of them share. Without it no
         /// file is brought there.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");
+        /// Its own prices, and what it lets be reserved, where that is not as [slots] says.
+        slots: Option<ClusterSlotsSection> = Optional;
+    }
+
+    /// What may be reserved, and what it costs, in units of your own. A slot is processors of a cluster for a while.
+    SlotsSection {
+        /// Slots are offered. Those of batch systems are not, whatever this says: no batch system promises them.
+        advertise: bool = Is("true");
+        /// Price of a processor and second that is had at once.
+        rate: f64 = Is("1.0");
+        /// Price of each slot besides.
+        fixed: f64 = Is("0.0");
+        /// How much less the rate is for each day between now and the slot's start, as a part of it.
+        discount_a_day: f64 = Is("0.0");
+        /// Most that it is less.
+        discount_most: f64 = Is("0.5");
+        /// What a processor-second costs besides that was reserved and not used, as a part of the rate.
+        loose: f64 = Is("0.0");
+        /// Nothing is granted that begins later than so long from now; where not given, no limit.
+        most_ahead: Option<Time> = Absent("\"168h\"");
+        /// Most of a cluster's processors that may be reserved at once, as a part of all.
+        most_share: f64 = Is("1.0");
+        /// What was prepared for somebody is kept so long for his commit.
+        commit_within: Time = Is("\"30s\"");
+        /// What was committed is kept so long for its being confirmed.
+        confirm_within: Time = Is("\"60s\"");
+    }
+
+    /// What may be reserved of one cluster, and what it costs; all as in [slots].
+    ClusterSlotsSection {
+        /// Slots are offered.
+        advertise: Option<bool> = Absent("false");
+        /// Price of a processor and second.
+        rate: Option<f64> = Absent("2.0");
+        /// Price of each slot besides.
+        fixed: Option<f64> = Absent("10.0");
+        /// How much less the rate is for each day ahead.
+        discount_a_day: Option<f64> = Absent("0.1");
+        /// Most that it is less.
+        discount_most: Option<f64> = Absent("0.5");
+        /// What is paid besides for what is not used.
+        loose: Option<f64> = Absent("0.25");
+        /// Nothing is granted that begins later.
+        most_ahead: Option<Time> = Absent("\"24h\"");
+        /// Most of its processors that may be reserved at once.
+        most_share: Option<f64> = Absent("0.5");
     }
 
     /// Input files of jobs: they are moved from cluster to cluster before a job starts.
@@ -372,6 +420,43 @@ impl GridConfig {
         })
     }
 
+    fn check_slots(&self, checker: &mut Checker<'_>) {
+        let mut check = |path: &str, key: &str, value: Option<f64>| {
+            let share = matches!(key, "discount_a_day" | "discount_most" | "most_share");
+            let (most, words) = match share {
+                true => (1.0, "a part from 0 to 1"),
+                false => (f64::MAX, "a number from 0 on"),
+            };
+            if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
+                checker.tell(&format!("{path}.{key}"), format!("must be {words}, found {value}"));
+            }
+        };
+        let all = &self.slots;
+        for (key, value) in [
+            ("rate", all.rate),
+            ("fixed", all.fixed),
+            ("discount_a_day", all.discount_a_day),
+            ("discount_most", all.discount_most),
+            ("loose", all.loose),
+            ("most_share", all.most_share),
+        ] {
+            check("slots", key, Some(value));
+        }
+        for (i, cluster) in self.cluster.iter().enumerate() {
+            let Some(own) = &cluster.slots else { continue };
+            for (key, value) in [
+                ("rate", own.rate),
+                ("fixed", own.fixed),
+                ("discount_a_day", own.discount_a_day),
+                ("discount_most", own.discount_most),
+                ("loose", own.loose),
+                ("most_share", own.most_share),
+            ] {
+                check(&format!("cluster[{i}].slots"), key, value);
+            }
+        }
+    }
+
     /// A commented example with every key, which loads without error.
     pub fn template() -> String {
         super::template::<Self>(
@@ -387,6 +472,7 @@ impl Config for GridConfig {
 
     fn check(&self, checker: &mut Checker<'_>) {
         self.scheduling.check("scheduling", checker);
+        self.check_slots(checker);
         if self.cluster.is_empty() {
             checker
                 .tell("cluster", "the grid has no cluster: add a [[cluster]] with name and nodes");

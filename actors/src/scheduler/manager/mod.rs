@@ -42,6 +42,7 @@ use crate::policy::malleability::{
 };
 use crate::policy::provisioning::{Terms, Time};
 use crate::reservation::Within;
+use crate::scheduler::GridLink;
 
 /// A job whose efficiency has risen by so much may take what it has refused.
 const ANOTHER: f64 = 0.05;
@@ -90,6 +91,8 @@ pub struct Settings {
     pub commit_within: Duration,
     /// One that was committed for its being confirmed.
     pub confirm_within: Duration,
+    /// What brokers are told of the links between clusters.
+    pub grid_links: Vec<GridLink>,
     /// The time when the manager begins, in microseconds of the Unix epoch: reservations are told by it.
     pub clock_us: u64,
 }
@@ -117,6 +120,7 @@ impl Default for Settings {
             terms: BTreeMap::new(),
             commit_within: Within::default().commit,
             confirm_within: Within::default().confirm,
+            grid_links: Vec::new(),
             clock_us: 0,
         }
     }
