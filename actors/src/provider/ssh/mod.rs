@@ -30,6 +30,7 @@ use tokio::time::timeout;
 
 use self::shell::{Brought, Place, STARTED};
 use super::local::Process;
+use super::words::check_env;
 use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
 
 /// So many connections to one machine are being opened at once: an sshd refuses at random above 10 (its `MaxStartups`).
@@ -262,11 +263,7 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
     let program = program.ok_or_else(|| {
         format!("`cluster.program` {:?} must be a path in UTF-8 without NUL", request.program)
     })?;
-    for (name, value) in &request.env {
-        if !super::is_name(name) || value.contains('\0') {
-            return Err(format!("no shell can set `cluster.env` {name:?} to {value:?}: change it"));
-        }
-    }
+    check_env(&request.env)?;
     let given = read(&request.config)?;
     let name = request.config.display().to_string();
     let read_config = |sources: &Sources| {

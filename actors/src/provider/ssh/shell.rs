@@ -1,9 +1,10 @@
-//! What shells on other machines are told: words that they take as they are, and the scripts that bring a node's files and
-//! start it.
+//! What shells on other machines are told: the scripts that bring a node's files and start it.
 //!
 //! Scripts go over standard input, which no list of processes shows; command lines hold paths alone. Must not know ssh.
 
 use std::fmt::Write;
+
+use crate::provider::words::quote;
 
 /// The line that says that a node's program is being started. What shells print before it is noise of whoever set them up.
 pub(super) const STARTED: &str = "springtide: the node is being started";
@@ -11,11 +12,6 @@ pub(super) const STARTED: &str = "springtide: the node is being started";
 /// Runs the node of the directory `$1`, then takes the directory away: keys do not stay on machines that others own. A
 /// shell waits for the node, so that its end by a signal is an exit code: ssh itself says 255 to that, as to a lost link.
 const KEEP: &str = r#"sh "$1/start.sh"; code=$?; rm -rf "$1"; exit "$code""#;
-
-/// A word for a POSIX shell that stands for this text, whatever is in it but NUL.
-pub(super) fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
 
 /// A directory of the config as shells over there understand it, where it is relative to the home directory.
 pub(super) fn directory(given: &str) -> String {
@@ -217,17 +213,6 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-
-        /// Words of any text, through two shells one in the other, as on another machine.
-        #[test]
-        fn a_quoted_word_is_the_text(text in "[^\\x00]{0,40}", marks in "['\"\\\\$`!*~ \n;&|<>#-]{0,20}") {
-            let home = tempfile::tempdir().unwrap();
-            for text in [&text, &marks, &format!("{marks}{text}{marks}")] {
-                let inner = format!("printf %s {}", quote(text));
-                let told = sh(&format!("exec sh -c {}\n", quote(&inner)), home.path());
-                prop_assert_eq!(&told.stdout, text.as_bytes());
-            }
-        }
 
         /// Any directory, program, variable and text arrive as they are, through all scripts.
         #[test]
