@@ -67,26 +67,9 @@ pub(super) struct Brought {
 ///
 /// It is one block, which a shell reads to its end before it does any of it: half a script does nothing.
 pub(super) fn bring(place: &Place, files: &[Brought]) -> String {
-    let (life, node) = (quote(&place.life), quote(&place.node));
-    // A life whose connection was cut ends by itself; one that hangs does not, and would keep its processor. The number may
-    // by now be another process's, whose words do not name the directory. One that was brought and not started has none, but keys.
-    let mut script = format!(
-        r#"{{
-umask 077
-set -e
-for old in {node}.*/; do
-    test -d "$old" || continue
-    if test -f "$old"pid && read -r pid < "$old"pid; then
-        case $(ps -p "$pid" -o args= 2> /dev/null || :) in
-            *"${{old}}node.toml"*) kill -9 "$pid" || : ;;
-        esac
-    fi
-    rm -rf "$old"
-done
-mkdir -p {life}
-chmod 700 {life}
-"#
-    );
+    let life = quote(&place.life);
+    let former = sweep(&format!("{}.*", quote(&place.node)));
+    let mut script = format!("{{\numask 077\nset -e\n{former}mkdir -p {life}\nchmod 700 {life}\n");
     for Brought { name, text } in files {
         let mut end = "END".to_owned();
         while text.lines().any(|line| line == end) {
@@ -98,6 +81,29 @@ chmod 700 {life}
     }
     script.push_str("}\n");
     script
+}
+
+/// The script that takes away what [`bring`] brought, where no node will.
+pub(super) fn forget(place: &Place) -> String {
+    format!("{{\n{}}}\n", sweep(&quote(&place.life)))
+}
+
+/// The part of a script that ends the lives whose directories these are, a shell's pattern, and takes those away.
+fn sweep(lives: &str) -> String {
+    // A life whose connection was cut ends by itself; one that hangs does not, and would keep its processor. The number may
+    // by now be another process's, whose words do not name the directory. One that was brought and not started has none, but keys.
+    format!(
+        r#"for old in {lives}/; do
+    test -d "$old" || continue
+    if test -f "$old"pid && read -r pid < "$old"pid; then
+        case $(ps -p "$pid" -o args= 2> /dev/null || :) in
+            *"${{old}}node.toml"*) kill -9 "$pid" || : ;;
+        esac
+    fi
+    rm -rf "$old"
+done
+"#
+    )
 }
 
 /// The script `start.sh`, which turns into the node's program. With `reached` the node listens on this port of the address by
@@ -181,6 +187,31 @@ mod tests {
         let file = dir.join("ca.pem");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\nEND\ntwo\n");
         assert_eq!((mode(&dir), mode(&file)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn one_life_is_forgotten_and_no_other() {
+        let home = tempfile::tempdir().unwrap();
+        let [first, second] =
+            ["1", "10"].map(|life| Place::new("it's * $HOME", "a-1", "h:1", life));
+        let script = forget(&first);
+        let key = |place: &Place| home.path().join(place.file("node.key"));
+        let bring = |place: &Place| {
+            let key = key(place);
+            std::fs::create_dir_all(key.parent().unwrap()).unwrap();
+            std::fs::write(key, "secret").unwrap();
+        };
+        [&first, &second].into_iter().for_each(bring);
+        for end in 0..script.len() - "\n}\n".len() {
+            sh(&script[..end], home.path());
+            assert!(key(&first).exists(), "after {end} bytes of {script}");
+        }
+        // Also where nothing is left.
+        for _ in 0..2 {
+            let told = sh(&script, home.path());
+            assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+            assert!(!key(&first).parent().unwrap().exists() && key(&second).exists());
+        }
     }
 
     #[test]
