@@ -182,3 +182,128 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::id::Peer;
+    use springtide_runtime::net::MemoryNet;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::endpoint::Endpoint;
+
+    type Heard = Arc<Mutex<Vec<&'static str>>>;
+
+    /// In the client's place, or the scheduler's.
+    struct Ear(Heard);
+
+    impl Actor for Ear {
+        type Context = Context<Self>;
+    }
+
+    impl Ear {
+        fn note(&self, what: &'static str) {
+            self.0.lock().unwrap().push(what);
+        }
+    }
+
+    impl Handler<JobNote> for Ear {
+        type Result = ();
+
+        fn handle(&mut self, _: JobNote, _: &mut Self::Context) {
+            self.note("a note");
+        }
+    }
+
+    impl Handler<JobEnded> for Ear {
+        type Result = ();
+
+        fn handle(&mut self, _: JobEnded, _: &mut Self::Context) {
+            self.note("the end");
+        }
+    }
+
+    impl Handler<JobOver> for Ear {
+        type Result = ();
+
+        fn handle(&mut self, _: JobOver, _: &mut Self::Context) {
+            self.note("it is over");
+        }
+    }
+
+    /// A cancelled job whose coordinator has a note and the end to tell, and a head where only the scheduler listens.
+    struct Test {
+        head: Endpoint,
+        heard: Heard,
+        _others: [Endpoint; 2],
+    }
+
+    impl Test {
+        /// With a client on this node.
+        fn of(client: &str) -> Self {
+            tokio::time::pause();
+            let network = MemoryNet::new(1);
+            let [head, desk, own] = ["head", "desk-1", "ams-1"].map(|name| {
+                let cluster = name.split('-').next().unwrap().into();
+                let peer = Peer { node: name.into(), incarnation: Incarnation(1), cluster };
+                Endpoint::over(network.join(peer).unwrap())
+            });
+            for other in [&head, &desk] {
+                own.net.learn(other.net.contact());
+            }
+            let heard = Heard::default();
+            let ear = Ear(heard.clone()).start();
+            head.hub.publish(SCHEDULER, ear).accepts::<JobOver>();
+            [&head, &desk, &own].into_iter().for_each(Endpoint::start);
+
+            let (job, epoch) = (JobId(1), Epoch(1));
+            let (tell, outgoing) = mpsc::unbounded_channel();
+            let outcome = Err(JobError::Cancelled { reason: "test".to_owned() });
+            let report = JobReport::default();
+            let end = JobEnded { job, epoch: Some(epoch), outcome, report };
+            let over = JobOver { job, epoch, ok: false, ended: None };
+            let note = NoteKind::Say { text: "of no use any more".to_owned() };
+            for item in [Outgoing::Note(note), Outgoing::End(Box::new(end), over)] {
+                assert!(tell.send(item).is_ok());
+            }
+            // It is told of a lost client, and need not be there for that.
+            let coordinator = Context::<Coordinator>::new().address();
+            let client = own.hub.remote::<Client>(&client.into(), CLIENT);
+            let scheduler = own.hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
+            let cancelled = Arc::new(AtomicBool::new(true));
+            actix::spawn(forward(
+                outgoing,
+                client,
+                scheduler,
+                coordinator,
+                cancelled,
+                (job, epoch),
+            ));
+            Self { head, heard, _others: [desk, own] }
+        }
+
+        fn heard(&self) -> Vec<&'static str> {
+            self.heard.lock().unwrap().clone()
+        }
+    }
+
+    /// Who keeps the jobs that nobody waits for is beside the scheduler, which forgets a job when it hears that it is over.
+    #[actix::test]
+    async fn beside_the_scheduler_the_end_is_told_until_it_is_taken() {
+        let test = Test::of("head");
+        sleep(CLIENT_GONE * 3 / 4).await;
+        assert_eq!(test.heard(), [""; 0], "the job would be forgotten, and its end with it");
+        let ear = Ear(test.heard.clone()).start();
+        test.head.hub.publish(CLIENT, ear).accepts::<JobNote>().accepts::<JobEnded>();
+        sleep(TELL_AGAIN * 3).await;
+        // Notes are not: it was lost for them when it did not take the first.
+        assert_eq!(test.heard(), ["the end", "it is over"]);
+    }
+
+    #[actix::test]
+    async fn a_client_elsewhere_that_does_not_take_it_keeps_no_cancelled_job_alive() {
+        let test = Test::of("desk-1");
+        sleep(TELL_AGAIN * 3).await;
+        assert_eq!(test.heard(), ["it is over"]);
+    }
+}

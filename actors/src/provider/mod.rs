@@ -11,6 +11,7 @@
 mod local;
 mod slurm;
 mod ssh;
+mod words;
 
 use std::fmt;
 use std::future::Future;
@@ -23,13 +24,6 @@ use springtide_runtime::id::NodeId;
 pub use self::local::LocalProvider;
 pub use self::slurm::SlurmProvider;
 pub use self::ssh::{SshError, SshProvider};
-
-/// Whether shells have variables of this name.
-fn is_name(name: &str) -> bool {
-    let mut letters = name.chars();
-    letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
-        && letters.all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
 
 /// A future of this thread.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;

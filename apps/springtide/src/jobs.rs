@@ -690,6 +690,29 @@ mod tests {
         assert_eq!(no_size(&failed).message, "job-7 has ended: it is failed");
     }
 
+    /// The desk is asked before the scheduler, which may have forgotten the job meanwhile.
+    #[test]
+    fn a_job_that_only_the_desk_knows_is_in_one_state_everywhere() {
+        let known = known(None, None);
+        assert!(!known.has_ended(), "whoever waits for it waits on");
+        let entry = known.record.as_ref().unwrap().entry.clone();
+        let rows = rows(vec![entry], Vec::new(), 60);
+        let read = |object: String| serde_json::from_str::<Value>(&object).unwrap();
+        let listed = read(list_object(&rows))["jobs"][0]["state"].clone();
+        let (status, why) = (read(status_object(&known)), read(why_object(&known)));
+        for state in [&listed, &status["state"], &why["state"]] {
+            assert_eq!(state, "ending");
+        }
+        assert!(list_text(&rows).contains("job-7  ending "), "{}", list_text(&rows));
+        assert!(status_text(&known).contains("  state       ending\n"), "{}", status_text(&known));
+        assert_eq!(why_text(&known), "job-7 is ending\n");
+        let refused = no_size(&known).message;
+        assert_eq!(refused, "job-7 is ending: its size can be changed when it runs");
+        // Another's job, of which the scheduler remembers what happened, has no end that could be told.
+        let other = Known { record: None, ..known };
+        assert!(other.has_ended() && other.state() == "over");
+    }
+
     #[test]
     fn a_result_has_the_exit_of_its_job_or_the_word_that_it_is_lost() {
         let one = || OneArgs {

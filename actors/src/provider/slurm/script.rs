@@ -13,7 +13,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::provider::{NodeRequest, ProviderError, is_name};
+use crate::provider::words::{check_env, quote_os};
+use crate::provider::{NodeRequest, ProviderError};
 
 /// The signal for an orderly end.
 pub(super) const LEAVE: &str = "USR1";
@@ -86,7 +87,7 @@ exit "$code"
 /// The batch script of a stub, whose first program is that of `request`. `base` is what its files' names begin with.
 pub(super) fn batch(request: &NodeRequest, base: &Path) -> io::Result<Vec<u8>> {
     let mut script = b"#!/bin/sh\n# A node of a Springtide grid.\nbase=".to_vec();
-    script.extend(quoted(std::path::absolute(base)?.as_os_str()));
+    script.extend(quote_os(std::path::absolute(base)?.as_os_str()));
     script.extend(b"\njob=$SLURM_JOB_ID\nfirst() { ");
     script.extend(start(request)?);
     script.extend(b"; }\n");
@@ -123,37 +124,20 @@ fn start(request: &NodeRequest) -> io::Result<Vec<u8>> {
     let mut line = b"exec".to_vec();
     for word in &words {
         line.push(b' ');
-        line.extend(quoted(word));
+        line.extend(quote_os(word));
     }
     line.extend(b" >>");
-    line.extend(quoted(std::path::absolute(&request.log)?.as_os_str()));
+    line.extend(quote_os(std::path::absolute(&request.log)?.as_os_str()));
     line.extend(b" 2>&1");
     Ok(line)
 }
 
 /// Whether a shell can start a node so.
 pub(super) fn check(request: &NodeRequest) -> Result<(), ProviderError> {
-    for (name, value) in &request.env {
-        if !is_name(name) || value.contains('\0') {
-            let reason = format!("no shell can set `cluster.env` {name:?} to {value:?}: change it");
-            let source = io::Error::new(io::ErrorKind::InvalidInput, reason);
-            return Err(ProviderError::Start { program: request.program.clone(), source });
-        }
-    }
-    Ok(())
-}
-
-/// A word as the shell reads it, whatever is in it.
-pub(super) fn quoted(word: &OsStr) -> Vec<u8> {
-    let mut text = b"'".to_vec();
-    for byte in word.as_bytes() {
-        match byte {
-            b'\'' => text.extend(b"'\\''"),
-            _ => text.push(*byte),
-        }
-    }
-    text.push(b'\'');
-    text
+    check_env(&request.env).map_err(|reason| ProviderError::Start {
+        program: request.program.clone(),
+        source: io::Error::new(io::ErrorKind::InvalidInput, reason),
+    })
 }
 
 /// The file for `sbatch` to append to: its own patterns must not be seen in a path. None if there is no way to write it.

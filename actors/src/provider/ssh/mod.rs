@@ -3,9 +3,12 @@
 //! A node's files (config, certificate, key, the authority's certificate) are brought by one ssh command, over its standard
 //! input; a second starts the node there. The standard input of that one is the node's life, as with a local child: when
 //! whoever started it ends, however it ends, so does the connection, and the node takes that as the order to end. So nothing
-//! outlives its head, and there is nothing to take over. The directory with the files goes when the node does. Where a line is
-//! cut in silence, this side ends the connection after some seconds; the other may take hours to notice, and there the node
-//! ends by itself when it has not heard the head for long.
+//! outlives its head, and there is nothing to take over. Where a line is cut in silence, this side ends the connection after
+//! some seconds; the other may take hours to notice, and there the node ends by itself when it has not heard the head for long.
+//!
+//! The directory with the files goes when the node does. Where the node was not started, one more connection is to take it
+//! away, tried once and after the failure was told; what it does not reach, or the head's end cuts short, lies there until the
+//! node's next life under this head is brought.
 //!
 //! Must not know jobs, nor what a node does with its files.
 
@@ -19,6 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use springtide_runtime::config::{NodeConfig, Sources, SshHost, SshHostsError, SshSection, load};
@@ -30,6 +34,7 @@ use tokio::time::timeout;
 
 use self::shell::{Brought, Place, STARTED};
 use super::local::Process;
+use super::words::check_env;
 use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
 
 /// So many connections to one machine are being opened at once: an sshd refuses at random above 10 (its `MaxStartups`).
@@ -54,8 +59,8 @@ pub enum SshError {
     Dir(PathBuf),
 }
 
-/// Starts nodes on machines that are reached by ssh. All are held as long as the site is there. Of a `hold` that is dropped
-/// before it completes nothing is left.
+/// Starts nodes on machines that are reached by ssh. All are held as long as the site is there. Of a `hold` that fails, or is
+/// dropped before it completes, no node is left; what was brought for it is taken away after that, if its machine is reached.
 #[derive(Clone)]
 pub struct SshProvider {
     shared: Rc<Shared>,
@@ -67,7 +72,7 @@ struct Shared {
     dir: String,
     answer_within: Duration,
     /// Where each node runs.
-    hosts: BTreeMap<NodeId, Rc<Machine>>,
+    hosts: BTreeMap<NodeId, Arc<Machine>>,
     /// Counts lives of nodes, so that each has a directory of its own.
     lives: Cell<u64>,
 }
@@ -76,6 +81,37 @@ struct Shared {
 struct Machine {
     host: SshHost,
     door: Semaphore,
+}
+
+/// What was brought to a machine, a key among it, for a node that has not started: dropped, it has it taken away. A node that has
+/// takes it away itself.
+struct Lying<'a> {
+    shared: &'a Shared,
+    machine: &'a Arc<Machine>,
+    place: &'a Place,
+    /// There is nothing to take away, or nobody to be told to.
+    settled: bool,
+}
+
+impl Drop for Lying<'_> {
+    fn drop(&mut self) {
+        // Without a runtime the head has ended.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.settled {
+            return;
+        }
+        let machine = self.machine.clone();
+        let (script, life) = (shell::forget(self.place), self.place.file(""));
+        let told = self.shared.telling(&machine.host, script);
+        // Once: the node is brought anew before long, which takes away what is left of its former lives.
+        runtime.spawn(async move {
+            let _inside = machine.door.acquire().await;
+            if let Err(error) = told.await {
+                let host = &machine.host.name;
+                tracing::warn!(%error, "a node did not start, and its key may still be in {life} on {host}");
+            }
+        });
+    }
 }
 
 impl SshProvider {
@@ -92,7 +128,7 @@ impl SshProvider {
         let mut taken = BTreeMap::new();
         for host in hosts {
             let places = usize::try_from(host.places).unwrap_or(usize::MAX);
-            let machine = Rc::new(Machine { host, door: Semaphore::new(DOOR) });
+            let machine = Arc::new(Machine { host, door: Semaphore::new(DOOR) });
             taken.extend(left.by_ref().take(places).map(|node| (node.clone(), machine.clone())));
         }
         let shared = Shared {
@@ -106,8 +142,8 @@ impl SshProvider {
         Ok(Self { shared: Rc::new(shared) })
     }
 
-    /// Starts a node; it is there, or nothing of it is.
-    async fn start(&self, request: &NodeRequest) -> Result<(Process, Rc<Machine>), ProviderError> {
+    /// Starts a node; it is there, or none is.
+    async fn start(&self, request: &NodeRequest) -> Result<(Process, Arc<Machine>), ProviderError> {
         let shared = &self.shared;
         let Some(machine) = shared.hosts.get(&request.node) else {
             let reason = format!("no host of `ssh.hosts` was given node {}", request.node);
@@ -119,7 +155,12 @@ impl SshProvider {
         let life = format!("{}-{}", std::process::id(), shared.lives.get());
         let (place, files) = gathered(request, &shared.dir, &life)
             .map_err(|reason| shared.refused(format!("node {}: {reason}", request.node)))?;
-        shared.bring(&machine.host, &shell::bring(&place, &files)).await?;
+        let mut lying = Lying { shared, machine, place: &place, settled: false };
+        if let Err(error) = shared.telling(&machine.host, shell::bring(&place, &files)).await {
+            // Who was not reached just now is not reached in a moment, and most likely has nothing.
+            lying.settled = is_away(&error);
+            return Err(error);
+        }
 
         let mut command = shared.ssh(&machine.host, &place.start());
         command.stdout(Stdio::piped());
@@ -132,7 +173,10 @@ impl SshProvider {
             }
         };
         match timeout(shared.answer_within, begun).await {
-            Ok(true) => Ok((process, machine.clone())),
+            Ok(true) => {
+                lying.settled = true;
+                Ok((process, machine.clone()))
+            }
             // Its output ended, so it is about to.
             Ok(false) => {
                 let Ended { how, last_lines } = process.end(shared.answer_within).await;
@@ -189,33 +233,46 @@ impl Shared {
         ProviderError::Start { program: self.command.clone(), source }
     }
 
-    /// Has a host's shell run a script that it gets on its standard input.
-    async fn bring(&self, host: &SshHost, script: &str) -> Result<(), ProviderError> {
+    /// Has a host's shell run a script that it gets on its standard input. Nothing is done before this is awaited.
+    fn telling(
+        &self,
+        host: &SshHost,
+        script: String,
+    ) -> impl Future<Output = Result<(), ProviderError>> + Send + use<> {
         let mut command = self.ssh(host, "exec sh");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.process_group(0).kill_on_drop(true);
-        let started = command.spawn();
-        let mut child = started
-            .map_err(|source| ProviderError::Start { program: self.command.clone(), source })?;
-        let input = child.stdin.take();
-        let write = async {
-            if let Some(mut input) = input {
-                // Who ends before all is read says why, or does by its exit code.
-                let _ = input.write_all(script.as_bytes()).await;
-            }
-        };
-        let both = async { tokio::join!(write, child.wait_with_output()).1 };
-        let shown = || self.shown(host, "sh");
-        let Ok(ended) = timeout(self.answer_within, both).await else {
-            return Err(ProviderError::Hung { command: shown(), after: self.answer_within });
-        };
-        let failed =
-            |how: String, said: String| ProviderError::Failed { command: shown(), how, said };
-        match ended {
-            Ok(ended) if ended.status.success() => Ok(()),
-            Ok(ended) => Err(failed(ended.status.to_string(), end_of(&ended.stderr))),
-            Err(error) => Err(failed(error.to_string(), String::new())),
+        let (program, shown) = (self.command.clone(), self.shown(host, "sh"));
+        let after = self.answer_within;
+        async move {
+            let started = command.spawn();
+            let mut child = started.map_err(|source| ProviderError::Start { program, source })?;
+            let input = child.stdin.take();
+            let write = async {
+                if let Some(mut input) = input {
+                    // Who ends before all is read says why, or does by its exit code.
+                    let _ = input.write_all(script.as_bytes()).await;
+                }
+            };
+            let both = async { tokio::join!(write, child.wait_with_output()).1 };
+            let Ok(ended) = timeout(after, both).await else {
+                return Err(ProviderError::Hung { command: shown, after });
+            };
+            let (how, said) = match ended {
+                Ok(ended) if ended.status.success() => return Ok(()),
+                Ok(ended) => (ended.status.to_string(), end_of(&ended.stderr)),
+                Err(error) => (error.to_string(), String::new()),
+            };
+            Err(ProviderError::Failed { command: shown, how, said })
         }
+    }
+}
+
+/// Whether a command failed because its machine was not reached.
+fn is_away(error: &ProviderError) -> bool {
+    match error {
+        ProviderError::Failed { how, .. } => how == CONNECTION,
+        _ => true,
     }
 }
 
@@ -262,11 +319,7 @@ fn gathered(request: &NodeRequest, dir: &str, life: &str) -> Result<(Place, Vec<
     let program = program.ok_or_else(|| {
         format!("`cluster.program` {:?} must be a path in UTF-8 without NUL", request.program)
     })?;
-    for (name, value) in &request.env {
-        if !super::is_name(name) || value.contains('\0') {
-            return Err(format!("no shell can set `cluster.env` {name:?} to {value:?}: change it"));
-        }
-    }
+    check_env(&request.env)?;
     let given = read(&request.config)?;
     let name = request.config.display().to_string();
     let read_config = |sources: &Sources| {
@@ -321,7 +374,7 @@ impl Provider for SshProvider {
 /// A node behind a connection.
 struct SshStub {
     provider: SshProvider,
-    machine: Rc<Machine>,
+    machine: Arc<Machine>,
     /// The ssh command.
     process: Process,
     /// That it is active was said.

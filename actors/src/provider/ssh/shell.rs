@@ -1,9 +1,10 @@
-//! What shells on other machines are told: words that they take as they are, and the scripts that bring a node's files and
-//! start it.
+//! What shells on other machines are told: the scripts that bring a node's files and start it.
 //!
 //! Scripts go over standard input, which no list of processes shows; command lines hold paths alone. Must not know ssh.
 
 use std::fmt::Write;
+
+use crate::provider::words::quote;
 
 /// The line that says that a node's program is being started. What shells print before it is noise of whoever set them up.
 pub(super) const STARTED: &str = "springtide: the node is being started";
@@ -11,11 +12,6 @@ pub(super) const STARTED: &str = "springtide: the node is being started";
 /// Runs the node of the directory `$1`, then takes the directory away: keys do not stay on machines that others own. A
 /// shell waits for the node, so that its end by a signal is an exit code: ssh itself says 255 to that, as to a lost link.
 const KEEP: &str = r#"sh "$1/start.sh"; code=$?; rm -rf "$1"; exit "$code""#;
-
-/// A word for a POSIX shell that stands for this text, whatever is in it but NUL.
-pub(super) fn quote(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
 
 /// A directory of the config as shells over there understand it, where it is relative to the home directory.
 pub(super) fn directory(given: &str) -> String {
@@ -71,26 +67,9 @@ pub(super) struct Brought {
 ///
 /// It is one block, which a shell reads to its end before it does any of it: half a script does nothing.
 pub(super) fn bring(place: &Place, files: &[Brought]) -> String {
-    let (life, node) = (quote(&place.life), quote(&place.node));
-    // A life whose connection was cut ends by itself; one that hangs does not, and would keep its processor. The number may
-    // by now be another process's, whose words do not name the directory. One that was brought and not started has none, but keys.
-    let mut script = format!(
-        r#"{{
-umask 077
-set -e
-for old in {node}.*/; do
-    test -d "$old" || continue
-    if test -f "$old"pid && read -r pid < "$old"pid; then
-        case $(ps -p "$pid" -o args= 2> /dev/null || :) in
-            *"${{old}}node.toml"*) kill -9 "$pid" || : ;;
-        esac
-    fi
-    rm -rf "$old"
-done
-mkdir -p {life}
-chmod 700 {life}
-"#
-    );
+    let life = quote(&place.life);
+    let former = sweep(&format!("{}.*", quote(&place.node)));
+    let mut script = format!("{{\numask 077\nset -e\n{former}mkdir -p {life}\nchmod 700 {life}\n");
     for Brought { name, text } in files {
         let mut end = "END".to_owned();
         while text.lines().any(|line| line == end) {
@@ -102,6 +81,29 @@ chmod 700 {life}
     }
     script.push_str("}\n");
     script
+}
+
+/// The script that takes away what [`bring`] brought, where no node will.
+pub(super) fn forget(place: &Place) -> String {
+    format!("{{\n{}}}\n", sweep(&quote(&place.life)))
+}
+
+/// The part of a script that ends the lives whose directories these are, a shell's pattern, and takes those away.
+fn sweep(lives: &str) -> String {
+    // A life whose connection was cut ends by itself; one that hangs does not, and would keep its processor. The number may
+    // by now be another process's, whose words do not name the directory. One that was brought and not started has none, but keys.
+    format!(
+        r#"for old in {lives}/; do
+    test -d "$old" || continue
+    if test -f "$old"pid && read -r pid < "$old"pid; then
+        case $(ps -p "$pid" -o args= 2> /dev/null || :) in
+            *"${{old}}node.toml"*) kill -9 "$pid" || : ;;
+        esac
+    fi
+    rm -rf "$old"
+done
+"#
+    )
 }
 
 /// The script `start.sh`, which turns into the node's program. With `reached` the node listens on this port of the address by
@@ -188,6 +190,31 @@ mod tests {
     }
 
     #[test]
+    fn one_life_is_forgotten_and_no_other() {
+        let home = tempfile::tempdir().unwrap();
+        let [first, second] =
+            ["1", "10"].map(|life| Place::new("it's * $HOME", "a-1", "h:1", life));
+        let script = forget(&first);
+        let key = |place: &Place| home.path().join(place.file("node.key"));
+        let bring = |place: &Place| {
+            let key = key(place);
+            std::fs::create_dir_all(key.parent().unwrap()).unwrap();
+            std::fs::write(key, "secret").unwrap();
+        };
+        [&first, &second].into_iter().for_each(bring);
+        for end in 0..script.len() - "\n}\n".len() {
+            sh(&script[..end], home.path());
+            assert!(key(&first).exists(), "after {end} bytes of {script}");
+        }
+        // Also where nothing is left.
+        for _ in 0..2 {
+            let told = sh(&script, home.path());
+            assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+            assert!(!key(&first).parent().unwrap().exists() && key(&second).exists());
+        }
+    }
+
+    #[test]
     fn the_address_by_which_a_machine_is_reached_is_where_its_node_listens() {
         let home = tempfile::tempdir().unwrap();
         let place = Place::new(".", "a-1", "h:1", "1");
@@ -217,17 +244,6 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-
-        /// Words of any text, through two shells one in the other, as on another machine.
-        #[test]
-        fn a_quoted_word_is_the_text(text in "[^\\x00]{0,40}", marks in "['\"\\\\$`!*~ \n;&|<>#-]{0,20}") {
-            let home = tempfile::tempdir().unwrap();
-            for text in [&text, &marks, &format!("{marks}{text}{marks}")] {
-                let inner = format!("printf %s {}", quote(text));
-                let told = sh(&format!("exec sh -c {}\n", quote(&inner)), home.path());
-                prop_assert_eq!(&told.stdout, text.as_bytes());
-            }
-        }
 
         /// Any directory, program, variable and text arrive as they are, through all scripts.
         #[test]

@@ -185,29 +185,37 @@ async fn what_ssh_says_is_told() {
     assert!(told.contains("failed (exit status: 1)") && told.contains("mkdir"), "{told}");
 }
 
+/// An ssh whose second command does this, and all others what they are to.
+fn second(then: &str) -> String {
+    format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}")
+}
+
 /// The second command's failures, for which the first must work.
 #[actix_rt::test]
-async fn a_node_that_does_not_start_is_none() {
-    let second = |then: &str| format!("case \"$*\" in *start.sh*) {then} ;; esac\n{WELL}");
-    let refused = World::new(&second("echo 'Connection refused' >&2; exit 255"), "");
+async fn a_node_that_does_not_start_is_none_and_leaves_no_key() {
+    let brought = "ls \"$(dirname \"$0\")\"/grid/*/node.key >> \"$0.keys\"; ";
+    let refused =
+        World::new(&second(&format!("{brought} echo 'Connection refused' >&2; exit 255")), "");
     let told = failure(&refused.provider(), &refused.request()).await;
     assert!(
         told.contains("/start.sh` failed (exit status: 255: the connection to me@h:22"),
         "{told}"
     );
     assert!(told.ends_with("Connection refused"), "{told}");
+    until("what was brought is taken away", || refused.lives().is_empty()).await;
+    assert_eq!(fs::read_to_string(refused.path("ssh.keys")).unwrap().lines().count(), 1);
 
     let silent = World::new(&second("exec sleep 600"), "");
     let told = failure(&silent.hurried(), &silent.request()).await;
     assert!(told.contains("/start.sh` did not answer within 1 s"), "{told}");
+    until("what was brought is taken away", || silent.lives().is_empty()).await;
 
-    // What was brought for it, keys among it, goes when the next life of it comes.
-    assert_eq!(silent.lives().len(), 1);
-    executable(&silent.path("ssh"), WELL);
-    executable(&silent.path("node"), "cat\n");
-    let stub = silent.provider().hold(&silent.request()).await.unwrap();
-    assert_eq!(silent.lives().len(), 1);
-    drop(stub);
+    // Its log cannot be written.
+    let world = World::new(WELL, "");
+    let request = NodeRequest { log: world.path("no/log"), ..world.request() };
+    let told = failure(&world.provider(), &request).await;
+    assert!(told.contains("cannot write") && world.lives().len() == 1, "{told}");
+    until("what was brought is taken away", || world.lives().is_empty()).await;
 
     let world = World::new(WELL, "");
     let request = NodeRequest { program: "/no/such program".into(), ..world.request() };
@@ -215,6 +223,29 @@ async fn a_node_that_does_not_start_is_none() {
     let ended = ended(&mut stub).await;
     assert_eq!(ended.how, "exit status: 127");
     assert!(ended.last_lines.join("\n").contains("/no/such program"), "{ended:?}");
+}
+
+/// The machine is away from then on.
+#[actix_rt::test]
+async fn a_key_that_is_not_reached_goes_when_the_nodes_next_life_comes() {
+    let away = "test -e \"$0.away\" && exit 255\n";
+    let world = World::new(&format!("{away}{}", second(": > \"$0.away\"; exit 255")), "cat\n");
+    let provider = world.provider();
+    failure(&provider, &world.request()).await;
+    let connections = || fs::read_to_string(world.path("ssh.log")).unwrap().lines().count();
+    until("it is tried", || connections() == 3).await;
+    // A machine that is away is not asked to take away what it has hardly got.
+    let told = failure(&provider, &world.request()).await;
+    assert!(told.contains("exit status: 255"), "{told}");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((world.lives().len(), connections()), (1, 4));
+
+    let left = world.lives();
+    executable(&world.path("ssh"), WELL);
+    let stub = provider.hold(&world.request()).await.unwrap();
+    let lives = world.lives();
+    assert!(lives.len() == 1 && lives != left, "{lives:?}");
+    drop(stub);
 }
 
 #[actix_rt::test]
@@ -325,6 +356,21 @@ async fn of_a_hold_that_is_dropped_nothing_is_left() {
         _ = provider.hold(&request) => panic!("nothing answered"),
         () = until("ssh runs", || !left.pids().is_empty()) => {}
     }
+    let pid = left.pids()[0];
+    until("it is killed", || !runs(pid)).await;
+
+    // While the files are there and the node is not.
+    let then = "echo $$ >> \"$0.pids\"; exec sleep 300";
+    let world = World::new(&second(then), "");
+    let left = Left(world.path("ssh.pids"));
+    let provider = world.provider();
+    let request = world.request();
+    tokio::select! {
+        _ = provider.hold(&request) => panic!("nothing answered"),
+        () = until("it is being started", || !left.pids().is_empty()) => {}
+    }
+    assert_eq!(world.lives().len(), 1);
+    until("what was brought is taken away", || world.lives().is_empty()).await;
     let pid = left.pids()[0];
     until("it is killed", || !runs(pid)).await;
 }

@@ -18,7 +18,7 @@ use super::history::Histories;
 use super::pool::State;
 use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{
-    Action as Order, Event as News, JobView, Manager, Need, Settings, Want,
+    Action as Order, Event as News, JobView, Manager, Need, Outlook, Settings, Want,
 };
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
@@ -190,13 +190,13 @@ impl Managing {
     }
 
     /// How a job is that has no nodes yet.
-    pub(super) fn status(&self, id: JobId, submit: &Submit) -> JobStatus {
+    pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &Outlook) -> JobStatus {
         JobStatus {
             job: id,
             name: submit.name.clone(),
             state: JobState::Queued,
             nodes: 0,
-            waits_for: self.view(id).map(|view| format!("a place: {}", view.why)),
+            waits_for: self.manager.why(id, outlook).map(|why| format!("a place: {why}")),
         }
     }
 

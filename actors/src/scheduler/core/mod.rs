@@ -47,7 +47,7 @@ use self::recover::Returning;
 use self::request::{Open, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::takeover::Orphaned;
-use super::manager::{Need, Settings};
+use super::manager::{Need, Outlook, Settings};
 use super::{
     GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
 };
@@ -340,8 +340,9 @@ impl Core {
             sites.entry(cluster.clone()).or_default().nodes.push(node);
         }
         let queued = self.queue.iter().map(Waiting::status);
+        let (managing, outlook) = (&self.managing, Outlook::default());
         let managed =
-            self.managing.waiting().map(|(job, submit)| self.managing.status(job, submit));
+            managing.waiting().map(|(job, submit)| managing.status(job, submit, &outlook));
         let running = self.jobs.iter().map(|(&id, job)| job.status(id));
         let returning = self.returning_statuses();
         let jobs = queued.chain(managed).chain(returning).chain(running).collect();
@@ -362,7 +363,10 @@ impl Core {
         }
         let queued = self.queue.iter().find(|waiting| waiting.job == id).map(Waiting::status);
         queued
-            .or_else(|| self.managing.waits(id).map(|submit| self.managing.status(id, submit)))
+            .or_else(|| {
+                let submit = self.managing.waits(id)?;
+                Some(self.managing.status(id, submit, &Outlook::default()))
+            })
             .or_else(|| self.returning_statuses().find(|status| status.job == id))
     }
 }

@@ -33,6 +33,7 @@ use tokio::time::Instant;
 
 pub use self::calendar::SiteOffer;
 pub use self::event::{Action, Bill, Event, Kind, Need, Want};
+pub use self::queue::Outlook;
 
 use self::books::{Account, Cluster, Job, Stage};
 use self::calendar::Calendar;
@@ -361,15 +362,21 @@ impl Manager {
                 Direction::Shrink => Phase::Shrinking,
             },
         };
-        let why = match job.stage {
-            Stage::Waiting => self.waits_for(id, job),
-            _ => job.why.clone(),
-        };
         let sizes = job.accounts.iter().filter(|(_, account)| account.size > 0);
         let sizes = sizes.map(|(cluster, account)| (cluster.clone(), account.size)).collect();
         let (kind, least, useful) = (job.need.kind, job.need.least(), job.need.greatest());
         let most = job.limit.map_or(useful, |limit| limit.min(useful));
+        let why = self.why(id, &Outlook::default())?;
         Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, why })
+    }
+
+    /// Why a job is as it is, as in its [view](Self::job). Whoever asks about many at once shares one outlook among them.
+    pub fn why(&self, id: JobId, outlook: &Outlook) -> Option<String> {
+        let job = self.jobs.get(&id)?;
+        Some(match job.stage {
+            Stage::Waiting => self.waits_for(id, job, outlook),
+            _ => job.why.clone(),
+        })
     }
 
     /// What a job needs, if it is known.

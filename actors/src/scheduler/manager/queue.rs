@@ -1,5 +1,6 @@
 //! The placement queue, and what is kept free for its first job, or for one that cannot go on without more.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
@@ -20,6 +21,18 @@ pub(super) struct Pledge {
     pub(super) whom: Whom,
     /// How many where.
     need: BTreeMap<ClusterId, u32>,
+}
+
+/// What jobs that wait are judged by at one moment: made for the first that is asked about, and as good for a thousand more, as
+/// long as nothing happens to the manager.
+#[derive(Debug, Default)]
+pub struct Outlook(OnceCell<Grounds>);
+
+#[derive(Debug)]
+struct Grounds {
+    all: Ground,
+    /// For those that nothing is kept for, where something is kept.
+    others: Option<Ground>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +60,17 @@ impl fmt::Display for Whom {
             Self::Growth(job) => write!(f, "{job}, which cannot go on without more"),
         }
     }
+}
+
+/// What is there for others than the one that something is kept for.
+fn without(ground: &Ground, pledge: &Pledge) -> Ground {
+    let mut ground = ground.clone();
+    for (cluster, kept) in &pledge.need {
+        if let Some(room) = ground.rooms.get_mut(cluster) {
+            room.idle = room.idle.saturating_sub(*kept);
+        }
+    }
+    ground
 }
 
 impl Manager {
@@ -134,7 +158,8 @@ impl Manager {
                 job.tries += 1;
                 let (tries, limit) = (job.tries, self.settings.tries);
                 if limit.is_some_and(|limit| tries > limit) {
-                    let why = self.jobs.get(&id).map(|job| self.waits_for(id, job));
+                    let why =
+                        self.jobs.get(&id).map(|job| self.waits_for(id, job, &Outlook::default()));
                     self.forget(id);
                     let reason =
                         format!("no place was found in {tries} tries: {}", why.unwrap_or_default());
@@ -158,6 +183,7 @@ impl Manager {
 
     /// What is kept for another is not there.
     fn try_place(&self, need: &Need, mine: bool, ground: &Ground) -> Result<Placed, NoPlace> {
+        // What has a time or a reservation of its own has rooms of its own.
         let own = need.under.is_some();
         let pledge = self.pledge.as_ref().filter(|_| !mine && !own);
         if pledge.is_none() && !own && need.time_ms.is_none() {
@@ -165,24 +191,31 @@ impl Manager {
         }
         let mut ground = ground.clone();
         self.rooms_of(need, &mut ground.rooms);
-        let Some(pledge) = pledge else {
-            return place(need.placement, &need.components, &ground);
-        };
-        for (cluster, kept) in &pledge.need {
-            if let Some(room) = ground.rooms.get_mut(cluster) {
-                room.idle = room.idle.saturating_sub(*kept);
-            }
+        match pledge {
+            Some(pledge) => place(need.placement, &need.components, &without(&ground, pledge)),
+            None => place(need.placement, &need.components, &ground),
         }
-        place(need.placement, &need.components, &ground)
+    }
+
+    fn grounds_now(&self) -> Grounds {
+        let all = self.ground_now();
+        let others = self.pledge.as_ref().map(|pledge| without(&all, pledge));
+        Grounds { all, others }
     }
 
     /// Why a job waits.
-    pub(super) fn waits_for(&self, id: JobId, job: &Job) -> String {
+    pub(super) fn waits_for(&self, id: JobId, job: &Job, outlook: &Outlook) -> String {
         let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
-        let tried = self.try_place(&job.need, mine, &self.ground_now());
         if let Some(when) = self.own_time(&job.need) {
             return when;
         }
+        let Grounds { all, others } = outlook.0.get_or_init(|| self.grounds_now());
+        let special = job.need.under.is_some() || job.need.time_ms.is_some();
+        let ground = others.as_ref().filter(|_| !mine).unwrap_or(all);
+        let tried = match special {
+            true => self.try_place(&job.need, mine, all),
+            false => place(job.need.placement, &job.need.components, ground),
+        };
         match (tried, mine, &self.pledge) {
             (Ok(placed), ..) => format!("it is about to start ({})", placed.why),
             (Err(no), true, _) => format!("{no}; running jobs are making room for it"),

@@ -201,6 +201,12 @@ fn running_jobs_make_room_for_the_first_that_waits() {
     // One that would fit has to wait: the processors are kept.
     assert_eq!(scene.submit(4, Need::one(Kind::Rigid, 1, 1, 1)), []);
     assert!(scene.manager.job(JobId(4)).unwrap().why.contains("first comes job-3, which waits"));
+    // Asked together they are told what each is told alone.
+    let together = Outlook::default();
+    for job in [4, 3, 1].map(JobId) {
+        let alone = scene.manager.job(job).unwrap().why;
+        assert_eq!(scene.manager.why(job, &together), Some(alone));
+    }
     scene.answer(1, change(&out, 1), 2);
     let out = scene.freed(1, "a", 2);
     assert!(matches!(&out[..], [Action::Claim { job: JobId(3), .. }]), "{out:?}");

@@ -14,6 +14,10 @@ use springtide_runtime::id::JobId;
 use crate::desk::{JobEntry, JobRecord};
 use crate::report::{SCHEMA, seconds, size};
 
+/// What a job is of which the scheduler knows nothing any more, and of which the desk has not been told how it ended: it is about
+/// to be.
+const UNTOLD: &str = "ending";
+
 /// A job, by the desk and by the scheduler.
 pub(super) struct Known {
     pub(super) job: JobId,
@@ -44,6 +48,7 @@ impl Known {
         record.map_or(self.state() == "over", |record| record.entry.ended.is_some())
     }
 
+    /// In one word, the same as in the list of jobs where that has it.
     pub(super) fn state(&self) -> &'static str {
         let ended = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
         if let Some(end) = ended {
@@ -54,6 +59,7 @@ impl Known {
         match (view, detail.and_then(|detail| detail.status.as_ref())) {
             (Some(view), _) => phase(view.phase),
             (None, Some(status)) => state(status.state),
+            (None, None) if self.record.is_some() => UNTOLD,
             (None, None) => "over",
         }
     }
@@ -158,7 +164,7 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
             (Some(live), None) => Row { age_s, line: entry.line, ..live },
             (None, None) => {
                 let about = String::new();
-                Row { job: entry.job, state: "ending", nodes: 0, age_s, line: entry.line, about }
+                Row { job: entry.job, state: UNTOLD, nodes: 0, age_s, line: entry.line, about }
             }
         };
         rows.insert(row.job, row);
