@@ -19,7 +19,7 @@ const OURS: RGBColor = RGBColor(0, 158, 115);
 const BEST: RGBColor = RGBColor(40, 40, 40);
 
 /// Colours that people who see few of them can tell apart (after Okabe and Ito).
-pub(crate) const COLOURS: [RGBColor; 8] = [
+pub const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -35,13 +35,19 @@ pub(crate) const COLOURS: [RGBColor; 8] = [
 #[error("the figure cannot be drawn: {0}")]
 pub struct FigureError(String);
 
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// Where a figure is drawn.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-pub(crate) fn wrong(error: impl std::fmt::Display) -> FigureError {
+/// What the drawing says, as this module's error.
+pub fn wrong(error: impl std::fmt::Display) -> FigureError {
     FigureError(error.to_string())
 }
 
-pub(crate) fn draw(
+/// Draws a figure of so many points' width and height, on white, as SVG.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn draw(
     size: (u32, u32),
     on: impl FnOnce(&Area<'_>) -> Result<(), FigureError>,
 ) -> Result<String, FigureError> {
@@ -108,7 +114,11 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
     })
 }
 
-pub(crate) fn legend<'a, X, Y>(
+/// Adds the legend of what has a label.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn legend<'a, X, Y>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
     at: SeriesLabelPosition,
 ) -> Result<(), FigureError>

@@ -20,7 +20,7 @@ use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
 use crate::site::SiteCommand;
-use crate::{drain, files, inputs, jobs, netcheck, node, run, sim, site, talk, up, why};
+use crate::{drain, files, inputs, jobs, netcheck, node, run, sim, site, talk, up, why, workflow};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -223,6 +223,10 @@ impl App {
             Other::Sim(command) => {
                 log_to_stderr(own_level(&global), false);
                 sim::sim(command, self.version)
+            }
+            Other::Workflow(command) => {
+                log_to_stderr(own_level(&global), false);
+                workflow::workflow(&command, global.quiet)
             }
             #[cfg(target_os = "linux")]
             Other::Wan(command) => {

@@ -14,6 +14,7 @@ use crate::sim::SimCommand;
 use crate::site::SiteCommand;
 #[cfg(target_os = "linux")]
 use crate::wan::WanCommand;
+use crate::workflow::WorkflowCommand;
 
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
@@ -187,6 +188,9 @@ pub enum Other {
     /// Simulate grids: play scenarios, faults and what-ifs in virtual time
     #[command(subcommand, arg_required_else_help = true)]
     Sim(SimCommand),
+    /// Workflows of many tasks: look at their files, and plan which slots of sites to have for them
+    #[command(subcommand, arg_required_else_help = true)]
+    Workflow(WorkflowCommand),
     /// Emulate wide-area networks on this machine, for any programs
     #[cfg(target_os = "linux")]
     #[command(subcommand, arg_required_else_help = true)]

@@ -13,6 +13,7 @@
 
 mod app;
 mod args;
+mod dates;
 mod desk;
 #[cfg(target_os = "linux")]
 mod doctor;
@@ -46,6 +47,7 @@ mod up;
 mod wan;
 mod whatif;
 mod why;
+mod workflow;
 mod workload;
 mod wrap;
 

@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use springtide_runtime::event::{Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic};
 
+use crate::dates::stamp;
 use crate::exit::Failed;
 use crate::grid::cannot;
 
@@ -208,32 +209,9 @@ pub fn manifest(job: &str, version: &str, seed: Option<u64>) -> Manifest {
     }
 }
 
-/// `20261121-101530` of seconds since the Unix epoch. (Days to date after H. Hinnant, "chrono-compatible low-level date
-/// algorithms".)
-fn stamp(unix_s: u64) -> String {
-    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    let year = yoe + era * 400 + u64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", rest / 3600, rest % 3600 / 60, rest % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stamps_are_dates() {
-        assert_eq!(stamp(0), "19700101-000000");
-        assert_eq!(stamp(951_782_399), "20000228-235959");
-        assert_eq!(stamp(951_868_799), "20000229-235959");
-        assert_eq!(stamp(1_795_255_530), "20261121-100530");
-    }
 
     #[test]
     fn a_job_writes_only_beside_the_runs_own_files() {

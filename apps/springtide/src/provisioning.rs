@@ -110,6 +110,24 @@ impl From<How> for Search {
     }
 }
 
+impl How {
+    /// Which of them a search is.
+    pub fn from_search(search: Search) -> Self {
+        match search {
+            Search::Paper { .. } => Self::Paper,
+            Search::Pruned => Self::Pruned,
+        }
+    }
+
+    /// The word for it on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Pruned => "pruned",
+        }
+    }
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share <= 2.0 => Ok(share),

@@ -33,10 +33,14 @@ pub struct Axes<'a> {
     pub y: &'a str,
 }
 
-type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+/// A chart of two values.
+pub type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// An empty chart with its axes.
-fn chart<'a>(
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn chart<'a>(
     area: &Area<'a>,
     axes: Axes<'_>,
     x: std::ops::Range<f64>,

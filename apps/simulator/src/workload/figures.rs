@@ -219,7 +219,8 @@ fn column(words: &str) -> String {
     words.replace(", %", "_percent").replace(' ', "_")
 }
 
-pub(crate) fn quoted(text: &str) -> String {
+/// A field of a table (CSV), in quotes where it must be.
+pub fn quoted(text: &str) -> String {
     match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),

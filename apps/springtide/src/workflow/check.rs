@@ -1,0 +1,138 @@
+//! `workflow check`: what is in workflows' files.
+//!
+//! Must not know how workflows are planned.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use serde_json::{Value, json};
+
+use super::{OverrideArgs, Read, Summary, place, read, shown};
+use crate::exit::{Exit, Failed};
+use crate::report::{SCHEMA, number, seconds, size};
+use crate::run::print;
+
+/// So many kinds of tasks are told to people.
+const KINDS_SHOWN: usize = 12;
+
+/// `workflow check ...`
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// Workflows: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    overrides: OverrideArgs,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it. All files are looked at, whatever is wrong with one.
+///
+/// # Errors
+/// A file cannot be read, or is no workflow: all such, with their places.
+pub fn check(args: &CheckArgs) -> Result<(), Failed> {
+    let overrides = args.overrides.read()?;
+    let (mut text, mut results, mut errors) = (String::new(), Vec::new(), Vec::new());
+    for file in &args.files {
+        let told = read(file, &overrides).map_err(|error| (error.place.at, error.to_string()));
+        let told = told.and_then(|read| match Summary::of(&read) {
+            Ok(summary) => Ok((read, summary)),
+            Err(error) => Err((None, format!("{}: {error}", file.display()))),
+        });
+        match told {
+            Ok((read, summary)) => {
+                results.push(object(&read, &summary));
+                text.push_str(&words(&read, &summary));
+            }
+            Err((at, error)) => {
+                let (line, column) = place(at);
+                results.push(json!({
+                    "file": file, "ok": false, "error": error, "line": line, "column": column,
+                }));
+                errors.push(error);
+            }
+        }
+    }
+    if args.json {
+        let ok = errors.is_empty();
+        print(&format!("{}\n", json!({ "schema": SCHEMA, "ok": ok, "files": results })))?;
+        return if ok { Ok(()) } else { Err(Failed::new(Exit::Usage, "")) };
+    }
+    print(&text)?;
+    if errors.is_empty() { Ok(()) } else { Err(Failed::usage(errors.join("\n"))) }
+}
+
+fn object(read: &Read, summary: &Summary) -> Value {
+    let Read { file, format, workflow } = read;
+    json!({
+        "file": file,
+        "ok": true,
+        "format": format.map(|format| format.word()),
+        "name": workflow.name,
+        "summary": summary,
+        "without_runtime": workflow.tasks.iter().filter(|task| task.runtime_s.is_none()).count(),
+        "notes": read.notes(),
+    })
+}
+
+/// For people.
+fn words(read: &Read, summary: &Summary) -> String {
+    let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
+    let count = |n: usize| number(n as u64);
+    let mut text = format!("{}{format}: {}\n", read.file.display(), shown(&read.name()));
+    let Summary { tasks, edges, levels, width, most_processors, .. } = summary;
+    let mut line = |name: &str, value: String| text.push_str(&format!("  {name:15}{value}\n"));
+    line("tasks", format!("{}, of {} kinds", count(*tasks), count(summary.kinds.len())));
+    line("edges", count(*edges));
+    line("levels", format!("{}, at most {} tasks wide", count(*levels), count(*width)));
+    let unknown = || "not known: there are tasks without a runtime".to_owned();
+    let most = match most_processors {
+        1 => "each on one processor".to_owned(),
+        most => format!("tasks of up to {most} processors"),
+    };
+    let work =
+        summary.processor_hours.map(|hours| format!("{} processor-hours, {most}", round(hours)));
+    line("work", work.unwrap_or_else(unknown));
+    line("critical path", summary.critical_path_s.map_or_else(unknown, seconds));
+    line("data", format!("{} between tasks, {} files", size(summary.bytes), count(summary.files)));
+    let kinds = summary.kinds.iter().take(KINDS_SHOWN);
+    let width = kinds.clone().map(|kind| shown(&kind.name).chars().count()).max().unwrap_or(0);
+    for (at, kind) in kinds.enumerate() {
+        let name = shown(&kind.name);
+        let hours = match kind.processor_hours {
+            hours if hours > 0.0 => format!(", {} processor-hours", round(hours)),
+            _ => String::new(),
+        };
+        let first = if at == 0 { "kinds" } else { "" };
+        line(first, format!("{name:width$}  {:>6}{hours}", count(kind.tasks)));
+    }
+    if summary.kinds.len() > KINDS_SHOWN {
+        let others = &summary.kinds[KINDS_SHOWN..];
+        let tasks = others.iter().map(|kind| kind.tasks).sum();
+        line("", format!("{} other kinds, {} tasks", count(others.len()), count(tasks)));
+    }
+    for note in read.notes() {
+        text.push_str(&format!("  note: {}\n", note.line(&read.file)));
+    }
+    if let Some(lacks) = read.lacks_runtimes() {
+        text.push_str(&format!("  note: {}\n", lacks.replace('\n', "\n  ")));
+    }
+    text
+}
+
+/// A number with four digits.
+pub fn round(value: f64) -> String {
+    let places = match value.abs() {
+        value if value >= 1000.0 => 0,
+        value if value >= 100.0 => 1,
+        value if value >= 10.0 => 2,
+        value if value >= 1.0 => 3,
+        _ => 4,
+    };
+    match places {
+        0 => number(value.round() as u64),
+        _ => format!("{value:.places$}"),
+    }
+}

@@ -1,0 +1,197 @@
+//! The front of a plan as a figure and a table: its points, and which of them each trade-off takes.
+//!
+//! Must not know where tasks run.
+
+use std::fmt::Write as _;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use springtide_actors::policy::provisioning::seconds;
+use springtide_simulator::figure::{COLOURS, FigureError, draw, legend, wrong};
+use springtide_simulator::provisioning::figures::{Axes, chart};
+use springtide_simulator::workload::figures::quoted;
+
+use super::canvas::{plain, unit};
+use super::kept::Planned;
+use super::planning::{Plan, TRADE_OFFS, trade_off};
+
+/// The trade-offs that take a point, such as `0-0.3 0.5`; empty if none does.
+pub fn taken_by(plan: &Plan, at: usize) -> String {
+    let takes = |number: usize| number < TRADE_OFFS && plan.takes[number] == at;
+    let mut parts = Vec::new();
+    let mut number = 0;
+    while number < TRADE_OFFS {
+        let from = number;
+        while takes(number) {
+            number += 1;
+        }
+        match number - from {
+            0 => number += 1,
+            1 => parts.push(plain(trade_off(from))),
+            _ => parts.push(format!("{}-{}", plain(trade_off(from)), plain(trade_off(number - 1)))),
+        }
+    }
+    parts.join(" ")
+}
+
+/// All points, the cheapest first: cost, makespan in seconds, how many slots, the trade-offs that take it, and whether it is the plan.
+pub fn csv(plan: &Plan) -> String {
+    let mut text = "cost,makespan_s,slots,trade_offs,taken\n".to_owned();
+    for (at, point) in plan.front.points().iter().enumerate() {
+        // A String takes whatever is written.
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{}",
+            point.is.cost,
+            seconds(point.is.makespan),
+            point.plan.ones(),
+            quoted(&taken_by(plan, at)),
+            at == plan.at
+        );
+    }
+    text
+}
+
+/// All points, with the trade-offs that take them and what the plan has to hold to.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
+    let Planned { plan, offers, wish, .. } = *planned;
+    let points = plan.front.points();
+    let longest = points.iter().map(|point| seconds(point.is.makespan)).fold(0.0, f64::max);
+    let (name, length) = unit(longest);
+    let (x_name, by) = match offers.is_plainly_priced() {
+        true if points.last().is_some_and(|point| point.is.cost > 36_000.0) => {
+            ("cost, processor-hours", 3600.0)
+        }
+        true => ("cost, processor-seconds", 1.0),
+        false => ("cost, in the offers' units", 1.0),
+    };
+    let place = |at: usize| {
+        let is = points[at].is;
+        (is.cost / by, seconds(is.makespan) / length)
+    };
+    let all: Vec<(f64, f64)> = (0..points.len()).map(place).collect();
+    let x = range(all.iter().map(|(x, _)| *x));
+    let y = range(all.iter().map(|(_, y)| *y));
+    let title = format!("Plans of which none is better in both: {}", points.len());
+    let makespan = format!("makespan, {name}");
+    let axes = Axes { title: &title, x: x_name, y: &makespan };
+    draw((860, 520), |area| {
+        let mut chart = chart(area, axes, x.clone(), y.clone())?;
+        let blue = COLOURS[0];
+        let mut steps = Vec::new();
+        for (at, &(cost, length)) in all.iter().enumerate() {
+            if at > 0 {
+                steps.push((cost, all[at - 1].1));
+            }
+            steps.push((cost, length));
+        }
+        chart.draw_series(LineSeries::new(steps, blue.mix(0.5).stroke_width(1))).map_err(wrong)?;
+        chart
+            .draw_series(all.iter().map(|&point| Circle::new(point, 3, blue.filled())))
+            .map_err(wrong)?
+            .label("plans")
+            .legend(move |(x, y)| Circle::new((x + 7, y), 3, blue.filled()));
+        let lines = [
+            (wish.constraint.deadline.map(|most| seconds(most) / length), true, "deadline"),
+            (wish.constraint.budget.map(|most| most / by), false, "budget"),
+        ];
+        for (most, across, label) in lines {
+            let Some(most) = most else { continue };
+            let (range, ends) = match across {
+                true => (&y, [(x.start, most), (x.end, most)]),
+                false => (&x, [(most, y.start), (most, y.end)]),
+            };
+            if !range.contains(&most) {
+                continue;
+            }
+            let grey = COLOURS[5];
+            chart
+                .draw_series([PathElement::new(ends, grey.mix(0.6).stroke_width(1))])
+                .map_err(wrong)?
+                .label(label)
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 14, y)], grey.stroke_width(1))
+                });
+        }
+        let red = COLOURS[1];
+        let marked = (0..all.len()).filter(|at| *at != plan.at && plan.takes.contains(at));
+        let marked: Vec<_> =
+            marked.map(|at| Circle::new(all[at], 6, blue.stroke_width(2))).collect();
+        if !marked.is_empty() {
+            chart
+                .draw_series(marked)
+                .map_err(wrong)?
+                .label("taken by these trade-offs")
+                .legend(move |(x, y)| Circle::new((x + 7, y), 5, blue.stroke_width(2)));
+        }
+        chart
+            .draw_series([Circle::new(all[plan.at], 7, red.stroke_width(3))])
+            .map_err(wrong)?
+            .label("the plan")
+            .legend(move |(x, y)| Circle::new((x + 7, y), 5, red.stroke_width(3)));
+        legend(&mut chart, SeriesLabelPosition::UpperRight)?;
+        // Labels where there is room: beside their point, and not over another.
+        let pixels: Vec<(i32, i32)> = all.iter().map(|point| chart.backend_coord(point)).collect();
+        // The legend's corner is taken.
+        let mut taken: Vec<[i32; 4]> = vec![[620, 30, 860, 140]];
+        taken.extend(pixels.iter().map(|(x, y)| [x - 4, y - 4, x + 4, y + 4]));
+        for at in (0..all.len()).filter(|at| plan.takes.contains(at)) {
+            let text = taken_by(plan, at);
+            let width = 6 * text.chars().count() as i32 + 4;
+            let (x, y) = pixels[at];
+            let places = [
+                (x + 10, y - 10),
+                (x + 10, y + 10),
+                (x - 10 - width, y + 10),
+                (x - 10 - width, y - 10),
+                (x + 14, y - 26),
+                (x + 14, y + 26),
+                (x + 18, y - 42),
+                (x + 18, y - 58),
+                (x - 18 - width, y + 42),
+            ];
+            let bounds = |(x, y): (i32, i32)| [x, y - 7, x + width, y + 7];
+            let free = |place: &&(i32, i32)| {
+                let [a, b, c, d] = bounds(**place);
+                let inside = a > 66 && c < 856 && b > 30 && d < 478;
+                let meets =
+                    |other: &[i32; 4]| a < other[2] && other[0] < c && b < other[3] && other[1] < d;
+                inside && !taken.iter().any(meets)
+            };
+            let found = *places.iter().find(free).unwrap_or(&places[0]);
+            taken.push(bounds(found));
+            let colour = if at == plan.at { red } else { blue };
+            let style = ("sans-serif", 12).into_font().color(&colour);
+            let style = style.pos(Pos::new(HPos::Left, VPos::Center));
+            area.draw(&Text::new(text, found, style)).map_err(wrong)?;
+        }
+        Ok(())
+    })
+}
+
+/// What is shown of values: all of them with some room, from 0 where that is not far.
+fn range(values: impl Iterator<Item = f64> + Clone) -> std::ops::Range<f64> {
+    let least = values.clone().fold(f64::INFINITY, f64::min).min(1e300);
+    let most = values.fold(0.0, f64::max);
+    let room = (most - least).max(most * 0.02).max(1e-9);
+    let from = if least < room { 0.0 } else { least - room * 0.12 };
+    from..most + room * 0.25
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_hold_their_values_and_some_room() {
+        let all = range([100.0, 900.0].into_iter());
+        assert!(all.start == 0.0 && all.end > 900.0);
+        let one = range([500.0].into_iter());
+        assert!(one.start < 500.0 && one.start > 400.0 && one.end > 500.0);
+        let none = range([0.0].into_iter());
+        assert!(none.start <= 0.0 && none.end > 0.0);
+    }
+}

@@ -1,0 +1,417 @@
+//! Figures of a schedule: hosts (which processors run what, what is paid and not used) and tasks (when each waits and runs).
+//!
+//! Must not know how a plan is found. Of more processors and tasks than single boxes are seen of, shares over time are drawn.
+
+use std::collections::BTreeMap;
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+use springtide_actors::policy::provisioning::{Dag, Time, seconds};
+use springtide_simulator::figure::{FigureError, draw};
+
+use super::canvas::{BOTTOM, Canvas, Entry, KINDS, PART, TOP, WASTE, WHOLE, colour, means, short};
+use super::kept::Planned;
+use crate::report;
+
+/// Of more tasks single boxes are not drawn.
+const TASKS_MAX: usize = 2000;
+/// Nor of more processors.
+const ROWS_MAX: u32 = 150;
+/// Nor where the figure would be larger than some megabyte.
+const BOXES_MAX: usize = 8000;
+/// So many rows of shares are drawn; of more slots those of a site are one.
+const BANDS_MAX: usize = 40;
+/// Of more tasks each row is a kind of tasks of a level.
+const TASK_ROWS_MAX: usize = 400;
+/// Of more tasks rows are too narrow for names.
+const NAMED_ROWS_MAX: usize = 80;
+
+const WIDTH: u32 = 1160;
+const LEGEND: i32 = 200;
+
+/// Kinds of tasks by what they take, those that take most first; others than the first share a colour.
+struct Kinds {
+    /// By task: its kind's place.
+    of: Vec<usize>,
+    names: Vec<String>,
+}
+
+impl Kinds {
+    fn new(planned: &Planned<'_>) -> Self {
+        let tasks = &planned.read.workflow.tasks;
+        let mut takes: BTreeMap<&str, u128> = BTreeMap::new();
+        for (at, place) in planned.plan.schedule.tasks.iter().enumerate() {
+            let processors = u128::from(planned.dag.task(at).processors);
+            *takes.entry(&tasks[at].name).or_default() +=
+                processors * u128::from(place.end - place.start);
+        }
+        let mut names: Vec<&str> = takes.keys().copied().collect();
+        names.sort_by_key(|name| (std::cmp::Reverse(takes[name]), *name));
+        let places: BTreeMap<&str, usize> =
+            names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+        let of = tasks.iter().map(|task| places.get(task.name.as_str()).copied().unwrap_or(0));
+        Self { of: of.collect(), names: names.into_iter().map(str::to_owned).collect() }
+    }
+
+    /// With its colour by itself, or among the others.
+    fn layer(&self, task: usize) -> usize {
+        self.of[task].min(KINDS)
+    }
+
+    fn legend(&self) -> Vec<Entry> {
+        let entry = |(at, name): (usize, &String)| Entry {
+            text: name.clone(),
+            colour: colour(at),
+            filled: true,
+        };
+        let mut entries: Vec<Entry> =
+            self.names.iter().take(KINDS).enumerate().map(entry).collect();
+        if self.names.len() > KINDS {
+            let text = match self.names.len() - KINDS {
+                1 => self.names[KINDS].clone(),
+                others => format!("{others} other kinds"),
+            };
+            entries.push(Entry { text, colour: colour(KINDS), filled: true });
+        }
+        entries
+    }
+}
+
+/// What is told above a figure.
+fn title(planned: &Planned<'_>, what: &str) -> String {
+    let makespan = report::seconds(seconds(planned.plan.is().makespan));
+    format!("{}: {what}; {makespan}", short(&planned.read.name(), 60))
+}
+
+/// Until when time is drawn: the workflow's end, and the end of whatever is had whole.
+fn span(planned: &Planned<'_>) -> Time {
+    let whole = planned.plan.slots.iter().filter(|had| !had.offer.divisible);
+    whole.map(|had| had.end).fold(planned.plan.is().makespan, Time::max)
+}
+
+/// Sites and processors as rows: slots as outlines, what runs there by kind of task, what is paid and not used shaded.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn hosts(planned: &Planned<'_>) -> Result<String, FigureError> {
+    let plan = planned.plan;
+    let rows: u32 = plan.rows(planned.offers).iter().sum();
+    let boxes: usize = plan.places.iter().map(|numbers| numbers.runs().len()).sum::<usize>()
+        + plan.slots.iter().map(|had| had.processors.runs().len()).sum::<usize>();
+    let few = planned.dag.len() <= TASKS_MAX && rows <= ROWS_MAX && boxes <= BOXES_MAX;
+    if few { processors(planned) } else { shares(planned) }
+}
+
+fn slots_legend(planned: &Planned<'_>, mut entries: Vec<Entry>) -> Vec<Entry> {
+    let slots = &planned.plan.slots;
+    let is_wasted = slots.iter().any(|had| had.paid() > had.used);
+    let mut add = |is: bool, text: &str, colour: RGBColor, filled: bool| {
+        if is {
+            entries.push(Entry { text: text.to_owned(), colour, filled });
+        }
+    };
+    add(is_wasted, "paid, not used", WASTE, true);
+    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, false);
+    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, false);
+    entries
+}
+
+fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
+    const GAP: i32 = 22;
+    let (plan, offers) = (planned.plan, planned.offers);
+    let kinds = Kinds::new(planned);
+    let rows = plan.rows(offers);
+    let all: u32 = rows.iter().sum();
+    let sites: Vec<usize> = (0..rows.len()).filter(|site| rows[*site] > 0).collect();
+    let row = (640 / all.max(1) as i32).clamp(4, 16);
+    let legend = slots_legend(planned, kinds.legend());
+    let height = TOP + BOTTOM + all as i32 * row + sites.len() as i32 * GAP;
+    let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32);
+    let mut top = vec![0; rows.len()];
+    let mut next = TOP;
+    for &site in &sites {
+        top[site] = next + GAP;
+        next += GAP + rows[site] as i32 * row;
+    }
+    draw((WIDTH, height as u32), |area| {
+        let what = title(planned, "processors");
+        let canvas = Canvas::new(area, &what, (120, LEGEND), span(planned), &legend)?;
+        for &site in &sites {
+            let of = &offers.sites[site];
+            let y = top[site] - GAP / 2 + 2;
+            let (name, has) = (short(&of.name, 40), rows[site]);
+            let line = format!("{name}: {has} of {} processors", of.processors);
+            canvas.text(&line, (8, y), 13, HPos::Left, BLACK)?;
+            let every = [1, 2, 5, 10, 20, 50].into_iter().find(|n| n * row >= 13).unwrap_or(50);
+            for number in (0..rows[site] as i32).step_by(every as usize) {
+                let y = top[site] + number * row + row / 2;
+                let grey = RGBColor(90, 90, 90);
+                canvas.text(&number.to_string(), (114, y), 11, HPos::Right, grey)?;
+            }
+        }
+        let heights = |site: usize, (first, count): (u32, u32)| {
+            let from = top[site] + first as i32 * row;
+            (from, from + count as i32 * row)
+        };
+        for had in plan.slots.iter().filter(|had| had.paid() > had.used) {
+            for &run in had.processors.runs() {
+                let at = heights(had.offer.site, run);
+                canvas.fill((had.offer.start, had.end), at, WASTE, false)?;
+            }
+        }
+        for (task, place) in plan.schedule.tasks.iter().enumerate() {
+            for &run in plan.places[task].runs() {
+                let at = heights(place.site, run);
+                canvas.fill((place.start, place.end), at, colour(kinds.of[task]), true)?;
+            }
+        }
+        for had in &plan.slots {
+            let colour = if had.offer.divisible { PART } else { WHOLE };
+            for &run in had.processors.runs() {
+                let at = heights(had.offer.site, run);
+                canvas.outline((had.offer.start, had.end), at, colour)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A row of shares over time.
+struct Band {
+    name: String,
+    more: String,
+    /// By layer: mean share of the row's height.
+    layers: Vec<(RGBColor, Vec<f64>)>,
+    /// Outline: from when until when, and whose.
+    outline: Option<(Time, Time, RGBColor)>,
+}
+
+/// How many parts of time are drawn of each row, so that the figure stays small.
+fn bins(bands: usize) -> usize {
+    if bands > 12 { 160 } else { 320 }
+}
+
+/// Draws rows of shares below one another.
+fn bands(
+    what: &str,
+    bands: &[Band],
+    span: Time,
+    left: i32,
+    legend: &[Entry],
+) -> Result<String, FigureError> {
+    let row = (640 / bands.len().max(1) as i32).clamp(20, 90);
+    let height = TOP + BOTTOM + row * bands.len() as i32;
+    let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
+    draw((WIDTH, height as u32), |area| {
+        let canvas = Canvas::new(area, what, (left, LEGEND), span, legend)?;
+        for (at, band) in bands.iter().enumerate() {
+            let top = TOP + row * at as i32 + 3;
+            let bottom = top + row - 6;
+            canvas.label(&band.name, &band.more, (top + bottom) / 2)?;
+            canvas.stack((top, bottom), &band.layers)?;
+            if let Some((from, to, colour)) = band.outline {
+                canvas.outline((from, to), (top, bottom), colour)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Slots as rows, or sites if there are many: which share of them is used over time, and by what.
+fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
+    let (plan, span) = (planned.plan, span(planned));
+    let kinds = Kinds::new(planned);
+    // Rows: which slots.
+    let by_site = plan.slots.len() > BANDS_MAX;
+    let mut groups: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (at, had) in plan.slots.iter().enumerate() {
+        groups.entry(if by_site { had.offer.site } else { at }).or_default().push(at);
+    }
+    let bins = bins(groups.len());
+    let mut row_of = vec![0; plan.slots.len()];
+    for (row, slots) in groups.values().enumerate() {
+        slots.iter().for_each(|&slot| row_of[slot] = row);
+    }
+    let index: BTreeMap<usize, usize> =
+        plan.slots.iter().enumerate().map(|(at, had)| (had.slot, at)).collect();
+    // What runs in each row, by layer.
+    let mut runs: Vec<Vec<Vec<(Time, Time, f64)>>> =
+        vec![vec![Vec::new(); KINDS + 1]; groups.len()];
+    for (task, place) in plan.schedule.tasks.iter().enumerate() {
+        for piece in &place.pieces {
+            if let Some(&slot) = index.get(&piece.slot) {
+                let run = (place.start, place.end, f64::from(piece.processors));
+                runs[row_of[slot]][kinds.layer(task)].push(run);
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    for (slots, runs) in groups.values().zip(runs) {
+        let had = || slots.iter().map(|&at| &plan.slots[at]);
+        let offered = means(
+            had().map(|had| (had.offer.start, had.end, f64::from(had.offer.processors))),
+            span,
+            bins,
+        );
+        // The whole height is what is had at most at once.
+        let most = offered.iter().copied().fold(1.0, f64::max);
+        let part = |values: Vec<f64>| values.into_iter().map(|value| value / most).collect();
+        let mut layers: Vec<(RGBColor, Vec<f64>)> = runs
+            .into_iter()
+            .enumerate()
+            .map(|(layer, runs)| (colour(layer), part(means(runs, span, bins))))
+            .collect();
+        // What is paid besides lies above what is used.
+        let whole = had().filter(|had| !had.offer.divisible);
+        let paid = means(
+            whole.map(|had| (had.offer.start, had.end, f64::from(had.offer.processors))),
+            span,
+            bins,
+        );
+        // Of a site with slots of both sorts what is had whole is taken to be filled first.
+        let waste: Vec<f64> = (0..bins)
+            .map(|bin| {
+                let used: f64 = layers.iter().map(|(_, values)| values[bin]).sum();
+                (paid[bin] / most - used).max(0.0)
+            })
+            .collect();
+        layers.push((WASTE, waste));
+        let used: u128 = had().map(|had| had.used).sum();
+        let paid: u128 = had().map(super::planning::Had::paid).sum();
+        let percent = match paid {
+            0 => 0.0,
+            paid => used as f64 / paid as f64 * 100.0,
+        };
+        let Some(first) = had().next() else { continue };
+        let site = &planned.offers.sites[first.offer.site];
+        let (name, outline, what) = match slots.len() {
+            1 if !by_site => {
+                let colour = if first.offer.divisible { PART } else { WHOLE };
+                let outline = Some((first.offer.start, first.end, colour));
+                (format!("{}, slot {}", site.name, first.of_site + 1), outline, "")
+            }
+            count => (format!("{}, {count} slots", site.name), None, "up to "),
+        };
+        let more = match first.offer.divisible && slots.len() == 1 {
+            true => format!("{most:.0} procs, in part"),
+            false => format!("{what}{most:.0} procs, {percent:.0} % used"),
+        };
+        rows.push(Band { name, more, layers, outline });
+    }
+    let mut legend = slots_legend(planned, kinds.legend());
+    if by_site {
+        legend.retain(|entry| entry.filled);
+    }
+    let what = title(planned, "share of each slot that is used");
+    let what =
+        if by_site { title(planned, "share of each site's slots that is used") } else { what };
+    bands(&what, &rows, span, 300, &legend)
+}
+
+/// Tasks as rows, by their start: when each waits for a place, and when it runs. Of many, a row for each kind and level.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
+    let plan = planned.plan;
+    let count = planned.dag.len();
+    if count > TASK_ROWS_MAX {
+        return levels(planned);
+    }
+    let kinds = Kinds::new(planned);
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|&task| (plan.schedule.tasks[task].start, plan.schedule.tasks[task].end));
+    let row = if count <= NAMED_ROWS_MAX { 15 } else { (900 / count as i32).clamp(3, 10) };
+    let mut legend = kinds.legend();
+    let grey = RGBColor(165, 165, 165);
+    let text = "waits for data or a place".to_owned();
+    legend.push(Entry { text, colour: grey, filled: false });
+    let height = TOP + BOTTOM + row * count as i32;
+    let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
+    draw((WIDTH, height as u32), |area| {
+        let what = title(planned, "tasks");
+        let canvas = Canvas::new(area, &what, (220, LEGEND), plan.is().makespan, &legend)?;
+        for (at, &task) in order.iter().enumerate() {
+            let (top, place) = (TOP + row * at as i32, &plan.schedule.tasks[task]);
+            let middle = top + row / 2;
+            if count <= NAMED_ROWS_MAX {
+                let of = planned.dag.task(task);
+                canvas.label(&of.name, &format!("{} p", of.processors), middle)?;
+            }
+            let ready = planned.ready(task);
+            if ready < place.start {
+                canvas.thread(ready, place.start, middle)?;
+            }
+            let room = i32::from(row > 6);
+            let at = (top + room, top + row - room);
+            canvas.fill((place.start, place.end), at, colour(kinds.of[task]), false)?;
+        }
+        if count > NAMED_ROWS_MAX {
+            let y = TOP + 10;
+            canvas.text(&format!("{count} tasks, by start"), (8, y), 12, HPos::Left, BLACK)?;
+        }
+        Ok(())
+    })
+}
+
+/// Which row each task is in, and the rows' names: kinds of a level, if that is too many levels, else kinds.
+fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
+    let levels = dag.levels();
+    let name = |kind: usize| kinds.names[kind].as_str();
+    for form in 0..3 {
+        let key = |task: usize| match form {
+            0 => (levels[task], kinds.of[task]),
+            1 => (levels[task], 0),
+            _ => (0, kinds.of[task].min(BANDS_MAX - 1)),
+        };
+        let mut rows: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        (0..dag.len()).for_each(|task| *rows.entry(key(task)).or_default() += 1);
+        if rows.len() > BANDS_MAX {
+            continue;
+        }
+        let told = |(&(level, kind), count): (&(usize, usize), &usize)| match form {
+            0 => format!("{} {} x {count}", level + 1, name(kind)),
+            1 => format!("level {}, {count} tasks", level + 1),
+            _ if kind + 1 == BANDS_MAX && kinds.names.len() > BANDS_MAX => {
+                format!("other kinds x {count}")
+            }
+            _ => format!("{} x {count}", name(kind)),
+        };
+        let names = rows.iter().map(told).collect();
+        let places: BTreeMap<(usize, usize), usize> =
+            rows.keys().enumerate().map(|(at, key)| (*key, at)).collect();
+        return ((0..dag.len()).map(|task| places[&key(task)]).collect(), names);
+    }
+    (vec![0; dag.len()], vec!["all tasks".to_owned()])
+}
+
+fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
+    let (plan, span) = (planned.plan, planned.plan.is().makespan);
+    let kinds = Kinds::new(planned);
+    let (row_of, names) = grouped(planned.dag, &kinds);
+    let bins = bins(names.len());
+    let mut runs: Vec<Vec<Vec<(Time, Time, f64)>>> = vec![vec![Vec::new(); KINDS + 1]; names.len()];
+    let mut ends: Vec<(Time, Time)> = vec![(Time::MAX, 0); names.len()];
+    for (task, place) in plan.schedule.tasks.iter().enumerate() {
+        let row = row_of[task];
+        let processors = f64::from(planned.dag.task(task).processors);
+        runs[row][kinds.layer(task)].push((place.start, place.end, processors));
+        ends[row] = (ends[row].0.min(place.start), ends[row].1.max(place.end));
+    }
+    let mut rows = Vec::new();
+    for ((name, runs), (from, to)) in names.into_iter().zip(runs).zip(ends) {
+        let layers: Vec<Vec<f64>> = runs.into_iter().map(|runs| means(runs, span, bins)).collect();
+        let sum = |bin: usize| layers.iter().map(|values| values[bin]).sum::<f64>();
+        let most = (0..bins).map(sum).fold(0.0, f64::max).max(1e-9);
+        let part = |values: Vec<f64>| values.into_iter().map(|value| value / most).collect();
+        let layers = layers
+            .into_iter()
+            .enumerate()
+            .map(|(layer, values)| (colour(layer), part(values)))
+            .collect();
+        let more = format!("up to {} procs", most.ceil());
+        rows.push(Band { name, more, layers, outline: Some((from, to, PART)) });
+    }
+    let what = title(planned, "processors that tasks of each level and kind run on");
+    bands(&what, &rows, span, 300, &kinds.legend())
+}

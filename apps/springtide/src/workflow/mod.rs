@@ -1,0 +1,310 @@
+//! `workflow`: workflows on slots of sites: what is in their files, and which slots to have for them.
+//!
+//! - [`offers`]: what sites offer, as a file.
+//! - [`planning`]: a plan as a function of a workflow, offers and what to choose by; [`processors`] gives it numbers.
+//! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`]: its figures.
+//! - [`check`] and [`plan`]: the commands.
+//!
+//! Must not know how sites are asked for offers, nor how a plan is carried out.
+
+mod canvas;
+mod check;
+mod front;
+mod gantt;
+mod kept;
+mod offers;
+mod plan;
+mod planning;
+mod processors;
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueHint};
+use serde::Serialize;
+use springtide_actors::policy::provisioning::{Dag, DagError, seconds};
+use springtide_simulator::workload::figures::quoted;
+use springtide_workflow::{Format, Overrides, Position, ReadError, Workflow};
+
+use self::planning::Needs;
+use crate::exit::Failed;
+
+/// `workflow ...`
+#[derive(Subcommand, Clone, Debug)]
+pub enum WorkflowCommand {
+    /// Read workflows, of whatever format, and tell what is in them
+    Check(check::CheckArgs),
+    /// Choose slots that sites offer for a workflow: the plans that none betters in both time and cost, and one of them
+    #[command(after_help = plan::EXIT_CODES)]
+    Plan(Box<plan::PlanArgs>),
+}
+
+/// What is taken instead of what a workflow's file says.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OverrideArgs {
+    /// Runtimes and processors by a task's id, its name or its program: a table (CSV) with the columns name,runtime_s,processors, of
+    /// which any may be empty but the first
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub overrides: Option<PathBuf>,
+}
+
+impl OverrideArgs {
+    /// Reads the table, if there is one. A runtime that nobody knows is no error yet: [`Read::has_runtimes`] tells.
+    ///
+    /// # Errors
+    /// It cannot be read, or a line is none of a table; with the line.
+    pub fn read(&self) -> Result<Overrides, ReadError> {
+        let mut overrides = Overrides { unknown_runtimes: true, ..Overrides::default() };
+        if let Some(file) = &self.overrides {
+            overrides.read_table(file)?;
+        }
+        Ok(overrides)
+    }
+}
+
+/// Does it.
+///
+/// # Errors
+/// Files are wrong, or there is no plan.
+pub fn workflow(command: &WorkflowCommand, quiet: bool) -> Result<(), Failed> {
+    match command {
+        WorkflowCommand::Check(args) => check::check(args),
+        WorkflowCommand::Plan(args) => plan::plan(args, quiet),
+    }
+}
+
+impl From<ReadError> for Failed {
+    fn from(error: ReadError) -> Self {
+        Failed::usage(error)
+    }
+}
+
+/// A workflow from a file.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// The file, as it was named.
+    pub file: PathBuf,
+    /// What it is in.
+    pub format: Option<Format>,
+    /// What is in it.
+    pub workflow: Workflow,
+}
+
+/// So much of a file tells its format.
+const START: u64 = 64 << 10;
+
+/// So many tasks without a runtime are named.
+const NAMED: usize = 3;
+
+/// Reads a workflow, runtimes or not.
+///
+/// # Errors
+/// The file cannot be read, or is no workflow; with the place.
+pub fn read(file: &Path, overrides: &Overrides) -> Result<Read, ReadError> {
+    let workflow = Workflow::read(file, overrides)?;
+    let mut start = Vec::new();
+    let read = std::fs::File::open(file).and_then(|f| f.take(START).read_to_end(&mut start));
+    let format = read.ok().and_then(|_| Format::guess(file, &start));
+    Ok(Read { file: file.to_owned(), format, workflow })
+}
+
+impl Read {
+    /// What the workflow is called; the file's name if it says nothing.
+    pub fn name(&self) -> String {
+        match self.workflow.name.is_empty() {
+            true => self.file.display().to_string(),
+            false => self.workflow.name.clone(),
+        }
+    }
+
+    /// The planner's workflow for sites of these speeds. Tasks of which nobody says how many processors they need have one; a runtime that
+    /// nobody knows is taken as none at all.
+    ///
+    /// # Errors
+    /// None, for what readers let pass is a workflow.
+    pub fn dag(&self, speeds: &[f64]) -> Result<Dag, DagError> {
+        let needs = |task: &springtide_workflow::Task| Needs {
+            name: task.id.clone(),
+            runtime_s: task.runtime_s.unwrap_or(0.0),
+            processors: task.processors.unwrap_or(1),
+        };
+        planning::dag(self.workflow.tasks.iter().map(needs), self.workflow.edges(), speeds)
+    }
+
+    /// What is said where runtimes are not known, and what to do; nothing if all are.
+    pub fn lacks_runtimes(&self) -> Option<String> {
+        let lacks = || self.workflow.tasks.iter().filter(|task| task.runtime_s.is_none());
+        let first = lacks().next()?;
+        let count = lacks().count();
+        let mut names: Vec<String> = lacks().take(NAMED).map(|task| shown(&task.id)).collect();
+        if count > NAMED {
+            names.push(format!("{} others", count - NAMED));
+        }
+        let last = names.pop().unwrap_or_default();
+        let names =
+            if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) };
+        let mut table = Vec::new();
+        for task in lacks() {
+            let quoted = quoted(&task.name);
+            if !table.contains(&quoted) && table.len() < NAMED {
+                table.push(quoted);
+            }
+        }
+        let at = first.at.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column));
+        let (have, s) = if count == 1 { ("has", "") } else { ("have", "s") };
+        let rows: String = table.iter().map(|name| format!("\n  {name},60,1")).collect();
+        Some(format!(
+            "{}{at}: {count} task{s} {have} no runtime: {names}; give seconds and processors, by a task's id or its program, \
+             with --overrides FILE, a table such as\n  name,runtime_s,processors{rows}",
+            self.file.display()
+        ))
+    }
+
+    /// Whether it is known how long tasks run.
+    ///
+    /// # Errors
+    /// It is not: which tasks, and what to do.
+    pub fn has_runtimes(&self) -> Result<(), Failed> {
+        self.lacks_runtimes().map_or(Ok(()), |lacks| Err(Failed::usage(lacks)))
+    }
+
+    /// What was odd about the file.
+    pub fn notes(&self) -> Vec<Note> {
+        let note =
+            |(oddity, met): (&springtide_workflow::Oddity, &springtide_workflow::Met)| Note {
+                what: oddity.to_string(),
+                times: met.times,
+                first: met.first.clone(),
+                line: met.at.map(|at| at.line),
+                column: met.at.map(|at| at.column),
+            };
+        self.workflow.odd.iter().map(note).collect()
+    }
+}
+
+/// What was odd about a file, but could be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// What.
+    pub what: String,
+    /// How often.
+    pub times: usize,
+    /// First with this.
+    pub first: String,
+    /// Where that is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// In characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+}
+
+impl Note {
+    /// For people, after the file's name.
+    pub fn line(&self, file: &Path) -> String {
+        let at = self.line.zip(self.column);
+        let at = at.map_or_else(String::new, |(line, column)| format!(":{line}:{column}"));
+        let first = shown(&self.first);
+        let times = match self.times {
+            1 => first,
+            times => format!("{first}, and {} more", times - 1),
+        };
+        format!("{}{at}: {}: {times}", file.display(), self.what)
+    }
+}
+
+/// A name as it can stand in a message.
+pub fn shown(name: &str) -> String {
+    let start: String = name.chars().take(60).collect();
+    format!("{}{}", start.escape_debug(), if start.len() < name.len() { "..." } else { "" })
+}
+
+/// Line and column of an error, if it has them.
+fn place(at: Option<Position>) -> (Option<u32>, Option<u32>) {
+    (at.map(|at| at.line), at.map(|at| at.column))
+}
+
+/// A workflow in numbers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// How many tasks.
+    pub tasks: usize,
+    /// Who waits for whom.
+    pub edges: usize,
+    /// Tasks in the longest chain.
+    pub levels: usize,
+    /// Most tasks of one level: those equally many tasks behind the first ones.
+    pub width: usize,
+    /// Most processors of a task.
+    pub most_processors: u32,
+    /// Processor-hours of all tasks; not told if a runtime is not known.
+    pub processor_hours: Option<f64>,
+    /// Seconds of the longest chain, at a speed of 1, data taking no time.
+    pub critical_path_s: Option<f64>,
+    /// Bytes between tasks.
+    pub bytes: u64,
+    /// How many files.
+    pub files: usize,
+    /// Tasks by their program, those that take most first.
+    pub kinds: Vec<Kind>,
+}
+
+/// Tasks of one program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Kind {
+    /// Its name.
+    pub name: String,
+    /// How many.
+    pub tasks: usize,
+    /// Their processor-hours, those whose runtime is known.
+    pub processor_hours: f64,
+}
+
+impl Summary {
+    /// Of a workflow.
+    ///
+    /// # Errors
+    /// As [`Read::dag`].
+    pub fn of(read: &Read) -> Result<Self, DagError> {
+        let workflow = &read.workflow;
+        let dag = read.dag(&[1.0])?;
+        let levels = dag.levels();
+        let depth = levels.iter().max().map_or(0, |most| most + 1);
+        let mut widths = vec![0usize; depth];
+        levels.iter().for_each(|&level| widths[level] += 1);
+        let mut ends: Vec<u64> = vec![0; dag.len()];
+        for &task in dag.order() {
+            let before = dag.parents(task).iter().map(|&(parent, _)| ends[parent]).max();
+            ends[task] = before.unwrap_or(0).saturating_add(dag.task(task).runtime.on(0));
+        }
+        let mut kinds: BTreeMap<&str, Kind> = BTreeMap::new();
+        for task in &workflow.tasks {
+            let kind = kinds.entry(&task.name).or_insert_with(|| Kind {
+                name: task.name.clone(),
+                tasks: 0,
+                processor_hours: 0.0,
+            });
+            kind.tasks += 1;
+            kind.processor_hours +=
+                task.runtime_s.unwrap_or(0.0) * f64::from(task.processors.unwrap_or(1)) / 3600.0;
+        }
+        let mut kinds: Vec<Kind> = kinds.into_values().collect();
+        kinds.sort_by(|a, b| {
+            b.processor_hours.total_cmp(&a.processor_hours).then_with(|| a.name.cmp(&b.name))
+        });
+        let known = workflow.tasks.iter().all(|task| task.runtime_s.is_some());
+        Ok(Self {
+            tasks: dag.len(),
+            edges: dag.edges(),
+            levels: depth,
+            width: widths.into_iter().max().unwrap_or(0),
+            most_processors: dag.tasks().iter().map(|task| task.processors).max().unwrap_or(0),
+            processor_hours: known.then(|| kinds.iter().map(|kind| kind.processor_hours).sum()),
+            critical_path_s: known.then(|| seconds(ends.into_iter().max().unwrap_or(0))),
+            bytes: workflow.edges().fold(0u64, |sum, (.., bytes)| sum.saturating_add(bytes)),
+            files: workflow.files.len(),
+            kinds,
+        })
+    }
+}

@@ -1,0 +1,679 @@
+//! `workflow plan`: which slots to have for a workflow, told to people and programs.
+//!
+//! Must not know how plans are found, nor how figures are drawn.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, ValueHint};
+use serde_json::{Value, json};
+use springtide_actors::policy::provisioning::{
+    Budget, Constraint, Dag, Method, Objectives, SECOND, Time, from_seconds, seconds,
+};
+use springtide_simulator::workload::figures::quoted;
+
+use super::check::round;
+use super::kept::{Planned, keep, method_word};
+use super::offers::{Offers, OffersError};
+use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
+use super::{OverrideArgs, Read, Summary, front, read, shown};
+use crate::dates::{date, parse};
+use crate::exit::{Exit, Failed};
+use crate::provisioning::How;
+use crate::report::{self, SCHEMA, number};
+use crate::run::print;
+
+/// For `--help`.
+pub const EXIT_CODES: &str = "\
+Exit codes: 0 there is a plan; 2 a file or an option is wrong, or a runtime is not known; 3 no plan: a task has no place on what is \
+offered, or none holds to the deadline and the budget. The nearest one is told.";
+
+/// Of larger workflows fewer sets of slots are tried, for each takes longer.
+const LARGE: usize = 1000;
+/// Sets in a generation and generations after the first: of most workflows, and of larger ones as in the paper.
+const TRIES: [(usize, usize); 2] = [(50, 40), (10, 10)];
+/// So many points of a front are told to people; the table has all.
+const POINTS_SHOWN: usize = 14;
+/// So many slots.
+const SLOTS_SHOWN: usize = 24;
+/// So many lines of overrides are proposed.
+const ROWS_SHOWN: usize = 8;
+
+/// `workflow plan ...`
+#[derive(Args, Clone, Debug)]
+pub struct PlanArgs {
+    /// The workflow: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    #[command(flatten)]
+    offers: OffersArgs,
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    #[command(flatten)]
+    overrides: OverrideArgs,
+    /// Print the plan as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Directory for the plan and its schedule (JSON, CSV), the front (CSV, SVG), and how hosts and tasks are busy (SVG)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+}
+
+/// Where offers are from.
+#[derive(Args, Clone, Debug)]
+pub struct OffersArgs {
+    /// What sites offer, as `slots list --json` prints it; `-` is standard input
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    slots: PathBuf,
+}
+
+impl OffersArgs {
+    /// The offers, and where they are from.
+    ///
+    /// # Errors
+    /// They cannot be read, or are none.
+    pub fn read(&self) -> Result<(Offers, String), OffersError> {
+        Ok((Offers::read(&self.slots)?, self.slots.display().to_string()))
+    }
+}
+
+impl From<OffersError> for Failed {
+    fn from(error: OffersError) -> Self {
+        Self::usage(error)
+    }
+}
+
+/// What to choose by, and how to search.
+#[derive(Args, Clone, Debug)]
+pub struct ChoiceArgs {
+    /// How much cost weighs beside time, 0 to 1: 0 takes the fastest plan, 1 the cheapest
+    #[arg(long, value_name = "A", default_value_t = 0.5, value_parser = alpha)]
+    alpha: f64,
+    /// The workflow must have ended by then: a time after its submission such as 90m, or a moment such as 2026-11-25T18:00Z
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
+    deadline: Option<Deadline>,
+    /// The plan must not cost more; where nothing else is said a processor-second costs 1
+    #[arg(long, value_name = "COST", value_parser = budget)]
+    budget: Option<f64>,
+    /// How tasks are placed on a set of slots
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = Placing::Heft)]
+    method: Placing,
+    /// How sets of slots are searched
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
+    search: How,
+    /// Sets of slots in a generation [default: 50; 10 for more than 1000 tasks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    population: Option<u32>,
+    /// Generations after the first one [default: 40; 10 for more than 1000 tasks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    iterations: Option<u32>,
+    /// Of the search
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// A list scheduler, for the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Placing {
+    /// What the rest of the workflow waits for longest before the others
+    Heft,
+    /// Parents before children, as the workflow lists them
+    Greedy,
+    /// Level by level, what can end first before the others
+    MinMin,
+    /// Level by level, what ends last at its best place before the others
+    MaxMin,
+}
+
+impl From<Placing> for Method {
+    fn from(placing: Placing) -> Self {
+        match placing {
+            Placing::Heft => Self::Heft,
+            Placing::Greedy => Self::Greedy,
+            Placing::MinMin => Self::MinMin,
+            Placing::MaxMin => Self::MaxMin,
+        }
+    }
+}
+
+/// By when a workflow must have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// So long after its submission.
+    After(Duration),
+    /// At this second since the Unix epoch.
+    At(u64),
+}
+
+fn alpha(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(alpha) if (0.0..=1.0).contains(&alpha) => Ok(alpha),
+        _ => Err("give a number from 0 (fastest) to 1 (cheapest)".to_owned()),
+    }
+}
+
+fn budget(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(budget) if budget >= 0.0 && budget.is_finite() => Ok(budget),
+        _ => Err("give a cost, a number of at least 0".to_owned()),
+    }
+}
+
+fn deadline(text: &str) -> Result<Deadline, String> {
+    if let Some(at) = parse(text) {
+        return Ok(Deadline::At(at));
+    }
+    let after = crate::args::time(text).map_err(|_| {
+        "give a time after the submission such as 90m or 36h, or a moment in UTC such as 2026-11-25T18:00Z"
+    })?;
+    Ok(Deadline::After(after))
+}
+
+impl ChoiceArgs {
+    /// For a workflow of so many tasks that is submitted at the origin of these offers.
+    ///
+    /// # Errors
+    /// The deadline is in the past.
+    pub fn wish(&self, tasks: usize, offers: &Offers) -> Result<Wish, Failed> {
+        let deadline = match self.deadline {
+            None => None,
+            Some(Deadline::After(time)) => Some(from_seconds(time.as_secs_f64())),
+            Some(Deadline::At(at)) => {
+                let left = at as f64 - offers.origin_unix_s;
+                if left <= 0.0 {
+                    return Err(Failed::usage(format!(
+                        "--deadline {}: this is in the past: the offers are of {}",
+                        date(at),
+                        date(offers.origin_unix_s as u64)
+                    )));
+                }
+                Some(from_seconds(left))
+            }
+        };
+        let (population, iterations) = TRIES[usize::from(tasks > LARGE)];
+        let or = |given: Option<u32>, usual| given.map_or(usual, |given| given as usize);
+        Ok(Wish {
+            alpha: self.alpha,
+            constraint: Constraint { deadline, budget: self.budget },
+            method: self.method.into(),
+            search: self.search.into(),
+            budget: Budget {
+                population: or(self.population, population),
+                iterations: or(self.iterations, iterations),
+            },
+            seed: self.seed,
+        })
+    }
+}
+
+/// What there is instead of a plan: its exit, what is said, and what a program is told beside.
+struct Instead {
+    failed: Failed,
+    more: Vec<(&'static str, Value)>,
+}
+
+impl From<Failed> for Instead {
+    fn from(failed: Failed) -> Self {
+        Self { failed, more: Vec::new() }
+    }
+}
+
+/// Does it.
+///
+/// # Errors
+/// A file or an option is wrong, there is no plan, or a file cannot be written.
+pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
+    let Err(Instead { failed, more }) = planned(args, quiet) else { return Ok(()) };
+    if !args.json {
+        return Err(failed);
+    }
+    let mut object = json!({ "schema": SCHEMA, "ok": false, "error": failed.message });
+    more.into_iter().for_each(|(key, value)| object[key] = value);
+    print(&format!("{object}\n"))?;
+    Err(Failed::new(failed.exit, ""))
+}
+
+fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
+    let wrong = |error: Failed| Instead::from(error);
+    let began = std::time::Instant::now();
+    let overrides = args.overrides.read().map_err(Failed::from)?;
+    let read = read(&args.file, &overrides).map_err(Failed::from)?;
+    read.has_runtimes()?;
+    let (offers, source) = args.offers.read().map_err(Failed::from)?;
+    let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
+    let cannot = |error| Failed::usage(format!("{}: {error}", read.file.display()));
+    let summary = Summary::of(&read).map_err(cannot)?;
+    let dag = read.dag(&speeds).map_err(cannot)?;
+    let wish = args.choice.wish(dag.len(), &offers).map_err(wrong)?;
+    let with = |plan| Planned {
+        read: &read,
+        summary: &summary,
+        dag: &dag,
+        offers: &offers,
+        source: &source,
+        wish: &wish,
+        plan,
+    };
+    let plan = match planning::plan(&dag, &offers, &wish) {
+        Ok(plan) => plan,
+        Err(NoPlan::NoSlots) => return Err(no_slots(&source)),
+        Err(NoPlan::Blocked(blocked)) => return Err(unplaced(&blocked, &read, &dag, &offers)),
+        Err(NoPlan::Missed(missed)) => {
+            let object = with(&missed.nearest).object();
+            return Err(unmet(&missed, &object, &offers));
+        }
+    };
+    let planned = with(&plan);
+    if !args.json && !quiet {
+        for note in read.notes() {
+            eprintln!("{}", note.line(&read.file));
+        }
+    }
+    if let Some(dir) = &args.out {
+        let files = planned.files().map_err(Failed::failure)?;
+        keep(dir, &files)?;
+    }
+    let text = match args.json {
+        true => format!("{}\n", planned.object()),
+        false => {
+            let mut text = words(&planned);
+            if let Some(dir) = &args.out {
+                let _ = writeln!(text, "written     {}", dir.display());
+            }
+            let _ = writeln!(text, "{:.1} s", began.elapsed().as_secs_f64());
+            text
+        }
+    };
+    Ok(print(&text)?)
+}
+
+/// A time, for people.
+fn time(time: Time) -> String {
+    if time == 0 { "0 s".to_owned() } else { report::seconds(seconds(time)) }
+}
+
+/// A cost, for people: with what it comes to where processor-seconds cost 1.
+fn cost(value: f64, offers: &Offers) -> String {
+    match offers.is_plainly_priced() {
+        true => format!("{} ({} processor-hours)", round(value), round(value / 3600.0)),
+        false => round(value),
+    }
+}
+
+/// For people.
+fn words(planned: &Planned<'_>) -> String {
+    let Planned { read, summary, offers, source, wish, plan, .. } = *planned;
+    let count = |n: usize| number(n as u64);
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        // A String takes whatever is written.
+        let _ = writeln!(text, "{name:12}{value}");
+    };
+    let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
+    let (tasks, edges) = (count(summary.tasks), count(summary.edges));
+    let levels = count(summary.levels);
+    let name = shown(&read.name());
+    line("workflow", format!("{name}{format}: {tasks} tasks, {edges} edges, {levels} levels"));
+    let slots: usize = offers.sites.iter().map(|site| site.slots.len()).sum();
+    let sites = offers.sites.iter().filter(|site| !site.slots.is_empty()).count();
+    let origin = date(offers.origin_unix_s as u64);
+    line("offers", format!("{source}: {} slots of {sites} sites, of {origin}", count(slots)));
+    let points = plan.front.points();
+    let search = match How::from_search(wish.search) {
+        How::Paper => "the paper's search",
+        How::Pruned => "the pruned search",
+    };
+    line(
+        "searched",
+        format!(
+            "{} sets of slots by {search} and {}, seed {}: {} plans, {} of which none is better in both",
+            count(plan.tried),
+            wish.method,
+            wish.seed,
+            count(plan.feasible),
+            count(points.len())
+        ),
+    );
+    table(&mut text, plan, offers);
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:12}{value}");
+    };
+    line("taken", why(plan, wish));
+    let is = plan.is();
+    let ends = date(offers.origin_unix_s as u64 + is.makespan.div_ceil(SECOND));
+    let chain = summary.critical_path_s.unwrap_or(0.0);
+    line(
+        "makespan",
+        format!(
+            "{}, until {ends}; its critical path is {}",
+            time(is.makespan),
+            report::seconds(chain)
+        ),
+    );
+    line("cost", cost(is.cost, offers));
+    let percent = if plan.floor > 0.0 { plan.waste() / plan.floor * 100.0 } else { 0.0 };
+    line(
+        "waste",
+        format!(
+            "{}: {percent:.0} % above {}, what its tasks alone cost",
+            cost(plan.waste(), offers),
+            round(plan.floor)
+        ),
+    );
+    for (at, had) in plan.slots.iter().take(SLOTS_SHOWN).enumerate() {
+        let site = &offers.sites[had.offer.site];
+        let paid = had.paid();
+        let used = if paid > 0 { had.used as f64 / paid as f64 * 100.0 } else { 0.0 };
+        let what = match (had.offer.divisible, had.end > had.offer.end) {
+            (true, false) => "had in part".to_owned(),
+            (true, true) => format!("had in part, {} longer", time(had.end - had.offer.end)),
+            (false, false) => format!("{used:.0} % used"),
+            (false, true) => format!("{} longer, {used:.0} % used", time(had.end - had.offer.end)),
+        };
+        let (from, to) = match had.offer.divisible {
+            true => had.busy,
+            false => (had.offer.start, had.end),
+        };
+        line(
+            if at == 0 { "slots" } else { "" },
+            format!(
+                "{} slot {} (epoch {}): {} processors, {} to {}, {} tasks, {what}, cost {}",
+                shown(&site.name),
+                had.of_site + 1,
+                site.epoch,
+                number(u64::from(had.offer.processors)),
+                time(from),
+                time(to),
+                count(had.tasks),
+                round(had.cost)
+            ),
+        );
+    }
+    if plan.slots.len() > SLOTS_SHOWN {
+        line("", format!("and {} other slots", count(plan.slots.len() - SLOTS_SHOWN)));
+    }
+    for site in plan.overbooked(offers) {
+        let site = &offers.sites[site];
+        line(
+            "note",
+            format!(
+                "these slots of {} are more than its {} processors at once: it offers some twice, and may refuse",
+                shown(&site.name),
+                site.processors
+            ),
+        );
+    }
+    text
+}
+
+/// The front, or of a long one the points that matter.
+fn table(text: &mut String, plan: &Plan, offers: &Offers) {
+    let points = plan.front.points();
+    let all = points.len() <= POINTS_SHOWN;
+    let last = points.len().saturating_sub(1);
+    let matters =
+        |at: usize| all || at == 0 || at == last || at == plan.at || plan.takes.contains(&at);
+    let head = if offers.is_plainly_priced() { "cost, proc-h" } else { "cost" };
+    let _ = writeln!(text, "front       {:>14} {head:>14} {:>6}  trade-offs", "makespan", "slots");
+    for (at, point) in points.iter().enumerate().filter(|(at, _)| matters(*at)) {
+        let by = if offers.is_plainly_priced() { 3600.0 } else { 1.0 };
+        let _ = writeln!(
+            text,
+            "{:>11} {:>14} {:>14} {:>6}  {}",
+            if at == plan.at { ">" } else { "" },
+            time(point.is.makespan),
+            round(point.is.cost / by),
+            point.plan.ones(),
+            front::taken_by(plan, at)
+        );
+    }
+    let others = (0..points.len()).filter(|at| !matters(*at)).count();
+    if others > 0 {
+        let _ = writeln!(text, "            and {others} others between: --out has them all");
+    }
+    while text.ends_with(" \n") {
+        text.truncate(text.len() - 2);
+        text.push('\n');
+    }
+}
+
+/// Why this point.
+fn why(plan: &Plan, wish: &Wish) -> String {
+    let points = plan.front.points();
+    let Constraint { deadline, budget } = wish.constraint;
+    let held = points.iter().filter(|point| wish.constraint.allows(&point.is)).count();
+    let of = match (deadline, budget) {
+        (None, None) => String::new(),
+        (deadline, budget) => {
+            let parts = [
+                deadline.map(|most| format!("end within {}", time(most))),
+                budget.map(|most| format!("cost at most {}", round(most))),
+            ];
+            let parts: Vec<String> = parts.into_iter().flatten().collect();
+            format!(" among the {held} that {}", parts.join(" and "))
+        }
+    };
+    let what = match wish.alpha {
+        0.0 => ", the fastest".to_owned(),
+        1.0 => ", the cheapest".to_owned(),
+        alpha => format!(": cost weighs {alpha}, time {}", super::canvas::plain(1.0 - alpha)),
+    };
+    match points.len() {
+        1 => "the only one: nothing is cheaper or faster".to_owned(),
+        _ => format!("number {} by trade-off {}{what}{of}", plan.at + 1, wish.alpha),
+    }
+}
+
+fn no_slots(source: &str) -> Instead {
+    let message = format!("{source}: no site offers a slot: ask again later");
+    let failed = Failed::new(Exit::NotPlaced, message);
+    Instead { failed, more: vec![("reason", "no-slots".into())] }
+}
+
+fn objectives(is: &Objectives) -> Value {
+    json!({ "makespan_s": seconds(is.makespan), "cost": is.cost })
+}
+
+/// No plan holds to the deadline and the budget.
+fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
+    let Constraint { deadline, budget } = missed.constraint;
+    let Missed { fastest, cheapest, chain, nearest: plan, .. } = missed;
+    let whole = |is: &Objectives| is.makespan.div_ceil(SECOND);
+    let up = |cost: f64| super::canvas::plain((cost * 100.0).ceil() / 100.0);
+    let is_late = deadline.is_some_and(|most| fastest.makespan > most);
+    let is_dear = budget.is_some_and(|most| cheapest.cost > most);
+    let mut text = String::new();
+    let reason = match (is_late, is_dear) {
+        (true, false) => "deadline",
+        (false, true) => "budget",
+        _ => "deadline-and-budget",
+    };
+    if let Some(most) = deadline.filter(|_| is_late) {
+        let _ = write!(
+            text,
+            "no plan ends within {}: the fastest takes {} and costs {} (--deadline {}s)",
+            time(most),
+            time(fastest.makespan),
+            cost(fastest.cost, offers),
+            whole(fastest)
+        );
+        if *chain > most {
+            let _ = write!(
+                text,
+                "; its longest chain of tasks alone takes {} on these sites, whatever they offer",
+                time(*chain)
+            );
+        }
+    }
+    if let Some(most) = budget.filter(|_| is_dear) {
+        let and = if text.is_empty() { "" } else { "\n" };
+        let _ = write!(
+            text,
+            "{and}no plan costs at most {}: the cheapest costs {} and takes {} (--budget {})",
+            round(most),
+            cost(cheapest.cost, offers),
+            time(cheapest.makespan),
+            up(cheapest.cost)
+        );
+        if plan.floor > most {
+            let _ = write!(text, "; its tasks alone cost {}", round(plan.floor));
+        }
+    }
+    if let (Some(latest), Some(most), true) = (deadline, budget, text.is_empty()) {
+        let points = plan.front.points();
+        let in_time = points.iter().find(|point| point.is.makespan <= latest);
+        let cheap = points.iter().rev().find(|point| point.is.cost <= most);
+        let _ =
+            write!(text, "no plan ends within {} and costs at most {}", time(latest), round(most));
+        if let Some(point) = in_time {
+            let _ = write!(
+                text,
+                ": the cheapest in time costs {} (--budget {})",
+                cost(point.is.cost, offers),
+                up(point.is.cost)
+            );
+        }
+        if let Some(point) = cheap {
+            let _ = write!(
+                text,
+                ", the fastest for that takes {} (--deadline {}s)",
+                time(point.is.makespan),
+                whole(&point.is)
+            );
+        }
+    }
+    let part: serde_json::Map<String, Value> = ["makespan_s", "cost", "floor", "waste", "slots"]
+        .into_iter()
+        .map(|key| (key.to_owned(), nearest[key].clone()))
+        .collect();
+    let more = vec![
+        ("reason", reason.into()),
+        ("nearest", part.into()),
+        ("fastest", objectives(fastest)),
+        ("cheapest", objectives(cheapest)),
+    ];
+    Instead { failed: Failed::new(Exit::NotPlaced, text), more }
+}
+
+/// A task has no place.
+fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> Instead {
+    let Blocked { why, ready, widest, longest, largest, narrower, other, .. } = blocked;
+    let name = |site: usize| shown(&offers.sites[site].name);
+    let mut text = format!("no plan: {why}");
+    let mut line = |what: String| {
+        text.push_str("\n  ");
+        text.push_str(&what);
+    };
+    if *ready > 0 {
+        line(format!(
+            "it cannot start before {}, when what it waits for has ended at best",
+            time(*ready)
+        ));
+    }
+    if let Some((site, most, from)) = widest {
+        line(format!(
+            "the most that is offered of one site at once: {most} processors of {}, from {} on",
+            name(*site),
+            time(*from)
+        ));
+    }
+    match longest {
+        Some((site, from, to)) if *to < forever() => line(format!(
+            "the longest time for which {} are offered: {}, at {} from {} to {}",
+            why.processors,
+            time(to - from),
+            name(*site),
+            time(*from),
+            time(*to)
+        )),
+        Some((site, from, _)) => line(format!(
+            "{} are offered for as long as needed at {}, from {} on, where other tasks have them",
+            why.processors,
+            name(*site),
+            time(*from)
+        )),
+        None => line(format!("{} are not offered of one site at any time", why.processors)),
+    }
+    let (site, most) = *largest;
+    if most < why.processors {
+        line(format!("no site is that large: the largest, {}, has {most} processors", name(site)));
+    } else {
+        let ends = offers.slots().iter().map(|slot| slot.end).max().unwrap_or(0);
+        line(format!(
+            "{} has {most} processors: plan again with later offers (these end at {}, {})",
+            name(site),
+            time(ends),
+            date(offers.origin_unix_s as u64 + ends / SECOND)
+        ));
+    }
+    let plan = |is: &Objectives| {
+        format!("takes {} and costs {}", time(is.makespan), cost(is.cost, offers))
+    };
+    if let Some((method, is)) = other {
+        line(format!("--method {} finds a plan, which {}", method_word(*method), plan(is)));
+    }
+    let mut more = vec![
+        ("reason", "task".into()),
+        (
+            "task",
+            json!({
+                "name": why.task, "processors": why.processors, "runtime_s": seconds(why.runtime), "most": why.most,
+            }),
+        ),
+    ];
+    if let Some((changed, is)) = narrower {
+        let rows = rows(changed, read);
+        line(format!(
+            "with fewer processors for the same time there is a plan, which {}: --overrides FILE, a table\n    \
+             name,runtime_s,processors",
+            plan(is)
+        ));
+        for (name, processors) in rows.iter().take(ROWS_SHOWN) {
+            line(format!("  {},,{processors}", quoted(name)));
+        }
+        if rows.len() > ROWS_SHOWN {
+            line(format!("  and {} others", rows.len() - ROWS_SHOWN));
+        }
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|(name, processors)| json!({ "name": name, "processors": processors }))
+            .collect();
+        more.push((
+            "nearest",
+            json!({
+                "makespan_s": seconds(is.makespan), "cost": is.cost, "overrides": rows,
+            }),
+        ));
+    } else if dag.task(blocked.task).processors > 1 {
+        line("give it fewer processors, or a shorter runtime, with --overrides".to_owned());
+    } else {
+        line("if it takes less, give its runtime with --overrides".to_owned());
+    }
+    Instead { failed: Failed::new(Exit::NotPlaced, text), more }
+}
+
+/// What overrides would say: by program where all its tasks change alike, else by task.
+fn rows(changed: &[(usize, u32)], read: &Read) -> Vec<(String, u32)> {
+    let tasks = &read.workflow.tasks;
+    let mut rows: Vec<(String, u32)> = Vec::new();
+    let mut by_kind: std::collections::BTreeMap<&str, Vec<(usize, u32)>> =
+        std::collections::BTreeMap::new();
+    for &(task, processors) in changed {
+        by_kind.entry(&tasks[task].name).or_default().push((task, processors));
+    }
+    for (kind, changed) in by_kind {
+        let of_kind = tasks.iter().filter(|task| task.name == kind).count();
+        let alike = changed.iter().all(|(_, processors)| *processors == changed[0].1);
+        if alike && of_kind == changed.len() {
+            rows.push((kind.to_owned(), changed[0].1));
+        } else {
+            rows.extend(changed.iter().map(|&(task, p)| (tasks[task].id.clone(), p)));
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;
