@@ -19,7 +19,7 @@ use springtide_simulator::provisioning::compare::{
 use springtide_simulator::provisioning::figures::{self, Axes, Line};
 use springtide_simulator::provisioning::load::{Copies, Window};
 use springtide_simulator::provisioning::made::{self, Layered};
-use springtide_simulator::provisioning::sites::{self, Instance, Plan, Rival};
+use springtide_simulator::provisioning::sites::{self, Instance, Plan, Range, Standing, Way};
 use springtide_simulator::workload::swf::{self, Trace};
 
 use crate::exit::Failed;
@@ -72,15 +72,18 @@ pub struct ProvisioningArgs {
     /// The workflow is submitted at so many moments of the load
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
     submissions: u32,
+    /// `sites` draws slots and a workflow so many times
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    draws: u32,
     /// How plans are searched
     #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
     search: How,
-    /// Sets of slots in a generation [default: 20, of CyberShake 10]
+    /// Sets of slots in a generation [default: 20, of CyberShake 10, of `sites` 50]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     population: Option<u32>,
-    /// Generations after the first one
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=100_000))]
-    iterations: u32,
+    /// Generations after the first one [default: 10, of `sites` 34]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    iterations: Option<u32>,
     /// Of whatever is random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -224,11 +227,10 @@ fn keep(dir: &Path, files: &[(String, String)], result: &str) -> Result<(), Fail
 /// Figures 1 to 3, and what population, crossover and mutation do.
 fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
     let instance = Instance::drawn(args.seed);
-    let find = |method, how, population, iterations, all| -> Found {
-        instance.search(method, how, Budget { population, iterations }, args.seed, all)
-    };
-    let paper = find(Method::Heft, Search::PAPER, 50, 34, true);
-    let ours = find(Method::Heft, Search::Pruned, 50, 34, true);
+    // About as many sets as the paper's search met plans.
+    let budget = budget(args, 50, 34);
+    let find = |how| -> Found { instance.search(Method::Heft, how, budget, args.seed, true) };
+    let (paper, ours) = (find(Search::PAPER), find(Search::Pruned));
     let place = |is: Objectives| {
         let Plan { cost_su, makespan_s } = is.into();
         (cost_su, makespan_s / 3600.0)
@@ -278,58 +280,103 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
         told.line(format!("  trade-offs, {name}: {}", some.join(", ")));
     }
     told.result("sweep", &sweeps)?;
+    let seeds: Vec<u64> =
+        (0..u64::from(args.draws)).map(|draw| args.seed.wrapping_add(draw)).collect();
+    told.line(format!(
+        "  {} draws of slots and workflow, seeds {} on: medians, and the least and most in brackets",
+        args.draws, args.seed
+    ));
+    let way = |name: String, method, search| Way { name, method, search, budget };
+    let (sets, generations) = (budget.population, budget.iterations + 1);
+    let shape = |(population, generations): (usize, usize)| {
+        let (population, generations) = (population.max(1), generations.max(1));
+        Way {
+            name: format!("{population} x {generations}"),
+            method: Method::Heft,
+            search: Search::PAPER,
+            budget: Budget { population, iterations: generations - 1 },
+        }
+    };
     let schedulers =
-        Method::ALL.map(|method| (method.to_string(), find(method, Search::PAPER, 50, 34, false)));
-    table(
-        told,
-        "schedulers (paper: 39 left, most of them HEFT's)",
-        "schedulers",
-        sites::rivals(schedulers.to_vec()),
-    )?;
-    let shapes = [(10, 174), (25, 69), (50, 34), (100, 16), (250, 6), (875, 1)];
-    let shapes = shapes.map(|(population, iterations)| {
-        let name = format!("{population} x {}", iterations + 1);
-        (name, find(Method::Heft, Search::PAPER, population, iterations, false))
-    });
-    table(
-        told,
-        "population x generations (paper: a larger population does more)",
-        "population",
-        sites::rivals(shapes.to_vec()),
-    )?;
-    let cuts = [1, 2, 3].map(|crossover| {
+        |search| Method::ALL.map(|method| way(method.to_string(), method, search)).to_vec();
+    let cuts = |crossover| {
         let how = Search::Paper { crossover, mutation: 1.0 };
-        (format!("{crossover} cuts"), find(Method::Heft, how, 50, 34, false))
-    });
-    table(
-        told,
-        "crossover (paper: two points are better than one or three)",
-        "crossover",
-        sites::rivals(cuts.to_vec()),
-    )?;
-    let turned = [0.0, 0.25, 1.0, 4.0].map(|mutation| {
+        way(format!("{crossover} cuts"), Method::Heft, how)
+    };
+    let turned = |mutation| {
         let how = Search::Paper { crossover: 2, mutation };
-        (format!("{mutation}/n"), find(Method::Heft, how, 50, 34, false))
-    });
-    table(told, "mutation (paper: 1/n helps)", "mutation", sites::rivals(turned.to_vec()))?;
-    let both = vec![("as in the paper".to_owned(), paper), ("ours".to_owned(), ours)];
-    table(told, "searches", "searches", sites::rivals(both))
+        way(format!("{mutation}/n"), Method::Heft, how)
+    };
+    let (half, few) = (sets / 2, generations / 2);
+    // What the paper says, and the ways that it says it of.
+    let questions = [
+        (
+            "schedulers",
+            "schedulers (paper: 39 left, most of them HEFT's)",
+            schedulers(Search::PAPER),
+        ),
+        ("schedulers-ours", "schedulers under our search", schedulers(Search::Pruned)),
+        (
+            "growth",
+            "four times the population, or four times the generations (paper: population does more)",
+            [(half, few), (4 * half, few), (half, 4 * few)].map(shape).to_vec(),
+        ),
+        (
+            "population",
+            "population x generations, about as many sets tried",
+            [
+                (sets / 5, 5 * generations),
+                (half, 2 * generations),
+                (sets, generations),
+                (2 * sets, few),
+                (5 * sets, generations / 5),
+                (sets * generations / 2, 2),
+            ]
+            .map(shape)
+            .to_vec(),
+        ),
+        (
+            "crossover",
+            "crossover (paper: two points are better than one or three)",
+            [1, 2, 3].map(cuts).to_vec(),
+        ),
+        ("mutation", "mutation (paper: 1/n helps)", [0.0, 0.25, 1.0, 4.0].map(turned).to_vec()),
+        (
+            "searches",
+            "searches",
+            vec![
+                way("as in the paper".to_owned(), Method::Heft, Search::PAPER),
+                way("ours".to_owned(), Method::Heft, Search::Pruned),
+            ],
+        ),
+    ];
+    for (name, title, ways) in questions {
+        let draws = sites::hold(&ways, &seeds);
+        let standings = sites::standings(&draws);
+        told.line(format!("  {title}:"));
+        for standing in &standings {
+            told.line(stands(standing));
+        }
+        told.result(name, &json!({ "over_draws": standings, "draws": draws }))?;
+    }
+    Ok(())
 }
 
-fn table(told: &mut Told, title: &str, name: &str, rivals: Vec<Rival>) -> Result<(), Failed> {
-    told.line(format!("  {title}:"));
-    for rival in &rivals {
-        told.line(format!(
-            "    {:16} {:5} tried, {:5} plans, front {:3}, left of all {:3}, area {:.4}",
-            rival.name,
-            rival.evaluations,
-            rival.feasible,
-            rival.front,
-            rival.survivors,
-            rival.hypervolume
-        ));
-    }
-    told.result(name, &rivals)
+fn stands(of: &Standing) -> String {
+    let range = |range: Range, decimals: usize| {
+        let Range { median, least, most } = range;
+        format!("{median:.decimals$} [{least:.decimals$}, {most:.decimals$}]")
+    };
+    format!(
+        "    {:16} {:4.0} tried, front {}, left of all {} ({} together, first in {}), area {}",
+        of.name,
+        of.evaluations.median,
+        range(of.front, 0),
+        range(of.survivors, 0),
+        of.all_survivors,
+        of.first_in,
+        range(of.hypervolume, 4),
+    )
 }
 
 /// The machine and who else uses it.
@@ -425,11 +472,18 @@ impl Site {
     }
 }
 
+/// What was asked for, else this.
+fn budget(args: &ProvisioningArgs, population: usize, iterations: usize) -> Budget {
+    Budget {
+        population: args.population.map_or(population, |population| population as usize),
+        iterations: args.iterations.map_or(iterations, |iterations| iterations as usize),
+    }
+}
+
 fn planning(args: &ProvisioningArgs, population: usize) -> Planning {
-    let population = args.population.map_or(population, |population| population as usize);
     Planning {
         search: args.search.into(),
-        budget: Budget { population, iterations: args.iterations as usize },
+        budget: budget(args, population, 10),
         method: Method::Heft,
         discount: None,
         seed: args.seed,

@@ -11,7 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::search::Genome;
-use super::{Dag, Links, NEVER, Skyline, Slot, Time, seconds};
+use super::{Dag, Links, NEVER, Skyline, Slot, Time, seconds, slot};
 
 /// In which order tasks are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -138,6 +138,30 @@ enum At {
     Many { first: usize, count: usize },
 }
 
+/// What slots cost together. Of those at one rate the time is added up, not the prices: how a workflow's time is divided among divisible
+/// slots must not change the sum by a rounding, or a front is full of plans that are "cheaper" by nothing and longer.
+#[derive(Debug, Default)]
+struct Bill {
+    rate: f64,
+    at_rate: u128,
+    before: f64,
+}
+
+impl Bill {
+    fn add(&mut self, slot: &Slot, paid: u128) {
+        if slot.price.rate != self.rate {
+            self.before = self.total();
+            (self.rate, self.at_rate) = (slot.price.rate, 0);
+        }
+        self.at_rate += paid;
+        self.before += slot.price.fixed;
+    }
+
+    fn total(&self) -> f64 {
+        self.before + slot::worth(self.at_rate, self.rate)
+    }
+}
+
 /// A list scheduler for one workflow on one set of offers. It keeps what it needs again, for searches ask thousands of times.
 #[derive(Debug)]
 pub struct Lister<'a> {
@@ -261,20 +285,22 @@ impl<'a> Lister<'a> {
 
     fn sum(&self, chosen: &Genome) -> Outcome {
         let mut used = Genome::none(self.slots.len());
-        let (mut cost, mut cost_used, mut makespan) = (0.0, 0.0, 0);
+        let (mut all, mut of_used, mut makespan) = (Bill::default(), Bill::default(), 0);
         for (lane, &(load, last)) in self.lanes.iter().zip(&self.loads) {
-            let costs = self.slots[lane.slot].cost(load, last);
-            cost += costs;
-            if lane.line.is_some() {
-                cost_used += costs;
-                used.set(lane.slot, true);
+            let slot = &self.slots[lane.slot];
+            let runs = lane.line.is_some();
+            used.set(lane.slot, runs);
+            let Some(paid) = slot.paid(load, last) else { continue };
+            all.add(slot, paid);
+            if runs {
+                of_used.add(slot, paid);
             }
         }
         for place in &self.places {
             makespan = makespan.max(place.end);
         }
         debug_assert!(used.is_subset(chosen));
-        Outcome { cost, cost_used, makespan, used }
+        Outcome { cost: all.total(), cost_used: of_used.total(), makespan, used }
     }
 
     fn place_all(&mut self, chosen: &Genome) -> Result<(), usize> {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Time, seconds};
+use super::Time;
 
 /// What a slot costs, in units of the user's own (one is a processor-second where nothing else is said).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,16 +43,29 @@ pub struct Slot {
 impl Slot {
     /// What the whole of it costs, if it is had until `end` (its own or later).
     pub fn whole(&self, end: Time) -> f64 {
-        let duration = end.max(self.end).saturating_sub(self.start);
-        f64::from(self.processors) * seconds(duration) * self.price.rate + self.price.fixed
+        worth(self.capacity(end), self.price.rate) + self.price.fixed
     }
 
     /// What it costs if tasks use so many processor-microseconds of it, the last of them until `last`.
     pub fn cost(&self, used: u128, last: Time) -> f64 {
+        self.paid(used, last).map_or(0.0, |paid| worth(paid, self.price.rate) + self.price.fixed)
+    }
+
+    /// So many processor-microseconds of it are paid then, and its fixed price; nothing of a divisible one that is not used.
+    pub(super) fn paid(&self, used: u128, last: Time) -> Option<u128> {
         match self.divisible {
-            true if used == 0 => 0.0,
-            true => used as f64 / super::SECOND as f64 * self.price.rate + self.price.fixed,
-            false => self.whole(last),
+            true => (used > 0).then_some(used),
+            false => Some(self.capacity(last)),
         }
     }
+
+    fn capacity(&self, end: Time) -> u128 {
+        let duration = end.max(self.end).saturating_sub(self.start);
+        u128::from(self.processors) * u128::from(duration)
+    }
+}
+
+/// What so many processor-microseconds cost at a rate.
+pub(super) fn worth(time: u128, rate: f64) -> f64 {
+    time as f64 / super::SECOND as f64 * rate
 }

@@ -1,7 +1,7 @@
 //! Other users' jobs on a site: a trace, and a second copy of it, one week later, of which each job comes by a probability.
 //!
-//! The recipe is the paper's (section 5, after Sabin et al. 2003): load rises and what single jobs are like does not change. Must not know
-//! what is compared under the load.
+//! The recipe is the paper's (section 5, after Sabin et al. 2003): load rises and what single jobs are like does not change. Where a load
+//! below the first copy's is asked for, each of its jobs comes by a probability as well. Must not know what is compared under the load.
 
 use std::time::Duration;
 
@@ -95,13 +95,21 @@ impl Copies {
         self.offered(&self.first)
     }
 
-    /// The first copy, and as much of the second as makes a target: each of its jobs comes by the same probability.
+    /// The first copy, and as much of the second as makes a target: each of its jobs comes by the same probability. Less than the first
+    /// copy is as much of that.
     pub fn under(&self, target: f64, seed: u64) -> Load {
-        let lacks = (target - self.least()).max(0.0);
-        let share = (lacks / self.offered(&self.second).max(f64::MIN_POSITIVE)).min(1.0);
+        let part = |lacks: f64, of: &[Job]| {
+            (lacks.max(0.0) / self.offered(of).max(f64::MIN_POSITIVE)).min(1.0)
+        };
+        let first = part(target, &self.first);
+        let second = part(target - self.least(), &self.second);
         let mut dice = Dice::new(seed, 13);
-        let mut jobs = self.first.clone();
-        jobs.extend(self.second.iter().filter(|_| dice.unit() < share));
+        let mut some = |of: &[Job], share: f64| -> Vec<Job> {
+            // A whole copy draws nothing.
+            of.iter().copied().filter(|_| share >= 1.0 || dice.unit() < share).collect()
+        };
+        let mut jobs = some(&self.first, first);
+        jobs.extend(some(&self.second, second));
         jobs.sort_by_key(|job| job.submit);
         let offered = self.offered(&jobs);
         Load { processors: self.processors, jobs, offered }

@@ -1,7 +1,8 @@
 //! The search itself, on slots of four sites: its front, the schedulers' shares, what population, crossover and mutation do.
 //!
 //! Source: the paper, section 3 (figures 1 to 3 and the text after them). Fronts are held against one another as there: merged, without
-//! what is dominated, each search counts its own that are left; besides by the area that they dominate.
+//! what is dominated, each search counts its own that are left; besides by the area that they dominate. One draw of slots and workflow says
+//! little, for such a front has a handful of plans: searches are held against one another over several.
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
@@ -11,6 +12,7 @@ use springtide_actors::policy::provisioning::{
 
 use super::compare::SERVICE_UNIT;
 use super::made;
+use crate::on_all_cores;
 
 /// Slots, workflow and links of one draw.
 #[derive(Debug)]
@@ -92,7 +94,32 @@ pub struct Rival {
     pub plans: Vec<Plan>,
 }
 
-/// Holds searches against one another.
+/// A search as one of several ways.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// What it is called.
+    pub name: String,
+    /// How tasks are placed.
+    pub method: Method,
+    /// How sets are searched.
+    pub search: Search,
+    /// How long.
+    pub budget: Budget,
+}
+
+/// Holds ways against one another on each of several draws: by draw, then by way.
+pub fn hold(ways: &[Way], seeds: &[u64]) -> Vec<Vec<Rival>> {
+    on_all_cores(seeds, |&seed| {
+        let instance = Instance::drawn(seed);
+        let find = |way: &Way| {
+            let found = instance.search(way.method, way.search, way.budget, seed, false);
+            (way.name.clone(), found)
+        };
+        rivals(ways.iter().map(find).collect())
+    })
+}
+
+/// Holds searches of one draw against one another.
 pub fn rivals(found: Vec<(String, Found)>) -> Vec<Rival> {
     let fronts: Vec<&Front> = found.iter().map(|(_, found)| &found.front).collect();
     let rival = |(name, of): &(String, Found)| Rival {
@@ -105,6 +132,68 @@ pub fn rivals(found: Vec<(String, Found)>) -> Vec<Rival> {
         plans: of.front.points().iter().map(|point| point.is.into()).collect(),
     };
     found.iter().map(rival).collect()
+}
+
+/// A number over several draws.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Range {
+    /// Its median (of an even count the upper of both in the middle).
+    pub median: f64,
+    /// Least.
+    pub least: f64,
+    /// Most.
+    pub most: f64,
+}
+
+impl Range {
+    /// Of these.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (Some(&least), Some(&most)) = (values.first(), values.last()) else {
+            return Self::default();
+        };
+        Self { median: values[values.len() / 2], least, most }
+    }
+}
+
+/// What one way came to over several draws.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Standing {
+    /// What it is called.
+    pub name: String,
+    /// Sets tried.
+    pub evaluations: Range,
+    /// Plans of which none is dominated by its own.
+    pub front: Range,
+    /// Nor by any other's.
+    pub survivors: Range,
+    /// These over all draws together.
+    pub all_survivors: usize,
+    /// In so many draws no other way has more of them.
+    pub first_in: usize,
+    /// The area it dominates, as a part of all.
+    pub hypervolume: Range,
+}
+
+/// Standings of ways over draws.
+pub fn standings(draws: &[Vec<Rival>]) -> Vec<Standing> {
+    let ways = draws.iter().map(Vec::len).min().unwrap_or(0);
+    let standing = |way: usize| {
+        let over = |of: &dyn Fn(&Rival) -> f64| Range::of(draws.iter().map(|draw| of(&draw[way])));
+        let is_first =
+            |draw: &&Vec<Rival>| draw.iter().all(|other| other.survivors <= draw[way].survivors);
+        Standing {
+            name: draws[0][way].name.clone(),
+            evaluations: over(&|rival| rival.evaluations as f64),
+            front: over(&|rival| rival.front as f64),
+            survivors: over(&|rival| rival.survivors as f64),
+            all_survivors: draws.iter().map(|draw| draw[way].survivors).sum(),
+            first_in: draws.iter().filter(is_first).count(),
+            hypervolume: over(&|rival| rival.hypervolume),
+        }
+    };
+    (0..ways).map(standing).collect()
 }
 
 /// What each trade-off takes of a front.

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::support::{finish, program, run};
+use crate::support::{finish, program, run, text};
 
 #[test]
 fn help_and_version_are_data() {
@@ -272,6 +272,104 @@ fn workloads_are_played_drawn_and_refused() {
     ] {
         let refused = run(&[vec!["sim", "workload"], line].concat());
         assert_eq!(refused.code, Some(2), "{part}: {}", refused.err);
+        assert!(refused.err.contains(part), "{part} is not in\n{}", refused.err);
+    }
+}
+
+/// The experiments on provisioning, small, on a trace made here: the same in two processes, with their figures; what is wrong is told.
+#[test]
+fn provisioning_is_held_against_best_effort() {
+    let temp = tempfile::tempdir().unwrap();
+    let trace = temp.path().join("small.swf");
+    // Twenty days of a machine of 16: every two hours a job of three or four hours on 1 to 8 processors.
+    let job = |number: u32| {
+        let (come, long) = (number * 7200, 10_800 + number % 5 * 900);
+        let size = 1 + number * 7 % 8;
+        format!("{number} {come} 0 {long} {size} -1 -1 {size} {long} -1 1 1 1 -1 1 -1 -1 -1\n")
+    };
+    let jobs: String = (1..=240).map(job).collect();
+    std::fs::write(&trace, format!("; MaxProcs: 16\n{jobs}")).unwrap();
+    let trace = trace.to_str().unwrap();
+    let play = |experiment: &str, out: &str, more: &[&str]| {
+        let out = temp.path().join(out);
+        let line = ["sim", "provisioning", experiment, "--trace", trace, "--days", "6"];
+        let end = ["--json", "--out", out.to_str().unwrap()];
+        run(&[&line[..], more, &end].concat())
+    };
+    let results = |experiment: &str, more: &[&str]| -> Value {
+        let told = play(experiment, experiment, more);
+        assert_eq!(told.code, Some(0), "{experiment}: {}", told.err);
+        let told: Value = serde_json::from_str(&told.out).expect("JSON");
+        assert_eq!((&told["schema"], &told["seed"]), (&1.into(), &1.into()));
+        told["results"].clone()
+    };
+    let small = ["--submissions", "4", "--population", "4", "--iterations", "3"];
+    let small = |more: &[&'static str]| [&small[..], more].concat();
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value}"));
+    let is_figure = |experiment: &str, name: &str| {
+        for ending in ["svg", "csv"] {
+            let file = temp.path().join(experiment).join(format!("{name}.{ending}"));
+            assert!(text(&file).len() > 60, "{name}.{ending}");
+        }
+    };
+
+    let sites = results("sites", &small(&["--draws", "3"]));
+    for (name, ways) in [
+        ("schedulers", 4),
+        ("schedulers-ours", 4),
+        ("growth", 3),
+        ("population", 6),
+        ("crossover", 3),
+        ("mutation", 4),
+        ("searches", 2),
+    ] {
+        assert_eq!(sites[name]["over_draws"].as_array().map(Vec::len), Some(ways), "{name}");
+        assert_eq!(sites[name]["draws"].as_array().map(Vec::len), Some(3), "{name}");
+    }
+    is_figure("sites", "tradeoff-sites-cost");
+
+    let told = results("tradeoff", &small(&["--loads", "0.5"]));
+    let rows = told["tradeoff"]["trade_offs"].as_array().unwrap();
+    assert_eq!(rows.len(), 11);
+    assert!((number(&told["tradeoff"]["load"]) - 0.5).abs() < 0.1, "{told}");
+    let floor = number(&told["tradeoff"]["floor_su"]) * 3600.0;
+    for pair in rows.windows(2) {
+        // Towards cost plans are cheaper and longer, and none is cheaper than the work itself.
+        let of = |row: &Value, what: &str| number(&row[what]["mean"]);
+        assert!(of(&pair[0], "cost") >= of(&pair[1], "cost") && of(&pair[1], "cost") > floor - 1.0);
+        assert!(of(&pair[0], "makespan_s") <= of(&pair[1], "makespan_s"));
+        assert_eq!(pair[0]["without"], 0);
+    }
+    is_figure("tradeoff", "tradeoff-makespan");
+    let again = |out: &str| play("tradeoff", out, &small(&["--loads", "0.5"])).out;
+    assert_eq!(again("one"), again("other"));
+
+    let told = results("discount", &small(&["--loads", "0.5"]));
+    assert!(number(&told["discount"]["trade_offs"][10]["cost"]["mean"]) < floor);
+
+    let told = results("sizes", &small(&["--loads", "0.5,0.9"]));
+    assert_eq!(told["sizes"].as_array().map(Vec::len), Some(8));
+    is_figure("sizes", "load-makespan");
+    is_figure("sizes", "size-cost");
+
+    // 8,039 tasks: as little as can be asked.
+    let least = ["--submissions", "2", "--population", "1", "--iterations", "0"];
+    for experiment in ["cybershake", "estimates"] {
+        let told = results(experiment, &[&least[..], &["--loads", "0.5"]].concat());
+        let rows = told[experiment].as_array().unwrap();
+        assert_eq!(rows.len(), if experiment == "cybershake" { 1 } else { 3 });
+        assert!(rows.iter().all(|row| row["result"]["without"] == 0), "{told}");
+    }
+
+    for (line, part) in [
+        (&["tradeoff"][..], "give a trace in the Standard Workload Format"),
+        (&["tradeoff", "--trace", trace, "--from-day", "300"], "there are no jobs in the 60 days"),
+        (&["tradeoff", "--trace", "nowhere.swf"], "nowhere.swf"),
+        (&["sites", "--draws", "0"], "--draws"),
+        (&["tradeoff", "--loads", "3"], "give a part of the machine"),
+    ] {
+        let refused = run(&[&["sim", "provisioning"], line].concat());
+        assert_eq!(refused.code, Some(2), "{line:?}: {}", refused.err);
         assert!(refused.err.contains(part), "{part} is not in\n{}", refused.err);
     }
 }
