@@ -14,8 +14,8 @@ use springtide_actors::policy::provisioning::Terms;
 use springtide_actors::scheduler::GridLink;
 use springtide_actors::scheduler::manager::Settings;
 use springtide_runtime::config::{
-    ClusterSection, Congestion, GridConfig, LinkSection, NetSection, NodeConfig, Provider, Time,
-    Whole, WorkSection,
+    ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection, NetSection,
+    NodeConfig, Provider, Time, Whole, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
@@ -225,18 +225,20 @@ pub fn scheduling(config: &GridConfig) -> Settings {
 
 /// What a cluster asks for its slots.
 fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
-    let (all, own) = (&config.slots, cluster.slots.clone().unwrap_or_default());
+    let (all, own) = (&config.slots, cluster.slots.as_ref());
+    let share = |of: fn(&ClusterSlotsSection) -> Option<f64>, all| own.and_then(of).unwrap_or(all);
     let micros = |time: Time| u64::try_from(time.get().as_micros()).unwrap_or(u64::MAX);
     Terms {
         // No batch system promises that a job begins at a time.
-        advertise: own.advertise.unwrap_or(all.advertise) && cluster.provider != Provider::Slurm,
-        rate: own.rate.unwrap_or(all.rate),
-        fixed: own.fixed.unwrap_or(all.fixed),
-        discount_a_day: own.discount_a_day.unwrap_or(all.discount_a_day),
-        discount_most: own.discount_most.unwrap_or(all.discount_most),
-        loose: own.loose.unwrap_or(all.loose),
-        most_ahead: own.most_ahead.or(all.most_ahead).map(micros),
-        most_share: own.most_share.unwrap_or(all.most_share),
+        advertise: own.and_then(|own| own.advertise).unwrap_or(all.advertise)
+            && cluster.provider != Provider::Slurm,
+        rate: share(|own| own.rate, all.rate),
+        fixed: share(|own| own.fixed, all.fixed),
+        discount_a_day: share(|own| own.discount_a_day, all.discount_a_day),
+        discount_most: share(|own| own.discount_most, all.discount_most),
+        loose: share(|own| own.loose, all.loose),
+        most_ahead: own.and_then(|own| own.most_ahead).or(all.most_ahead).map(micros),
+        most_share: share(|own| own.most_share, all.most_share),
     }
 }
 

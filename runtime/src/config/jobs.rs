@@ -12,7 +12,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Examples, Is, Required},
     Leaf, section,
 };
-use super::units::{Name, Whole};
+use super::units::{Name, Time, Whole};
 use super::{Checker, Config, JobKind, Placing};
 use crate::files::check_name;
 
@@ -67,6 +67,8 @@ section! {
         clusters: Words = Is("[]");
         /// It may grow into clusters where it has nothing yet.
         spreads: bool = Is("false");
+        /// It takes no longer, and is ended when it does; where not given, it may take for ever.
+        time: Option<Time> = Absent("\"30m\"");
         /// Input files, by their names in the clusters' directories: it starts where they are, or after they were moved there.
         files: Words = Is("[]");
         /// Its parts where they differ, one table each; all run its one program, as one job. What is not said of a part holds

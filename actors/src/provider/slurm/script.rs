@@ -8,7 +8,7 @@
 //!
 //! Must not know Slurm beyond the number of the job in its environment.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -159,6 +159,7 @@ pub(super) fn output(log: &Path) -> io::Result<Option<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::fs;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};

@@ -426,6 +426,9 @@ impl Engine<'_> {
                 self.after(self.workload.costs.release, Next::Free { job, site, count });
             }
             Action::Refuse { .. } => {}
+            // No job of a workload says how long it takes, and none reserves.
+            Action::End { reason, .. } => self.out.odd.push(reason),
+            Action::Unreserved(bill) => self.out.odd.push(bill.why),
             Action::Odd { what } => self.out.odd.push(what),
         }
         None

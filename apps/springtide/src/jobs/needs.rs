@@ -4,10 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
 use springtide_actors::policy::malleability::Component;
+use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::Need;
 use springtide_runtime::config::{
     GridConfig, JobKind, JobSection, JobsConfig, Origin, Placing, Sizes, Sources, load, nearest,
@@ -15,7 +17,7 @@ use springtide_runtime::config::{
 use springtide_runtime::id::ClusterId;
 
 use super::GridArgs;
-use crate::args::words;
+use crate::args::{time, words};
 use crate::exit::{Exit, Failed};
 use crate::netconf;
 
@@ -54,6 +56,13 @@ pub struct NeedArgs {
     /// there. May be given several times
     #[arg(id = "job.input", long = "file", value_name = "NAME")]
     pub files: Vec<String>,
+    /// It takes no longer, for example 30m, and is ended when it does: it may run where processors are reserved for later, and
+    /// leaves something to reserve
+    #[arg(id = "job.time", long = "time", value_name = "TIME", value_parser = time)]
+    pub time: Option<Duration>,
+    /// It runs on what this reservation has (`reserve`, `slots list`), and on nothing else
+    #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
+    pub reservation: Option<u64>,
 }
 
 /// A job that is to be submitted, or planned.
@@ -87,6 +96,8 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
         components: vec![one; count],
         most: vec![most; count],
         spreads: args.spread,
+        under: args.reservation.map(ReservationId),
+        time_ms: args.time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
     };
     need.check().map_err(Failed::usage)?;
     Ok(need)
@@ -119,7 +130,9 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<Need, (String, Strin
         most.push(greatest);
     }
     let placement = job.placement.unwrap_or(config.scheduling.placement);
-    let need = Need { kind: job.kind, placement, components, most, spreads: job.spreads };
+    let (kind, spreads, under) = (job.kind, job.spreads, None);
+    let time_ms = job.time.map(|time| u64::try_from(time.get().as_millis()).unwrap_or(u64::MAX));
+    let need = Need { kind, placement, components, most, spreads, under, time_ms };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
 }

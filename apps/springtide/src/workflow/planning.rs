@@ -659,10 +659,12 @@ mod tests {
                     )
                 })
                 .collect();
-            let edges: Vec<_> = (1..count)
-                .filter(|_| random.below(2) == 0)
-                .map(|to| (to / 2, to, random.below(1 << 20) as u64))
-                .collect();
+            let mut edges = Vec::new();
+            for to in 1..count {
+                if random.below(2) == 0 {
+                    edges.push((to / 2, to, random.below(1 << 20) as u64));
+                }
+            }
             let dag = dag(tasks, edges, &speeds).unwrap();
             let search = if seed % 4 == 0 { Search::PAPER } else { Search::Pruned };
             let method = Method::ALL[seed % 4];

@@ -41,6 +41,7 @@ impl Numbers {
     }
 
     /// All of them, ascending.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.runs.iter().flat_map(|&(first, count)| first..first + count)
     }
