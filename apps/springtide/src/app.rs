@@ -20,7 +20,9 @@ use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
 use crate::site::SiteCommand;
-use crate::{drain, files, inputs, jobs, netcheck, node, run, sim, site, talk, up, why, workflow};
+use crate::{
+    drain, files, inputs, jobs, netcheck, node, run, sim, site, slots, talk, up, why, workflow,
+};
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
 pub struct App {
@@ -209,6 +211,18 @@ impl App {
             Other::Files(command) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(inputs::files(command, &global))
+            }
+            Other::Slots(command) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(slots::list(command))
+            }
+            Other::Reserve(args) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(slots::reserve(args))
+            }
+            Other::Release(args) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(slots::release(args))
             }
             Other::Site(SiteCommand::Run { config }) => {
                 let (site, grid) = site::config(&config)?;

@@ -12,6 +12,7 @@ use crate::inputs::FilesCommand;
 use crate::jobs::{FileArgs, JobCommand, NeedArgs};
 use crate::sim::SimCommand;
 use crate::site::SiteCommand;
+use crate::slots::{ReleaseArgs, ReserveArgs, SlotsCommand};
 #[cfg(target_os = "linux")]
 use crate::wan::WanCommand;
 use crate::workflow::WorkflowCommand;
@@ -161,6 +162,14 @@ pub enum Other {
     /// Input files of jobs in the clusters of a grid that is up
     #[command(subcommand, arg_required_else_help = true)]
     Files(FilesCommand),
+    /// Slots of a grid that is up: processors for a while, at a price
+    #[command(subcommand, arg_required_else_help = true)]
+    Slots(SlotsCommand),
+    /// Reserve processors of a grid that is up
+    #[command(after_help = RESERVE_EXIT_CODES)]
+    Reserve(ReserveArgs),
+    /// End a reservation before its time
+    Release(ReleaseArgs),
     /// A cluster's site as a process of its own
     #[command(subcommand, arg_required_else_help = true)]
     Site(SiteCommand),
@@ -256,6 +265,9 @@ pub enum NodeCommand {
         config: PathBuf,
     },
 }
+
+const RESERVE_EXIT_CODES: &str = "\
+Exit codes: 0 reserved; 1 no grid is up; 3 it is not to be had, or there is no such cluster.";
 
 const DRAIN_EXIT_CODES: &str = "\
 Exit codes: 0 done; 1 no grid is up, or somebody put the nodes back; 2 there is no such node; 3 a job needs the nodes; \

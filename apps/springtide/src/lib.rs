@@ -11,6 +11,7 @@
 //! It then has `run`, `up`, `dev`, `node run`, `config` and so on, and its nodes are the same program: tasks need not be
 //! sent as code. See `ARCHITECTURE.md` for who knows whom.
 
+mod agree;
 mod app;
 mod args;
 mod dates;
@@ -40,6 +41,7 @@ mod runlog;
 mod signals;
 mod sim;
 mod site;
+mod slots;
 mod solo;
 mod talk;
 mod up;

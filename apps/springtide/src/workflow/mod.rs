@@ -12,7 +12,7 @@ mod check;
 mod front;
 mod gantt;
 mod kept;
-mod offers;
+pub mod offers;
 mod plan;
 mod planning;
 mod processors;
