@@ -24,6 +24,12 @@ impl FileStatus {
         all.all(|other| other == first).then_some(first)
     }
 
+    /// Any cluster that has it, and what it has.
+    pub fn anywhere(&self) -> Option<(ClusterId, FileEntry)> {
+        let (cluster, entry) = self.clusters.iter().next()?;
+        Some((cluster.clone(), entry.clone()))
+    }
+
     /// What differs between the clusters, if anything does.
     pub fn differs(&self) -> Option<String> {
         if self.entry().is_some() || self.clusters.is_empty() {

@@ -73,6 +73,20 @@ impl Dir {
         Ok(all)
     }
 
+    /// Removes files. What is not there needs none.
+    pub(super) fn remove(&self, names: &[String]) -> Result<(), FileError> {
+        for name in names {
+            check_name(name)?;
+            match fs::remove_file(self.path.join(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(disk(name, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     fn open(&self, name: &str) -> Result<(File, Stamp), FileError> {
         check_name(name)?;
         let unknown =

@@ -211,6 +211,17 @@ pub struct PutState {
     pub done: bool,
 }
 
+/// To a file server, by a client: somebody has put files into the directory; look now, and tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LookForFiles {}
+
+/// To a file server, by a client: remove these files. Those that are not there are removed already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveFiles {
+    /// Their names.
+    pub names: Vec<String>,
+}
+
 /// To the scheduler, by a file server: these are the files of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesHere {
@@ -225,5 +236,7 @@ remote_message! {
     "drop-files" => DropFiles;
     "read-chunk" => ReadChunk -> Result<Bytes, FileError>;
     "put-chunk" => PutChunk -> Result<PutState, FileError>;
+    "look-for-files" => LookForFiles;
+    "remove-files" => RemoveFiles -> Result<(), FileError>;
     "files-here" => FilesHere;
 }

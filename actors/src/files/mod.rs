@@ -18,8 +18,8 @@ use std::time::Duration;
 
 pub use dir::entry_of;
 pub use messages::{
-    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, PutChunk, PutState,
-    ReadChunk, Source,
+    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
+    PutChunk, PutState, ReadChunk, RemoveFiles, Source,
 };
 pub use server::{FileServer, Keeping, TellAgain};
 

@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::dir::{Dir, Part, Stamp};
 use super::fetch::{blocking, fetch, write};
 use super::messages::{
-    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, PutChunk, PutState,
-    ReadChunk,
+    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
+    PutChunk, PutState, ReadChunk, RemoveFiles,
 };
 use super::table::{Action, Event, Table};
 use super::{Limits, files_name};
@@ -60,6 +60,10 @@ pub struct FileServer {
     told: Option<Result<Vec<FileEntry>, String>>,
     /// Looks since it was told.
     looks: u32,
+    /// It is looking, and is to look again when it has.
+    looking: bool,
+    look_again: bool,
+    next_look: Option<SpawnHandle>,
     fetches: BTreeMap<u64, SpawnHandle>,
     waiting: BTreeMap<u64, oneshot::Sender<Result<Brought, FileError>>>,
     last_ticket: u64,
@@ -89,6 +93,9 @@ impl FileServer {
             fresh: Known::new(),
             told: None,
             looks: 0,
+            looking: false,
+            look_again: false,
+            next_look: None,
             fetches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last_ticket: 0,
@@ -99,7 +106,9 @@ impl FileServer {
             .accepts_from::<BringFile>(admit::head)
             .accepts_from::<DropFiles>(admit::head)
             .accepts_from::<ReadChunk>(admit::files)
-            .accepts_from::<PutChunk>(admit::client);
+            .accepts_from::<PutChunk>(admit::client)
+            .accepts_from::<LookForFiles>(admit::client)
+            .accepts_from::<RemoveFiles>(admit::client);
         server
     }
 
@@ -171,6 +180,13 @@ impl FileServer {
 
     /// Looks through the directory, and again after a while.
     fn look(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.looking, true) {
+            self.look_again = true; // it may have passed by what has come since
+            return;
+        }
+        if let Some(next) = self.next_look.take() {
+            ctx.cancel_future(next);
+        }
         // Who sends no more has given up; what came can be gone on with.
         self.puts.retain(|_, (last, part)| part.is_none() || last.elapsed() < PUT_WITHIN);
         self.fresh.clear();
@@ -200,7 +216,11 @@ impl FileServer {
             if act.told.as_ref() != Some(&files) || act.looks >= TELL_EVERY {
                 act.say(ctx, files);
             }
-            ctx.run_later(act.limits.poll, Self::look);
+            act.looking = false;
+            if std::mem::take(&mut act.look_again) {
+                return act.look(ctx);
+            }
+            act.next_look = Some(ctx.run_later(act.limits.poll, Self::look));
         };
         ctx.spawn(looked.into_actor(self).map(then));
     }
@@ -241,6 +261,38 @@ impl Actor for FileServer {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         self.look(ctx);
+    }
+}
+
+impl Handler<LookForFiles> for FileServer {
+    type Result = ();
+
+    fn handle(&mut self, _: LookForFiles, ctx: &mut Self::Context) {
+        self.look(ctx);
+    }
+}
+
+impl Handler<RemoveFiles> for FileServer {
+    type Result = ResponseActFuture<Self, Result<(), FileError>>;
+
+    fn handle(
+        &mut self,
+        RemoveFiles { names }: RemoveFiles,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let dir = self.dir.clone();
+        let removed = tokio::task::spawn_blocking(move || dir.remove(&names));
+        let removed = async move {
+            let disk = |error: tokio::task::JoinError| FileError::Disk {
+                name: "files".to_owned(),
+                reason: error.to_string(),
+            };
+            removed.await.map_err(disk)?
+        };
+        Box::pin(removed.into_actor(self).map(|done, act, ctx: &mut Context<Self>| {
+            act.look(ctx);
+            done
+        }))
     }
 }
 

@@ -47,6 +47,8 @@ impl App {
         registry.version(version);
         // Nodes of live scenarios run it.
         registry.job::<Model>();
+        // Tasks of workflows are jobs too.
+        registry.job::<workflow::run::WorkflowTask>();
         Self { name, version, registry, jobs: Vec::new(), actors: None }
     }
 
@@ -240,7 +242,10 @@ impl App {
             }
             Other::Workflow(command) => {
                 log_to_stderr(own_level(&global), false);
-                workflow::workflow(&command, global.quiet)
+                let fingerprint = self.registry.fingerprint();
+                let encode = |name: &str, options: &[String]| self.encode(name, options);
+                let programs = workflow::run::Programs { fingerprint, encode: &encode };
+                workflow::workflow(&command, &programs, &global)
             }
             #[cfg(target_os = "linux")]
             Other::Wan(command) => {

@@ -156,7 +156,7 @@ async fn told(
 
 /// What a file is, by reading all of it. That may take minutes, and must not hold up signals; a thread of its own does not hold
 /// up the process's end either.
-async fn summed(path: &Path, name: &str) -> Result<FileEntry, Failed> {
+pub async fn summed(path: &Path, name: &str) -> Result<FileEntry, Failed> {
     let (done, sum) = tokio::sync::oneshot::channel();
     let (file, name) = (path.to_owned(), name.to_owned());
     let read = move || {
@@ -170,7 +170,7 @@ async fn summed(path: &Path, name: &str) -> Result<FileEntry, Failed> {
 }
 
 /// The file server of a cluster.
-fn server(
+pub fn server(
     attachment: &Attachment,
     grid: &GridFiles,
     cluster: &ClusterId,
@@ -218,7 +218,11 @@ fn found(
     }
 }
 
-async fn put(
+/// Sends a file to a cluster's file server.
+///
+/// # Errors
+/// It cannot be read, or the server does not take it.
+pub async fn put(
     server: &Remote<FileServer>,
     path: &Path,
     entry: &FileEntry,
@@ -272,7 +276,7 @@ fn refused(error: FileError) -> Failed {
 
 /// Written beside its place first, so that a file that is there is whole. What came before an interruption is gone on from; its
 /// checksum tells whether it was of this file.
-async fn fetch(
+pub async fn fetch(
     server: &Remote<FileServer>,
     entry: &FileEntry,
     out: &Path,

@@ -393,6 +393,13 @@ pub struct Attachment {
     news: mpsc::Receiver<Heard>,
 }
 
+impl Attachment {
+    /// News of jobs of this client, as they come. May be dropped and called again.
+    pub async fn news(&mut self) -> Option<Heard> {
+        self.news.recv().await
+    }
+}
+
 /// Finds the head of a grid that is up and calls it.
 ///
 /// # Errors

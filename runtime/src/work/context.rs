@@ -323,6 +323,17 @@ impl<'w> Context<'w> {
         )))
     }
 
+    /// The directory of this node's cluster in which input files are, and into which a job may put files for others: under another
+    /// name first, one that begins with a dot, and then renamed.
+    ///
+    /// # Errors
+    /// The node has none: the message says what to do.
+    pub fn files_dir(&self) -> Result<PathBuf, Stop> {
+        self.worker().shared().files.clone().ok_or_else(|| {
+            Stop::fail("this node has no directory for files; set `files` of its [[cluster]]")
+        })
+    }
+
     // --- reports; they reach whoever watches the job ---
 
     /// One iteration of the job is done; the runtime times them.

@@ -8,8 +8,9 @@
 //! turned over with probability `1/n`. A chosen slot is paid, used or not. Every plan ever met that none dominates is kept.
 //!
 //! *Ours* looks at the used part of a set alone, which has the same schedule and costs less; begins with the sets that heuristics
-//! find (all slots; then without the one that is used worst, again and again; each site by itself), and searches around what it has kept:
-//! slots out, in, exchanged, the union or a mixture of two kept sets, with sparse ones between. What was met before is not asked again.
+//! find (all slots; then without the one that is used worst, again and again; each site by itself; those alone of which what runs is paid),
+//! and searches around what it has kept: slots out, in, exchanged, the union or a mixture of two kept sets, with sparse ones between. What
+//! was met before is not asked again.
 
 use std::collections::BTreeSet;
 
@@ -19,6 +20,7 @@ use springtide_runtime::random::SplitMix;
 use super::front::{Front, Objectives};
 use super::list::{Lister, Outcome};
 use super::seconds;
+use super::slot::Slot;
 
 /// A set of slots, one bit each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -363,6 +365,15 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
             starts.push(of_site);
         }
     }
+    // Of divisible slots nothing is paid in vain: among the cheapest plans, all of which they often cost the same, a search may look long
+    // for the one that has them all.
+    let mut divisible = Genome::none(count);
+    for (slot, offer) in trial.lister.slots().iter().enumerate() {
+        divisible.set(slot, offer.divisible);
+    }
+    if !divisible.is_empty() {
+        starts.insert(0, divisible);
+    }
     // Half of what may be tried is for what is found by itself.
     let for_starts = most / 2;
     let mut leaner: Vec<Genome> = Vec::new();
@@ -399,14 +410,20 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     }
 }
 
-/// The slot of a set that costs most: the largest that is not divisible, else the dearest.
+/// The slot of a set that costs most: the largest that is not divisible, else the dearest. None where no slot is paid in vain, nor is
+/// dearer than others: without it nothing is saved.
 fn worst_used(trial: &Trial<'_, '_>, set: &Genome) -> Option<usize> {
     let slots = trial.lister.slots();
+    let least = set.iter().map(|slot| slots[slot].price.rate).fold(f64::INFINITY, f64::min);
+    let saves = |slot: &usize| {
+        let Slot { divisible, price, .. } = &slots[*slot];
+        !divisible || price.rate > least || price.fixed > 0.0
+    };
     let costs = |slot: &usize| {
         let offer = &slots[*slot];
         (!offer.divisible, offer.whole(offer.end))
     };
-    set.iter().max_by(|a, b| {
+    set.iter().filter(saves).max_by(|a, b| {
         let (a, b) = (costs(a), costs(b));
         a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
     })

@@ -170,8 +170,10 @@ impl Manager {
         let Some(known) = self.clusters.get(cluster) else { return Vec::new() };
         let job = |id: &JobId| {
             let job = self.jobs.get(id)?;
-            if job.need.under.is_some() {
-                return None;
+            if let Some(under) = job.need.under
+                && !self.overruns(under, cluster)
+            {
+                return None; // what it is on is reserved
             }
             let here = job.accounts.get(cluster).map_or(0, |account| account.all());
             let least = job.bounds(cluster).0;
@@ -180,6 +182,12 @@ impl Manager {
         };
         let jobs = known.jobs.iter().filter_map(job);
         jobs.chain([(known.others, NEVER)]).filter(|(count, _)| *count > 0).collect()
+    }
+
+    /// Whether jobs of a reservation have more of a cluster than it has now, or it is over.
+    fn overruns(&self, id: ReservationId, cluster: &ClusterId) -> bool {
+        let line = self.calendar.lines.get(cluster);
+        self.used(id, cluster) > line.map_or(0, |line| line.of(id, self.now))
     }
 
     /// When a job ends at the latest.

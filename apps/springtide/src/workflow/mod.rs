@@ -16,6 +16,7 @@ pub mod offers;
 mod plan;
 mod planning;
 mod processors;
+pub mod run;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -28,6 +29,7 @@ use springtide_simulator::workload::figures::quoted;
 use springtide_workflow::{Format, Overrides, Position, ReadError, Workflow};
 
 use self::planning::Needs;
+use crate::args::GlobalArgs;
 use crate::exit::Failed;
 
 /// `workflow ...`
@@ -38,6 +40,9 @@ pub enum WorkflowCommand {
     /// Choose slots that sites offer for a workflow: the plans that none betters in both time and cost, and one of them
     #[command(after_help = plan::EXIT_CODES)]
     Plan(Box<plan::PlanArgs>),
+    /// Run a workflow on a grid that is up: on slots that are reserved for it, or just in time
+    #[command(after_help = run::EXIT_CODES)]
+    Run(Box<run::RunArgs>),
 }
 
 /// What is taken instead of what a workflow's file says.
@@ -67,10 +72,15 @@ impl OverrideArgs {
 ///
 /// # Errors
 /// Files are wrong, or there is no plan.
-pub fn workflow(command: &WorkflowCommand, quiet: bool) -> Result<(), Failed> {
+pub fn workflow(
+    command: &WorkflowCommand,
+    programs: &run::Programs<'_>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
     match command {
         WorkflowCommand::Check(args) => check::check(args),
-        WorkflowCommand::Plan(args) => plan::plan(args, quiet),
+        WorkflowCommand::Plan(args) => plan::plan(args, global.quiet),
+        WorkflowCommand::Run(args) => run::run(args, programs, global),
     }
 }
 

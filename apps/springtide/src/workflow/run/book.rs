@@ -1,0 +1,92 @@
+//! What of offered slots is reserved for a plan.
+//!
+//! Must not know who is asked for it.
+
+use std::collections::BTreeMap;
+
+use springtide_actors::policy::provisioning::{Booking, NEVER, Skyline, Time};
+use springtide_actors::reservation::Part;
+use springtide_runtime::id::ClusterId;
+
+use crate::workflow::offers::Offers;
+use crate::workflow::planning::Plan;
+
+/// A part of each slot that a plan has: whole, or of a divisible one what tasks use of it. `origin`: what the plan's times count from.
+pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<Part> {
+    let mut used: BTreeMap<usize, Skyline> = BTreeMap::new();
+    for task in &plan.schedule.tasks {
+        for piece in &task.pieces {
+            let line = used.entry(piece.slot).or_insert_with(empty);
+            line.take(piece.processors, task.start, task.end);
+        }
+    }
+    let mut all = Vec::new();
+    for had in &plan.slots {
+        let cluster = ClusterId::from(offers.sites[had.offer.site].name.as_str());
+        let whole = || {
+            let (processors, start, end) = (had.offer.processors, had.offer.start, had.end);
+            vec![Booking { processors, start, end }]
+        };
+        let mut bookings = match had.offer.divisible {
+            true => used.get(&had.slot).map_or_else(Vec::new, steps),
+            false => whole(),
+        };
+        for booking in &mut bookings {
+            booking.start = booking.start.saturating_add(origin);
+            booking.end = booking.end.saturating_add(origin);
+        }
+        if !bookings.is_empty() {
+            all.push(Part { cluster, bookings });
+        }
+    }
+    all
+}
+
+fn empty() -> Skyline {
+    Skyline::new(u32::MAX, 0, NEVER)
+}
+
+/// What is taken, as bookings of which none overlap: each lasts as long as as many are taken.
+fn steps(line: &Skyline) -> Vec<Booking> {
+    let steps: Vec<(Time, u32)> = line.steps().map(|(at, free)| (at, u32::MAX - free)).collect();
+    let mut all: Vec<Booking> = Vec::new();
+    for two in steps.windows(2) {
+        let ((start, processors), (end, _)) = (two[0], two[1]);
+        match all.last_mut() {
+            Some(last) if last.end == start && last.processors == processors => last.end = end,
+            _ if processors > 0 => all.push(Booking { processors, start, end }),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Most processors of each cluster at once.
+pub fn most(parts: &[Part]) -> BTreeMap<&ClusterId, u32> {
+    let mut lines: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
+    for part in parts {
+        let line = lines.entry(&part.cluster).or_insert_with(empty);
+        part.bookings.iter().for_each(|b| line.take(b.processors, b.start, b.end));
+    }
+    lines.into_iter().map(|(cluster, line)| (cluster, u32::MAX - line.least(0, NEVER))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_becomes_steps_that_do_not_overlap() {
+        let mut line = empty();
+        for (processors, start, end) in
+            [(2, 10, 30), (1, 20, 40), (3, 50, 60), (1, 60, 70), (2, 60, 70)]
+        {
+            line.take(processors, start, end);
+        }
+        let told: Vec<_> = steps(&line).iter().map(|b| (b.processors, b.start, b.end)).collect();
+        assert_eq!(told, [(2, 10, 20), (3, 20, 30), (1, 30, 40), (3, 50, 70)]);
+        let part = |bookings| Part { cluster: "a".into(), bookings };
+        let parts = [part(steps(&line)), part(vec![Booking { processors: 2, start: 35, end: 55 }])];
+        assert_eq!(most(&parts), [(&"a".into(), 5)].into());
+    }
+}

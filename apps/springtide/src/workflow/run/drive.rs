@@ -1,0 +1,528 @@
+//! Carries out what the flow of a workflow orders, on a grid.
+//!
+//! Must not decide which task begins where.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
+use std::time::Duration;
+
+use springtide_actors::client::News as JobNews;
+use springtide_actors::files::{FileServer, LookForFiles, RemoveFiles};
+use springtide_actors::job::{JobEnded, JobError, JobParams, SCHEDULER};
+use springtide_actors::policy::Mode;
+use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
+use springtide_actors::reservation::{Part, Refusal, Reservation};
+use springtide_actors::scheduler::manager::{Kind, Need};
+use springtide_actors::scheduler::{
+    CancelJob, GetFiles, Granted, GridFiles, GridSlots, ReleaseSlots, Scheduler, Submit,
+    SubmitError,
+};
+use springtide_runtime::id::{ClusterId, JobId};
+use springtide_runtime::remote::{Remote, RemoteError};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::Prepared;
+use super::book::{most, parts};
+use super::flow::{Agreed, Flow, News, Order};
+use super::report::{Ended, Reserved, write};
+use crate::agree::{agree, now, renew};
+use crate::args::GlobalArgs;
+use crate::exit::{Exit, Failed};
+use crate::inputs::{fetch, put, server, summed};
+use crate::jobs::told_early;
+use crate::netconf;
+use crate::run::{Attachment, attach};
+use crate::signals::{Signals, word};
+use crate::slots::offers_of;
+use crate::talk::Talk;
+use crate::workflow::planning::{Needs, NoPlan, dag, plan};
+
+/// How long the head may take to answer what takes it no time.
+const WITHIN: Duration = Duration::from_secs(10);
+/// A task may wait this long for its nodes.
+const QUEUE_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
+/// A reservation ends when its run was not heard of for so long.
+const LEASE: Duration = Duration::from_secs(60);
+/// From the offers to the first task: reserving takes a moment.
+const LEAD: Time = SECOND;
+/// A task is ended that takes so many times what is reserved for it, or this much longer.
+const LIMIT: (u64, Time) = (4, 60 * SECOND);
+/// Jobs that are cancelled have this long to end.
+const CANCEL_WITHIN: Duration = Duration::from_secs(10);
+/// Something is said of how it goes this often.
+const TICK: Duration = Duration::from_millis(200);
+
+/// What becomes of a submission.
+type Answer = (usize, Result<Result<Granted, SubmitError>, RemoteError>);
+
+struct Drive<'a> {
+    prepared: &'a Prepared,
+    attachment: &'a mut Attachment,
+    scheduler: Remote<Scheduler>,
+    files: GridFiles,
+    flow: Flow,
+    /// Which task a job is.
+    tasks: BTreeMap<JobId, usize>,
+    /// Jobs whose end was heard before the answer to their submission.
+    early: BTreeMap<JobId, Box<JobEnded>>,
+    answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
+    /// What is reserved now, and the word that it is gone.
+    reserved: Option<Reservation>,
+    gone: (mpsc::UnboundedSender<Refusal>, mpsc::UnboundedReceiver<Refusal>),
+    renewing: Option<tokio::task::JoinHandle<()>>,
+    /// All that was reserved.
+    all: Vec<Reserved>,
+    talk: Talk,
+}
+
+/// Runs it, and tells how it went.
+pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed> {
+    let json = prepared.args.json;
+    let mut signals = Signals::take()?;
+    let began = now();
+    let attached = attach(&prepared.args.config, &prepared.config).await;
+    let mut attachment = match attached {
+        Ok(attachment) => attachment,
+        Err(failed) => return told_early(json, None, failed),
+    };
+    let scheduler: Remote<Scheduler> = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
+    let files = scheduler.send(GetFiles {}).deadline(WITHIN).await;
+    let args = &prepared.args;
+    let flow = Flow::new(prepared.bag.steps.clone(), !args.best_effort, args.retries, args.plans);
+    let mut drive = Drive {
+        prepared: &prepared,
+        scheduler,
+        files: GridFiles::default(),
+        flow,
+        tasks: BTreeMap::new(),
+        early: BTreeMap::new(),
+        answers: mpsc::unbounded_channel(),
+        reserved: None,
+        gone: mpsc::unbounded_channel(),
+        renewing: None,
+        all: Vec::new(),
+        talk: Talk::new(global.quiet || json),
+        attachment: &mut attachment,
+    };
+    let done = match files {
+        Ok(files) => {
+            drive.files = files;
+            let limit = async {
+                match args.timeout {
+                    Some(time) => sleep(time).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                exit = signals.next() => Err(Failed::new(exit, format!("ended by {}", word(exit)))),
+                () = limit => Err(Failed::new(Exit::Timeout, "it took longer than --timeout")),
+                done = drive.whole() => done,
+            }
+        }
+        Err(error) => Err(error.into()),
+    };
+    let fetched = match &done {
+        Ok(()) => drive.fetch_results().await,
+        Err(_) => Ok(()),
+    };
+    let done = done.and(fetched);
+    drive.leave(done.as_ref().err()).await;
+    drive.talk.done();
+    let ended = Ended {
+        name: prepared.read.name(),
+        began,
+        ended: now(),
+        steps: &prepared.bag.steps,
+        ran: drive.flow.ran(),
+        reserved: &drive.all,
+        best_effort: args.best_effort,
+        failed: done.as_ref().err(),
+    };
+    let written = write(&ended, json, args.out.as_deref());
+    attachment.endpoint.net.close("done").await;
+    done.and(written)
+}
+
+impl Drive<'_> {
+    /// From its beginning to the end of its last task.
+    async fn whole(&mut self) -> Result<(), Failed> {
+        let bag = &self.prepared.bag;
+        if bag.passes && self.files.servers.is_empty() {
+            return Err(Failed::usage(
+                "tasks pass files, and no cluster of the grid keeps any: set `files` of its [[cluster]] tables to a directory that their \
+                 nodes share",
+            ));
+        }
+        self.bring().await?;
+        let mut orders: VecDeque<Order> = self.flow.handle(News::Tick, now()).into();
+        loop {
+            while let Some(order) = orders.pop_front() {
+                match order {
+                    Order::Submit { task, cluster, .. } => self.submit(task, cluster),
+                    Order::Plan { tasks, why } => {
+                        let agreed = self.plan(&tasks, &why).await?;
+                        orders.extend(self.flow.handle(News::Agreed(agreed), now()));
+                    }
+                    Order::Finished => return Ok(()),
+                    Order::GiveUp { task, why } => {
+                        let id = &self.prepared.bag.steps[task].id;
+                        let why = match why.contains(id.as_str()) {
+                            true => why,
+                            false => format!("task {id}: {why}"),
+                        };
+                        return Err(Failed::failure(why));
+                    }
+                }
+            }
+            for news in self.hear().await {
+                orders.extend(self.flow.handle(news, now()));
+            }
+        }
+    }
+
+    /// Waits until something happens.
+    async fn hear(&mut self) -> Vec<News> {
+        let (done, all) = (self.flow.done() as u64, self.prepared.bag.steps.len() as u64);
+        let what = format!("tasks, {} run", self.flow.submitted());
+        self.talk.progress(done, all, &what);
+        let at = now();
+        let due = self.flow.due(at).map(|due| Instant::now() + Duration::from_micros(due - at));
+        let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+        loop {
+            tokio::select! {
+                biased;
+                Some((job, news, _)) = self.attachment.news() => {
+                    if let JobNews::Ended(ended) = news {
+                        match self.tasks.remove(&job) {
+                            Some(task) => return self.ended(task, *ended).await,
+                            None => drop(self.early.insert(job, ended)),
+                        }
+                    }
+                }
+                Some((task, answer)) = self.answers.1.recv() => return self.answered(task, answer).await,
+                Some(refusal) = self.gone.1.recv() => return vec![News::Gone(refusal.to_string())],
+                () = sleep_until(due) => return vec![News::Tick],
+                () = sleep(TICK) => self.talk.tick(),
+            }
+        }
+    }
+
+    fn submit(&mut self, task: usize, cluster: Option<ClusterId>) {
+        let (bag, config) = (&self.prepared.bag, &self.prepared.config);
+        let (step, job) = (&bag.steps[task], &bag.jobs[task]);
+        let mut need = Need::one(Kind::Rigid, step.processors, step.processors, step.processors);
+        need.placement = match job.files.is_empty() {
+            true => config.scheduling.placement,
+            false => springtide_runtime::config::Placing::CloseToFiles,
+        };
+        need.components[0].files = job.files.clone();
+        need.components[0].clusters = match cluster {
+            Some(cluster) => [cluster].into(),
+            // What it writes others must find.
+            None if job.writes => self.files.servers.keys().cloned().collect(),
+            None => BTreeSet::new(),
+        };
+        if let Some(reserved) = self.reserved.as_ref().filter(|_| !self.prepared.args.best_effort) {
+            need.under = Some(reserved.id);
+            let limit = (step.lasts * LIMIT.0).max(step.lasts + LIMIT.1);
+            need.time_ms = Some(limit / (SECOND / 1000));
+        }
+        let mut params: JobParams = netconf::job_params(config);
+        params.mode = Mode::Static;
+        params.min_nodes = step.processors;
+        params.max_nodes = Some(step.processors);
+        let submit = Submit {
+            name: job.name.to_owned(),
+            body: job.body.clone(),
+            fingerprint: self.prepared.fingerprint,
+            params,
+            clusters: None,
+            client: self.attachment.endpoint.net.contact(),
+            program: std::env::current_exe().ok(),
+            need: Some(need),
+        };
+        let (scheduler, tell) = (self.scheduler.clone(), self.answers.0.clone());
+        tokio::task::spawn_local(async move {
+            let answer = scheduler.send(submit).deadline(QUEUE_WITHIN).await;
+            // Nobody listens any more: the run is over.
+            let _ = tell.send((task, answer));
+        });
+    }
+
+    /// A submission was answered.
+    async fn answered(
+        &mut self,
+        task: usize,
+        answer: Result<Result<Granted, SubmitError>, RemoteError>,
+    ) -> Vec<News> {
+        match answer {
+            Ok(Ok(granted)) => {
+                let members = granted.view.members.values();
+                let cluster = members.map(|member| member.cluster.clone()).next();
+                let mut news = vec![News::Began { task, cluster }];
+                match self.early.remove(&granted.job) {
+                    Some(ended) => news.extend(self.ended(task, *ended).await),
+                    None => drop(self.tasks.insert(granted.job, task)),
+                }
+                news
+            }
+            Ok(Err(error)) => vec![self.refused(task, error.to_string())],
+            Err(error) => vec![self.refused(task, error.to_string())],
+        }
+    }
+
+    /// The grid is in the way of a task, not the task.
+    fn refused(&self, task: usize, why: String) -> News {
+        match self.prepared.args.best_effort {
+            true => News::Failed { task, why },
+            false => News::Refused { task, why },
+        }
+    }
+
+    /// A task's job has ended.
+    async fn ended(&mut self, task: usize, ended: JobEnded) -> Vec<News> {
+        match ended.outcome {
+            Ok(_) => {
+                if self.prepared.bag.jobs[task].writes {
+                    // Else its files would be known with the next look only.
+                    self.look().await;
+                }
+                vec![News::Done(task)]
+            }
+            Err(
+                error @ (JobError::Start { .. }
+                | JobError::NodeLost { .. }
+                | JobError::Cancelled { .. }),
+            ) => {
+                vec![self.refused(task, error.to_string())]
+            }
+            Err(error) => {
+                let why = error.to_string();
+                self.talk.say(&why);
+                vec![News::Failed { task, why }]
+            }
+        }
+    }
+
+    fn servers(&self) -> Vec<Remote<FileServer>> {
+        let clusters = self.files.servers.keys();
+        clusters.filter_map(|cluster| server(self.attachment, &self.files, cluster).ok()).collect()
+    }
+
+    async fn look(&self) {
+        for server in self.servers() {
+            // Who does not hear it looks by itself after a while.
+            let _ = server.send(LookForFiles {}).deadline(WITHIN).await;
+        }
+    }
+
+    /// Files that tasks read and none writes are brought to the first cluster that keeps files; from there they go where they are read.
+    async fn bring(&mut self) -> Result<(), Failed> {
+        let bag = &self.prepared.bag;
+        let names = &self.prepared.read.workflow.files;
+        let Some(&first) = bag.given.first() else { return Ok(()) };
+        let Some(dir) = &self.prepared.args.inputs else {
+            return Err(Failed::usage(format!(
+                "tasks read {} files that none writes, such as {}: name the directory that has them with --inputs DIR, or run stand-ins with \
+                 --pretend 0.01",
+                bag.given.len(),
+                names[first].name
+            )));
+        };
+        let Some(cluster) = self.files.servers.keys().next() else { return Ok(()) };
+        let server = server(self.attachment, &self.files, cluster)?;
+        for &file in &bag.given {
+            let path = dir.join(names[file].name.trim_start_matches('/'));
+            if !path.is_file() {
+                let shown = path.display();
+                return Err(Failed::usage(format!("{shown} is not there, and tasks read it")));
+            }
+            let entry = summed(&path, &bag.kept[file]).await?;
+            put(&server, &path, &entry, &mut self.talk).await?;
+        }
+        Ok(())
+    }
+
+    /// Plans tasks on what is offered now, and reserves that.
+    async fn plan(&mut self, tasks: &BTreeSet<usize>, why: &str) -> Result<Agreed, Failed> {
+        self.release().await;
+        if self.flow.plans() > 1 {
+            self.talk.say(&format!("the rest, {} tasks, is planned anew: {why}", tasks.len()));
+        }
+        let prepared = self.prepared;
+        let bag = &prepared.bag;
+        let order: Vec<usize> = tasks.iter().copied().collect();
+        let at: BTreeMap<usize, usize> =
+            order.iter().enumerate().map(|(at, &task)| (task, at)).collect();
+        let servers: BTreeSet<&ClusterId> = self.files.servers.keys().collect();
+        // Where data passes, only clusters that keep files will do.
+        let without = |cluster: &ClusterId| bag.passes && !servers.contains(cluster);
+        let chosen = RefCell::new(None);
+        let mut planner = |slots: &GridSlots, but: &BTreeMap<ClusterId, String>| {
+            let origin = slots.now.max(now()) + LEAD;
+            let mut offers = offers_of(slots, origin);
+            for site in &mut offers.sites {
+                let cluster = ClusterId::from(site.name.as_str());
+                if but.contains_key(&cluster) || without(&cluster) {
+                    site.slots.clear();
+                }
+            }
+            let needs = |&task: &usize| Needs {
+                name: bag.steps[task].id.clone(),
+                runtime_s: bag.planned[task].0,
+                processors: bag.planned[task].1,
+            };
+            let edges = bag
+                .edges
+                .iter()
+                .filter_map(|(from, to, bytes)| Some((*at.get(from)?, *at.get(to)?, *bytes)));
+            let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
+            let dag = dag(order.iter().map(needs), edges, &speeds).map_err(|e| e.to_string())?;
+            let wish = prepared.args.choice.wish(order.len(), &offers).map_err(|f| f.message)?;
+            let plan = plan(&dag, &offers, &wish).map_err(|no| told(&no))?;
+            let parts = parts(&plan, &offers, origin);
+            let places = plan.schedule.tasks.iter().zip(&order).map(|(place, &task)| {
+                let cluster = ClusterId::from(offers.sites[place.site].name.as_str());
+                (task, (cluster, origin.saturating_add(place.start)))
+            });
+            let agreed = Agreed { places: places.collect(), parts: parts.clone() };
+            let is = plan.is();
+            *chosen.borrow_mut() = Some((agreed, seconds(is.makespan), is.cost));
+            // By the time that they are asked for, prices of what begins later may have risen by a hair.
+            Ok((parts, is.cost))
+        };
+        self.talk.wait_for("reserving slots");
+        let name = prepared.read.name();
+        let one = agree(&self.scheduler, &name, Some(LEASE), &mut planner).await?;
+        let Some((agreed, makespan_s, planned_cost)) = chosen.into_inner() else {
+            return Err(Failed::failure("a reservation without a plan"));
+        };
+        self.talk.say(&format!(
+            "{} holds {} for {} tasks: planned to end in {}, costs {:.2}",
+            one.id,
+            where_at(&one.parts),
+            tasks.len(),
+            crate::report::seconds(makespan_s),
+            one.cost
+        ));
+        self.all.push(Reserved {
+            id: one.id,
+            at: now(),
+            why: why.to_owned(),
+            tasks: tasks.len(),
+            makespan_s,
+            planned_cost,
+            cost: one.cost,
+            parts: one.parts.clone(),
+        });
+        let (scheduler, tell, mine) = (self.scheduler.clone(), self.gone.0.clone(), one.clone());
+        self.renewing = Some(tokio::task::spawn_local(async move {
+            let refusal = renew(scheduler, mine).await;
+            let _ = tell.send(refusal);
+        }));
+        self.reserved = Some(one);
+        Ok(agreed)
+    }
+
+    async fn release(&mut self) {
+        if let Some(renewing) = self.renewing.take() {
+            renewing.abort();
+        }
+        // What was said of the last one is of no concern to the next.
+        while self.gone.1.try_recv().is_ok() {}
+        if let Some(one) = self.reserved.take() {
+            // Where nobody hears it, it runs out.
+            let word = ReleaseSlots { id: one.id, token: Some(one.token) };
+            let _ = self.scheduler.send(word).deadline(WITHIN).await;
+        }
+    }
+
+    /// Brings what no task reads to this machine.
+    async fn fetch_results(&mut self) -> Result<(), Failed> {
+        let Some(dir) = &self.prepared.args.fetch else { return Ok(()) };
+        let bag = &self.prepared.bag;
+        let found = self.scheduler.send(GetFiles {}).deadline(WITHIN).await?;
+        for &file in &bag.results {
+            let name = &self.prepared.read.workflow.files[file].name;
+            let status = found.files.iter().find(|status| status.name == bag.kept[file]);
+            let entry = status.and_then(|status| status.anywhere());
+            let Some((cluster, entry)) = entry else {
+                return Err(Failed::failure(format!("{name} is in no cluster any more")));
+            };
+            let out = dir.join(name.trim_start_matches('/'));
+            let shown = out.display();
+            let inside =
+                Path::new(name).components().all(|part| part != std::path::Component::ParentDir);
+            if !inside || out.symlink_metadata().is_ok() {
+                return Err(Failed::failure(format!(
+                    "{shown} exists, or is not in the directory that --fetch names"
+                )));
+            }
+            if let Some(parent) = out.parent() {
+                std::fs::create_dir_all(parent)
+                    .map_err(|error| crate::grid::cannot("make", parent, &error))?;
+            }
+            let server = server(self.attachment, &self.files, &cluster)?;
+            fetch(&server, &entry, &out, &mut self.talk).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends what runs, and leaves nothing behind.
+    async fn leave(&mut self, failed: Option<&Failed>) {
+        if let Some(failed) = failed {
+            self.talk.wait_for("ending what runs");
+            let reason = format!("its workflow has ended: {}", failed.message);
+            let all: Vec<JobId> = self.tasks.keys().copied().collect();
+            for job in &all {
+                let word = CancelJob { job: *job, reason: reason.clone() };
+                let _ = self.scheduler.send(word).deadline(WITHIN).await;
+            }
+            let quiet = async {
+                while !self.tasks.is_empty() {
+                    let Some((job, news, _)) = self.attachment.news().await else { return };
+                    if let JobNews::Ended(_) = news {
+                        self.tasks.remove(&job);
+                    }
+                }
+            };
+            let _ = timeout(CANCEL_WITHIN, quiet).await;
+        }
+        self.release().await;
+        if !self.prepared.args.keep {
+            let names: Vec<String> = self.prepared.bag.kept.clone();
+            for server in self.servers() {
+                for names in names.chunks(1000) {
+                    let word = RemoveFiles { names: names.to_vec() };
+                    let _ = server.send(word).deadline(WITHIN).await;
+                }
+            }
+        }
+    }
+}
+
+/// Most processors of each cluster at once, for people.
+fn where_at(parts: &[Part]) -> String {
+    let all = most(parts).into_iter().map(|(cluster, most)| format!("{most} of {cluster}"));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+/// Why there is no plan, in a sentence; `workflow plan` says more.
+fn told(no: &NoPlan) -> String {
+    match no {
+        NoPlan::NoSlots => {
+            "no cluster that would do offers any slot: `slots list` shows what is taken".to_owned()
+        }
+        NoPlan::Blocked(blocked) => blocked.why.to_string(),
+        NoPlan::Missed(missed) => format!(
+            "no plan holds to what was asked for: the fastest takes {} and costs {:.2}, the cheapest takes {} and costs {:.2}",
+            crate::report::seconds(seconds(missed.fastest.makespan)),
+            missed.fastest.cost,
+            crate::report::seconds(seconds(missed.cheapest.makespan)),
+            missed.cheapest.cost
+        ),
+    }
+}

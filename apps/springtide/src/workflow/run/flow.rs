@@ -1,0 +1,503 @@
+//! What becomes of a workflow that runs: which task may begin where, which is tried again, and when the rest must be planned anew.
+//!
+//! A state machine without I/O and without a clock: [`News`] and the time in, [`Order`]s out. Must not know what tasks compute, how jobs
+//! are submitted, nor how a plan is made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use springtide_actors::policy::provisioning::{Booking, NEVER, SECOND, Skyline, Time, seconds};
+use springtide_actors::reservation::Part;
+use springtide_runtime::id::ClusterId;
+
+/// A task, as far as its running is concerned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// For people.
+    pub id: String,
+    /// All at once.
+    pub processors: u32,
+    /// How long it is expected to run at most.
+    pub lasts: Time,
+    /// Tasks that it waits for.
+    pub parents: Vec<usize>,
+}
+
+/// Where tasks that have not begun are to run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Agreed {
+    /// By task: where, and when by the plan. Those that have begun or ended need none.
+    pub places: BTreeMap<usize, (ClusterId, Time)>,
+    /// What is reserved for them.
+    pub parts: Vec<Part>,
+}
+
+/// What it hears.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// Begin; or nothing, but time has passed.
+    Tick,
+    /// The rest is planned: begin, or go on, by this.
+    Agreed(Agreed),
+    /// A task runs.
+    Began {
+        /// Which.
+        task: usize,
+        /// Where.
+        cluster: Option<ClusterId>,
+    },
+    /// A task has ended well.
+    Done(usize),
+    /// A task has failed: by itself.
+    Failed {
+        /// Which.
+        task: usize,
+        /// Why.
+        why: String,
+    },
+    /// A task could not begin, or was ended, for reasons of the grid: it has lost no try.
+    Refused {
+        /// Which.
+        task: usize,
+        /// Why.
+        why: String,
+    },
+    /// What was reserved is gone.
+    Gone(String),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Submit a task; answered by [`News::Began`] if it begins, and by its end.
+    Submit {
+        /// Which.
+        task: usize,
+        /// Where; absent: where the scheduler puts it.
+        cluster: Option<ClusterId>,
+        /// Which try it is, from 1.
+        attempt: u32,
+    },
+    /// Plan these anew; what was reserved is not needed any more. Answered by [`News::Agreed`].
+    Plan {
+        /// Those that have not begun.
+        tasks: BTreeSet<usize>,
+        /// Why.
+        why: String,
+    },
+    /// All is done.
+    Finished,
+    /// A task has failed too often: those that run are to be ended.
+    GiveUp {
+        /// Which.
+        task: usize,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What a task does.
+#[derive(Clone, Debug, PartialEq)]
+enum State {
+    /// It waits for others, or for its place.
+    Waits,
+    /// It was submitted, then and there.
+    Submitted {
+        cluster: Option<ClusterId>,
+        since: Time,
+    },
+    Done,
+}
+
+/// When and where a task ran.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ran {
+    /// Where.
+    pub cluster: Option<ClusterId>,
+    /// Since when, in its last try.
+    pub start: Option<Time>,
+    /// Until when.
+    pub end: Option<Time>,
+    /// How often it was tried.
+    pub attempts: u32,
+}
+
+/// A workflow that runs.
+#[derive(Debug)]
+pub struct Flow {
+    steps: Vec<Step>,
+    states: Vec<State>,
+    ran: Vec<Ran>,
+    /// Failures of each.
+    failures: Vec<u32>,
+    /// A task may fail so often and one more.
+    retries: u32,
+    /// Plans are made; else each task goes where the scheduler puts it.
+    reserves: bool,
+    agreed: Option<Agreed>,
+    /// A plan is being made.
+    planning: bool,
+    plans: u32,
+    /// Plans at most: where more are needed, what is planned has little to do with what happens.
+    plans_max: u32,
+    over: bool,
+}
+
+impl Flow {
+    /// One that has not begun. With `reserves` it asks for plans.
+    pub fn new(steps: Vec<Step>, reserves: bool, retries: u32, plans_max: u32) -> Self {
+        let count = steps.len();
+        Self {
+            steps,
+            states: vec![State::Waits; count],
+            ran: vec![Ran::default(); count],
+            failures: vec![0; count],
+            retries,
+            reserves,
+            agreed: None,
+            planning: false,
+            plans: 0,
+            plans_max,
+            over: false,
+        }
+    }
+
+    /// When and where each task ran.
+    pub fn ran(&self) -> &[Ran] {
+        &self.ran
+    }
+
+    /// How many tasks have ended well.
+    pub fn done(&self) -> usize {
+        self.states.iter().filter(|state| **state == State::Done).count()
+    }
+
+    /// How many are submitted.
+    pub fn submitted(&self) -> usize {
+        self.states.iter().filter(|state| matches!(state, State::Submitted { .. })).count()
+    }
+
+    /// How many plans were made.
+    pub fn plans(&self) -> u32 {
+        self.plans
+    }
+
+    /// Takes news in.
+    pub fn handle(&mut self, news: News, now: Time) -> Vec<Order> {
+        let mut out = Vec::new();
+        if self.over {
+            return out;
+        }
+        match news {
+            News::Tick => {}
+            News::Agreed(agreed) => {
+                self.planning = false;
+                self.agreed = Some(agreed);
+            }
+            News::Began { task, cluster } => {
+                if let State::Submitted { since, .. } = &mut self.states[task] {
+                    *since = now;
+                    self.ran[task].start = Some(now);
+                    self.ran[task].cluster = cluster;
+                }
+            }
+            News::Done(task) => {
+                self.states[task] = State::Done;
+                self.ran[task].end = Some(now);
+            }
+            News::Failed { task, why } => {
+                self.states[task] = State::Waits;
+                self.failures[task] += 1;
+                if self.failures[task] > self.retries {
+                    self.over = true;
+                    out.push(Order::GiveUp { task, why });
+                    return out;
+                }
+            }
+            News::Refused { task, why } => {
+                self.states[task] = State::Waits;
+                // Where it was to run it does not.
+                self.plan_anew(format!("{}: {why}", self.steps[task].id), &mut out);
+            }
+            News::Gone(why) => self.plan_anew(why, &mut out),
+        }
+        self.go_on(now, &mut out);
+        out
+    }
+
+    /// When [`News::Tick`] is due: more of what is reserved begins then.
+    pub fn due(&self, now: Time) -> Option<Time> {
+        let agreed = self.agreed.as_ref()?;
+        let bookings = agreed.parts.iter().flat_map(|part| &part.bookings);
+        bookings.flat_map(|booking| [booking.start, booking.end]).filter(|&at| at > now).min()
+    }
+
+    fn waits(&self, task: usize) -> bool {
+        self.states[task] == State::Waits
+    }
+
+    fn is_ready(&self, task: usize) -> bool {
+        let done = |parent: &usize| self.states[*parent] == State::Done;
+        self.waits(task) && self.steps[task].parents.iter().all(done)
+    }
+
+    fn plan_anew(&mut self, why: String, out: &mut Vec<Order>) {
+        if !self.reserves || self.planning {
+            return;
+        }
+        let tasks: BTreeSet<usize> =
+            (0..self.steps.len()).filter(|&task| self.waits(task)).collect();
+        let Some(&first) = tasks.first() else { return };
+        if self.plans >= self.plans_max {
+            self.over = true;
+            let why = format!(
+                "the rest of the workflow was planned {} times, and would have to be once more: {why}; give tasks more time (--slack), or run \
+                 it with --best-effort",
+                self.plans
+            );
+            return out.push(Order::GiveUp { task: first, why });
+        }
+        self.plans += 1;
+        (self.planning, self.agreed) = (true, None);
+        out.push(Order::Plan { tasks, why });
+    }
+
+    fn go_on(&mut self, now: Time, out: &mut Vec<Order>) {
+        if self.over {
+            return;
+        }
+        if self.done() == self.steps.len() {
+            self.over = true;
+            return out.push(Order::Finished);
+        }
+        if !self.reserves {
+            for task in 0..self.steps.len() {
+                if self.is_ready(task) {
+                    self.submit(task, None, now, out);
+                }
+            }
+            return;
+        }
+        if self.planning {
+            return;
+        }
+        let Some(agreed) = &self.agreed else {
+            return self.plan_anew("it begins".to_owned(), out);
+        };
+        // Ready ones in the order of the plan.
+        let place = |task: usize| {
+            agreed.places.get(&task).map(|(cluster, start)| (*start, task, cluster.clone()))
+        };
+        let all = || (0..self.steps.len()).filter(|&task| self.is_ready(task));
+        let mut ready: Vec<(Time, usize, ClusterId)> = all().filter_map(place).collect();
+        ready.sort();
+        // What came back while the plan was made has no place in it.
+        let without = all().find(|task| !agreed.places.contains_key(task));
+        let mut late = without.map(|task| format!("{} has no place", self.steps[task].id));
+        let mut begins = Vec::new();
+        let mut lines: BTreeMap<ClusterId, Skyline> = BTreeMap::new();
+        for (_, task, cluster) in ready {
+            let line = lines.entry(cluster.clone()).or_insert_with(|| self.line(&cluster, now));
+            let Step { processors, lasts, id, .. } = &self.steps[task];
+            match line.earliest(*processors, *lasts, now, NEVER) {
+                Some(start) => {
+                    line.take(*processors, start, start.saturating_add(*lasts));
+                    if start <= now {
+                        begins.push((task, cluster));
+                    }
+                }
+                // Its time has passed: others took longer than was planned.
+                None if late.is_none() => {
+                    late = Some(format!(
+                        "{id} finds no {processors} processors of {cluster} for {:.0} s any more in what is reserved",
+                        seconds(*lasts)
+                    ));
+                }
+                None => {}
+            }
+        }
+        for (task, cluster) in begins {
+            self.submit(task, Some(cluster), now, out);
+        }
+        if let Some(why) = late {
+            self.plan_anew(why, out);
+        }
+    }
+
+    /// What is left of a cluster's reserved processors from now on: those that run keep theirs for as long as they were to take.
+    fn line(&self, cluster: &ClusterId, now: Time) -> Skyline {
+        let mut line = Skyline::new(0, 0, NEVER);
+        let parts = self.agreed.iter().flat_map(|agreed| &agreed.parts);
+        for Booking { processors, start, end } in
+            parts.filter(|part| part.cluster == *cluster).flat_map(|part| &part.bookings)
+        {
+            line.give(*processors, *start, *end);
+        }
+        for (step, state) in self.steps.iter().zip(&self.states) {
+            let State::Submitted { cluster: Some(at), since } = state else { continue };
+            if at != cluster {
+                continue;
+            }
+            let end = since.saturating_add(step.lasts).max(now + SECOND);
+            // What takes longer than it was to may be on more than is reserved.
+            let steps: Vec<(Time, u32)> = line.steps().collect();
+            for (at, &(from, free)) in steps.iter().enumerate() {
+                let to = steps.get(at + 1).map_or(NEVER, |next| next.0).min(end);
+                let from = from.max(now);
+                if from < to {
+                    line.take(step.processors.min(free), from, to);
+                }
+            }
+        }
+        line
+    }
+
+    fn submit(&mut self, task: usize, cluster: Option<ClusterId>, now: Time, out: &mut Vec<Order>) {
+        self.states[task] = State::Submitted { cluster: cluster.clone(), since: now };
+        self.ran[task].attempts += 1;
+        let attempt = self.ran[task].attempts;
+        out.push(Order::Submit { task, cluster, attempt });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(id: &str, processors: u32, lasts: u64, parents: &[usize]) -> Step {
+        let parents = parents.to_vec();
+        Step { id: id.to_owned(), processors, lasts: lasts * SECOND, parents }
+    }
+
+    fn part(cluster: &str, processors: u32, start: u64, end: u64) -> Part {
+        let booking = Booking { processors, start: start * SECOND, end: end * SECOND };
+        Part { cluster: cluster.into(), bookings: vec![booking] }
+    }
+
+    fn places(all: &[(usize, &str, u64)]) -> BTreeMap<usize, (ClusterId, Time)> {
+        all.iter().map(|&(task, at, start)| (task, (at.into(), start * SECOND))).collect()
+    }
+
+    /// Which tasks are submitted, and what else is ordered, shortly.
+    fn told(orders: Vec<Order>) -> Vec<String> {
+        let one = |order: Order| match order {
+            Order::Submit { task, cluster, attempt } => {
+                let at = cluster.map_or("anywhere".to_owned(), |cluster| cluster.to_string());
+                format!("{task} at {at}, {attempt}")
+            }
+            Order::Plan { tasks, .. } => format!("plan {tasks:?}"),
+            Order::Finished => "finished".to_owned(),
+            Order::GiveUp { task, .. } => format!("give {task} up"),
+        };
+        orders.into_iter().map(one).collect()
+    }
+
+    fn diamond() -> Vec<Step> {
+        vec![
+            step("a", 1, 10, &[]),
+            step("b", 2, 10, &[0]),
+            step("c", 2, 10, &[0]),
+            step("d", 1, 10, &[1, 2]),
+        ]
+    }
+
+    #[test]
+    fn best_effort_submits_what_is_ready() {
+        let mut flow = Flow::new(diamond(), false, 0, 1);
+        assert_eq!(told(flow.handle(News::Tick, 0)), ["0 at anywhere, 1"]);
+        assert_eq!(told(flow.handle(News::Tick, 0)), [""; 0]);
+        assert_eq!(told(flow.handle(News::Done(0), 5)), ["1 at anywhere, 1", "2 at anywhere, 1"]);
+        assert_eq!(told(flow.handle(News::Done(2), 6)), [""; 0]);
+        assert_eq!(told(flow.handle(News::Done(1), 7)), ["3 at anywhere, 1"]);
+        assert_eq!(told(flow.handle(News::Done(3), 8)), ["finished"]);
+        assert_eq!((flow.done(), flow.submitted()), (4, 0));
+    }
+
+    #[test]
+    fn tasks_begin_within_what_is_reserved_and_early_ones_do_not_wait() {
+        let mut flow = Flow::new(diamond(), true, 0, 3);
+        assert_eq!(told(flow.handle(News::Tick, 0)), ["plan {0, 1, 2, 3}"]);
+        let agreed = Agreed {
+            places: places(&[(0, "x", 5), (1, "x", 15), (2, "x", 25), (3, "y", 35)]),
+            parts: vec![part("x", 2, 5, 35), part("y", 1, 35, 50)],
+        };
+        assert_eq!(told(flow.handle(News::Agreed(agreed), SECOND)), [""; 0]);
+        assert_eq!(flow.due(SECOND), Some(5 * SECOND));
+        assert_eq!(told(flow.handle(News::Tick, 5 * SECOND)), ["0 at x, 1"]);
+        // It ends early: the next one of the plan does not wait for its time, and the other has no processors.
+        assert_eq!(told(flow.handle(News::Done(0), 9 * SECOND)), ["1 at x, 1"]);
+        assert_eq!(told(flow.handle(News::Done(1), 21 * SECOND)), ["2 at x, 1"]);
+        assert_eq!(told(flow.handle(News::Done(2), 30 * SECOND)), [""; 0]);
+        assert_eq!(flow.due(30 * SECOND), Some(35 * SECOND));
+        assert_eq!(told(flow.handle(News::Tick, 35 * SECOND)), ["3 at y, 1"]);
+        assert_eq!(told(flow.handle(News::Done(3), 40 * SECOND)), ["finished"]);
+        assert_eq!(flow.plans(), 1);
+    }
+
+    #[test]
+    fn a_task_that_fails_is_tried_again_in_what_is_reserved_and_the_rest_is_planned_anew_when_it_is_late()
+     {
+        let mut flow = Flow::new(diamond(), true, 2, 3);
+        flow.handle(News::Tick, 0);
+        let agreed = Agreed {
+            places: places(&[(0, "x", 0), (1, "x", 10), (2, "x", 20), (3, "x", 30)]),
+            parts: vec![part("x", 2, 0, 42)],
+        };
+        assert_eq!(told(flow.handle(News::Agreed(agreed), 0)), ["0 at x, 1"]);
+        let failed = |task| News::Failed { task, why: "it says no".to_owned() };
+        assert_eq!(told(flow.handle(failed(0), 4 * SECOND)), ["0 at x, 2"]);
+        assert_eq!(told(flow.handle(News::Done(0), 14 * SECOND)), ["1 at x, 1"]);
+        assert_eq!(told(flow.handle(failed(1), 20 * SECOND)), ["1 at x, 2"]);
+        assert_eq!(told(flow.handle(News::Done(1), 28 * SECOND)), ["2 at x, 1"]);
+        // Its last try begins when there is no time left for it in what is reserved.
+        assert_eq!(told(flow.handle(failed(2), 33 * SECOND)), ["plan {2, 3}"]);
+        let agreed = Agreed {
+            places: places(&[(2, "y", 40), (3, "y", 50)]),
+            parts: vec![part("y", 2, 40, 60)],
+        };
+        assert_eq!(told(flow.handle(News::Agreed(agreed), 34 * SECOND)), [""; 0]);
+        assert_eq!(told(flow.handle(News::Tick, 40 * SECOND)), ["2 at y, 2"]);
+        assert_eq!(told(flow.handle(failed(2), 41 * SECOND)), ["plan {2, 3}"]);
+        assert_eq!(flow.plans(), 3);
+        let agreed = Agreed {
+            places: places(&[(2, "y", 50), (3, "y", 60)]),
+            parts: vec![part("y", 2, 50, 70)],
+        };
+        flow.handle(News::Agreed(agreed), 45 * SECOND);
+        assert_eq!(told(flow.handle(News::Tick, 50 * SECOND)), ["2 at y, 3"]);
+        assert_eq!(told(flow.handle(failed(2), 51 * SECOND)), ["give 2 up"]);
+        assert_eq!(told(flow.handle(News::Tick, 60 * SECOND)), [""; 0]);
+    }
+
+    #[test]
+    fn what_comes_back_while_a_plan_is_made_is_planned_with_the_next() {
+        let mut flow = Flow::new(vec![step("a", 1, 10, &[]), step("b", 1, 10, &[])], true, 0, 9);
+        flow.handle(News::Tick, 0);
+        let agreed = |tasks: &[(usize, &str, u64)]| {
+            let parts = vec![part("x", 2, 0, 100)];
+            News::Agreed(Agreed { places: places(tasks), parts })
+        };
+        let both = flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)]), 0);
+        assert_eq!(told(both), ["0 at x, 1", "1 at x, 1"]);
+        let refused = |task| News::Refused { task, why: "gone".to_owned() };
+        assert_eq!(told(flow.handle(refused(0), 1)), ["plan {0}"]);
+        assert_eq!(told(flow.handle(refused(1), 2)), [""; 0]);
+        let next = flow.handle(agreed(&[(0, "x", 0)]), 3);
+        assert_eq!(told(next), ["0 at x, 2", "plan {1}"]);
+    }
+
+    #[test]
+    fn what_the_grid_takes_away_is_planned_anew_but_not_for_ever() {
+        let mut flow = Flow::new(diamond(), true, 0, 2);
+        flow.handle(News::Tick, 0);
+        let agreed = || Agreed {
+            places: places(&[(0, "x", 0), (1, "x", 10), (2, "x", 20), (3, "x", 30)]),
+            parts: vec![part("x", 2, 0, 100)],
+        };
+        flow.handle(News::Agreed(agreed()), 0);
+        let gone = || News::Refused { task: 0, why: "its reservation is gone".to_owned() };
+        assert_eq!(told(flow.handle(gone(), SECOND)), ["plan {0, 1, 2, 3}"]);
+        assert_eq!(told(flow.handle(News::Gone("it ran out".to_owned()), SECOND)), [""; 0]);
+        flow.handle(News::Agreed(agreed()), SECOND);
+        assert_eq!(told(flow.handle(gone(), SECOND)), ["give 0 up"]);
+    }
+}

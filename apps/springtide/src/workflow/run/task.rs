@@ -1,0 +1,292 @@
+//! A task of a workflow as a job: a command that runs on a node, with the files that it reads, and whose files others may read then.
+//!
+//! The command runs in a directory of its own, in which what it reads lies under the names that the workflow has for it (links: what it
+//! reads it must not change). What it writes is moved to the cluster's directory of files. Must not know who waits for whom.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
+
+/// Whether a command has ended is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// So much of the end of what a command says is told.
+const SAID_MAX: u64 = 2000;
+/// Zeros are written in pieces of this size.
+const PIECE: usize = 64 << 10;
+
+/// A file of the workflow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAs {
+    /// As it is called in clusters' directories.
+    pub kept: String,
+    /// As the workflow calls it.
+    pub name: String,
+    /// How long it is to be, where nothing writes it but a stand-in.
+    pub bytes: u64,
+}
+
+/// What a task runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum What {
+    /// This.
+    Program {
+        /// Its path, or a name that is looked for as commands are.
+        program: String,
+        /// What it is given.
+        arguments: Vec<String>,
+    },
+    /// A stand-in, which takes so long and writes files of the right size.
+    Pretend {
+        /// How long.
+        seconds: f64,
+    },
+}
+
+/// A task.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkflowTask {
+    /// Of the workflow.
+    pub workflow: String,
+    /// Its own.
+    pub id: String,
+    /// What it runs.
+    pub what: What,
+    /// Processors that it was given.
+    pub processors: u32,
+    /// What it reads.
+    pub inputs: Vec<FileAs>,
+    /// What it writes.
+    pub outputs: Vec<FileAs>,
+}
+
+impl Job for WorkflowTask {
+    const NAME: &'static str = "workflow-task";
+    const ABOUT: &'static str = "a task of a workflow: what `workflow run` submits";
+
+    fn register(_: &mut Registry) {}
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        let room =
+            Room::make().map_err(|error| self.failed(&format!("no directory for it: {error}")))?;
+        for file in &self.inputs {
+            let from = cx.file(&file.kept)?;
+            room.link(&from, &file.name).map_err(|error| self.failed(&error))?;
+        }
+        let dir = match self.outputs.is_empty() {
+            true => None,
+            false => Some(cx.files_dir()?),
+        };
+        match &self.what {
+            What::Program { program, arguments } => self.command(&room, program, arguments, cx)?,
+            What::Pretend { seconds } => self.pretend(&room, *seconds, cx)?,
+        }
+        if let Some(dir) = dir {
+            for file in &self.outputs {
+                room.keep(file, &dir).map_err(|error| self.failed(&error))?;
+            }
+        }
+        Ok(Outcome { checksum: 0, result: json!({ "task": self.id }) })
+    }
+}
+
+impl WorkflowTask {
+    fn failed(&self, why: &dyn std::fmt::Display) -> Stop {
+        Stop::fail(format_args!("task {}: {why}", self.id))
+    }
+
+    fn command(
+        &self,
+        room: &Room,
+        program: &str,
+        arguments: &[String],
+        cx: &Context,
+    ) -> Result<(), Stop> {
+        let said = room.path.join(".said");
+        let file = File::create(&said).map_err(|error| self.failed(&error))?;
+        let both = file.try_clone().map_err(|error| self.failed(&error))?;
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&room.path).process_group(0);
+        command.env("SPRINGTIDE_WORKFLOW", &self.workflow).env("SPRINGTIDE_TASK", &self.id);
+        command.env("SPRINGTIDE_PROCESSORS", self.processors.to_string());
+        command.stdin(Stdio::null()).stdout(file).stderr(both);
+        let child = command.spawn();
+        let child =
+            child.map_err(|error| self.failed(&format!("cannot start {program}: {error}")))?;
+        let mut running = Running(child);
+        let status = loop {
+            cx.check()?;
+            match running.0.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => std::thread::sleep(LOOK_EVERY),
+                Err(error) => return Err(self.failed(&error)),
+            }
+        };
+        match status.success() {
+            true => Ok(()),
+            false => Err(self.failed(&told(program, status, &said))),
+        }
+    }
+
+    fn pretend(&self, room: &Room, seconds: f64, cx: &Context) -> Result<(), Stop> {
+        let until = std::time::Instant::now() + Duration::from_secs_f64(seconds.max(0.0));
+        while let Some(left) = until.checked_duration_since(std::time::Instant::now()) {
+            cx.check()?;
+            std::thread::sleep(left.min(LOOK_EVERY));
+        }
+        for file in &self.outputs {
+            let made = || -> io::Result<()> {
+                let path = room.inside(&file.name).map_err(io::Error::other)?;
+                let mut out = File::create(path)?;
+                let (zeros, mut left) = ([0; PIECE], file.bytes);
+                while left > 0 {
+                    let piece = left.min(PIECE as u64) as usize;
+                    out.write_all(&zeros[..piece])?;
+                    left -= piece as u64;
+                }
+                Ok(())
+            };
+            made().map_err(|error| self.failed(&format!("{}: {error}", file.name)))?;
+        }
+        Ok(())
+    }
+}
+
+/// How a command ended that failed, with the end of what it said.
+fn told(program: &str, status: ExitStatus, said: &Path) -> String {
+    let end = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(said)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(SAID_MAX)))?;
+        let mut end = Vec::new();
+        file.read_to_end(&mut end)?;
+        Ok(end)
+    };
+    let end = end().unwrap_or_default();
+    let plain = |c: &char| !c.is_control() || *c == '\n';
+    let text: String = String::from_utf8_lossy(&end).chars().filter(plain).collect();
+    match text.trim() {
+        "" => format!("{program} ended with {status}, and said nothing"),
+        text => format!("{program} ended with {status}; the end of what it said:\n{text}"),
+    }
+}
+
+/// A command, which does not outlive the task, nor does what it has started.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(Some(_)) = self.0.try_wait() {
+            return;
+        }
+        let group = format!("-{}", self.0.id());
+        let mut kill = Command::new("kill");
+        let killed = kill.args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        if !killed.is_ok_and(|status| status.success()) {
+            let _ = self.0.kill();
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The directory in which a command runs.
+struct Room {
+    path: PathBuf,
+}
+
+impl Room {
+    fn make() -> io::Result<Self> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("springtide-task-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // Of a former process of this number.
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path)?;
+        Ok(Self { path })
+    }
+
+    /// A place in it for a file of the workflow, which may not lead out of it.
+    fn inside(&self, name: &str) -> Result<PathBuf, String> {
+        let mut path = self.path.clone();
+        for part in Path::new(name).components() {
+            match part {
+                Component::Normal(part) => path.push(part),
+                Component::CurDir | Component::RootDir => {}
+                Component::ParentDir | Component::Prefix(_) => {
+                    return Err(format!("{name:?} leads out of the task's directory"));
+                }
+            }
+        }
+        if path == self.path {
+            return Err(format!("{name:?} is no name of a file"));
+        }
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|error| format!("{name}: {error}"))?;
+        }
+        Ok(path)
+    }
+
+    fn link(&self, from: &Path, name: &str) -> Result<(), String> {
+        let to = self.inside(name)?;
+        std::os::unix::fs::symlink(from, to).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Moves what was written to where others find it: whole under its name, or not at all.
+    fn keep(&self, file: &FileAs, dir: &Path) -> Result<(), String> {
+        let from = self.inside(&file.name)?;
+        if !from.is_file() {
+            return Err(format!("it has not written {}, as the workflow says it does", file.name));
+        }
+        let failed = |error: io::Error| format!("{}: {error}", file.name);
+        let own = self.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let part = dir.join(format!(".{own}.part"));
+        fs::copy(&from, &part).map_err(failed)?;
+        fs::rename(&part, dir.join(&file.kept)).map_err(failed)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // What cannot be removed is in a directory for such things.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_leads_out_of_a_tasks_directory() {
+        let room = Room::make().unwrap();
+        let path = room.path.clone();
+        for bad in ["", ".", "/", "..", "a/../../b", "../x"] {
+            room.inside(bad).expect_err(bad);
+        }
+        assert_eq!(room.inside("/data/a.fits").unwrap(), path.join("data/a.fits"));
+        assert!(path.join("data").is_dir());
+        drop(room);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_is_kept_whole_or_the_task_has_not_written_it() {
+        let (room, dir) = (Room::make().unwrap(), tempfile::tempdir().unwrap());
+        let file = FileAs { kept: "run.a".to_owned(), name: "out/a".to_owned(), bytes: 0 };
+        let missing = room.keep(&file, dir.path()).unwrap_err();
+        assert!(missing.contains("has not written out/a"), "{missing}");
+        fs::write(room.inside("out/a").unwrap(), "text").unwrap();
+        room.keep(&file, dir.path()).unwrap();
+        assert_eq!(fs::read_to_string(dir.path().join("run.a")).unwrap(), "text");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
