@@ -65,7 +65,7 @@ pub fn check(args: &CheckArgs) -> Result<(), Failed> {
 }
 
 fn object(read: &Read, summary: &Summary) -> Value {
-    let Read { file, format, workflow } = read;
+    let Read { file, format, workflow, .. } = read;
     json!({
         "file": file,
         "ok": true,
@@ -84,7 +84,11 @@ fn words(read: &Read, summary: &Summary) -> String {
     let mut text = format!("{}{format}: {}\n", read.file.display(), shown(&read.name()));
     let Summary { tasks, edges, levels, width, most_processors, .. } = summary;
     let mut line = |name: &str, value: String| text.push_str(&format!("  {name:15}{value}\n"));
-    line("tasks", format!("{}, of {} kinds", count(*tasks), count(summary.kinds.len())));
+    let kinds = match summary.kinds.len() {
+        1 => "one kind".to_owned(),
+        kinds => format!("{} kinds", count(kinds)),
+    };
+    line("tasks", format!("{}, of {kinds}", count(*tasks)));
     line("edges", count(*edges));
     line("levels", format!("{}, at most {} tasks wide", count(*levels), count(*width)));
     let unknown = || "not known: there are tasks without a runtime".to_owned();
@@ -92,8 +96,13 @@ fn words(read: &Read, summary: &Summary) -> String {
         1 => "each on one processor".to_owned(),
         most => format!("tasks of up to {most} processors"),
     };
-    let work =
-        summary.processor_hours.map(|hours| format!("{} processor-hours, {most}", round(hours)));
+    // What is little is told in seconds, all of it alike.
+    let little = summary.kinds.iter().map(|kind| kind.processor_hours).sum::<f64>() < 1.0;
+    let took = |hours: f64| match little {
+        true => format!("{} processor-seconds", round(hours * 3600.0)),
+        false => format!("{} processor-hours", round(hours)),
+    };
+    let work = summary.processor_hours.map(|hours| format!("{}, {most}", took(hours)));
     line("work", work.unwrap_or_else(unknown));
     line("critical path", summary.critical_path_s.map_or_else(unknown, seconds));
     line("data", format!("{} between tasks, {} files", size(summary.bytes), count(summary.files)));
@@ -102,11 +111,11 @@ fn words(read: &Read, summary: &Summary) -> String {
     for (at, kind) in kinds.enumerate() {
         let name = shown(&kind.name);
         let hours = match kind.processor_hours {
-            hours if hours > 0.0 => format!(", {} processor-hours", round(hours)),
+            hours if hours > 0.0 => format!(", {}", took(hours)),
             _ => String::new(),
         };
         let first = if at == 0 { "kinds" } else { "" };
-        line(first, format!("{name:width$}  {:>6}{hours}", count(kind.tasks)));
+        line(first, format!("{name:width$} {:>6}{hours}", count(kind.tasks)));
     }
     if summary.kinds.len() > KINDS_SHOWN {
         let others = &summary.kinds[KINDS_SHOWN..];

@@ -11,6 +11,7 @@ use springtide_simulator::figure::{FigureError, draw};
 
 use super::canvas::{BOTTOM, Canvas, Entry, KINDS, PART, TOP, WASTE, WHOLE, colour, means, short};
 use super::kept::Planned;
+use super::processors::Span;
 use crate::report;
 
 /// Of more tasks single boxes are not drawn.
@@ -38,18 +39,18 @@ struct Kinds {
 
 impl Kinds {
     fn new(planned: &Planned<'_>) -> Self {
-        let tasks = &planned.read.workflow.tasks;
+        let kinds = &planned.read.kinds;
         let mut takes: BTreeMap<&str, u128> = BTreeMap::new();
         for (at, place) in planned.plan.schedule.tasks.iter().enumerate() {
             let processors = u128::from(planned.dag.task(at).processors);
-            *takes.entry(&tasks[at].name).or_default() +=
+            *takes.entry(&kinds[at]).or_default() +=
                 processors * u128::from(place.end - place.start);
         }
         let mut names: Vec<&str> = takes.keys().copied().collect();
         names.sort_by_key(|name| (std::cmp::Reverse(takes[name]), *name));
         let places: BTreeMap<&str, usize> =
             names.iter().enumerate().map(|(at, name)| (*name, at)).collect();
-        let of = tasks.iter().map(|task| places.get(task.name.as_str()).copied().unwrap_or(0));
+        let of = kinds.iter().map(|kind| places.get(kind.as_str()).copied().unwrap_or(0));
         Self { of: of.collect(), names: names.into_iter().map(str::to_owned).collect() }
     }
 
@@ -135,18 +136,17 @@ fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
     }
     draw((WIDTH, height as u32), |area| {
         let what = title(planned, "processors");
-        let canvas = Canvas::new(area, &what, (120, LEGEND), span(planned), &legend)?;
+        let canvas = Canvas::new(area, &what, (180, LEGEND), span(planned), &legend)?;
         for &site in &sites {
             let of = &offers.sites[site];
             let y = top[site] - GAP / 2 + 2;
-            let (name, has) = (short(&of.name, 40), rows[site]);
-            let line = format!("{name}: {has} of {} processors", of.processors);
-            canvas.text(&line, (8, y), 13, HPos::Left, BLACK)?;
+            let has = format!("{} of {} procs", rows[site], of.processors);
+            canvas.label(&of.name, &has, y)?;
             let every = [1, 2, 5, 10, 20, 50].into_iter().find(|n| n * row >= 13).unwrap_or(50);
             for number in (0..rows[site] as i32).step_by(every as usize) {
                 let y = top[site] + number * row + row / 2;
                 let grey = RGBColor(90, 90, 90);
-                canvas.text(&number.to_string(), (114, y), 11, HPos::Right, grey)?;
+                canvas.text(&number.to_string(), (174, y), 11, HPos::Right, grey)?;
             }
         }
         let heights = |site: usize, (first, count): (u32, u32)| {
@@ -324,7 +324,7 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     let row = if count <= NAMED_ROWS_MAX { 15 } else { (900 / count as i32).clamp(3, 10) };
     let mut legend = kinds.legend();
     let grey = RGBColor(165, 165, 165);
-    let text = "waits for data or a place".to_owned();
+    let text = "waits for its place".to_owned();
     legend.push(Entry { text, colour: grey, filled: false });
     let height = TOP + BOTTOM + row * count as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
@@ -398,8 +398,13 @@ fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
         runs[row][kinds.layer(task)].push((place.start, place.end, processors));
         ends[row] = (ends[row].0.min(place.start), ends[row].1.max(place.end));
     }
+    let mut spans: Vec<Vec<Span>> = vec![Vec::new(); names.len()];
+    for (task, place) in plan.schedule.tasks.iter().enumerate() {
+        let processors = planned.dag.task(task).processors;
+        spans[row_of[task]].push(Span { processors, start: place.start, end: place.end });
+    }
     let mut rows = Vec::new();
-    for ((name, runs), (from, to)) in names.into_iter().zip(runs).zip(ends) {
+    for (row, ((name, runs), (from, to))) in names.into_iter().zip(runs).zip(ends).enumerate() {
         let layers: Vec<Vec<f64>> = runs.into_iter().map(|runs| means(runs, span, bins)).collect();
         let sum = |bin: usize| layers.iter().map(|values| values[bin]).sum::<f64>();
         let most = (0..bins).map(sum).fold(0.0, f64::max).max(1e-9);
@@ -409,7 +414,7 @@ fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
             .enumerate()
             .map(|(layer, values)| (colour(layer), part(values)))
             .collect();
-        let more = format!("up to {} procs", most.ceil());
+        let more = format!("up to {} procs", super::processors::most(&spans[row]));
         rows.push(Band { name, more, layers, outline: Some((from, to, PART)) });
     }
     let what = title(planned, "processors that tasks of each level and kind run on");

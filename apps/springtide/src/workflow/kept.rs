@@ -110,7 +110,7 @@ impl Planned<'_> {
                 .map(|piece| json!({ "slot": index(piece.slot), "processors": piece.processors }));
             json!({
                 "task": self.dag.task(task).name,
-                "kind": read.workflow.tasks[task].name,
+                "kind": read.kinds[task],
                 "start_s": seconds(place.start),
                 "end_s": seconds(place.end),
                 "site": site(place.site),
@@ -168,7 +168,7 @@ impl Planned<'_> {
 
     /// The schedule as Batsim writes jobs and evalys reads them, a line a task. A task is submitted when the last that it waits for has
     /// ended. Resources are numbered over all sites (`first` of a site in the JSON); `site_resources` are the site's own. The metadata is
-    /// the task's program.
+    /// the task's kind.
     pub fn schedule_csv(&self) -> String {
         let mut text = "job_id,workload_name,submission_time,requested_number_of_resources,requested_time,success,starting_time,\
                         execution_time,finish_time,waiting_time,turnaround_time,stretch,allocated_resources,consumed_energy,metadata,\
@@ -194,7 +194,7 @@ impl Planned<'_> {
                 seconds(place.start - submitted),
                 around / runs,
                 numbers.shifted(first[place.site]),
-                quoted(&self.read.workflow.tasks[task].name),
+                quoted(&self.read.kinds[task]),
                 quoted(&self.offers.sites[place.site].name),
             );
         }

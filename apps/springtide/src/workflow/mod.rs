@@ -99,6 +99,8 @@ pub struct Read {
     pub format: Option<Format>,
     /// What is in it.
     pub workflow: Workflow,
+    /// By task: what kind of task it is. Its program's name, without a number where nearly every task has a name of its own.
+    pub kinds: Vec<String>,
 }
 
 /// So much of a file tells its format.
@@ -116,10 +118,36 @@ pub fn read(file: &Path, overrides: &Overrides) -> Result<Read, ReadError> {
     let mut start = Vec::new();
     let read = std::fs::File::open(file).and_then(|f| f.take(START).read_to_end(&mut start));
     let format = read.ok().and_then(|_| Format::guess(file, &start));
-    Ok(Read { file: file.to_owned(), format, workflow })
+    Ok(Read::of(file, format, workflow))
+}
+
+/// Fewer tasks may well be of as many kinds.
+const FEW: usize = 8;
+
+/// By task: its kind.
+fn kinds(workflow: &Workflow) -> Vec<String> {
+    let names = || workflow.tasks.iter().map(|task| task.name.as_str());
+    let count = names().collect::<std::collections::BTreeSet<_>>().len();
+    // Some producers number names: mProject_ID0000042.
+    let numbered = workflow.tasks.len() >= FEW && count * 2 > workflow.tasks.len();
+    let kind = |name: &str| {
+        let bare = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let bare = match bare.len() < name.len() {
+            true => bare.strip_suffix("ID").unwrap_or(bare).trim_end_matches(['_', '-', '.', ' ']),
+            false => name,
+        };
+        if numbered && !bare.is_empty() { bare.to_owned() } else { name.to_owned() }
+    };
+    names().map(kind).collect()
 }
 
 impl Read {
+    /// A workflow that is from a file in this format.
+    pub fn of(file: &Path, format: Option<Format>, workflow: Workflow) -> Self {
+        let kinds = kinds(&workflow);
+        Self { file: file.to_owned(), format, workflow, kinds }
+    }
+
     /// What the workflow is called; the file's name if it says nothing.
     pub fn name(&self) -> String {
         match self.workflow.name.is_empty() {
@@ -289,9 +317,9 @@ impl Summary {
             ends[task] = before.unwrap_or(0).saturating_add(dag.task(task).runtime.on(0));
         }
         let mut kinds: BTreeMap<&str, Kind> = BTreeMap::new();
-        for task in &workflow.tasks {
-            let kind = kinds.entry(&task.name).or_insert_with(|| Kind {
-                name: task.name.clone(),
+        for (task, kind) in workflow.tasks.iter().zip(&read.kinds) {
+            let kind = kinds.entry(kind).or_insert_with(|| Kind {
+                name: kind.clone(),
                 tasks: 0,
                 processor_hours: 0.0,
             });

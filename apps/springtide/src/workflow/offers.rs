@@ -421,7 +421,10 @@ mod tests {
                 "o.json: the form of offers that is read has \"schema\": 1, found 2",
             ),
             (deep, "o.json:1:"),
-            (with("\"speed\"", "\"sped\""), "o.json:2:45: unknown field `sped`"),
+            (
+                with("\"speed\"", "\"sped\""),
+                "o.json:2:43: unknown field `sped`, expected one of `name`",
+            ),
             (with("\"divisible\":false,", ""), "o.json:3:"),
             (with("3600.0", "1e999"), "o.json:3:"),
             (with("3600.0", "NaN"), "o.json:3:"),

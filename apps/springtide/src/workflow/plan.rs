@@ -293,10 +293,11 @@ fn time(time: Time) -> String {
     if time == 0 { "0 s".to_owned() } else { report::seconds(seconds(time)) }
 }
 
-/// A cost, for people: with what it comes to where processor-seconds cost 1.
+/// A cost, for people: in processor time where that costs 1 a second.
 fn cost(value: f64, offers: &Offers) -> String {
     match offers.is_plainly_priced() {
-        true => format!("{} ({} processor-hours)", round(value), round(value / 3600.0)),
+        true if value >= 3600.0 => format!("{} processor-hours", round(value / 3600.0)),
+        true => format!("{} processor-seconds", round(value)),
         false => round(value),
     }
 }
@@ -356,9 +357,9 @@ fn words(planned: &Planned<'_>) -> String {
     line(
         "waste",
         format!(
-            "{}: {percent:.0} % above {}, what its tasks alone cost",
+            "{}: {percent:.0} % above what its tasks alone cost, {}",
             cost(plan.waste(), offers),
-            round(plan.floor)
+            cost(plan.floor, offers)
         ),
     );
     for (at, had) in plan.slots.iter().take(SLOTS_SHOWN).enumerate() {
@@ -386,7 +387,7 @@ fn words(planned: &Planned<'_>) -> String {
                 time(from),
                 time(to),
                 count(had.tasks),
-                round(had.cost)
+                cost(had.cost, offers)
             ),
         );
     }
@@ -511,21 +512,25 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
         let _ = write!(
             text,
             "{and}no plan costs at most {}: the cheapest costs {} and takes {} (--budget {})",
-            round(most),
+            cost(most, offers),
             cost(cheapest.cost, offers),
             time(cheapest.makespan),
             up(cheapest.cost)
         );
         if plan.floor > most {
-            let _ = write!(text, "; its tasks alone cost {}", round(plan.floor));
+            let _ = write!(text, "; its tasks alone cost {}", cost(plan.floor, offers));
         }
     }
     if let (Some(latest), Some(most), true) = (deadline, budget, text.is_empty()) {
         let points = plan.front.points();
         let in_time = points.iter().find(|point| point.is.makespan <= latest);
         let cheap = points.iter().rev().find(|point| point.is.cost <= most);
-        let _ =
-            write!(text, "no plan ends within {} and costs at most {}", time(latest), round(most));
+        let _ = write!(
+            text,
+            "no plan ends within {} and costs at most {}",
+            time(latest),
+            cost(most, offers)
+        );
         if let Some(point) = in_time {
             let _ = write!(
                 text,

@@ -373,3 +373,174 @@ fn provisioning_is_held_against_best_effort() {
         assert!(refused.err.contains(part), "{part} is not in\n{}", refused.err);
     }
 }
+
+/// Workflows are looked at, planned and drawn; what is wrong, or cannot be, is told with what to do.
+#[test]
+fn workflows_are_planned_drawn_and_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let file = temp.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let fork = file(
+        "fork.dot",
+        "digraph fork { node [runtime=20 procs=2]; a [runtime=10 procs=1]; a -> b [size=5]; a -> c [size=5] }",
+    );
+    let bare = file(
+        "bare.yml",
+        "pegasus: '5.0'\nname: bare\njobs:\n- {type: job, id: x, name: prepare}\n- {type: job, id: y, name: 'do, all'}\n",
+    );
+    let bad = file("bad.dot", "digraph bad {\n a -> b -> a\n}");
+    let slot = |processors: u32, end: u32| {
+        format!(
+            r#"{{"processors":{processors},"start_s":0,"end_s":{end},"divisible":false,"extensible":false}}"#
+        )
+    };
+    let offers =
+        |sites: &str| format!(r#"{{"schema":1,"origin_unix_s":1764061200.0,"sites":[{sites}]}}"#);
+    let vu = format!(
+        r#"{{"name":"vu","processors":8,"epoch":7,"slots":[{},{}]}}"#,
+        slot(2, 60),
+        slot(2, 30)
+    );
+    let slots = file("offers.json", &offers(&vu));
+
+    // All files are looked at, whatever is wrong with one.
+    let told = run(&["workflow", "check", &bad, &fork, &bare]);
+    assert_eq!(told.code, Some(2), "{}", told.err);
+    assert!(told.err.contains("bad.dot:") && told.err.contains("circle"), "{}", told.err);
+    for part in [
+        "fork.dot (DOT): fork\n  tasks          3, of 3 kinds\n  edges          2\n  levels         2, at most 2 tasks wide\n",
+        "work           90.00 processor-seconds, tasks of up to 2 processors",
+        "critical path  30.00 s",
+        "data           10 B between tasks, 2 files",
+        "bare.yml (Pegasus 5 YAML): bare",
+        "work           not known",
+        "bare.yml:4:3: 2 tasks have no runtime: x and y",
+    ] {
+        assert!(told.out.contains(part), "{part} is not in\n{}", told.out);
+    }
+    let told = run(&["workflow", "check", &bad, &fork, "--json"]);
+    assert_eq!(told.code, Some(2));
+    let object: Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!((&object["schema"], &object["ok"]), (&1.into(), &false.into()));
+    assert_eq!(object["files"][0]["ok"], false);
+    assert!(object["files"][0]["line"].is_u64(), "{object}");
+    let summary = &object["files"][1]["summary"];
+    assert_eq!((&summary["tasks"], &summary["width"]), (&3.into(), &2.into()));
+
+    // A plan, the same in two processes.
+    let (one, other) = (temp.path().join("one"), temp.path().join("other"));
+    let plan = |out: &std::path::Path| {
+        let out = out.to_str().unwrap();
+        run(&["workflow", "plan", &fork, "--slots", &slots, "--alpha", "0", "--json", "--out", out])
+    };
+    let told = plan(&one);
+    assert_eq!((told.code, &told.out), (Some(0), &plan(&other).out), "{}", told.err);
+    let object: Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!((&object["makespan_s"], &object["cost"]), (&30.0.into(), &180.0.into()));
+    assert_eq!((&object["floor"], &object["waste"]), (&90.0.into(), &90.0.into()));
+    assert_eq!(object["slots"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&object["slots"][0]["site"], &object["slots"][0]["epoch"]),
+        (&"vu".into(), &7.into())
+    );
+    for name in ["plan.json", "schedule.csv", "front.csv", "front.svg", "gantt.svg", "tasks.svg"] {
+        let [one, other] = [&one, &other].map(|dir| std::fs::read(dir.join(name)).unwrap());
+        assert!(one == other && one.len() > 90, "{name}");
+    }
+    let front = std::fs::read_to_string(one.join("front.csv")).unwrap();
+    assert_eq!(
+        front,
+        "cost,makespan_s,slots,trade_offs,taken\n120,50,1,0.5-1,false\n180,30,2,0-0.4,true\n"
+    );
+    let told = run(&["workflow", "plan", &fork, "--slots", &slots, "--budget", "150"]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    assert!(told.out.contains("taken       number 1 by trade-off 0.5"), "{}", told.out);
+    assert!(told.out.contains("among the 1 that cost at most 150.0"), "{}", told.out);
+
+    // What cannot be, and what is nearest; what is wrong.
+    let table = file("runtimes.csv", "name,runtime_s,processors\nprepare,5,1\n\"do, all\",6,2\n");
+    let given = run(&["workflow", "plan", &bare, "--slots", &slots, "--overrides", &table]);
+    assert_eq!(given.code, Some(0), "{}", given.err);
+    let wide = file("wide.dot", "digraph wide { node [runtime=20]; w [procs=16]; v [procs=4] }");
+    let long = file("long.dot", "digraph long { l [runtime=90 procs=1] }");
+    let none = file("none.json", &offers(r#"{"name":"vu","processors":8}"#));
+    let twice = file("twice.json", &offers(&format!("{vu},{vu}")));
+    for (line, code, parts) in [
+        (
+            vec![&*fork, "--slots", &slots, "--deadline", "20s"],
+            3,
+            &[
+                "no plan ends within 20.00 s: the fastest takes 30.00 s and costs 180.0 processor-seconds (--deadline 30s)",
+                "its longest chain of tasks alone takes 30.00 s",
+            ][..],
+        ),
+        (
+            vec![&fork, "--slots", &slots, "--budget", "100"],
+            3,
+            &[
+                "no plan costs at most 100.0 processor-seconds: the cheapest costs 120.0 processor-seconds and takes 50.00 s (--budget 120)",
+            ],
+        ),
+        (
+            vec![&fork, "--slots", &slots, "--budget", "150", "--deadline", "40s"],
+            3,
+            &[
+                "no plan ends within 40.00 s and costs at most 150.0",
+                "(--budget 180)",
+                "(--deadline 50s)",
+            ],
+        ),
+        (
+            vec![&wide, "--slots", &slots],
+            3,
+            &[
+                "no plan: task w needs 16 processors for 20 s and finds them in none of 2 slots: at most 4",
+                "4 processors of vu, from 0 s on",
+                "no site is that large: the largest, vu, has 8 processors",
+                "name,runtime_s,processors\n    w,,4\n",
+            ],
+        ),
+        (
+            vec![&long, "--slots", &slots],
+            3,
+            &[
+                "task l needs 1 processors for 90 s",
+                "the longest time for which 1 are offered: 60.00 s, at vu from 0 s to 60.00 s",
+                "plan again with later offers (these end at 60.00 s, 2025-11-25T09:01:00Z)",
+            ],
+        ),
+        (vec![&fork, "--slots", &none], 3, &["no site offers a slot"]),
+        (
+            vec![&bare, "--slots", &slots],
+            2,
+            &[
+                "bare.yml:4:3: 2 tasks have no runtime: x and y; give seconds and processors",
+                "with --overrides FILE, a table such as\n  name,runtime_s,processors\n  prepare,60,1\n  \"do, all\",60,1",
+            ],
+        ),
+        (
+            vec![&fork, "--slots", &slots, "--deadline", "2025-11-25T08:00Z"],
+            2,
+            &["this is in the past"],
+        ),
+        (vec![&fork, "--slots", &fork], 2, &["fork.dot:1:", "as `slots list --json` prints it"]),
+        (vec![&fork, "--slots", &twice], 2, &["twice.json: site vu: sites 1 and 2 have this name"]),
+        (vec![&bad, "--slots", &slots], 2, &["bad.dot:"]),
+        (vec![&fork], 2, &["--slots <FILE>"]),
+        (vec![&fork, "--slots", &slots, "--alpha", "2"], 2, &["0 (fastest) to 1 (cheapest)"]),
+    ] {
+        let ended = run(&[&["workflow", "plan"], &line[..]].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{line:?}: {}", ended.err);
+        for part in parts {
+            assert!(ended.err.contains(part), "{line:?}: {part} is not in\n{}", ended.err);
+        }
+    }
+    let told = run(&["workflow", "plan", &wide, "--slots", &slots, "--json"]);
+    assert_eq!(told.code, Some(3));
+    let object: Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!((&object["ok"], &object["reason"]), (&false.into(), &"task".into()));
+    assert_eq!(object["nearest"]["overrides"][0]["processors"], 4);
+}
