@@ -25,7 +25,7 @@ pub enum Exit {
     Failure = 1,
     /// Options, configuration or input files are wrong.
     Usage = 2,
-    /// The grid cannot give the nodes asked for, or a job cannot spare them.
+    /// The grid cannot give the nodes or slots asked for, or a job cannot spare them.
     NotPlaced = 3,
     /// It took longer than allowed.
     Timeout = 4,
@@ -68,7 +68,7 @@ Exit codes:
   0    done
   1    failure
   2    wrong options, configuration or input files
-  3    the grid cannot give the nodes asked for, or a job cannot spare them
+  3    the grid cannot give the nodes or slots asked for, or a job cannot spare them
   4    took longer than --timeout
   5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version

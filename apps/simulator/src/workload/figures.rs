@@ -221,7 +221,7 @@ fn column(words: &str) -> String {
 
 /// A field of a table (CSV), in quotes where it must be.
 pub fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n']) {
+    match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
     }

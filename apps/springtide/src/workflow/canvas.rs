@@ -57,12 +57,16 @@ pub fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The beginning of a name, of at most so many characters.
+/// A name in at most so many characters: its beginning and its end, where many names differ.
 pub fn short(name: &str, most: usize) -> String {
-    match name.chars().count() {
-        count if count <= most => name.to_owned(),
-        _ => name.chars().take(most.saturating_sub(2)).chain("..".chars()).collect(),
+    let count = name.chars().count();
+    if count <= most {
+        return name.to_owned();
     }
+    let room = most.saturating_sub(2);
+    let end = room / 2;
+    let start = name.chars().take(room - end);
+    start.chain("..".chars()).chain(name.chars().skip(count - end)).collect()
 }
 
 /// An entry of a legend.
@@ -157,7 +161,9 @@ impl<'a, 'b> Canvas<'a, 'b> {
     ) -> Result<(), FigureError> {
         let style = ("sans-serif", size).into_font().color(&colour);
         let style = style.pos(Pos::new(side, VPos::Center));
-        self.area.draw(&Text::new(text.to_owned(), at, style)).map_err(wrong)
+        // SVG has no control characters.
+        let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        self.area.draw(&Text::new(text, at, style)).map_err(wrong)
     }
 
     /// Text to the left of the rows, in two parts: a name, and what is said of it.
@@ -297,7 +303,7 @@ mod tests {
         assert_eq!((ticks(0.0), ticks(f64::NAN)), (vec![0.0], vec![0.0]));
         assert_eq!((plain(0.30000000000000004), plain(20.0)), ("0.3".into(), "20".into()));
         assert_eq!((unit(599.0).0, unit(100_000.0).0, unit(1e6).0), ("seconds", "hours", "days"));
-        assert_eq!((short("abcdef", 6), short("abcdefg", 6)), ("abcdef".into(), "abcd..".into()));
+        assert_eq!((short("abcdef", 6), short("abcdefg", 6)), ("abcdef".into(), "ab..fg".into()));
     }
 
     #[test]

@@ -330,7 +330,7 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
     draw((WIDTH, height as u32), |area| {
         let what = title(planned, "tasks");
-        let canvas = Canvas::new(area, &what, (220, LEGEND), plan.is().makespan, &legend)?;
+        let canvas = Canvas::new(area, &what, (250, LEGEND), plan.is().makespan, &legend)?;
         for (at, &task) in order.iter().enumerate() {
             let (top, place) = (TOP + row * at as i32, &plan.schedule.tasks[task]);
             let middle = top + row / 2;
