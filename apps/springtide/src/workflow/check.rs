@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 
-use super::{OverrideArgs, Read, Summary, place, read, shown};
+use super::{Read, ReadArgs, Summary, place, read, shown};
 use crate::exit::{Exit, Failed};
 use crate::report::{SCHEMA, number, seconds, size};
 use crate::run::print;
@@ -22,7 +22,7 @@ pub struct CheckArgs {
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
     #[command(flatten)]
-    overrides: OverrideArgs,
+    reading: ReadArgs,
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
@@ -33,10 +33,11 @@ pub struct CheckArgs {
 /// # Errors
 /// A file cannot be read, or is no workflow: all such, with their places.
 pub fn check(args: &CheckArgs) -> Result<(), Failed> {
-    let overrides = args.overrides.read()?;
+    let overrides = args.reading.overrides()?;
     let (mut text, mut results, mut errors) = (String::new(), Vec::new(), Vec::new());
     for file in &args.files {
-        let told = read(file, &overrides).map_err(|error| (error.place.at, error.to_string()));
+        let told = read(file, args.reading.format, &overrides)
+            .map_err(|error| (error.place.at, error.to_string()));
         let told = told.and_then(|read| match Summary::of(&read) {
             Ok(summary) => Ok((read, summary)),
             Err(error) => Err((None, format!("{}: {error}", file.display()))),

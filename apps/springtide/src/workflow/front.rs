@@ -75,7 +75,10 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
     let all: Vec<(f64, f64)> = (0..points.len()).map(place).collect();
     let x = range(all.iter().map(|(x, _)| *x));
     let y = range(all.iter().map(|(_, y)| *y));
-    let title = format!("Plans of which none is better in both: {}", points.len());
+    let title = match points.len() {
+        1 => "One plan, better than all others in time and cost".to_owned(),
+        count => format!("{count} plans, none of them better than another in both time and cost"),
+    };
     let makespan = format!("makespan, {name}");
     let axes = Axes { title: &title, x: x_name, y: &makespan };
     draw((860, 520), |area| {
@@ -176,7 +179,8 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
 fn range(values: impl Iterator<Item = f64> + Clone) -> std::ops::Range<f64> {
     let least = values.clone().fold(f64::INFINITY, f64::min).min(1e300);
     let most = values.fold(0.0, f64::max);
-    let room = (most - least).max(most * 0.02).max(1e-9);
+    let room = if most > least { most - least } else { most * 0.3 };
+    let room = room.max(1e-9);
     let from = if least < room { 0.0 } else { least - room * 0.12 };
     from..most + room * 0.25
 }

@@ -192,14 +192,11 @@ fn bins(bands: usize) -> usize {
 }
 
 /// Draws rows of shares below one another.
-fn bands(
-    what: &str,
-    bands: &[Band],
-    span: Time,
-    left: i32,
-    legend: &[Entry],
-) -> Result<String, FigureError> {
+fn bands(what: &str, bands: &[Band], span: Time, legend: &[Entry]) -> Result<String, FigureError> {
     let row = (640 / bands.len().max(1) as i32).clamp(20, 90);
+    // High rows have room for two lines of text.
+    let is_high = row >= 38;
+    let left = if is_high { 210 } else { 300 };
     let height = TOP + BOTTOM + row * bands.len() as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
     draw((WIDTH, height as u32), |area| {
@@ -207,7 +204,13 @@ fn bands(
         for (at, band) in bands.iter().enumerate() {
             let top = TOP + row * at as i32 + 3;
             let bottom = top + row - 6;
-            canvas.label(&band.name, &band.more, (top + bottom) / 2)?;
+            let middle = (top + bottom) / 2;
+            if is_high {
+                canvas.label(&band.name, "", middle - 8)?;
+                canvas.label("", &band.more, middle + 8)?;
+            } else {
+                canvas.label(&band.name, &band.more, middle)?;
+            }
             canvas.stack((top, bottom), &band.layers)?;
             if let Some((from, to, colour)) = band.outline {
                 canvas.outline((from, to), (top, bottom), colour)?;
@@ -305,7 +308,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
     let what = title(planned, "share of each slot that is used");
     let what =
         if by_site { title(planned, "share of each site's slots that is used") } else { what };
-    bands(&what, &rows, span, 300, &legend)
+    bands(&what, &rows, span, &legend)
 }
 
 /// Tasks as rows, by their start: when each waits for a place, and when it runs. Of many, a row for each kind and level.
@@ -418,5 +421,5 @@ fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
         rows.push(Band { name, more, layers, outline: Some((from, to, PART)) });
     }
     let what = title(planned, "processors that tasks of each level and kind run on");
-    bands(&what, &rows, span, 300, &kinds.legend())
+    bands(&what, &rows, span, &kinds.legend())
 }

@@ -26,7 +26,9 @@ use clap::{Args, Subcommand, ValueHint};
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{Dag, DagError, seconds};
 use springtide_simulator::workload::figures::quoted;
-use springtide_workflow::{Format, Overrides, Position, ReadError, Workflow};
+use springtide_workflow::{
+    Cause, Format, Overrides, Place, Position, ReadError, TEXT_MAX, Workflow,
+};
 
 use self::planning::Needs;
 use crate::args::GlobalArgs;
@@ -45,21 +47,24 @@ pub enum WorkflowCommand {
     Run(Box<run::RunArgs>),
 }
 
-/// What is taken instead of what a workflow's file says.
+/// How a workflow's file is read, and what is taken instead of what it says.
 #[derive(Args, Clone, Debug, Default)]
-pub struct OverrideArgs {
+pub struct ReadArgs {
+    /// What the file is in: wfformat, dax, pegasus, dot or toml [default: what its name and content tell]
+    #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>)]
+    pub format: Option<Format>,
     /// Runtimes and processors by a task's id, its name or its program: a table (CSV) with the columns name,runtime_s,processors, of
     /// which any may be empty but the first
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub overrides: Option<PathBuf>,
 }
 
-impl OverrideArgs {
+impl ReadArgs {
     /// Reads the table, if there is one. A runtime that nobody knows is no error yet: [`Read::has_runtimes`] tells.
     ///
     /// # Errors
     /// It cannot be read, or a line is none of a table; with the line.
-    pub fn read(&self) -> Result<Overrides, ReadError> {
+    pub fn overrides(&self) -> Result<Overrides, ReadError> {
         let mut overrides = Overrides { unknown_runtimes: true, ..Overrides::default() };
         if let Some(file) = &self.overrides {
             overrides.read_table(file)?;
@@ -109,15 +114,29 @@ const START: u64 = 64 << 10;
 /// So many tasks without a runtime are named.
 const NAMED: usize = 3;
 
-/// Reads a workflow, runtimes or not.
+/// Reads a workflow, runtimes or not; of no format in that which its name and content tell.
 ///
 /// # Errors
 /// The file cannot be read, or is no workflow; with the place.
-pub fn read(file: &Path, overrides: &Overrides) -> Result<Read, ReadError> {
-    let workflow = Workflow::read(file, overrides)?;
-    let mut start = Vec::new();
-    let read = std::fs::File::open(file).and_then(|f| f.take(START).read_to_end(&mut start));
-    let format = read.ok().and_then(|_| Format::guess(file, &start));
+pub fn read(file: &Path, format: Option<Format>, overrides: &Overrides) -> Result<Read, ReadError> {
+    let begin = |most: u64| {
+        let mut start = Vec::new();
+        std::fs::File::open(file).and_then(|f| f.take(most).read_to_end(&mut start)).map(|_| start)
+    };
+    let (workflow, format) = match format {
+        Some(format) => {
+            let unreadable = |error| ReadError {
+                place: Place { file: file.to_owned(), at: None },
+                cause: Box::new(Cause::Unreadable(error)),
+            };
+            let text = begin(TEXT_MAX + 1).map_err(unreadable)?;
+            (Workflow::parse(file, &text, format, overrides)?, Some(format))
+        }
+        None => {
+            let workflow = Workflow::read(file, overrides)?;
+            (workflow, begin(START).ok().and_then(|start| Format::guess(file, &start)))
+        }
+    };
     Ok(Read::of(file, format, workflow))
 }
 
@@ -252,10 +271,18 @@ impl Note {
     }
 }
 
-/// A name as it can stand in a message.
+/// A name as it can stand in a message: on one line, not too long.
 pub fn shown(name: &str) -> String {
-    let start: String = name.chars().take(60).collect();
-    format!("{}{}", start.escape_debug(), if start.len() < name.len() { "..." } else { "" })
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    let start: String = name.chars().take(60).map(plain).collect();
+    let is_cut = name.chars().nth(60).is_some();
+    if is_cut { start + "..." } else { start }
+}
+
+/// So many of something, in words.
+pub fn some(count: usize, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{} {what}{s}", crate::report::number(count as u64))
 }
 
 /// Line and column of an error, if it has them.

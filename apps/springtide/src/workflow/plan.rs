@@ -17,7 +17,7 @@ use super::check::round;
 use super::kept::{Planned, keep, method_word};
 use super::offers::{Offers, OffersError};
 use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
-use super::{OverrideArgs, Read, Summary, front, read, shown};
+use super::{Read, ReadArgs, Summary, front, read, shown, some};
 use crate::dates::{date, parse};
 use crate::exit::{Exit, Failed};
 use crate::provisioning::How;
@@ -51,7 +51,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     choice: ChoiceArgs,
     #[command(flatten)]
-    overrides: OverrideArgs,
+    reading: ReadArgs,
     /// Print the plan as one JSON object
     #[arg(long)]
     json: bool,
@@ -237,8 +237,8 @@ pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
 fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
     let wrong = |error: Failed| Instead::from(error);
     let began = std::time::Instant::now();
-    let overrides = args.overrides.read().map_err(Failed::from)?;
-    let read = read(&args.file, &overrides).map_err(Failed::from)?;
+    let overrides = args.reading.overrides().map_err(Failed::from)?;
+    let read = read(&args.file, args.reading.format, &overrides).map_err(Failed::from)?;
     read.has_runtimes()?;
     let (offers, source) = args.offers.read().map_err(Failed::from)?;
     let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
@@ -312,14 +312,17 @@ fn words(planned: &Planned<'_>) -> String {
         let _ = writeln!(text, "{name:12}{value}");
     };
     let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
-    let (tasks, edges) = (count(summary.tasks), count(summary.edges));
-    let levels = count(summary.levels);
+    let (tasks, edges) = (some(summary.tasks, "task"), some(summary.edges, "edge"));
+    let levels = some(summary.levels, "level");
     let name = shown(&read.name());
-    line("workflow", format!("{name}{format}: {tasks} tasks, {edges} edges, {levels} levels"));
+    line("workflow", format!("{name}{format}: {tasks}, {edges}, {levels}"));
     let slots: usize = offers.sites.iter().map(|site| site.slots.len()).sum();
     let sites = offers.sites.iter().filter(|site| !site.slots.is_empty()).count();
     let origin = date(offers.origin_unix_s as u64);
-    line("offers", format!("{source}: {} slots of {sites} sites, of {origin}", count(slots)));
+    line(
+        "offers",
+        format!("{source}: {} of {}, of {origin}", some(slots, "slot"), some(sites, "site")),
+    );
     let points = plan.front.points();
     let search = match How::from_search(wish.search) {
         How::Paper => "the paper's search",
@@ -328,11 +331,11 @@ fn words(planned: &Planned<'_>) -> String {
     line(
         "searched",
         format!(
-            "{} sets of slots by {search} and {}, seed {}: {} plans, {} of which none is better in both",
-            count(plan.tried),
+            "{} of slots by {search} and {}, seed {}: {}, {} of which none is better in both",
+            some(plan.tried, "set"),
             wish.method,
             wish.seed,
-            count(plan.feasible),
+            some(plan.feasible, "plan"),
             count(points.len())
         ),
     );
@@ -379,14 +382,14 @@ fn words(planned: &Planned<'_>) -> String {
         line(
             if at == 0 { "slots" } else { "" },
             format!(
-                "{} slot {} (epoch {}): {} processors, {} to {}, {} tasks, {what}, cost {}",
+                "{} slot {} (epoch {}): {}, {} to {}, {}, {what}, cost {}",
                 shown(&site.name),
                 had.of_site + 1,
                 site.epoch,
-                number(u64::from(had.offer.processors)),
+                some(had.offer.processors as usize, "processor"),
                 time(from),
                 time(to),
-                count(had.tasks),
+                some(had.tasks, "task"),
                 cost(had.cost, offers)
             ),
         );
@@ -565,6 +568,8 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
 fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> Instead {
     let Blocked { why, ready, widest, longest, largest, narrower, other, .. } = blocked;
     let name = |site: usize| shown(&offers.sites[site].name);
+    let procs = |count: u32| some(count as usize, "processor");
+    let are = |count: u32| format!("{} {}", procs(count), if count == 1 { "is" } else { "are" });
     let mut text = format!("no plan: {why}");
     let mut line = |what: String| {
         text.push_str("\n  ");
@@ -578,36 +583,38 @@ fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> Inste
     }
     if let Some((site, most, from)) = widest {
         line(format!(
-            "the most that is offered of one site at once: {most} processors of {}, from {} on",
+            "the most that is offered of one site at once: {} of {}, from {} on",
+            some(*most as usize, "processor"),
             name(*site),
             time(*from)
         ));
     }
     match longest {
         Some((site, from, to)) if *to < forever() => line(format!(
-            "the longest time for which {} are offered: {}, at {} from {} to {}",
-            why.processors,
+            "the longest time for which {} offered: {}, at {} from {} to {}",
+            are(why.processors),
             time(to - from),
             name(*site),
             time(*from),
             time(*to)
         )),
         Some((site, from, _)) => line(format!(
-            "{} are offered for as long as needed at {}, from {} on, where other tasks have them",
-            why.processors,
+            "{} offered for as long as needed at {}, from {} on, where other tasks have them",
+            are(why.processors),
             name(*site),
             time(*from)
         )),
-        None => line(format!("{} are not offered of one site at any time", why.processors)),
+        None => line(format!("{} not offered of one site at any time", are(why.processors))),
     }
     let (site, most) = *largest;
     if most < why.processors {
-        line(format!("no site is that large: the largest, {}, has {most} processors", name(site)));
+        line(format!("no site is that large: the largest, {}, has {}", name(site), procs(most)));
     } else {
         let ends = offers.slots().iter().map(|slot| slot.end).max().unwrap_or(0);
         line(format!(
-            "{} has {most} processors: plan again with later offers (these end at {}, {})",
+            "{} has {}: plan again with later offers (these end at {}, {})",
             name(site),
+            procs(most),
             time(ends),
             date(offers.origin_unix_s as u64 + ends / SECOND)
         ));

@@ -1,6 +1,7 @@
 //! Words, exit codes and files: what needs no grid.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -421,6 +422,13 @@ fn workflows_are_planned_drawn_and_refused() {
     ] {
         assert!(told.out.contains(part), "{part} is not in\n{}", told.out);
     }
+    let renamed =
+        file("fork.txt", &std::fs::read_to_string(&fork).unwrap().replace("digraph", "  digraph"));
+    let given = run(&["workflow", "check", &renamed, "--format", "dot"]);
+    assert_eq!(given.code, Some(0), "{}", given.err);
+    assert!(given.out.contains("fork.txt (DOT): fork"), "{}", given.out);
+    let given = run(&["workflow", "check", &renamed, "--format", "dax"]);
+    assert!(given.code == Some(2) && given.err.contains("not DAX XML"), "{}", given.err);
     let told = run(&["workflow", "check", &bad, &fork, "--json"]);
     assert_eq!(told.code, Some(2));
     let object: Value = serde_json::from_str(&told.out).unwrap();
@@ -508,7 +516,7 @@ fn workflows_are_planned_drawn_and_refused() {
             3,
             &[
                 "task l needs 1 processors for 90 s",
-                "the longest time for which 1 are offered: 60.00 s, at vu from 0 s to 60.00 s",
+                "the longest time for which 1 processor is offered: 60.00 s, at vu from 0 s to 60.00 s",
                 "plan again with later offers (these end at 60.00 s, 2025-11-25T09:01:00Z)",
             ],
         ),
@@ -543,4 +551,67 @@ fn workflows_are_planned_drawn_and_refused() {
     let object: Value = serde_json::from_str(&told.out).unwrap();
     assert_eq!((&object["ok"], &object["reason"]), (&false.into(), &"task".into()));
     assert_eq!(object["nearest"]["overrides"][0]["processors"], 4);
+}
+
+/// Workflows from the wild are planned, and in their schedules no processor has two tasks at a time.
+#[test]
+fn workflows_from_the_wild_are_planned() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/workflows");
+    if !dir.exists() {
+        eprintln!("skipped: there are no workflows at {}", dir.display());
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let slots = temp.path().join("offers.json");
+    let slot = |processors: u32, start: u32, end: u32, in_part: bool| {
+        format!(
+            r#"{{"processors":{processors},"start_s":{start},"end_s":{end},"divisible":{in_part},"extensible":{in_part}}}"#
+        )
+    };
+    let vu = [slot(2, 0, 600, false), slot(4, 0, 300, false), slot(16, 200, 86400, true)];
+    let uva = [slot(4, 60, 500, false), slot(6, 300, 86400, true)];
+    let offers = format!(
+        r#"{{"schema":1,"origin_unix_s":0,"sites":[{{"name":"vu","processors":64,"slots":[{}]}},{{"name":"uva","processors":32,"speed":1.5,"slots":[{}]}}]}}"#,
+        vu.join(","),
+        uva.join(",")
+    );
+    std::fs::write(&slots, offers).unwrap();
+    for (name, tasks) in [
+        ("dax2.1_CyberShake_100.xml", 100),
+        ("dax2.1_Montage_25.xml", 25),
+        ("dax2.1_HEFT_paper.xml", 10),
+        ("wf1.5_montage-chameleon-2mass-005d-001.json", 58),
+        ("wf1.5_1000genome-chameleon-2ch-100k-001.json", 52),
+    ] {
+        let (file, out) = (dir.join(name), temp.path().join(name));
+        let words = ["workflow", "plan"].map(str::to_owned).into_iter();
+        let more = ["--slots", slots.to_str().unwrap(), "--alpha", "0.2", "-q", "--out"];
+        let line: Vec<String> = words
+            .chain([file.to_str().unwrap().to_owned()])
+            .chain(more.map(str::to_owned))
+            .chain([out.to_str().unwrap().to_owned()])
+            .collect();
+        let told = run(&line.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{name}");
+        let schedule = std::fs::read_to_string(out.join("schedule.csv")).unwrap();
+        // Of each processor: from when until when it is busy.
+        let mut busy: std::collections::BTreeMap<u32, Vec<(f64, f64)>> = Default::default();
+        let rows: Vec<Vec<&str>> =
+            schedule.lines().skip(1).map(|line| line.split(',').collect()).collect();
+        assert_eq!(rows.len(), tasks, "{name}");
+        for row in rows {
+            let (start, end) = (row[6].parse().unwrap(), row[8].parse().unwrap());
+            for part in row[12].split(' ') {
+                let (first, last) = part.split_once('-').unwrap_or((part, part));
+                for processor in first.parse::<u32>().unwrap()..=last.parse().unwrap() {
+                    busy.entry(processor).or_default().push((start, end));
+                }
+            }
+        }
+        for (processor, mut times) in busy {
+            times.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let apart = times.windows(2).all(|two| two[0].1 <= two[1].0);
+            assert!(apart, "{name}: processor {processor}: {times:?}");
+        }
+    }
 }
