@@ -7,6 +7,9 @@ use springtide_runtime::id::ClusterId;
 
 use super::messages::{FileEntry, FilesHere};
 
+/// So many files are named where one is missing.
+const NAMED: usize = 8;
+
 /// A file of the grid, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatus {
@@ -123,7 +126,14 @@ impl Catalogue {
                 [] => format!(
                     "no cluster has a file {name}, or any other: put it there with `files put`"
                 ),
-                _ => format!("no cluster has a file {name}: there are {}", known.join(", ")),
+                all => {
+                    let names = all[..all.len().min(NAMED)].join(", ");
+                    let more = match all.len().saturating_sub(NAMED) {
+                        0 => String::new(),
+                        more => format!(" and {more} more"),
+                    };
+                    format!("no cluster has a file {name}: there are {names}{more}")
+                }
             };
             if !unheard.is_empty() {
                 text += &format!("; {} did not say yet what they have", unheard.join(", "));

@@ -211,7 +211,7 @@ pub struct PutState {
     pub done: bool,
 }
 
-/// To a file server, by a client: somebody has put files into the directory; look now, and tell.
+/// To a file server, by a client: somebody has put files into the directory; look now, and tell the scheduler. Answered when that knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookForFiles {}
 

@@ -64,6 +64,8 @@ pub struct FileServer {
     looking: bool,
     look_again: bool,
     next_look: Option<SpawnHandle>,
+    /// Who waits for what is here being told to the scheduler.
+    lookers: Vec<oneshot::Sender<()>>,
     fetches: BTreeMap<u64, SpawnHandle>,
     waiting: BTreeMap<u64, oneshot::Sender<Result<Brought, FileError>>>,
     last_ticket: u64,
@@ -96,6 +98,7 @@ impl FileServer {
             looking: false,
             look_again: false,
             next_look: None,
+            lookers: Vec::new(),
             fetches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last_ticket: 0,
@@ -166,6 +169,16 @@ impl FileServer {
 
     /// Tells the scheduler what is here.
     fn say(&mut self, ctx: &mut Context<Self>, files: Result<Vec<FileEntry>, String>) {
+        self.say_for(ctx, files, Vec::new());
+    }
+
+    /// The same; these are told when it knows.
+    fn say_for(
+        &mut self,
+        ctx: &mut Context<Self>,
+        files: Result<Vec<FileEntry>, String>,
+        lookers: Vec<oneshot::Sender<()>>,
+    ) {
         (self.told, self.looks) = (Some(files.clone()), 0);
         let here = FilesHere { cluster: self.dir.cluster.clone(), files };
         let call = self.scheduler.send(here).deadline(TELL_WITHIN).start();
@@ -174,6 +187,7 @@ impl FileServer {
                 tracing::debug!("the scheduler was not told of files: {error}");
                 act.told = None; // again after the next look
             }
+            told(lookers);
         };
         ctx.spawn(call.into_actor(self).map(then));
     }
@@ -190,11 +204,12 @@ impl FileServer {
         // Who sends no more has given up; what came can be gone on with.
         self.puts.retain(|_, (last, part)| part.is_none() || last.elapsed() < PUT_WITHIN);
         self.fresh.clear();
+        let lookers = std::mem::take(&mut self.lookers);
         let (dir, known) = (self.dir.clone(), self.known.clone());
         let looked = tokio::task::spawn_blocking(move || look(&dir, known));
-        let then = |found: Result<std::io::Result<Known>, tokio::task::JoinError>,
-                    act: &mut Self,
-                    ctx: &mut Context<Self>| {
+        let then = move |found: Result<std::io::Result<Known>, tokio::task::JoinError>,
+                         act: &mut Self,
+                         ctx: &mut Context<Self>| {
             let path = act.dir.path.display();
             let found = match found {
                 Ok(found) => found.map_err(|error| format!("{path}: {error}")),
@@ -214,7 +229,9 @@ impl FileServer {
                 }
             };
             if act.told.as_ref() != Some(&files) || act.looks >= TELL_EVERY {
-                act.say(ctx, files);
+                act.say_for(ctx, files, lookers);
+            } else {
+                told(lookers);
             }
             act.looking = false;
             if std::mem::take(&mut act.look_again) {
@@ -223,6 +240,14 @@ impl FileServer {
             act.next_look = Some(ctx.run_later(act.limits.poll, Self::look));
         };
         ctx.spawn(looked.into_actor(self).map(then));
+    }
+}
+
+/// These need not wait any more.
+fn told(lookers: Vec<oneshot::Sender<()>>) {
+    for looker in lookers {
+        // Whoever asked may be gone.
+        let _ = looker.send(());
     }
 }
 
@@ -265,10 +290,16 @@ impl Actor for FileServer {
 }
 
 impl Handler<LookForFiles> for FileServer {
-    type Result = ();
+    type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, _: LookForFiles, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: LookForFiles, ctx: &mut Self::Context) -> Self::Result {
+        let (looker, told) = oneshot::channel();
+        self.lookers.push(looker);
         self.look(ctx);
+        Box::pin(async move {
+            // Dropped, if the server ends.
+            let _ = told.await;
+        })
     }
 }
 

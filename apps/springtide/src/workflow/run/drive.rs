@@ -51,6 +51,8 @@ const LEAD: Time = SECOND;
 const LIMIT: (u64, Time) = (4, 60 * SECOND);
 /// Jobs that are cancelled have this long to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(10);
+/// A file server may take this long to look through what a task has written.
+const LOOK_WITHIN: Duration = Duration::from_secs(600);
 /// Something is said of how it goes this often.
 const TICK: Duration = Duration::from_millis(200);
 
@@ -68,6 +70,10 @@ struct Drive<'a> {
     /// Jobs whose end was heard before the answer to their submission.
     early: BTreeMap<JobId, Box<JobEnded>>,
     answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
+    /// Where each task runs, or ran last.
+    places: BTreeMap<usize, ClusterId>,
+    /// Tasks whose files are known.
+    looked: (mpsc::UnboundedSender<usize>, mpsc::UnboundedReceiver<usize>),
     /// What is reserved now, and the word that it is gone.
     reserved: Option<Reservation>,
     gone: (mpsc::UnboundedSender<Refusal>, mpsc::UnboundedReceiver<Refusal>),
@@ -99,6 +105,8 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
         tasks: BTreeMap::new(),
         early: BTreeMap::new(),
         answers: mpsc::unbounded_channel(),
+        places: BTreeMap::new(),
+        looked: mpsc::unbounded_channel(),
         reserved: None,
         gone: mpsc::unbounded_channel(),
         renewing: None,
@@ -197,12 +205,13 @@ impl Drive<'_> {
                 Some((job, news, _)) = self.attachment.news() => {
                     if let JobNews::Ended(ended) = news {
                         match self.tasks.remove(&job) {
-                            Some(task) => return self.ended(task, *ended).await,
+                            Some(task) => return self.ended(task, *ended),
                             None => drop(self.early.insert(job, ended)),
                         }
                     }
                 }
-                Some((task, answer)) = self.answers.1.recv() => return self.answered(task, answer).await,
+                Some((task, answer)) = self.answers.1.recv() => return self.answered(task, answer),
+                Some(task) = self.looked.1.recv() => return vec![News::Done(task)],
                 Some(refusal) = self.gone.1.recv() => return vec![News::Gone(refusal.to_string())],
                 () = sleep_until(due) => return vec![News::Tick],
                 () = sleep(TICK) => self.talk.tick(),
@@ -253,7 +262,7 @@ impl Drive<'_> {
     }
 
     /// A submission was answered.
-    async fn answered(
+    fn answered(
         &mut self,
         task: usize,
         answer: Result<Result<Granted, SubmitError>, RemoteError>,
@@ -262,9 +271,10 @@ impl Drive<'_> {
             Ok(Ok(granted)) => {
                 let members = granted.view.members.values();
                 let cluster = members.map(|member| member.cluster.clone()).next();
+                self.places.extend(cluster.clone().map(|cluster| (task, cluster)));
                 let mut news = vec![News::Began { task, cluster }];
                 match self.early.remove(&granted.job) {
-                    Some(ended) => news.extend(self.ended(task, *ended).await),
+                    Some(ended) => news.extend(self.ended(task, *ended)),
                     None => drop(self.tasks.insert(granted.job, task)),
                 }
                 news
@@ -276,6 +286,7 @@ impl Drive<'_> {
 
     /// The grid is in the way of a task, not the task.
     fn refused(&self, task: usize, why: String) -> News {
+        self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
         match self.prepared.args.best_effort {
             true => News::Failed { task, why },
             false => News::Refused { task, why },
@@ -283,15 +294,15 @@ impl Drive<'_> {
     }
 
     /// A task's job has ended.
-    async fn ended(&mut self, task: usize, ended: JobEnded) -> Vec<News> {
+    fn ended(&mut self, task: usize, ended: JobEnded) -> Vec<News> {
         match ended.outcome {
-            Ok(_) => {
-                if self.prepared.bag.jobs[task].writes {
-                    // Else its files would be known with the next look only.
-                    self.look().await;
+            Ok(_) => match self.prepared.bag.jobs[task].writes {
+                true => {
+                    self.look(task);
+                    Vec::new()
                 }
-                vec![News::Done(task)]
-            }
+                false => vec![News::Done(task)],
+            },
             Err(
                 error @ (JobError::Start { .. }
                 | JobError::NodeLost { .. }
@@ -312,11 +323,18 @@ impl Drive<'_> {
         clusters.filter_map(|cluster| server(self.attachment, &self.files, cluster).ok()).collect()
     }
 
-    async fn look(&self) {
-        for server in self.servers() {
-            // Who does not hear it looks by itself after a while.
-            let _ = server.send(LookForFiles {}).deadline(WITHIN).await;
-        }
+    /// A task is done when what it has written is known: those that read it are submitted then.
+    fn look(&mut self, task: usize) {
+        let cluster = self.places.get(&task);
+        let at = cluster.and_then(|cluster| server(self.attachment, &self.files, cluster).ok());
+        let tell = self.looked.0.clone();
+        tokio::task::spawn_local(async move {
+            if let Some(at) = at {
+                // Who does not hear it looks by itself after a while.
+                let _ = at.send(LookForFiles {}).deadline(LOOK_WITHIN).await;
+            }
+            let _ = tell.send(task);
+        });
     }
 
     /// Files that tasks read and none writes are brought to the first cluster that keeps files; from there they go where they are read.
