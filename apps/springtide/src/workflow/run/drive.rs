@@ -276,6 +276,7 @@ impl Drive<'_> {
 
     /// The grid is in the way of a task, not the task.
     fn refused(&self, task: usize, why: String) -> News {
+        self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
         match self.prepared.args.best_effort {
             true => News::Failed { task, why },
             false => News::Refused { task, why },

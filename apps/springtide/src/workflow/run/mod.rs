@@ -21,7 +21,7 @@ use springtide_runtime::config::GridConfig;
 
 use self::bag::Bag;
 use super::plan::ChoiceArgs;
-use super::{OverrideArgs, Read, read};
+use super::{Read, ReadArgs, read};
 use crate::args::{GlobalArgs, time};
 use crate::exit::Failed;
 use crate::jobs::grid_config;
@@ -48,7 +48,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub choice: ChoiceArgs,
     #[command(flatten)]
-    pub overrides: OverrideArgs,
+    pub read: ReadArgs,
     /// Run stand-ins: tasks take their runtime times this and write files of their sizes times this
     #[arg(long, value_name = "SCALE", value_parser = scale)]
     pub pretend: Option<f64>,
@@ -125,7 +125,7 @@ struct Prepared {
 /// A file or an option is wrong, or a task has nothing to run.
 fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> {
     let config = grid_config(&args.config)?;
-    let read = read(&args.file, &args.overrides.read()?)?;
+    let read = read(&args.file, args.read.format, &args.read.overrides()?)?;
     if !args.best_effort || args.pretend.is_some() {
         read.has_runtimes()?;
     }
