@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use springtide_actors::policy::provisioning::{Time, from_seconds};
+use springtide_actors::policy::provisioning::from_seconds;
 use springtide_runtime::work::encode_job;
 use springtide_workflow::{Command, Task};
 
@@ -105,7 +105,8 @@ impl Bag {
             bag.steps.push(Step {
                 id: task.id.clone(),
                 processors,
-                lasts: from_seconds(lasts).max(1) as Time,
+                takes: from_seconds(runtime).max(1),
+                lasts: from_seconds(lasts).max(1),
                 parents: task.parents.clone(),
             });
             let files = inputs.iter().map(|file| file.kept.clone()).collect();

@@ -57,7 +57,7 @@ const LOOK_WITHIN: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(200);
 
 /// What becomes of a submission.
-type Answer = (usize, Result<Result<Granted, SubmitError>, RemoteError>);
+type Answer = ((usize, u32), Result<Result<Granted, SubmitError>, RemoteError>);
 
 struct Drive<'a> {
     prepared: &'a Prepared,
@@ -65,8 +65,8 @@ struct Drive<'a> {
     scheduler: Remote<Scheduler>,
     files: GridFiles,
     flow: Flow,
-    /// Which task a job is.
-    tasks: BTreeMap<JobId, usize>,
+    /// Which task a job is, and which try of it.
+    tasks: BTreeMap<JobId, (usize, u32)>,
     /// Jobs whose end was heard before the answer to their submission.
     early: BTreeMap<JobId, Box<JobEnded>>,
     answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
@@ -169,7 +169,9 @@ impl Drive<'_> {
         loop {
             while let Some(order) = orders.pop_front() {
                 match order {
-                    Order::Submit { task, cluster, .. } => self.submit(task, cluster),
+                    Order::Submit { task, cluster, attempt } => {
+                        self.submit((task, attempt), cluster)
+                    }
                     Order::Plan { tasks, why } => {
                         let agreed = self.plan(&tasks, &why).await?;
                         orders.extend(self.flow.handle(News::Agreed(agreed), now()));
@@ -205,12 +207,12 @@ impl Drive<'_> {
                 Some((job, news, _)) = self.attachment.news() => {
                     if let JobNews::Ended(ended) = news {
                         match self.tasks.remove(&job) {
-                            Some(task) => return self.ended(task, *ended),
+                            Some(of) => return self.ended(of, *ended),
                             None => drop(self.early.insert(job, ended)),
                         }
                     }
                 }
-                Some((task, answer)) = self.answers.1.recv() => return self.answered(task, answer),
+                Some((of, answer)) = self.answers.1.recv() => return self.answered(of, answer).await,
                 Some(task) = self.looked.1.recv() => return vec![News::Done(task)],
                 Some(refusal) = self.gone.1.recv() => return vec![News::Gone(refusal.to_string())],
                 () = sleep_until(due) => return vec![News::Tick],
@@ -219,7 +221,7 @@ impl Drive<'_> {
         }
     }
 
-    fn submit(&mut self, task: usize, cluster: Option<ClusterId>) {
+    fn submit(&mut self, (task, attempt): (usize, u32), cluster: Option<ClusterId>) {
         let (bag, config) = (&self.prepared.bag, &self.prepared.config);
         let (step, job) = (&bag.steps[task], &bag.jobs[task]);
         let mut need = Need::one(Kind::Rigid, step.processors, step.processors, step.processors);
@@ -257,44 +259,53 @@ impl Drive<'_> {
         tokio::task::spawn_local(async move {
             let answer = scheduler.send(submit).deadline(QUEUE_WITHIN).await;
             // Nobody listens any more: the run is over.
-            let _ = tell.send((task, answer));
+            let _ = tell.send(((task, attempt), answer));
         });
     }
 
     /// A submission was answered.
-    fn answered(
+    async fn answered(
         &mut self,
-        task: usize,
+        (task, attempt): (usize, u32),
         answer: Result<Result<Granted, SubmitError>, RemoteError>,
     ) -> Vec<News> {
         match answer {
+            // It was given up while it waited.
+            Ok(Ok(Granted { job, .. })) if !self.flow.is_current(task, attempt) => {
+                let reason = "its workflow was planned anew".to_owned();
+                let _ = self.scheduler.send(CancelJob { job, reason }).deadline(WITHIN).await;
+                Vec::new()
+            }
             Ok(Ok(granted)) => {
                 let members = granted.view.members.values();
                 let cluster = members.map(|member| member.cluster.clone()).next();
                 self.places.extend(cluster.clone().map(|cluster| (task, cluster)));
-                let mut news = vec![News::Began { task, cluster }];
+                let mut news = vec![News::Began { task, attempt, cluster }];
                 match self.early.remove(&granted.job) {
-                    Some(ended) => news.extend(self.ended(task, *ended)),
-                    None => drop(self.tasks.insert(granted.job, task)),
+                    Some(ended) => news.extend(self.ended((task, attempt), *ended)),
+                    None => drop(self.tasks.insert(granted.job, (task, attempt))),
                 }
                 news
             }
-            Ok(Err(error)) => vec![self.refused(task, error.to_string())],
-            Err(error) => vec![self.refused(task, error.to_string())],
+            Ok(Err(error)) => self.refused((task, attempt), error.to_string()),
+            Err(error) => self.refused((task, attempt), error.to_string()),
         }
     }
 
     /// The grid is in the way of a task, not the task.
-    fn refused(&self, task: usize, why: String) -> News {
-        self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
-        match self.prepared.args.best_effort {
-            true => News::Failed { task, why },
-            false => News::Refused { task, why },
+    fn refused(&self, (task, attempt): (usize, u32), why: String) -> Vec<News> {
+        if !self.flow.is_current(task, attempt) {
+            return Vec::new(); // it was given up already
         }
+        self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
+        vec![match self.prepared.args.best_effort {
+            true => News::Failed { task, why },
+            false => News::Refused { task, attempt, why },
+        }]
     }
 
     /// A task's job has ended.
-    fn ended(&mut self, task: usize, ended: JobEnded) -> Vec<News> {
+    fn ended(&mut self, (task, attempt): (usize, u32), ended: JobEnded) -> Vec<News> {
         match ended.outcome {
             Ok(_) => match self.prepared.bag.jobs[task].writes {
                 true => {
@@ -307,9 +318,7 @@ impl Drive<'_> {
                 error @ (JobError::Start { .. }
                 | JobError::NodeLost { .. }
                 | JobError::Cancelled { .. }),
-            ) => {
-                vec![self.refused(task, error.to_string())]
-            }
+            ) => self.refused((task, attempt), error.to_string()),
             Err(error) => {
                 let why = error.to_string();
                 self.talk.say(&why);

@@ -16,7 +16,9 @@ pub struct Step {
     pub id: String,
     /// All at once.
     pub processors: u32,
-    /// How long it is expected to run at most.
+    /// How long it is expected to run.
+    pub takes: Time,
+    /// How long it is given: as long, and some more.
     pub lasts: Time,
     /// Tasks that it waits for.
     pub parents: Vec<usize>,
@@ -42,6 +44,8 @@ pub enum News {
     Began {
         /// Which.
         task: usize,
+        /// In which try.
+        attempt: u32,
         /// Where.
         cluster: Option<ClusterId>,
     },
@@ -58,6 +62,8 @@ pub enum News {
     Refused {
         /// Which.
         task: usize,
+        /// In which try.
+        attempt: u32,
         /// Why.
         why: String,
     },
@@ -100,10 +106,11 @@ pub enum Order {
 enum State {
     /// It waits for others, or for its place.
     Waits,
-    /// It was submitted, then and there.
+    /// It was submitted, then and there, and runs if it has begun.
     Submitted {
         cluster: Option<ClusterId>,
         since: Time,
+        began: bool,
     },
     Done,
 }
@@ -193,9 +200,9 @@ impl Flow {
                 self.planning = false;
                 self.agreed = Some(agreed);
             }
-            News::Began { task, cluster } => {
-                if let State::Submitted { since, .. } = &mut self.states[task] {
-                    *since = now;
+            News::Began { task, attempt, cluster } if self.is_current(task, attempt) => {
+                if let State::Submitted { since, began, .. } = &mut self.states[task] {
+                    (*since, *began) = (now, true);
                     self.ran[task].start = Some(now);
                     self.ran[task].cluster = cluster;
                 }
@@ -213,7 +220,10 @@ impl Flow {
                     return out;
                 }
             }
-            News::Refused { task, why } => {
+            // Of a try that was given up already.
+            News::Began { .. } => {}
+            News::Refused { task, attempt, .. } if !self.is_current(task, attempt) => {}
+            News::Refused { task, why, .. } => {
                 self.states[task] = State::Waits;
                 // Where it was to run it does not.
                 self.plan_anew(format!("{}: {why}", self.steps[task].id), &mut out);
@@ -231,6 +241,12 @@ impl Flow {
         bookings.flat_map(|booking| [booking.start, booking.end]).filter(|&at| at > now).min()
     }
 
+    /// Whether this is the try of a task that is under way: what comes of others is nobody's any more.
+    pub fn is_current(&self, task: usize, attempt: u32) -> bool {
+        let submitted = matches!(self.states[task], State::Submitted { .. });
+        submitted && self.ran[task].attempts == attempt
+    }
+
     fn waits(&self, task: usize) -> bool {
         self.states[task] == State::Waits
     }
@@ -243,6 +259,12 @@ impl Flow {
     fn plan_anew(&mut self, why: String, out: &mut Vec<Order>) {
         if !self.reserves || self.planning {
             return;
+        }
+        // What waits for its nodes would wait in vain: what is reserved is released.
+        for state in &mut self.states {
+            if matches!(state, State::Submitted { began: false, .. }) {
+                *state = State::Waits;
+            }
         }
         let tasks: BTreeSet<usize> =
             (0..self.steps.len()).filter(|&task| self.waits(task)).collect();
@@ -297,10 +319,11 @@ impl Flow {
         let mut lines: BTreeMap<ClusterId, Skyline> = BTreeMap::new();
         for (_, task, cluster) in ready {
             let line = lines.entry(cluster.clone()).or_insert_with(|| self.line(&cluster, now));
-            let Step { processors, lasts, id, .. } = &self.steps[task];
-            match line.earliest(*processors, *lasts, now, NEVER) {
+            let Step { processors, takes, lasts, id, .. } = &self.steps[task];
+            // It is here a moment later than was planned, at the best.
+            match line.earliest(*processors, *takes, now, NEVER) {
                 Some(start) => {
-                    line.take(*processors, start, start.saturating_add(*lasts));
+                    occupy(line, *processors, start, start.saturating_add(*lasts));
                     if start <= now {
                         begins.push((task, cluster));
                     }
@@ -308,8 +331,8 @@ impl Flow {
                 // Its time has passed: others took longer than was planned.
                 None if late.is_none() => {
                     late = Some(format!(
-                        "{id} finds no {processors} processors of {cluster} for {:.0} s any more in what is reserved",
-                        seconds(*lasts)
+                        "{id} finds no {processors} processors of {cluster} for {:.1} s any more in what is reserved",
+                        seconds(*takes)
                     ));
                 }
                 None => {}
@@ -333,29 +356,33 @@ impl Flow {
             line.give(*processors, *start, *end);
         }
         for (step, state) in self.steps.iter().zip(&self.states) {
-            let State::Submitted { cluster: Some(at), since } = state else { continue };
+            let State::Submitted { cluster: Some(at), since, .. } = state else { continue };
             if at != cluster {
                 continue;
             }
             let end = since.saturating_add(step.lasts).max(now + SECOND);
-            // What takes longer than it was to may be on more than is reserved.
-            let steps: Vec<(Time, u32)> = line.steps().collect();
-            for (at, &(from, free)) in steps.iter().enumerate() {
-                let to = steps.get(at + 1).map_or(NEVER, |next| next.0).min(end);
-                let from = from.max(now);
-                if from < to {
-                    line.take(step.processors.min(free), from, to);
-                }
-            }
+            occupy(&mut line, step.processors, now, end);
         }
         line
     }
 
     fn submit(&mut self, task: usize, cluster: Option<ClusterId>, now: Time, out: &mut Vec<Order>) {
-        self.states[task] = State::Submitted { cluster: cluster.clone(), since: now };
+        self.states[task] = State::Submitted { cluster: cluster.clone(), since: now, began: false };
         self.ran[task].attempts += 1;
         let attempt = self.ran[task].attempts;
         out.push(Order::Submit { task, cluster, attempt });
+    }
+}
+
+/// Takes processors as far as they are there: what takes longer than it was to may be on more than is reserved.
+fn occupy(line: &mut Skyline, processors: u32, from: Time, to: Time) {
+    let steps: Vec<(Time, u32)> = line.steps().collect();
+    for (at, &(start, free)) in steps.iter().enumerate() {
+        let end = steps.get(at + 1).map_or(NEVER, |next| next.0).min(to);
+        let start = start.max(from);
+        if start < end && free > 0 {
+            line.take(processors.min(free), start, end);
+        }
     }
 }
 
@@ -365,7 +392,8 @@ mod tests {
 
     fn step(id: &str, processors: u32, lasts: u64, parents: &[usize]) -> Step {
         let parents = parents.to_vec();
-        Step { id: id.to_owned(), processors, lasts: lasts * SECOND, parents }
+        let (id, lasts) = (id.to_owned(), lasts * SECOND);
+        Step { id, processors, takes: lasts, lasts, parents }
     }
 
     fn part(cluster: &str, processors: u32, start: u64, end: u64) -> Part {
@@ -472,11 +500,22 @@ mod tests {
         };
         let both = flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)]), 0);
         assert_eq!(told(both), ["0 at x, 1", "1 at x, 1"]);
-        let refused = |task| News::Refused { task, why: "gone".to_owned() };
+        for task in [0, 1] {
+            let cluster = Some("x".into());
+            flow.handle(News::Began { task, attempt: 1, cluster }, 0);
+        }
+        let why = || "gone".to_owned();
+        let refused = |task| News::Refused { task, attempt: 1, why: why() };
         assert_eq!(told(flow.handle(refused(0), 1)), ["plan {0}"]);
         assert_eq!(told(flow.handle(refused(1), 2)), [""; 0]);
         let next = flow.handle(agreed(&[(0, "x", 0)]), 3);
-        assert_eq!(told(next), ["0 at x, 2", "plan {1}"]);
+        assert_eq!(told(next), ["0 at x, 2", "plan {0, 1}"]);
+        // The try that was given up is nobody's, whatever becomes of it.
+        assert!(!flow.is_current(0, 2));
+        let late = News::Refused { task: 0, attempt: 2, why: why() };
+        assert_eq!(told(flow.handle(late, 4)), [""; 0]);
+        let next = flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)]), 5);
+        assert_eq!(told(next), ["0 at x, 3", "1 at x, 2"]);
     }
 
     #[test]
@@ -488,10 +527,10 @@ mod tests {
             parts: vec![part("x", 2, 0, 100)],
         };
         flow.handle(News::Agreed(agreed()), 0);
-        let gone = || News::Refused { task: 0, why: "its reservation is gone".to_owned() };
-        assert_eq!(told(flow.handle(gone(), SECOND)), ["plan {0, 1, 2, 3}"]);
+        let gone = |attempt| News::Refused { task: 0, attempt, why: "it is gone".to_owned() };
+        assert_eq!(told(flow.handle(gone(1), SECOND)), ["plan {0, 1, 2, 3}"]);
         assert_eq!(told(flow.handle(News::Gone("it ran out".to_owned()), SECOND)), [""; 0]);
         flow.handle(News::Agreed(agreed()), SECOND);
-        assert_eq!(told(flow.handle(gone(), SECOND)), ["give 0 up"]);
+        assert_eq!(told(flow.handle(gone(2), SECOND)), ["give 0 up"]);
     }
 }

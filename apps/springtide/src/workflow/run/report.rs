@@ -75,11 +75,12 @@ impl Ended<'_> {
             let lasted = seconds(ran.end?.saturating_sub(ran.start?));
             Some(lasted * f64::from(step.processors))
         };
-        self.steps.iter().zip(self.ran).filter_map(of).sum()
+        // (A sum of nothing is -0.)
+        self.steps.iter().zip(self.ran).filter_map(of).fold(0.0, |sum, one| sum + one)
     }
 
     fn cost(&self) -> f64 {
-        self.reserved.iter().map(|reserved| reserved.cost).sum()
+        self.reserved.iter().fold(0.0, |sum, reserved| sum + reserved.cost)
     }
 
     fn text(&self) -> String {
