@@ -21,22 +21,27 @@ use crate::cluster::{
     ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
     GetMemory, Joined, Period, Silent,
 };
+use crate::files::{LookForFiles, RemoveFiles};
 use crate::hardware::Hardware;
 use crate::job::{
     Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
     JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
 };
 use crate::node::RegisterAnew;
+use crate::policy::provisioning::{Booking, Denied, Price, Slot};
 use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
 use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
 use crate::pulse::{Beat, Heard};
+use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
+use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
-    AskLeave, BetterFree, CancelJob, Drain, DrainError, Drained, Freed, GetOffers, GetSample,
-    GetStatus, Granted, GrantedNode, GridStatus, GrowthRefused, HandOver, JobState, JobStatus,
-    MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus,
-    NodesGranted, Offers, Registered, RequestNodes, Requested, RootAdvanced, SitePolled,
-    SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe,
-    TakeOver, Undrain, WithdrawNodes,
+    AskLeave, BetterFree, CancelJob, CommitSlots, ConfirmSlots, Drain, DrainError, Drained, Freed,
+    GetOffers, GetSample, GetSlots, GetStatus, Granted, GrantedNode, GridLink, GridSlots,
+    GridStatus, GrowthRefused, HandOver, JobState, JobStatus, MeasureSpeed, MemberSilent,
+    NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots,
+    Registered, ReleaseSlots, RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus,
+    SiteUp, SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver,
+    Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -80,6 +85,42 @@ fn messages_of_scheduler_and_site() {
     });
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
     message(&GetStatus {});
+    message(&GetSlots {});
+    let booking =
+        Booking { processors: 3, start: 1_800_000_000_000_000, end: 1_800_000_060_000_000 };
+    let parts = vec![Part { cluster: "ams".into(), bookings: vec![booking] }];
+    let (token, name) = (0xfedc, "montage".to_owned());
+    let lease_ms = Some(60_000);
+    let ask = Ask { token, name: name.clone(), parts: parts.clone(), most_cost: 181.0, lease_ms };
+    message(&PrepareSlots { ask });
+    let id = ReservationId(5);
+    message(&CommitSlots { id, token });
+    message(&ConfirmSlots { id, token });
+    message(&ReleaseSlots { id, token: Some(token) });
+    message(&LookForFiles {});
+    message(&RemoveFiles { names: vec!["wf-1-2-0-a".to_owned()] });
+    let phase = Phase::Confirmed { until: Some(1_800_000_060_000_000) };
+    let reservation = Reservation { id, token, name, parts, cost: 180.0, phase, lease_ms };
+    answer::<Result<Reservation, Refusal>>("confirm-slots", &Ok(reservation.clone()));
+    let why = Denied::TooMuch { reserved: 5, most: 2 };
+    let denied = Refusal::Denied { cluster: "ams".into(), why };
+    answer::<Result<Reservation, Refusal>>("commit-slots", &Err(denied));
+    let slot = Slot {
+        site: 0,
+        processors: 3,
+        start: booking.start,
+        end: booking.end,
+        price: Price { rate: 1.5, fixed: 2.0 },
+        divisible: true,
+        extensible: false,
+    };
+    let (cluster, epoch, none) = ("ams".into(), 17, None);
+    let site = SiteOffer { cluster, processors: 4, epoch, slots: vec![slot], none };
+    let (a, b) = ("ams".into(), "del".into());
+    let link = GridLink { a, b, latency_s: 0.05, bytes_per_s: 1.25e7 };
+    let now = booking.start;
+    let (sites, reservations, links) = (vec![site], vec![reservation], vec![link]);
+    answer("get-slots", &GridSlots { now, sites, reservations, links });
     let (cluster, nodes) = ("ams".into(), vec!["ams-1".into()]);
     message(&SiteUp {
         cluster,

@@ -13,7 +13,8 @@ use clap::{Subcommand, ValueHint};
 use serde_json::json;
 use springtide_actors::files::catalogue::FileStatus;
 use springtide_actors::files::{
-    CHUNK_MAX, FileEntry, FileError, FileServer, PutChunk, ReadChunk, entry_of, files_name,
+    CHUNK_MAX, FileEntry, FileError, FileServer, PutChunk, ReadChunk, RemoveFiles, entry_of,
+    files_name,
 };
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::scheduler::{GetFiles, GridFiles, Scheduler};
@@ -65,6 +66,15 @@ pub enum FilesCommand {
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
+    /// Remove files from all clusters
+    Remove {
+        /// Their names; those that begin with wf- and are of no workflow that runs were left by one that was killed
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+        /// The grid's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+    },
     /// Copy a cluster's file to this machine
     Fetch {
         /// Its name
@@ -90,6 +100,7 @@ pub async fn files(command: FilesCommand, global: &GlobalArgs) -> Result<(), Fai
     let config = match &command {
         FilesCommand::List { config, .. }
         | FilesCommand::Put { config, .. }
+        | FilesCommand::Remove { config, .. }
         | FilesCommand::Fetch { config, .. } => config.clone(),
     };
     let attachment = attach(&config, &grid_config(&config)?).await?;
@@ -131,6 +142,18 @@ async fn told(
             put(&server, &file, &entry, &mut talk).await?;
             if !global.quiet {
                 eprintln!("{name} ({}) is in {cluster}", size(entry.bytes));
+            }
+            Ok(())
+        }
+        FilesCommand::Remove { names, .. } => {
+            let known = |name: &&String| grid.files.iter().any(|file| file.name == **name);
+            if let Some(unknown) = names.iter().find(|name| !known(name)) {
+                return found(&grid.files, unknown, None).map(drop);
+            }
+            for cluster in grid.servers.keys() {
+                let server = server(attachment, &grid, cluster)?;
+                let word = RemoveFiles { names: names.clone() };
+                server.send(word).deadline(CHUNK_WITHIN).await?.map_err(refused)?;
             }
             Ok(())
         }

@@ -13,12 +13,14 @@ use springtide_actors::policy::provisioning::{Booking, Time, seconds};
 use springtide_actors::reservation::{Part, Phase, Reservation, ReservationId};
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots, Scheduler};
+use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::remote::Remote;
 
 use crate::agree::{agree, now, slots};
 use crate::args::time;
 use crate::exit::{Exit, Failed};
+use crate::grid::cannot;
 use crate::jobs::{GridArgs, grid_config, told_early};
 use crate::report::SCHEMA;
 use crate::run::{Attachment, attach, print};
@@ -192,6 +194,26 @@ fn earliest(site: &SiteOffer, processors: u32, from: Time, lasts: Time) -> Optio
         free.map(|slot| slot.processors).sum::<u32>() >= processors
     };
     starts.into_iter().find(fits)
+}
+
+/// What the grid of a config offers now.
+///
+/// # Errors
+/// No grid is up.
+pub async fn offers_now(config: &std::path::Path) -> Result<Offers, Failed> {
+    let grid = Grid::attach(config).await?;
+    let found = slots(&grid.scheduler).await;
+    grid.close().await;
+    found.map(|found| offers_of(&found, found.now))
+}
+
+/// Writes what is offered where whoever plans by files finds it.
+///
+/// # Errors
+/// It cannot be written.
+pub fn advertise(found: &GridSlots, file: &std::path::Path) -> Result<(), Failed> {
+    let text = object(found)?;
+    write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))
 }
 
 /// As a file of offers.

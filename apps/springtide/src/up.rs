@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use springtide_actors::head::Head;
-use springtide_actors::scheduler::{GridStatus, JobState, NodeState, NodeStatus, SiteStatus};
+use springtide_actors::scheduler::{
+    GetSlots, GridStatus, JobState, NodeState, NodeStatus, SiteStatus,
+};
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::NodeId;
@@ -21,6 +23,7 @@ use crate::gridlog::GridLog;
 use crate::netconf;
 use crate::signals::{Signals, word};
 use crate::site;
+use crate::slots;
 use crate::talk::Talk;
 
 /// The first line of a config that `dev` has written, and writes anew.
@@ -50,7 +53,17 @@ pub async fn dev(
 ) -> Result<(), Failed> {
     grid::make_private_dir(&dir)?;
     let file = dir.join("grid.toml");
-    let config = grid::ad_hoc(shape, |sources| sources)?;
+    // Tasks of workflows pass files.
+    let here = std::path::absolute(&dir).map_err(|error| cannot("use", &dir, &error))?;
+    let config = grid::ad_hoc(shape, |sources| {
+        shape.names().fold(sources, |sources, name| {
+            let key = format!("cluster.{name}.files");
+            match here.join("files").join(&name).to_str() {
+                Some(files) => sources.with_flag("--dir", &key, files),
+                None => sources,
+            }
+        })
+    })?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
     // Whoever uses a grid that is up there reads this file: it is written when there is none.
     let text = format!("{OF_DEV}\n{}", config.show(false));
@@ -128,6 +141,9 @@ async fn stay(
                 file.display()
             ));
             let mut looks = interval(LOOK_EVERY);
+            let mut advertisements =
+                interval(config.value.slots.advertise_every.get().max(LOOK_EVERY));
+            let slots_file = dir.join("slots.json");
             let mut last = status;
             loop {
                 tokio::select! {
@@ -136,6 +152,14 @@ async fn stay(
                     exit = signals.next() => {
                         talk.say(&format!("{}: ending {} nodes", word(exit), last.nodes()));
                         break Ok(());
+                    }
+                    _ = advertisements.tick() => {
+                        // A scheduler that has ended ends this, too.
+                        let found = head.scheduler.send(GetSlots {}).await;
+                        let written = found.ok().map(|found| slots::advertise(&found, &slots_file));
+                        if let Some(Err(failed)) = written {
+                            tracing::warn!("slots are not advertised: {}", failed.message);
+                        }
                     }
                     _ = looks.tick() => {
                         let records = head.endpoint.recorder.drain();

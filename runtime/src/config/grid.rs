@@ -127,6 +127,8 @@ section! {
         most_ahead: Option<Time> = Absent("\"168h\"");
         /// Most of a cluster's processors that may be reserved at once, as a part of all.
         most_share: f64 = Is("1.0");
+        /// `up` writes what is offered into the file slots.json beside its logs this often; `slots list` asks at any time.
+        advertise_every: Time = Is("\"30s\"");
         /// What was prepared for somebody is kept so long for his commit.
         commit_within: Time = Is("\"30s\"");
         /// What was committed is kept so long for its being confirmed.

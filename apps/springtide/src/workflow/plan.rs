@@ -3,7 +3,7 @@
 //! Must not know how plans are found, nor how figures are drawn.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
@@ -18,11 +18,13 @@ use super::kept::{Planned, keep, method_word};
 use super::offers::{Offers, OffersError};
 use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
 use super::{Read, ReadArgs, Summary, front, read, shown, some};
+use crate::app::on_arbiter;
 use crate::dates::{date, parse};
 use crate::exit::{Exit, Failed};
 use crate::provisioning::How;
 use crate::report::{self, SCHEMA, number};
 use crate::run::print;
+use crate::slots::offers_now;
 
 /// For `--help`.
 pub const EXIT_CODES: &str = "\
@@ -62,19 +64,29 @@ pub struct PlanArgs {
 
 /// Where offers are from.
 #[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
 pub struct OffersArgs {
     /// What sites offer, as `slots list --json` prints it; `-` is standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    slots: PathBuf,
+    slots: Option<PathBuf>,
+    /// What the grid of this config, which is up, offers now
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
 }
 
 impl OffersArgs {
     /// The offers, and where they are from.
     ///
     /// # Errors
-    /// They cannot be read, or are none.
-    pub fn read(&self) -> Result<(Offers, String), OffersError> {
-        Ok((Offers::read(&self.slots)?, self.slots.display().to_string()))
+    /// They cannot be read, are none, or no grid is up.
+    fn read(&self) -> Result<(Offers, String), Failed> {
+        if let Some(config) = &self.config {
+            let offers = on_arbiter(offers_now(config))?;
+            return Ok((offers, format!("the grid of {}", config.display())));
+        }
+        // One of the two is given.
+        let file = self.slots.as_deref().unwrap_or(Path::new("-"));
+        Ok((Offers::read(file)?, file.display().to_string()))
     }
 }
 
@@ -240,7 +252,7 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
     let overrides = args.reading.overrides().map_err(Failed::from)?;
     let read = read(&args.file, args.reading.format, &overrides).map_err(Failed::from)?;
     read.has_runtimes()?;
-    let (offers, source) = args.offers.read().map_err(Failed::from)?;
+    let (offers, source) = args.offers.read()?;
     let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
     let cannot = |error| Failed::usage(format!("{}: {error}", read.file.display()));
     let summary = Summary::of(&read).map_err(cannot)?;

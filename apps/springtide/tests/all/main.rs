@@ -22,3 +22,4 @@ mod ssh;
 mod support;
 #[cfg(target_os = "linux")]
 mod wan;
+mod workflows;

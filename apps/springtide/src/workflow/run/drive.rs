@@ -48,7 +48,7 @@ const LEASE: Duration = Duration::from_secs(60);
 /// From the offers to the first task: reserving takes a moment.
 const LEAD: Time = SECOND;
 /// A task is ended that takes so many times what is reserved for it, or this much longer.
-const LIMIT: (u64, Time) = (4, 60 * SECOND);
+const LIMIT: (u64, Time) = (4, 10 * SECOND);
 /// Jobs that are cancelled have this long to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(10);
 /// A file server may take this long to look through what a task has written.
@@ -320,7 +320,11 @@ impl Drive<'_> {
                 | JobError::Cancelled { .. }),
             ) => self.refused((task, attempt), error.to_string()),
             Err(error) => {
-                let why = error.to_string();
+                // Of a failure only what the task says: its place in the job's tree says nothing.
+                let why = match error {
+                    JobError::Task(failure) => failure.message,
+                    error => error.to_string(),
+                };
                 self.talk.say(&why);
                 vec![News::Failed { task, why }]
             }

@@ -1,0 +1,210 @@
+//! Slots of a grid that is up, reservations of them, and workflows that run on them or just in time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::drains::Up;
+use crate::jobs::{job, object, size, status};
+use crate::support::{Ended, Running, program, run, text, until};
+
+fn told(up: &Up, line: &[&str]) -> Ended {
+    run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
+}
+
+fn slots(up: &Up) -> Value {
+    let listed = told(up, &["slots", "list", "--json"]);
+    assert_eq!(listed.code, Some(0), "{}", listed.err);
+    object(&listed)
+}
+
+/// Processors that a cluster offers from now on.
+fn now_free(up: &Up, cluster: &str) -> u64 {
+    let slots = slots(up);
+    let sites = slots["sites"].as_array().unwrap();
+    let site = sites.iter().find(|site| site["name"] == cluster).unwrap();
+    let now = |slot: &&Value| slot["start_s"].as_f64().unwrap() <= 0.0;
+    let slots = site["slots"].as_array().unwrap().iter().filter(now);
+    slots.filter_map(|slot| slot["processors"].as_u64()).sum()
+}
+
+fn is_reserved(up: &Up, number: u64) -> bool {
+    told(up, &["slots", "list"]).out.contains(&format!("reservation {number} ("))
+}
+
+#[test]
+fn what_is_reserved_malleable_jobs_give_back_in_time_and_a_new_head_knows_it() {
+    let lines = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\nanswer_within = \"2s\"\n\
+                 release_within = \"5s\"\n[slots]\nrate = 2.0\nadvertise_every = \"300ms\"\n";
+    let mut up = Up::with(&[("ams", 3), ("del", 1)], lines);
+    assert_eq!(now_free(&up, "ams"), 3);
+    // What is offered is in a file, too.
+    let advertised = up.dir.join("slots.json");
+    until("slots are advertised", || text(&advertised).contains("\"name\":\"ams\""));
+    let on = ["--on", "ams", "--processors", "2"];
+    let reserve = |more: &[&str]| told(&up, &[&["reserve"], &on[..], more].concat());
+    // A malleable job fills what is reserved for later.
+    let submitted = job(&up, &["submit", "queens", "--size", "18", "--on", "ams"]);
+    assert_eq!(submitted.out, "job-1\n", "{}", submitted.err);
+    until("it has grown", || size(&up, "1") == 3);
+    assert_eq!(now_free(&up, "ams"), 2, "what it can give back is offered");
+    let made = reserve(&["--in", "14s", "--for", "10m", "--json"]);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    let one = &object(&made)["reservation"];
+    assert_eq!((one["id"].as_u64(), one["cost"].as_f64()), (Some(1), Some(2400.0)));
+    let refused = reserve(&["--for", "1m", "--exactly"]);
+    assert_eq!(refused.code, Some(3), "{}", refused.err);
+    let dear = reserve(&["--in", "20m", "--for", "1m", "--budget", "100"]);
+    assert_eq!(dear.code, Some(3), "{}", dear.err);
+    assert!(dear.err.contains("it costs 240.00"), "{}", dear.err);
+    let nowhere = told(&up, &["reserve", "--on", "bud", "--processors", "1", "--for", "1m"]);
+    assert_eq!(nowhere.code, Some(3), "{}", nowhere.err);
+    assert!(nowhere.err.contains("no cluster bud"), "{}", nowhere.err);
+    // Its own job waits for its time, and for no other's.
+    let own = ["submit", "fib", "--n", "20", "--kind", "rigid", "--min", "2", "--reservation", "1"];
+    assert_eq!(job(&up, &own).out, "job-2\n");
+    until("it has shrunk", || size(&up, "1") == 1);
+    let why = job(&up, &["why", "1"]).out;
+    assert!(why.contains("makes room for reservation 1"), "{why}");
+    let done = job(&up, &["result", "2", "--wait", "--timeout", "2m"]);
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    // One that would be in the way has no place there.
+    let other = ["plan", "fib", "--kind", "rigid", "--min", "2", "--on", "ams"];
+    assert_eq!(job(&up, &other).code, Some(3));
+    // The next head knows what was agreed.
+    up.kill_head();
+    up.start_head();
+    assert!(is_reserved(&up, 1));
+    until("nodes are there", || now_free(&up, "del") == 1);
+    let released = told(&up, &["release", "1"]);
+    assert_eq!(released.code, Some(0), "{}", released.err);
+    assert!(!is_reserved(&up, 1));
+    assert_eq!(told(&up, &["release", "1"]).code, Some(2));
+    let never = ["submit", "fib", "--kind", "rigid", "--reservation", "1"];
+    assert_eq!(job(&up, &never).code, Some(0));
+    let failed = job(&up, &["result", "3", "--wait", "--timeout", "1m"]);
+    assert_eq!(failed.code, Some(3), "{}", failed.err);
+    assert_eq!(status(&up, "1")["state"], "running");
+    up.end();
+}
+
+fn config(dir: &Path) -> String {
+    let mut config = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n".to_owned();
+    for (name, nodes) in [("ams", 2), ("bud", 1), ("del", 2)] {
+        let files = dir.join("files").join(name);
+        config += &format!(
+            "[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nfiles = \"{}\"\n",
+            files.display()
+        );
+    }
+    config
+}
+
+/// Numbers are made, sorted in two halves beside each other, and merged; then a registered job runs. `sort` fails the first time if so
+/// wanted, and always if `never`.
+fn write(dir: &Path, fails: &str) -> PathBuf {
+    let once = dir.join("tried");
+    let sort = |of: &str| {
+        let fails = match fails {
+            "once" => format!(
+                "test -e {0} || {{ touch {0}; echo not yet >&2; exit 3; }}; ",
+                once.display()
+            ),
+            "never" => "echo it never will >&2; exit 7; ".to_owned(),
+            _ => String::new(),
+        };
+        format!(
+            "[[task]]\nid = \"sort-{of}\"\nruntime = 0.2\ninputs = [\"{of}\"]\noutputs = [\"{of}.sorted\"]\n\
+             command = [\"sh\", \"-c\", \"{fails}sort -n {of} > {of}.sorted\"]\n"
+        )
+    };
+    let mut all =
+        "name = \"sorting\"\n[[task]]\nid = \"make\"\nruntime = 0.2\noutputs = [\"a\", \"b\"]\n\
+        command = [\"sh\", \"-c\", \"seq 50 -1 1 > a; seq 51 100 > b; echo $SPRINGTIDE_TASK\"]\n"
+            .to_owned();
+    all += &(sort("a") + &sort("b"));
+    all += "[[task]]\nid = \"merge\"\nruntime = 0.2\ninputs = [\"a.sorted\", \"b.sorted\"]\noutputs = [\"all\"]\n\
+        command = [\"sh\", \"-c\", \"cat a.sorted b.sorted > all\"]\n\
+        [[task]]\nid = \"queens\"\nruntime = 1\nprocessors = 2\nafter = [\"merge\"]\njob = \"queens\"\n\
+        arguments = [\"--size\", \"8\"]\n";
+    for name in ["a", "b", "a.sorted", "b.sorted", "all"] {
+        all += &format!("[[file]]\nname = \"{name}\"\nsize = 300\n");
+    }
+    let file = dir.join(format!("sorting-{fails}.toml"));
+    fs::write(&file, all).unwrap();
+    file
+}
+
+/// Files of workflows in clusters' directories.
+fn left(up: &Up) -> Vec<PathBuf> {
+    let clusters = fs::read_dir(up.temp.path().join("files")).unwrap();
+    let files = clusters.flat_map(|cluster| fs::read_dir(cluster.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().path()).collect()
+}
+
+#[test]
+fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
+    let up = Up::written(config);
+    let once = write(up.temp.path(), "once");
+    for (how, more) in [("reserved", &[][..]), ("best-effort", &["--best-effort"][..])] {
+        let _ = fs::remove_file(up.temp.path().join("tried"));
+        let (out, got) = (up.temp.path().join(how), up.temp.path().join(format!("{how}-got")));
+        let line =
+            ["workflow", "run", once.to_str().unwrap(), "--json", "--out", out.to_str().unwrap()];
+        let fetch = ["--fetch", got.to_str().unwrap()];
+        let ran = told(&up, &[&line[..], &fetch, more].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        let sorted: String = (1..=100).map(|n| format!("{n}\n")).collect();
+        assert_eq!(text(&got.join("all")), sorted);
+        let object = object(&ran);
+        let tasks = object["tasks"].as_array().unwrap();
+        assert_eq!(tasks.len(), 5);
+        assert!(tasks.iter().all(|task| task["end_s"].is_f64()), "{object}");
+        let attempts: u64 = tasks.iter().filter_map(|task| task["attempts"].as_u64()).sum();
+        // Both may have begun before the first had left its mark.
+        assert!((6..=7).contains(&attempts), "{object}");
+        let reserved = object["reservations"].as_array().unwrap().len();
+        assert_eq!(reserved == 0, how == "best-effort", "{object}");
+        assert_eq!(text(&out.join("tasks.csv")).lines().count(), 6);
+        assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+        assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
+    }
+    // What never works is given up, and says why.
+    let never = write(up.temp.path(), "never");
+    let line = ["workflow", "run", never.to_str().unwrap(), "--retries", "1"];
+    let failed = told(&up, &line);
+    assert_eq!(failed.code, Some(1), "{}", failed.err);
+    assert!(
+        failed.err.contains("exit status: 7") && failed.err.contains("it never will"),
+        "{}",
+        failed.err
+    );
+    assert!(failed.out.contains("1 of 5 tasks"), "{}", failed.out);
+    assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+    // Stand-ins, a plan of what the grid offers, and what is wrong with an order.
+    let file = once.to_str().unwrap();
+    let pretended = told(&up, &["workflow", "run", file, "--pretend", "0.5"]);
+    assert_eq!(pretended.code, Some(0), "{}", pretended.err);
+    let planned = told(&up, &["workflow", "plan", file, "--json"]);
+    assert_eq!(planned.code, Some(0), "{}", planned.err);
+    let late = told(&up, &["workflow", "run", file, "--deadline", "1s"]);
+    assert_eq!(late.code, Some(3), "{}", late.err);
+    assert!(late.err.contains("the fastest takes"), "{}", late.err);
+    // Who is interrupted leaves nothing either.
+    let text_of = fs::read_to_string(&once).unwrap().replace("sort -n a ", "sleep 60; sort -n a ");
+    let long = up.temp.path().join("long.toml");
+    fs::write(&long, text_of).unwrap();
+    let dir = up.temp.path().join("client");
+    fs::create_dir_all(&dir).unwrap();
+    let mut command = program(&["workflow", "run", long.to_str().unwrap(), "--config"]);
+    command.arg(&up.file);
+    let mut client = Running::start(command, &dir);
+    until("a task has begun", || !left(&up).is_empty());
+    assert!(told(&up, &["slots", "list"]).out.contains("(sorting)"));
+    client.signal("INT");
+    assert_eq!(client.wait().code(), Some(130));
+    assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
+    assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+    up.end();
+}
