@@ -160,7 +160,6 @@ pub(super) fn output(log: &Path) -> io::Result<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
-    use std::ffi::OsStr;
     use std::fs;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};

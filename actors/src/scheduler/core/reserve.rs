@@ -96,12 +96,22 @@ impl Core {
         self.managing.manager.reservations()
     }
 
-    /// Free nodes of a cluster that jobs without an end may have.
+    /// Free nodes of a cluster that jobs without an end may have. What the queue waits for is among them: it is what asks.
     pub(super) fn unreserved(&self, cluster: &ClusterId) -> u32 {
-        match self.managing.manager.has_reservations() {
-            true => self.managing.manager.available(cluster, None),
-            false => u32::MAX,
+        let manager = &self.managing.manager;
+        if !manager.has_reservations() {
+            return u32::MAX;
         }
+        let (mut works, mut free, mut others) = (0, 0, 0);
+        for (id, node) in self.nodes.iter().filter(|(_, node)| node.cluster == *cluster) {
+            let managed = self.managing.ledger.contains_key(id);
+            let there = managed || node.works();
+            works += u32::from(there);
+            free += u32::from(there && !managed && node.is_free());
+            others += u32::from(there && !managed && !node.is_free());
+        }
+        let taken = others + manager.floors(cluster) + manager.reserved_ever(cluster);
+        free.saturating_sub(manager.withheld(cluster)).min(works.saturating_sub(taken))
     }
 
     /// Nodes were given to a job that is none of the manager's: its tables are to know before more are.

@@ -146,14 +146,22 @@ impl Manager {
         theirs.filter_map(|job| job.accounts.get(cluster)).map(|account| account.all()).sum()
     }
 
-    /// What reservations need at a time, beside what their jobs are on.
+    /// What reservations need at a time, beside what their jobs are on. What jobs have that are of reservations which are smaller by then
+    /// comes back until then, if it is to come.
     fn needed_at(&self, cluster: &ClusterId, line: &Line, time: Time) -> u32 {
-        let lacks = |id: &ReservationId| line.of(*id, time).saturating_sub(self.used(*id, cluster));
-        line.each.keys().map(lacks).sum()
+        let (mut lacks, mut comes_back) = (0, 0);
+        for id in line.each.keys() {
+            let (has, used) = (line.of(*id, time), self.used(*id, cluster));
+            lacks += has.saturating_sub(used);
+            if time > self.now {
+                comes_back += used.saturating_sub(has);
+            }
+        }
+        u32::saturating_sub(lacks, comes_back)
     }
 
     /// Idle processors of a cluster that are not to be touched: they are reserved now, or soon.
-    pub(super) fn withheld(&self, cluster: &ClusterId) -> u32 {
+    pub fn withheld(&self, cluster: &ClusterId) -> u32 {
         let Some(line) = self.calendar.lines.get(cluster) else { return 0 };
         let (from, to) = (self.now, self.now.saturating_add(self.look() + 1));
         let moments = std::iter::once(from).chain(line.moments(from, to));
@@ -163,6 +171,13 @@ impl Manager {
     /// What is reserved at most at any time from now on.
     pub fn reserved_ever(&self, cluster: &ClusterId) -> u32 {
         self.calendar.lines.get(cluster).map_or(0, |line| line.peak(self.now, Time::MAX))
+    }
+
+    /// Processors of a cluster that its jobs cannot give back.
+    pub fn floors(&self, cluster: &ClusterId) -> u32 {
+        let others = self.clusters.get(cluster).map_or(0, |known| known.others);
+        let all: u32 = self.firm(cluster).iter().map(|(count, _)| count).sum();
+        all.saturating_sub(others)
     }
 
     /// Processors of a cluster that jobs without an end cannot give back, and those of others.
@@ -232,7 +247,7 @@ impl Manager {
 
     /// What may be used of a cluster by a job that is to start: what reservations leave free as long as it takes; of a reservation's
     /// own job, what that has now.
-    pub fn available(&self, cluster: &ClusterId, need: Option<&Need>) -> u32 {
+    pub(super) fn available(&self, cluster: &ClusterId, need: Option<&Need>) -> u32 {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         let Some(line) = self.calendar.lines.get(cluster) else {
             let foreign = need.is_some_and(|need| need.under.is_some());

@@ -227,6 +227,17 @@ impl World {
             Owed::Answer { job, change, cluster, count, shrink } => {
                 let Some(sizes) = self.sizes.get(&job) else { return };
                 let here = sizes.get(&cluster).copied().unwrap_or(0);
+                // What it has promised already, whoever heard it, it does not promise again.
+                let promised = |owed: &Owed| match owed {
+                    Owed::Free { job: j, cluster: c, count, stubs: false }
+                        if (*j, c) == (job, &cluster) =>
+                    {
+                        *count
+                    }
+                    _ => 0,
+                };
+                let promised: u32 = self.owed.iter().map(promised).sum();
+                let here = here.saturating_sub(promised);
                 let answer = if how < 3 { u32::from(how).min(count) } else { count };
                 let least = self.manager.jobs.get(&job).map_or(0, |job| job.bounds(&cluster).0);
                 let answer = if shrink { answer.min(here.saturating_sub(least)) } else { answer };
@@ -477,6 +488,40 @@ fn what_is_taken_from_a_job_that_is_late_it_does_not_release_as_well() {
         (6, 0, 6),
     ];
     for step in polls.into_iter().chain(steps).chain([(0, 0, 0); 4]) {
+        world.step(step);
+    }
+    world.settle();
+    world.replay();
+}
+
+/// The same in another way: a job answers two questions of which nobody waits for the first any more.
+#[test]
+fn what_is_promised_twice_is_released_once() {
+    let approach = Approach::Waiting;
+    let caps = [("b".into(), 6)].into();
+    let settings =
+        Settings { approach, policy: Policy::Fpsma, caps, reserve: 1, ..Settings::default() };
+    let mut world = World::new(settings);
+    let polls = [(2, 0, 0), (2, 1, 0), (2, 2, 0)];
+    let steps = [
+        (0, 126, 2),
+        (0, 129, 4),
+        (0, 0, 1),
+        (9, 0, 1),
+        (9, 0, 1),
+        (0, 0, 3),
+        (9, 0, 1),
+        (9, 0, 1),
+        (2, 24, 0),
+        (0, 0, 0),
+        (0, 0, 0),
+        (6, 0, 2),
+        (2, 93, 0),
+        (0, 0, 0),
+        (0, 0, 3),
+        (9, 16, 0),
+    ];
+    for step in polls.into_iter().chain(steps) {
         world.step(step);
     }
     world.settle();

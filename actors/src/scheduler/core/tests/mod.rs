@@ -9,6 +9,7 @@ mod managed;
 mod poison;
 mod recover;
 mod requests;
+mod reserve;
 mod sites;
 mod stubs;
 

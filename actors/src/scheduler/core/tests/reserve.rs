@@ -1,0 +1,119 @@
+//! Reservations among jobs that choose their own nodes, which have no end: they get what nobody has reserved at any time.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::policy::provisioning::{Booking, SECOND, Time};
+use crate::reservation::{Ask, Note, Part, Phase, Refusal, Reservation};
+
+const CLOCK: Time = 1_700_000_000 * SECOND;
+
+impl Grid {
+    fn clocked(nodes: usize) -> Self {
+        let mut grid = Self::of(nodes, OURS);
+        let settings = Settings { clock_us: CLOCK, ..Settings::default() };
+        grid.core.managing = Managing::new(settings, grid.now);
+        grid
+    }
+
+    /// Reserves so many nodes from so many seconds on, for a hundred.
+    fn reserve(&mut self, cluster: &str, count: u32, start: u64) -> Result<Reservation, Refusal> {
+        let start = self.core.wall(self.now) + start * SECOND;
+        let booking = Booking { processors: count, start, end: start + 100 * SECOND };
+        let parts = vec![Part { cluster: cluster.into(), bookings: vec![booking] }];
+        let (token, name) = (start + u64::from(count), "test".to_owned());
+        let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms: None };
+        let (prepared, _) = self.core.prepare(&ask, self.now);
+        let id = (prepared?.id, token);
+        let (committed, notes, _) = self.core.commit(id, self.now);
+        committed?;
+        assert!(matches!(&notes[..], [Note::Keep(_)]));
+        let (confirmed, notes, _) = self.core.confirm(id, self.now);
+        assert!(matches!(&notes[..], [Note::Keep(_)]));
+        confirmed
+    }
+}
+
+#[test]
+fn jobs_of_the_queue_get_what_nobody_has_reserved_at_any_time() {
+    let mut grid = Grid::clocked(4);
+    let one = grid.reserve("ams", 2, 5_000).unwrap();
+    let out = grid.submit(submit(Some(&[("ams", 3)]), OURS, None));
+    assert_eq!(out, [""; 0]);
+    let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
+    assert!(waits.contains("1 more of cluster ams that nobody has reserved"), "{waits}");
+    // However long it waits: what it waits for is not taken for somebody else's.
+    grid.now += std::time::Duration::from_secs(100);
+    assert_eq!(grid.put(Event::Poll), [""; 0]);
+    let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
+    assert!(waits.contains("1 more of cluster ams that nobody has reserved"), "{waits}");
+    // When it is released the job has its nodes.
+    let (gone, actions) = grid.core.release_reservation(one.id, None, grid.now);
+    assert_eq!(gone.unwrap().id, one.id);
+    assert_eq!(actions.iter().map(text).collect::<Vec<_>>(), ["reservation 1 ends"]);
+    let out = grid.put(Event::Tick);
+    assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2", "assign job-1 ams-3"]);
+    // What it has is without an end: nothing of it is to be had at any time.
+    match grid.reserve("ams", 2, 50_000).unwrap_err() {
+        Refusal::Taken { processors: 2, free: 1, .. } => {}
+        other => panic!("{other}"),
+    }
+    grid.reserve("ams", 1, 50_000).unwrap();
+    // One that takes whatever works leaves what is reserved.
+    grid.reserve("del", 3, 10).unwrap();
+    grid.accept(1, &["ams-1", "ams-2", "ams-3"]);
+    grid.over(1);
+    let out = grid.submit(submit(None, OURS, None));
+    let all = ["ams-1", "ams-2", "ams-3", "del-1"];
+    assert_eq!(out, all.map(|node| format!("assign job-2 {node}")));
+}
+
+#[test]
+fn what_running_jobs_ask_for_they_get_as_far_as_it_is_not_reserved() {
+    let mut grid = Grid::clocked(4);
+    grid.submit(submit(Some(&[("ams", 1)]), OURS, None));
+    grid.accept(1, &["ams-1"]);
+    grid.reserve("ams", 2, 1_000).unwrap();
+    grid.reserve("del", 4, 1_000).unwrap();
+    let request = crate::policy::Request { count: 8, ..crate::policy::Request::default() };
+    let (job, epoch, benchmark) = (JobId(1), Epoch(1), None);
+    let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
+    let asks = crate::scheduler::RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
+    let out = grid.put(Event::Request(Box::new(asks)));
+    assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-2 and 7"]);
+    // The reservations are over: it gets all that is free.
+    grid.now += std::time::Duration::from_secs(1_101);
+    let out = grid.put(Event::Tick);
+    let granted = "grant 2 of job-1 at ams-1: ams-3 ams-4 del-1 del-2 del-3 del-4 and 1";
+    assert_eq!(out, ["reservation 1 ends", "reservation 2 ends", granted]);
+}
+
+#[test]
+fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
+    let mut grid = Grid::clocked(4);
+    let kept = grid.reserve("ams", 3, 60).unwrap();
+    let over = Reservation {
+        id: crate::reservation::ReservationId(9),
+        parts: vec![Part {
+            cluster: "del".into(),
+            bookings: vec![Booking { processors: 4, start: CLOCK - 9, end: CLOCK - 1 }],
+        }],
+        ..kept.clone()
+    };
+    let unsure = Reservation {
+        id: crate::reservation::ReservationId(8),
+        token: 5,
+        phase: Phase::Committed { until: CLOCK + 20 * SECOND },
+        ..kept.clone()
+    };
+    let mut later = Grid::clocked(4);
+    later.put(Event::Reserved(vec![kept.clone(), over, unsure]));
+    let out = later.put(Event::Poll);
+    assert_eq!(out, ["reservation 9 ends"]);
+    assert_eq!(later.core.reservations().len(), 2);
+    // Its numbers are not given out again.
+    assert_eq!(later.reserve("del", 1, 60).unwrap().id.0, 10);
+    later.now += std::time::Duration::from_secs(20);
+    assert_eq!(later.put(Event::Poll), ["reservation 8 ends"]);
+    assert_eq!(later.core.reservations().keys().map(|id| id.0).collect::<Vec<_>>(), [1, 10]);
+}
