@@ -14,11 +14,12 @@ from pathlib import Path
 class Grid:
     """`springtide up` with these clusters, ended with everything it started, also when a show fails."""
 
-    def __init__(self, binary, directory, clusters):
+    def __init__(self, binary, directory, clusters, lines=""):
         self.binary, self.dir = Path(binary).resolve(), Path(directory).resolve()
         self.dir.mkdir(parents=True)
         self.file = self.dir / "grid.toml"
-        self.file.write_text("".join(f'[[cluster]]\nname = "{c}"\nnodes = {n}\n' for c, n in clusters))
+        one = '[[cluster]]\nname = "{0}"\nnodes = {1}\nfiles = "{2}/files/{0}"\n'
+        self.file.write_text(lines + "".join(one.format(c, n, self.dir) for c, n in clusters))
         self.began = time.monotonic()
         self.job = None
 

@@ -9,7 +9,7 @@ use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
 use super::Scheduler;
-use super::core::Action;
+use super::core::{Action, Agreed};
 use super::manager::{Bill, SiteOffer};
 use crate::policy::provisioning::Time;
 use crate::reservation::{Ask, Note, Refusal, Reservation, ReservationId};
@@ -112,7 +112,7 @@ impl Scheduler {
     fn agreed(
         &mut self,
         ctx: &mut Context<Self>,
-        (answer, notes, actions): (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>),
+        (answer, notes, actions): Agreed,
     ) -> Result<Reservation, Refusal> {
         let written = self.write_down(&notes);
         self.after(ctx, actions);

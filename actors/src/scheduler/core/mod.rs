@@ -37,6 +37,7 @@ use tokio::time::Instant;
 
 pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
 pub use self::event::{Action, Asking, Begun, Event, Recovered};
+pub use self::reserve::Agreed;
 
 use self::drain::Pending;
 use self::files::Files;

@@ -10,7 +10,10 @@ use super::Core;
 use super::event::Action;
 use crate::policy::provisioning::Time;
 use crate::reservation::{Ask, Note, Refusal, Reservation, ReservationId};
-use crate::scheduler::manager::SiteOffer;
+use crate::scheduler::manager::{Manager, SiteOffer};
+
+/// How far an agreement is, what must be on disk before that is told, and what follows from it.
+pub type Agreed = (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>);
 
 impl Core {
     /// What all sites offer now.
@@ -37,33 +40,24 @@ impl Core {
     }
 
     /// Takes what was prepared. What is noted must be on disk before it is answered.
-    ///
-    /// # Errors
-    /// [`Refusal`].
-    pub fn commit(
-        &mut self,
-        id: (ReservationId, u64),
-        now: Instant,
-    ) -> (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>) {
-        let (mut out, mut notes) = (Vec::new(), Vec::new());
-        self.poll(now, &mut out);
-        let answer = self.managing.manager.commit(id, &mut notes);
-        self.manage(now, &mut out);
-        (answer, notes, out)
+    pub fn commit(&mut self, id: (ReservationId, u64), now: Instant) -> Agreed {
+        self.agree(now, |manager, notes| manager.commit(id, notes))
     }
 
     /// Agrees, or holds on to what was agreed. What is noted must be on disk before it is answered.
-    ///
-    /// # Errors
-    /// [`Refusal`].
-    pub fn confirm(
+    pub fn confirm(&mut self, id: (ReservationId, u64), now: Instant) -> Agreed {
+        self.agree(now, |manager, notes| manager.confirm(id, notes))
+    }
+
+    fn agree(
         &mut self,
-        id: (ReservationId, u64),
         now: Instant,
-    ) -> (Result<Reservation, Refusal>, Vec<Note>, Vec<Action>) {
+        step: impl FnOnce(&mut Manager, &mut Vec<Note>) -> Result<Reservation, Refusal>,
+    ) -> Agreed {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
-        let answer = self.managing.manager.confirm(id, &mut notes);
+        let answer = step(&mut self.managing.manager, &mut notes);
+        self.manage(now, &mut out);
         (answer, notes, out)
     }
 
