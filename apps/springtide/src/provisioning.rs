@@ -13,13 +13,14 @@ use springtide_actors::policy::provisioning::{
 };
 use springtide_runtime::event::write_atomic;
 use springtide_simulator::figure::FigureError;
+use springtide_simulator::provisioning::Range;
 use springtide_simulator::provisioning::compare::{
     Comparison, Planning, SERVICE_UNIT, Summary, compare,
 };
 use springtide_simulator::provisioning::figures::{self, Axes, Line};
 use springtide_simulator::provisioning::load::{Copies, Window};
 use springtide_simulator::provisioning::made::{self, Layered};
-use springtide_simulator::provisioning::sites::{self, Instance, Plan, Range, Standing, Way};
+use springtide_simulator::provisioning::sites::{self, Instance, Plan, Standing, Way};
 use springtide_simulator::workload::swf::{self, Trace};
 
 use crate::exit::Failed;
@@ -66,7 +67,8 @@ pub struct ProvisioningArgs {
     /// So many days of it
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(3..=3_650))]
     days: u32,
-    /// Loads as parts of the machine, several after commas; the first copy alone is the least
+    /// Loads as parts of the machine, several after commas: the first copy and a part of the second, or a part of the first. The least
+    /// is that of experiments on one load
     #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = share, default_values_t = [0.63, 0.70, 0.76, 0.82, 0.88, 0.94])]
     loads: Vec<f64>,
     /// The workflow is submitted at so many moments of the load
@@ -462,13 +464,17 @@ impl Site {
         compare(dag, &load, &moments, alphas, planning)
     }
 
-    /// The loads that the copies can make, each once.
-    fn loads(&self, args: &ProvisioningArgs) -> Vec<f64> {
-        let least = self.copies.least();
-        let mut loads: Vec<f64> = args.loads.iter().map(|load| load.max(least)).collect();
+    /// The loads that were asked for, each once.
+    fn loads(args: &ProvisioningArgs) -> Vec<f64> {
+        let mut loads = args.loads.clone();
         loads.sort_by(f64::total_cmp);
         loads.dedup();
         loads
+    }
+
+    /// The least of them.
+    fn load(args: &ProvisioningArgs) -> f64 {
+        args.loads.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -537,8 +543,7 @@ fn trade_off(
     let alphas: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
     let dag = synthetic(site, 22, args.seed);
     let planning = Planning { discount, ..planning(args, 20) };
-    let target = args.loads.iter().copied().fold(f64::INFINITY, f64::min);
-    let found = site.compare(args, &dag, target, &alphas, &planning);
+    let found = site.compare(args, &dag, Site::load(args), &alphas, &planning);
     let (name, what) = match discount {
         None => (
             "tradeoff",
@@ -552,6 +557,16 @@ fn trade_off(
         "Trade-off at a load of {:.0} %, {} submissions ({what}):",
         found.load * 100.0,
         args.submissions
+    ));
+    let (slots, free) = (found.slots(), found.half_free_s());
+    told.line(format!(
+        "  {:.0} slots advertised (median, {:.0} to {:.0}); half of the machine is free for good after {:.1} h (median, {:.1} to {:.1})",
+        slots.median,
+        slots.least,
+        slots.most,
+        free.median / 3600.0,
+        free.least / 3600.0,
+        free.most / 3600.0
     ));
     let summaries = found.summaries();
     for summary in summaries.iter().filter(|summary| [0.0, 0.5, 1.0].contains(&summary.alpha)) {
@@ -582,14 +597,14 @@ fn trade_off(
         Axes { title: "Cost by trade-off", x, y: "service units" },
         &lines,
     )?;
-    told.result(name, &json!({ "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "trade_offs": summaries }))
+    told.result(name, &json!({ "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "slots": slots, "half_free_s": free, "trade_offs": summaries }))
 }
 
 /// Figures 6 and 7.
 fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
     const SIZES: [u32; 4] = [3, 10, 20, 30];
     let planning = planning(args, 20);
-    let loads = site.loads(args);
+    let loads = Site::loads(args);
     let mut rows = Vec::new();
     told.line(format!(
         "By size of tasks and load, {} submissions (paper: the larger, and the fuller the machine, the more is gained; 100 % is best effort):",
@@ -669,7 +684,7 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
         args.submissions
     ));
     let mut rows = Vec::new();
-    for load in site.loads(args) {
+    for load in Site::loads(args) {
         let found = site.compare(args, &dag, load, &[0.5], &planning);
         let summary = found.summaries()[0];
         told.line(format!(
@@ -729,7 +744,7 @@ fn estimates(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<()
     for estimate in [1.0, 1.1, 1.2] {
         let site = site.estimated(estimate);
         let dag = made::cybershake(site.scaled(288));
-        let found = site.compare(args, &dag, site.copies.least(), &[0.5], &planning(args, 10));
+        let found = site.compare(args, &dag, Site::load(args), &[0.5], &planning(args, 10));
         let summary = found.summaries()[0];
         let base = *exact.get_or_insert(summary.makespan_s.mean);
         told.line(format!(

@@ -373,6 +373,65 @@ proptest! {
     }
 }
 
+/// Holes before other users' bookings, and processors that are free for good one after the other, as a full site advertises them: at
+/// times that no binary fraction is.
+fn full_site() -> (Dag, Vec<Slot>) {
+    let of = |start: u64, end: u64, last: bool| Slot {
+        site: 0,
+        processors: 1,
+        start: start * 1_000_003,
+        end: end * 1_000_003,
+        price: Price::default(),
+        divisible: last,
+        extensible: last,
+    };
+    let holes = (0..40).map(|at| of(at * 5, at * 5 + 37, false));
+    let last = (0..12).map(|at| of(50 + at * 20, 1000, true));
+    let task = |index: u64| Task {
+        name: index.to_string(),
+        processors: 1,
+        runtime: Runtime::Same(7_123_457 + index * 310_111),
+    };
+    (Dag::new((0..60).map(task).collect(), &[], 1).unwrap(), holes.chain(last).collect())
+}
+
+/// Among slots of which what runs is paid, a workflow costs the same wherever its tasks run: to the last bit, or the "cheapest" plan of a
+/// front is cheapest by a rounding.
+#[test]
+fn plans_that_cost_the_same_are_equal() {
+    let (dag, slots) = full_site();
+    let links = Links::default();
+    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
+    let mut lengths = Vec::new();
+    for from in 0..11 {
+        let mut some = Genome::none(slots.len());
+        (40 + from..52).for_each(|slot| some.set(slot, true));
+        let outcome = lister.outcome(&some).unwrap();
+        assert_eq!(outcome.cost.to_bits(), dag.work(1).to_bits(), "{from}");
+        assert_eq!(outcome.cost_used.to_bits(), outcome.cost.to_bits());
+        lengths.push(outcome.makespan);
+    }
+    assert!(lengths.is_sorted() && lengths[0] < lengths[10], "{lengths:?}");
+}
+
+/// However little may be tried, our search knows the plan that pays nothing in vain, and is the shortest of these.
+#[test]
+fn the_cheapest_plan_is_known_at_once() {
+    let (dag, slots) = full_site();
+    let links = Links::default();
+    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
+    let mut last = Genome::none(slots.len());
+    (40..52).for_each(|slot| last.set(slot, true));
+    let paid_as_used = lister.outcome(&last).unwrap();
+    for population in [2, 10, 100] {
+        let budget = Budget { population, iterations: 1 };
+        let front = search(&mut lister, Search::Pruned, budget, 1, false).front;
+        let cheapest = front.choose(1.0, &Constraint::default()).unwrap().is;
+        assert_eq!(cheapest.cost, dag.work(1));
+        assert!(cheapest.makespan <= paid_as_used.makespan);
+    }
+}
+
 /// Plans of small instances are those that trying every set finds.
 #[test]
 fn the_search_finds_the_exact_front_of_small_instances() {

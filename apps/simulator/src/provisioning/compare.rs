@@ -4,11 +4,12 @@ use std::collections::BinaryHeap;
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, Links, Lister, Method, Price, Search, Table, Time, search, seconds,
+    Budget, Constraint, Dag, Links, Lister, Method, Price, Search, Slot, Table, Time, search,
+    seconds,
 };
 
-use super::Spread;
 use super::load::Load;
+use super::{Range, Spread};
 use crate::on_all_cores;
 
 /// One service unit is a processor for an hour.
@@ -54,6 +55,8 @@ pub struct Submission {
     pub at_s: f64,
     /// How many slots were advertised.
     pub slots: usize,
+    /// After how many seconds half of the site is free for good: slots from then on are paid as they are used, those before it whole.
+    pub half_free_s: f64,
     /// How many plans of which none is dominated were found.
     pub front: usize,
     /// By trade-off; nothing where no plan was found.
@@ -93,6 +96,21 @@ pub struct Summary {
 }
 
 impl Comparison {
+    /// A number of each submission.
+    fn range(&self, of: impl Fn(&Submission) -> f64) -> Range {
+        Range::of(self.submissions.iter().map(of))
+    }
+
+    /// How many slots were advertised.
+    pub fn slots(&self) -> Range {
+        self.range(|one| one.slots as f64)
+    }
+
+    /// After how many seconds half of the site was free for good.
+    pub fn half_free_s(&self) -> Range {
+        self.range(|one| one.half_free_s)
+    }
+
     /// Results by trade-off.
     pub fn summaries(&self) -> Vec<Summary> {
         let of = |(index, &alpha): (usize, &f64)| {
@@ -136,22 +154,42 @@ pub fn compare(
         states.push((moment, table.clone(), next));
     }
     let submissions = on_all_cores(&states, |(moment, table, next)| {
-        let (slots, front, planned) = provisioned(dag, table, *moment, alphas, planning);
+        let slots = table.slots(0, *moment, |start| planning.price(*moment, start));
+        let half_free_s = half_free(&slots, *moment, load.processors);
+        let count = slots.len();
+        let (front, planned) = provisioned(dag, slots, *moment, alphas, planning);
         let best_effort_s = seconds(best_effort(dag, table.clone(), &load.jobs[*next..], *moment));
-        Submission { at_s: seconds(*moment), slots, front, planned, best_effort_s }
+        Submission {
+            at_s: seconds(*moment),
+            slots: count,
+            half_free_s,
+            front,
+            planned,
+            best_effort_s,
+        }
     });
     Comparison { load: load.offered, alphas: alphas.to_vec(), floor: dag.work(1), submissions }
 }
 
-/// Plans on what a site advertises at a moment: how many slots, how many plans, and what each trade-off takes.
+/// After how many seconds half of a site is free for good.
+fn half_free(slots: &[Slot], now: Time, processors: u32) -> f64 {
+    let mut free = 0;
+    let mut last = slots.iter().filter(|slot| slot.divisible);
+    let half = last.find(|slot| {
+        free += slot.processors;
+        2 * free >= processors
+    });
+    half.map_or(f64::INFINITY, |slot| seconds(slot.start - now))
+}
+
+/// Plans on what a site advertises at a moment: how many plans, and what each trade-off takes.
 fn provisioned(
     dag: &Dag,
-    table: &Table,
+    mut slots: Vec<Slot>,
     now: Time,
     alphas: &[f64],
     planning: &Planning,
-) -> (usize, usize, Vec<Option<Planned>>) {
-    let mut slots = table.slots(0, now, |start| planning.price(now, start));
+) -> (usize, Vec<Option<Planned>>) {
     // The planner's time begins with the submission.
     for slot in &mut slots {
         slot.start -= now;
@@ -164,7 +202,7 @@ fn provisioned(
         let point = front.choose(*alpha, &Constraint::default()).ok()?;
         Some(Planned { makespan_s: seconds(point.is.makespan), cost: point.is.cost })
     };
-    (slots.len(), front.points().len(), alphas.iter().map(choose).collect())
+    (front.points().len(), alphas.iter().map(choose).collect())
 }
 
 /// Submits each task when its parents have ended; what others submit meanwhile comes in between. Returns the makespan.

@@ -43,5 +43,28 @@ impl Spread {
     }
 }
 
+/// A number over several draws or submissions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Range {
+    /// Its median (of an even count the upper of both in the middle).
+    pub median: f64,
+    /// Least.
+    pub least: f64,
+    /// Most.
+    pub most: f64,
+}
+
+impl Range {
+    /// Of these.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (Some(&least), Some(&most)) = (values.first(), values.last()) else {
+            return Self::default();
+        };
+        Self { median: values[values.len() / 2], least, most }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use springtide_actors::policy::provisioning::{
 };
 
 use super::compare::SERVICE_UNIT;
-use super::made;
+use super::{Range, made};
 use crate::on_all_cores;
 
 /// Slots, workflow and links of one draw.
@@ -132,29 +132,6 @@ pub fn rivals(found: Vec<(String, Found)>) -> Vec<Rival> {
         plans: of.front.points().iter().map(|point| point.is.into()).collect(),
     };
     found.iter().map(rival).collect()
-}
-
-/// A number over several draws.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Range {
-    /// Its median (of an even count the upper of both in the middle).
-    pub median: f64,
-    /// Least.
-    pub least: f64,
-    /// Most.
-    pub most: f64,
-}
-
-impl Range {
-    /// Of these.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (Some(&least), Some(&most)) = (values.first(), values.last()) else {
-            return Self::default();
-        };
-        Self { median: values[values.len() / 2], least, most }
-    }
 }
 
 /// What one way came to over several draws.

@@ -5,9 +5,10 @@ use springtide_actors::policy::provisioning::{
 };
 
 use super::compare::{Planning, best_effort, compare};
-use super::load::{Job, Load};
+use super::load::{Copies, Job, Load, Window};
 use super::made::{self, Layered};
-use super::{Spread, sites};
+use super::{Range, Spread, sites};
+use crate::workload::swf;
 
 const PLANNING: Planning = Planning {
     search: Search::Pruned,
@@ -97,4 +98,74 @@ fn rivals_are_counted_by_what_no_other_dominates() {
     assert!(
         sweep.is_sorted_by(|a, b| a.1.cost_su >= b.1.cost_su && a.1.makespan_s <= b.1.makespan_s)
     );
+}
+
+/// Under a load there are jobs of one copy, of both, or a part of the first, at exact and at loose estimates the same ones.
+#[test]
+fn a_load_is_a_part_of_one_copy_or_more_than_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("even.swf");
+    // An hour on 2 of 10 processors, ten times a day for 20 days: 1/12 of them.
+    let job = |number: u32| {
+        format!("{number} {} 0 3600 2 -1 -1 2 3600 -1 1 1 1 -1 1 -1 -1 -1\n", number * 8640)
+    };
+    std::fs::write(&file, (0..200).map(job).collect::<String>()).unwrap();
+    let trace = swf::read(&file).unwrap();
+    let window = Window { days: 10, ..Window::default() };
+    let copies = Copies::of(&trace, 10, window);
+    let least = copies.least();
+    assert!((least - 1.0 / 12.0).abs() < 1e-9);
+    let count = |target: f64| copies.under(target, 1).jobs.len();
+    assert_eq!((count(least), count(2.0 * least), count(9.0 * least)), (100, 200, 200));
+    for (target, about) in [(0.3 * least, 30), (1.5 * least, 150)] {
+        let load = copies.under(target, 1);
+        assert!(load.jobs.len().abs_diff(about) < 20, "{}", load.jobs.len());
+        assert!((load.offered - load.jobs.len() as f64 / 100.0 * least).abs() < 1e-9);
+        let loose = Copies::of(&trace, 10, Window { estimate: 1.2, ..window }).under(target, 1);
+        assert_eq!(loose.jobs.len(), load.jobs.len());
+        assert!((loose.offered - load.offered).abs() < 1e-9, "how long is said is no load");
+        assert!(
+            loose
+                .jobs
+                .iter()
+                .zip(&load.jobs)
+                .all(|(a, b)| a.submit == b.submit && a.duration > b.duration)
+        );
+    }
+}
+
+#[test]
+fn ways_stand_by_what_they_have_left_over_all_draws() {
+    assert_eq!(Range::of([3.0, 1.0, 2.0]), Range { median: 2.0, least: 1.0, most: 3.0 });
+    assert_eq!(Range::of([]), Range::default());
+    let budget = Budget { population: 20, iterations: 2 };
+    let way =
+        |name: &str, search| sites::Way { name: name.into(), method: Method::Heft, search, budget };
+    let ways = [way("paper", Search::PAPER), way("ours", Search::Pruned)];
+    let draws = sites::hold(&ways, &[4, 5, 6]);
+    let standings = sites::standings(&draws);
+    assert_eq!((draws.len(), standings.len()), (3, 2));
+    assert_eq!(standings[1].first_in, 3);
+    let left: usize = draws.iter().map(|draw| draw[1].survivors).sum();
+    assert_eq!(standings[1].all_survivors, left);
+    assert!(standings[1].hypervolume.least > standings[0].hypervolume.most, "{standings:?}");
+    assert!(sites::standings(&[]).is_empty());
+}
+
+/// A job on all processors, then one on half of them: half of the site is free for good when the first ends, all when both do.
+#[test]
+fn half_of_a_site_is_free_for_good() {
+    let job = |processors, duration| Job { submit: 0, processors, duration: duration * SECOND };
+    let task = Task { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
+    let dag = Dag::new(vec![task], &[], 1).unwrap();
+    for (jobs, free) in [
+        (vec![job(4, 100), job(2, 50)], 100.0),
+        (vec![job(4, 100), job(3, 50)], 150.0),
+        (vec![job(2, 100)], 0.0),
+    ] {
+        let load = Load { processors: 4, jobs, offered: 0.5 };
+        let found = compare(&dag, &load, &[0], &[0.5], &PLANNING);
+        assert_eq!(found.half_free_s().median, free);
+        assert!(found.slots().least >= 1.0);
+    }
 }
