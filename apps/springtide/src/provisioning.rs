@@ -464,12 +464,24 @@ impl Site {
         compare(dag, &load, &moments, alphas, planning)
     }
 
-    /// The loads that were asked for, each once.
-    fn loads(args: &ProvisioningArgs) -> Vec<f64> {
+    /// The loads that were asked for, each once; and what is to be said of those that all of both copies do not come to.
+    fn loads(&self, args: &ProvisioningArgs) -> (Vec<f64>, Option<String>) {
         let mut loads = args.loads.clone();
         loads.sort_by(f64::total_cmp);
         loads.dedup();
-        loads
+        let offered = |load: &f64| self.copies.under(*load, args.seed).offered;
+        let most = loads.last().map_or(0.0, offered);
+        let all = loads.len();
+        // Two that ask for all there is are one.
+        loads.dedup_by(|load, before| offered(load) == offered(before));
+        let left = all - loads.len();
+        let note = (left > 0).then(|| {
+            format!(
+                "  two copies of this trace come to {:.0} %: {left} larger loads are left out",
+                most * 100.0
+            )
+        });
+        (loads, note)
     }
 
     /// The least of them.
@@ -604,12 +616,13 @@ fn trade_off(
 fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
     const SIZES: [u32; 4] = [3, 10, 20, 30];
     let planning = planning(args, 20);
-    let loads = Site::loads(args);
+    let (loads, note) = site.loads(args);
     let mut rows = Vec::new();
     told.line(format!(
         "By size of tasks and load, {} submissions (paper: the larger, and the fuller the machine, the more is gained; 100 % is best effort):",
         args.submissions
     ));
+    note.into_iter().for_each(|note| told.line(note));
     for size in SIZES {
         let dag = synthetic(site, size, args.seed);
         for &load in &loads {
@@ -684,7 +697,9 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
         args.submissions
     ));
     let mut rows = Vec::new();
-    for load in Site::loads(args) {
+    let (loads, note) = site.loads(args);
+    note.into_iter().for_each(|note| told.line(note));
+    for load in loads {
         let found = site.compare(args, &dag, load, &[0.5], &planning);
         let summary = found.summaries()[0];
         told.line(format!(
