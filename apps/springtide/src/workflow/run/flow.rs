@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_actors::policy::provisioning::{Booking, NEVER, SECOND, Skyline, Time, seconds};
+use springtide_actors::policy::provisioning::{NEVER, SECOND, Skyline, Time, seconds};
 use springtide_actors::reservation::Part;
 use springtide_runtime::id::ClusterId;
 
@@ -141,6 +141,8 @@ pub struct Flow {
     /// Plans are made; else each task goes where the scheduler puts it.
     reserves: bool,
     agreed: Option<Agreed>,
+    /// What is reserved of each cluster over time, from about now on.
+    reserved: BTreeMap<ClusterId, Skyline>,
     /// A plan is being made.
     planning: bool,
     plans: u32,
@@ -161,6 +163,7 @@ impl Flow {
             retries,
             reserves,
             agreed: None,
+            reserved: BTreeMap::new(),
             planning: false,
             plans: 0,
             plans_max,
@@ -198,6 +201,12 @@ impl Flow {
             News::Tick => {}
             News::Agreed(agreed) => {
                 self.planning = false;
+                self.reserved.clear();
+                for part in &agreed.parts {
+                    let line = self.reserved.entry(part.cluster.clone());
+                    let line = line.or_insert_with(|| Skyline::new(0, 0, NEVER));
+                    part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
+                }
                 self.agreed = Some(agreed);
             }
             News::Began { task, attempt, cluster } if self.is_current(task, attempt) => {
@@ -302,6 +311,8 @@ impl Flow {
         if self.planning {
             return;
         }
+        // What is over is looked at no more.
+        self.reserved.values_mut().for_each(|line| line.forget(now));
         let Some(agreed) = &self.agreed else {
             return self.plan_anew("it begins".to_owned(), out);
         };
@@ -348,20 +359,14 @@ impl Flow {
 
     /// What is left of a cluster's reserved processors from now on: those that run keep theirs for as long as they were to take.
     fn line(&self, cluster: &ClusterId, now: Time) -> Skyline {
-        let mut line = Skyline::new(0, 0, NEVER);
-        let parts = self.agreed.iter().flat_map(|agreed| &agreed.parts);
-        for Booking { processors, start, end } in
-            parts.filter(|part| part.cluster == *cluster).flat_map(|part| &part.bookings)
-        {
-            line.give(*processors, *start, *end);
-        }
+        let Some(reserved) = self.reserved.get(cluster) else { return Skyline::new(0, 0, NEVER) };
+        let mut line = reserved.clone();
         for (step, state) in self.steps.iter().zip(&self.states) {
             let State::Submitted { cluster: Some(at), since, .. } = state else { continue };
-            if at != cluster {
-                continue;
+            if at == cluster {
+                let end = since.saturating_add(step.lasts).max(now + SECOND);
+                occupy(&mut line, step.processors, now, end);
             }
-            let end = since.saturating_add(step.lasts).max(now + SECOND);
-            occupy(&mut line, step.processors, now, end);
         }
         line
     }
@@ -376,9 +381,10 @@ impl Flow {
 
 /// Takes processors as far as they are there: what takes longer than it was to may be on more than is reserved.
 fn occupy(line: &mut Skyline, processors: u32, from: Time, to: Time) {
-    let steps: Vec<(Time, u32)> = line.steps().collect();
+    let begins = |&(start, _): &(Time, u32)| start < to;
+    let steps: Vec<(Time, u32)> = line.steps().take_while(begins).collect();
     for (at, &(start, free)) in steps.iter().enumerate() {
-        let end = steps.get(at + 1).map_or(NEVER, |next| next.0).min(to);
+        let end = steps.get(at + 1).map_or(to, |next| next.0.min(to));
         let start = start.max(from);
         if start < end && free > 0 {
             line.take(processors.min(free), start, end);
@@ -388,6 +394,8 @@ fn occupy(line: &mut Skyline, processors: u32, from: Time, to: Time) {
 
 #[cfg(test)]
 mod tests {
+    use springtide_actors::policy::provisioning::Booking;
+
     use super::*;
 
     fn step(id: &str, processors: u32, lasts: u64, parents: &[usize]) -> Step {
