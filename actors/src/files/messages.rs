@@ -211,7 +211,8 @@ pub struct PutState {
     pub done: bool,
 }
 
-/// To a file server, by a client: somebody has put files into the directory; look now, and tell the scheduler. Answered when that knows.
+/// To a file server, by a client: somebody has put files into the directory; look now, and tell the scheduler. Answered when that knows, or does
+/// not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookForFiles {}
 

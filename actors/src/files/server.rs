@@ -66,6 +66,9 @@ pub struct FileServer {
     next_look: Option<SpawnHandle>,
     /// Who waits for what is here being told to the scheduler.
     lookers: Vec<oneshot::Sender<()>>,
+    /// So many words to it are under way, and who waits for them.
+    telling: u32,
+    listeners: Vec<oneshot::Sender<()>>,
     fetches: BTreeMap<u64, SpawnHandle>,
     waiting: BTreeMap<u64, oneshot::Sender<Result<Brought, FileError>>>,
     last_ticket: u64,
@@ -99,6 +102,8 @@ impl FileServer {
             look_again: false,
             next_look: None,
             lookers: Vec::new(),
+            telling: 0,
+            listeners: Vec::new(),
             fetches: BTreeMap::new(),
             waiting: BTreeMap::new(),
             last_ticket: 0,
@@ -187,8 +192,13 @@ impl FileServer {
                 tracing::debug!("the scheduler was not told of files: {error}");
                 act.told = None; // again after the next look
             }
+            act.telling -= 1;
             told(lookers);
+            if act.telling == 0 {
+                told(std::mem::take(&mut act.listeners));
+            }
         };
+        self.telling += 1;
         ctx.spawn(call.into_actor(self).map(then));
     }
 
@@ -230,6 +240,9 @@ impl FileServer {
             };
             if act.told.as_ref() != Some(&files) || act.looks >= TELL_EVERY {
                 act.say_for(ctx, files, lookers);
+            } else if act.telling > 0 {
+                // It is being told what they wait for.
+                act.listeners.extend(lookers);
             } else {
                 told(lookers);
             }

@@ -3,6 +3,7 @@
 //! Must not know when or where anything runs.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path};
 
 use bytes::Bytes;
 use springtide_actors::policy::provisioning::from_seconds;
@@ -48,6 +49,8 @@ pub struct Bag {
     pub given: Vec<usize>,
     /// Files that tasks write and none reads.
     pub results: Vec<usize>,
+    /// By file: the task that writes it.
+    pub writers: Vec<Option<usize>>,
     /// Data passes between tasks, or comes from outside.
     pub passes: bool,
 }
@@ -64,6 +67,7 @@ impl Bag {
         programs: &Programs<'_>,
     ) -> Result<Self, Failed> {
         let workflow = &read.workflow;
+        check(read)?;
         let (mut written, mut taken) =
             (vec![false; workflow.files.len()], vec![false; workflow.files.len()]);
         for task in &workflow.tasks {
@@ -86,9 +90,11 @@ impl Bag {
                 .collect(),
             results: (0..kept.len()).filter(|&file| written[file] && !taken[file]).collect(),
             passes: false,
+            writers: vec![None; kept.len()],
             kept,
         };
-        for task in &workflow.tasks {
+        for (at, task) in workflow.tasks.iter().enumerate() {
+            task.outputs.iter().for_each(|&file| bag.writers[file] = Some(at));
             let file = |&file: &usize| FileAs {
                 kept: bag.kept[file].clone(),
                 name: workflow.files[file].name.clone(),
@@ -130,6 +136,50 @@ impl Bag {
         }
         Ok(bag)
     }
+}
+
+/// Whether the workflow can be run as it says: what only a plan is made of need not be.
+///
+/// # Errors
+/// It cannot: the task or file, and why.
+fn check(read: &Read) -> Result<(), Failed> {
+    let workflow = &read.workflow;
+    let wrong = |reason: String| Failed::usage(format!("{}: {reason}", read.file.display()));
+    let mut writers: Vec<Option<&str>> = vec![None; workflow.files.len()];
+    for task in &workflow.tasks {
+        let (id, name) = (shown(&task.id), |file: usize| shown(&workflow.files[file].name));
+        if let (Some(Command::Job { job, .. }), false) =
+            (&task.command, task.inputs.is_empty() && task.outputs.is_empty())
+        {
+            return Err(wrong(format!(
+                "task {id} is the registered job {job}, which is told of no files: let it follow others by `after`"
+            )));
+        }
+        if let Some(&both) = task.inputs.iter().find(|file| task.outputs.contains(file)) {
+            let name = name(both);
+            return Err(wrong(format!(
+                "task {id} reads {name} and writes it: give what it writes another name"
+            )));
+        }
+        for &file in &task.outputs {
+            if let Some(other) = writers[file].replace(&task.id) {
+                let (name, other) = (name(file), shown(other));
+                return Err(wrong(format!(
+                    "tasks {other} and {id} both write {name}: only one may"
+                )));
+            }
+        }
+    }
+    for file in &workflow.files {
+        let leads_out = |part| matches!(part, Component::ParentDir | Component::Prefix(_));
+        if Path::new(&file.name).components().any(leads_out) || file.name.contains('\0') {
+            return Err(wrong(format!(
+                "the file {} leads out of its directory",
+                shown(&file.name)
+            )));
+        }
+    }
+    Ok(())
 }
 
 enum Run<'a> {

@@ -9,6 +9,12 @@ use springtide_actors::policy::provisioning::{NEVER, SECOND, Skyline, Time, seco
 use springtide_actors::reservation::Part;
 use springtide_runtime::id::ClusterId;
 
+/// Without reservations: what the grid refused is submitted again after this time, and so often at most.
+const PAUSE: Time = 2 * SECOND;
+const REFUSALS_MAX: u32 = 30;
+/// So many tasks may wait for their nodes at once: the head answers no more calls of one process at a time than about a thousand.
+const WAITING_MAX: usize = 256;
+
 /// A task, as far as its running is concerned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
@@ -106,7 +112,7 @@ pub enum Order {
 enum State {
     /// It waits for others, or for its place.
     Waits,
-    /// It was submitted, then and there, and runs if it has begun.
+    /// It was submitted, then and there, by that plan, and runs if it has begun.
     Submitted {
         cluster: Option<ClusterId>,
         since: Time,
@@ -138,6 +144,9 @@ pub struct Flow {
     failures: Vec<u32>,
     /// A task may fail so often and one more.
     retries: u32,
+    /// How often the grid refused each, and until when those are not submitted again that it did last.
+    refusals: Vec<u32>,
+    pauses: BTreeMap<usize, Time>,
     /// Plans are made; else each task goes where the scheduler puts it.
     reserves: bool,
     agreed: Option<Agreed>,
@@ -161,6 +170,8 @@ impl Flow {
             ran: vec![Ran::default(); count],
             failures: vec![0; count],
             retries,
+            refusals: vec![0; count],
+            pauses: BTreeMap::new(),
             reserves,
             agreed: None,
             reserved: BTreeMap::new(),
@@ -232,6 +243,16 @@ impl Flow {
             // Of a try that was given up already.
             News::Began { .. } => {}
             News::Refused { task, attempt, .. } if !self.is_current(task, attempt) => {}
+            News::Refused { task, why, .. } if !self.reserves => {
+                self.states[task] = State::Waits;
+                self.refusals[task] += 1;
+                if self.refusals[task] > REFUSALS_MAX {
+                    self.over = true;
+                    out.push(Order::GiveUp { task, why });
+                    return out;
+                }
+                self.pauses.insert(task, now.saturating_add(PAUSE));
+            }
             News::Refused { task, why, .. } => {
                 self.states[task] = State::Waits;
                 // Where it was to run it does not.
@@ -245,9 +266,17 @@ impl Flow {
 
     /// When [`News::Tick`] is due: more of what is reserved begins then.
     pub fn due(&self, now: Time) -> Option<Time> {
-        let agreed = self.agreed.as_ref()?;
-        let bookings = agreed.parts.iter().flat_map(|part| &part.bookings);
-        bookings.flat_map(|booking| [booking.start, booking.end]).filter(|&at| at > now).min()
+        let lines = self.reserved.values();
+        let steps = lines.filter_map(|line| line.steps().map(|(at, _)| at).find(|&at| at > now));
+        let pauses = self.pauses.values().copied().filter(|&at| at > now);
+        // What runs longer than it was to is looked at again, for it keeps others from their places.
+        let late = self.states.iter().zip(&self.steps).filter_map(|(state, step)| match state {
+            State::Submitted { since, plan, .. } if *plan == self.plans && self.reserves => {
+                Some(since.saturating_add(step.lasts).max(now + SECOND))
+            }
+            _ => None,
+        });
+        steps.chain(pauses).chain(late).min()
     }
 
     /// Whether this is the try of a task that is under way: what comes of others is nobody's any more.
@@ -301,9 +330,13 @@ impl Flow {
             return out.push(Order::Finished);
         }
         if !self.reserves {
+            self.pauses.retain(|_, until| *until > now);
+            let waits = |state: &&State| matches!(state, State::Submitted { began: false, .. });
+            let mut room = WAITING_MAX.saturating_sub(self.states.iter().filter(waits).count());
             for task in 0..self.steps.len() {
-                if self.is_ready(task) {
+                if room > 0 && self.is_ready(task) && !self.pauses.contains_key(&task) {
                     self.submit(task, None, now, out);
+                    room -= 1;
                 }
             }
             return;
@@ -362,8 +395,9 @@ impl Flow {
         let Some(reserved) = self.reserved.get(cluster) else { return Skyline::new(0, 0, NEVER) };
         let mut line = reserved.clone();
         for (step, state) in self.steps.iter().zip(&self.states) {
-            let State::Submitted { cluster: Some(at), since, .. } = state else { continue };
-            if at == cluster {
+            let State::Submitted { cluster: Some(at), since, plan, .. } = state else { continue };
+            // What runs since an earlier plan is on nothing of this one's.
+            if at == cluster && *plan == self.plans {
                 let end = since.saturating_add(step.lasts).max(now + SECOND);
                 occupy(&mut line, step.processors, now, end);
             }
@@ -372,7 +406,12 @@ impl Flow {
     }
 
     fn submit(&mut self, task: usize, cluster: Option<ClusterId>, now: Time, out: &mut Vec<Order>) {
-        self.states[task] = State::Submitted { cluster: cluster.clone(), since: now, began: false };
+        self.states[task] = State::Submitted {
+            cluster: cluster.clone(),
+            since: now,
+            began: false,
+            plan: self.plans,
+        };
         self.ran[task].attempts += 1;
         let attempt = self.ran[task].attempts;
         out.push(Order::Submit { task, cluster, attempt });
@@ -524,6 +563,49 @@ mod tests {
         assert_eq!(told(flow.handle(late, 4)), [""; 0]);
         let next = flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)]), 5);
         assert_eq!(told(next), ["0 at x, 3", "1 at x, 2"]);
+    }
+
+    #[test]
+    fn what_runs_since_an_earlier_plan_is_on_nothing_of_the_next() {
+        let steps = vec![step("a", 1, 50, &[]), step("b", 1, 10, &[])];
+        let mut flow = Flow::new(steps, true, 0, 9);
+        flow.handle(News::Tick, 0);
+        let agreed = |tasks: &[(usize, &str, u64)], count| {
+            let parts = vec![part("x", count, 0, 100)];
+            News::Agreed(Agreed { places: places(tasks), parts })
+        };
+        flow.handle(agreed(&[(0, "x", 0), (1, "x", 0)], 2), 0);
+        for task in [0, 1] {
+            flow.handle(News::Began { task, attempt: 1, cluster: Some("x".into()) }, 0);
+        }
+        let lost = News::Refused { task: 1, attempt: 1, why: "its node died".to_owned() };
+        assert_eq!(told(flow.handle(lost, SECOND)), ["plan {1}"]);
+        assert_eq!(told(flow.handle(agreed(&[(1, "x", 0)], 1), SECOND)), ["1 at x, 2"]);
+        // The one that runs longer than it was to is looked at in time.
+        assert_eq!(flow.due(2 * SECOND), Some(11 * SECOND));
+    }
+
+    #[test]
+    fn what_the_grid_refuses_just_in_time_is_tried_later_and_loses_no_try() {
+        let mut flow = Flow::new(vec![step("a", 1, 10, &[])], false, 0, 1);
+        flow.handle(News::Tick, 0);
+        for refusal in 0..REFUSALS_MAX {
+            let now = u64::from(refusal) * PAUSE;
+            let refused = News::Refused { task: 0, attempt: refusal + 1, why: "busy".to_owned() };
+            assert_eq!(told(flow.handle(refused, now)), [""; 0]);
+            assert_eq!(flow.due(now), Some(now + PAUSE));
+            let again = format!("0 at anywhere, {}", refusal + 2);
+            assert_eq!(told(flow.handle(News::Tick, now + PAUSE)), [again]);
+        }
+        let attempt = REFUSALS_MAX + 1;
+        let refused = News::Refused { task: 0, attempt, why: "busy".to_owned() };
+        assert_eq!(told(flow.handle(refused, 0)), ["give 0 up"]);
+        // More than can be submitted at once wait for their turn.
+        let many = (0..WAITING_MAX + 3).map(|at| step(&format!("t{at}"), 1, 1, &[]));
+        let mut flow = Flow::new(many.collect(), false, 0, 1);
+        assert_eq!(flow.handle(News::Tick, 0).len(), WAITING_MAX);
+        let began = News::Began { task: 0, attempt: 1, cluster: None };
+        assert_eq!(flow.handle(began, 0).len(), 1);
     }
 
     #[test]

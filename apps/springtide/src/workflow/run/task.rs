@@ -3,13 +3,13 @@
 //! The command runs in a directory of its own, in which what it reads lies under the names that the workflow has for it (links: what it
 //! reads it must not change). What it writes is moved to the cluster's directory of files. Must not know who waits for whom.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -90,9 +90,7 @@ impl Job for WorkflowTask {
             What::Pretend { seconds } => self.pretend(&room, *seconds, cx)?,
         }
         if let Some(dir) = dir {
-            for file in &self.outputs {
-                room.keep(file, &dir).map_err(|error| self.failed(&error))?;
-            }
+            room.keep(&self.outputs, &dir).map_err(|error| self.failed(&error))?;
         }
         Ok(Outcome { checksum: 0, result: json!({ "task": self.id }) })
     }
@@ -184,16 +182,14 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Ok(Some(_)) = self.0.try_wait() {
-            return;
-        }
+        // Also what it has left running when it ended by itself.
         let group = format!("-{}", self.0.id());
         let mut kill = Command::new("kill");
-        let killed = kill.args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
-        if !killed.is_ok_and(|status| status.success()) {
+        let _ = kill.args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
             let _ = self.0.kill();
+            let _ = self.0.wait();
         }
-        let _ = self.0.wait();
     }
 }
 
@@ -204,13 +200,8 @@ struct Room {
 
 impl Room {
     fn make() -> io::Result<Self> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("springtide-task-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        // Of a former process of this number.
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path)?;
+        let path = std::env::temp_dir().join(format!("springtide-task-{:x}", random()));
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self { path })
     }
 
@@ -240,18 +231,47 @@ impl Room {
         std::os::unix::fs::symlink(from, to).map_err(|error| format!("{name}: {error}"))
     }
 
-    /// Moves what was written to where others find it: whole under its name, or not at all.
-    fn keep(&self, file: &FileAs, dir: &Path) -> Result<(), String> {
-        let from = self.inside(&file.name)?;
-        if !from.is_file() {
-            return Err(format!("it has not written {}, as the workflow says it does", file.name));
+    /// Moves what was written to where others find it: all of it, each file whole, or nothing.
+    fn keep(&self, files: &[FileAs], dir: &Path) -> Result<(), String> {
+        let mut parts = Parts { all: Vec::new() };
+        for file in files {
+            let from = self.inside(&file.name)?;
+            if !from.is_file() {
+                return Err(format!(
+                    "it has not written {}, as the workflow says it does",
+                    file.name
+                ));
+            }
+            // Machines share the directory: no two name a part alike.
+            let part = dir.join(format!(".{:x}.part", random()));
+            parts.all.push((part.clone(), dir.join(&file.kept)));
+            fs::copy(&from, &part).map_err(|error| format!("{}: {error}", file.name))?;
         }
-        let failed = |error: io::Error| format!("{}: {error}", file.name);
-        let own = self.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let part = dir.join(format!(".{own}.part"));
-        fs::copy(&from, &part).map_err(failed)?;
-        fs::rename(&part, dir.join(&file.kept)).map_err(failed)
+        for (part, kept) in std::mem::take(&mut parts.all) {
+            fs::rename(&part, &kept).map_err(|error| format!("{}: {error}", kept.display()))?;
+        }
+        Ok(())
     }
+}
+
+/// Files that are not whole, or of which others are not: removed, if nothing comes of them.
+struct Parts {
+    /// Each with the name that it is to have.
+    all: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        for (part, _) in &self.all {
+            let _ = fs::remove_file(part);
+        }
+    }
+}
+
+/// A number that nobody else has drawn.
+fn random() -> u64 {
+    // The standard library's maps are seeded by the system.
+    RandomState::new().build_hasher().finish()
 }
 
 impl Drop for Room {
@@ -279,14 +299,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_kept_whole_or_the_task_has_not_written_it() {
+    fn what_a_task_writes_is_kept_as_a_whole_or_not_at_all() {
         let (room, dir) = (Room::make().unwrap(), tempfile::tempdir().unwrap());
         let file = FileAs { kept: "run.a".to_owned(), name: "out/a".to_owned(), bytes: 0 };
-        let missing = room.keep(&file, dir.path()).unwrap_err();
+        let files = [FileAs { kept: "run.b".to_owned(), name: "b".to_owned(), bytes: 0 }, file];
+        fs::write(room.inside("b").unwrap(), "one of two").unwrap();
+        let missing = room.keep(&files, dir.path()).unwrap_err();
         assert!(missing.contains("has not written out/a"), "{missing}");
         fs::write(room.inside("out/a").unwrap(), "text").unwrap();
-        room.keep(&file, dir.path()).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        room.keep(&files, dir.path()).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("run.a")).unwrap(), "text");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 }
