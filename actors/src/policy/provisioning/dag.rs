@@ -276,13 +276,13 @@ impl Dag {
     }
 
     /// Processor-seconds of all tasks, each on the site where it takes least: what no plan costs less than, at one a
-    /// processor-second (the paper's equation 9).
+    /// processor-second (the paper's equation 9). Added up as whole numbers, as what plans cost is: a plan may cost just this.
     pub fn work(&self, sites: usize) -> f64 {
         let one = |task: &Task| {
             let least = (0..sites.max(1)).map(|site| task.runtime.on(site)).min().unwrap_or(0);
-            f64::from(task.processors) * seconds(least)
+            u128::from(task.processors) * u128::from(least)
         };
-        self.tasks.iter().map(one).sum()
+        super::slot::worth(self.tasks.iter().map(one).sum(), 1.0)
     }
 }
 
