@@ -69,6 +69,13 @@ pub fn short(name: &str, most: usize) -> String {
     start.chain("..".chars()).chain(name.chars().skip(count - end)).collect()
 }
 
+/// How much room labels of rows need, of these names and what is said of them beside: names keep their ends where they are too long.
+pub fn label_room<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> i32 {
+    let of = |(name, more): (&str, &str)| name.chars().count().min(28) + more.chars().count() + 2;
+    let most = labels.into_iter().map(of).max().unwrap_or(0);
+    (most as i32 * CHARACTER + 16).clamp(110, 330)
+}
+
 /// An entry of a legend.
 pub struct Entry {
     /// What it says.
@@ -304,6 +311,13 @@ mod tests {
         assert_eq!((plain(0.30000000000000004), plain(20.0)), ("0.3".into(), "20".into()));
         assert_eq!((unit(599.0).0, unit(100_000.0).0, unit(1e6).0), ("seconds", "hours", "days"));
         assert_eq!((short("abcdef", 6), short("abcdefg", 6)), ("abcdef".into(), "ab..fg".into()));
+    }
+
+    #[test]
+    fn labels_have_the_room_that_the_longest_needs() {
+        assert_eq!(label_room([("vu", "1 p"), ("a-long-name", "16 p")]), 17 * CHARACTER + 16);
+        let long = "n".repeat(500);
+        assert_eq!((label_room([]), label_room([(&*long, &*long)])), (110, 330));
     }
 
     #[test]
