@@ -82,8 +82,19 @@ pub struct Entry {
     pub text: String,
     /// Its colour.
     pub colour: RGBColor,
-    /// A filled box; else an outline.
-    pub filled: bool,
+    /// What is drawn in it.
+    pub mark: Mark,
+}
+
+/// What a legend shows of what is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A filled box.
+    Box,
+    /// Its outline.
+    Outline,
+    /// A thin line.
+    Thread,
 }
 
 /// Where things are drawn: time goes right, rows go down.
@@ -123,11 +134,12 @@ impl<'a, 'b> Canvas<'a, 'b> {
         for (at, entry) in legend.iter().enumerate() {
             let (x, y) = (canvas.right + 16, TOP + 8 + 18 * at as i32);
             let points = [(x, y - 6), (x + 14, y + 6)];
-            let style = match entry.filled {
-                true => entry.colour.filled(),
-                false => entry.colour.stroke_width(1),
-            };
-            canvas.area.draw(&Rectangle::new(points, style)).map_err(wrong)?;
+            let (filled, thin) = (entry.colour.filled(), entry.colour.stroke_width(1));
+            match entry.mark {
+                Mark::Box => canvas.area.draw(&Rectangle::new(points, filled)).map_err(wrong)?,
+                Mark::Outline => canvas.area.draw(&Rectangle::new(points, thin)).map_err(wrong)?,
+                Mark::Thread => canvas.line([(x, y), (x + 14, y)], entry.colour.mix(1.0))?,
+            }
             let most = ((right - 44) / CHARACTER).max(4) as usize;
             canvas.text(&short(&entry.text, most), (x + 20, y), TEXT, HPos::Left, BLACK)?;
         }

@@ -135,8 +135,8 @@ fn words(read: &Read, summary: &Summary) -> String {
 /// A share in percent: what is little is not told as none, nor what lacks little as all.
 pub fn percent(share: f64) -> String {
     match share * 100.0 {
-        little if little > 0.0 && little < 0.5 => "<1 %".to_owned(),
-        most if (99.5..100.0).contains(&most) => ">99 %".to_owned(),
+        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
+        most if most > 99.0 && most < 100.0 => ">99 %".to_owned(),
         percent => format!("{percent:.0} %"),
     }
 }

@@ -10,7 +10,7 @@ use springtide_actors::policy::provisioning::{Dag, Time, seconds};
 use springtide_simulator::figure::{FigureError, draw};
 
 use super::canvas::{
-    BOTTOM, Canvas, Entry, KINDS, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
+    BOTTOM, Canvas, Entry, KINDS, Mark, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
 };
 use super::check::percent;
 use super::kept::Planned;
@@ -66,7 +66,7 @@ impl Kinds {
         let entry = |(at, name): (usize, &String)| Entry {
             text: name.clone(),
             colour: colour(at),
-            filled: true,
+            mark: Mark::Box,
         };
         let mut entries: Vec<Entry> =
             self.names.iter().take(KINDS).enumerate().map(entry).collect();
@@ -75,7 +75,7 @@ impl Kinds {
                 1 => self.names[KINDS].clone(),
                 others => format!("{others} other kinds"),
             };
-            entries.push(Entry { text, colour: colour(KINDS), filled: true });
+            entries.push(Entry { text, colour: colour(KINDS), mark: Mark::Box });
         }
         entries
     }
@@ -115,14 +115,14 @@ pub fn hosts(planned: &Planned<'_>) -> Result<String, FigureError> {
 fn slots_legend(planned: &Planned<'_>, mut entries: Vec<Entry>) -> Vec<Entry> {
     let slots = &planned.plan.slots;
     let is_wasted = slots.iter().any(|had| had.paid() > had.used);
-    let mut add = |is: bool, text: &str, colour: RGBColor, filled: bool| {
+    let mut add = |is: bool, text: &str, colour: RGBColor, mark: Mark| {
         if is {
-            entries.push(Entry { text: text.to_owned(), colour, filled });
+            entries.push(Entry { text: text.to_owned(), colour, mark });
         }
     };
-    add(is_wasted, "paid, not used", WASTE, true);
-    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, false);
-    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, false);
+    add(is_wasted, "paid, not used", WASTE, Mark::Box);
+    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, Mark::Outline);
+    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, Mark::Outline);
     entries
 }
 
@@ -315,7 +315,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
     }
     let mut legend = slots_legend(planned, kinds.legend());
     if by_site {
-        legend.retain(|entry| entry.filled);
+        legend.retain(|entry| entry.mark == Mark::Box);
     }
     let what = title(planned, "how much of each slot is used");
     let what = if by_site { title(planned, "how much of each site's slots is used") } else { what };
@@ -337,9 +337,10 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     order.sort_by_key(|&task| (plan.schedule.tasks[task].start, plan.schedule.tasks[task].end));
     let row = if count <= NAMED_ROWS_MAX { 15 } else { (900 / count as i32).clamp(3, 10) };
     let mut legend = kinds.legend();
-    let grey = RGBColor(165, 165, 165);
-    let text = "waits for its place".to_owned();
-    legend.push(Entry { text, colour: grey, filled: false });
+    if (0..count).any(|task| planned.ready(task) < plan.schedule.tasks[task].start) {
+        let text = "waits for its place".to_owned();
+        legend.push(Entry { text, colour: RGBColor(165, 165, 165), mark: Mark::Thread });
+    }
     let height = TOP + BOTTOM + row * count as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
     let needs = |task: usize| format!("{} p", planned.dag.task(task).processors);
@@ -449,6 +450,6 @@ fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
         let more = format!("up to {}", procs(super::processors::most(&spans[row])));
         rows.push(Band { name, more, layers, outline: Some((from, to, PART)) });
     }
-    let what = title(planned, "how many processors tasks of each level and kind run on");
+    let what = title(planned, "how many processors tasks run on");
     bands(&what, &rows, span, &kinds.legend())
 }

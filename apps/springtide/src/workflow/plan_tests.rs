@@ -215,6 +215,36 @@ fn figures_stay_small() {
     });
 }
 
+/// What is in files may have any characters, and slots may be much longer than what runs on them.
+#[test]
+fn figures_hold_odd_names_and_long_slots() {
+    let odd = ["<b>&\"'", "bell\u{7}escape\u{1b}", &"long".repeat(200), "caf\u{e9}"];
+    let tasks = (0..odd.len()).map(|at| task(odd[at], odd[at], (5.0, 1), &[])).collect();
+    let read = of(Workflow::new("a <workflow>", tasks, vec![]).unwrap());
+    let long = offers(
+        r#"{"name":"<vu>","processors":2,"slots":[
+        {"processors":2,"start_s":0,"end_s":1000000,"divisible":false,"extensible":false}]}"#,
+    );
+    with(&read, &long, &wish(), |planned| {
+        for figure in [gantt::hosts(planned).unwrap(), gantt::tasks(planned).unwrap()] {
+            assert!(figure.contains("a &lt;workflow&gt;") && figure.contains("caf\u{e9}"));
+            assert!(!figure.contains(|c: char| c.is_control() && c != '\n'));
+            assert!(!figure.contains("<b>") && !figure.contains("<vu>"));
+        }
+        assert!(gantt::hosts(planned).unwrap().contains("slots go on to the right"));
+        assert!(words(planned).contains("2 processors, 0 s to 277 h 46 min, 4 tasks, <1 % used"));
+    });
+    with(&diamond(), &offers(TWO_SITES), &Wish { alpha: 1.0, ..wish() }, |planned| {
+        assert!(!gantt::hosts(planned).unwrap().contains("slots go on"));
+    });
+}
+
+#[test]
+fn small_shares_are_not_none_and_large_ones_not_all() {
+    let told = [0.0, 1e-9, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0, 5.19].map(percent);
+    assert_eq!(told, ["0 %", "<1 %", "<1 %", "2 %", "50 %", "98 %", ">99 %", "100 %", "519 %"]);
+}
+
 #[test]
 fn kinds_are_names_without_numbers_where_all_are_numbered() {
     let numbered: Vec<Task> = (0..10)
