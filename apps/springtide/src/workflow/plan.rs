@@ -35,6 +35,8 @@ offered, or none holds to the deadline and the budget. The nearest one is told."
 const LARGE: usize = 1000;
 /// Sets in a generation and generations after the first: of most workflows, and of larger ones as in the paper.
 const TRIES: [(usize, usize); 2] = [(50, 40), (10, 10)];
+/// So many tries of a task on a slot take seconds: who waits is told why.
+const LONG: usize = 200_000_000;
 /// So many points of a front are told to people; the table has all.
 const POINTS_SHOWN: usize = 14;
 /// So many slots.
@@ -258,6 +260,15 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
     let summary = Summary::of(&read).map_err(cannot)?;
     let dag = read.dag(&speeds).map_err(cannot)?;
     let wish = args.choice.wish(dag.len(), &offers).map_err(wrong)?;
+    let slots: usize = offers.sites.iter().map(|site| site.slots.len()).sum();
+    let tries = wish.budget.evaluations();
+    if tries.saturating_mul(slots).saturating_mul(dag.len()) > LONG && !args.json && !quiet {
+        eprintln!(
+            "note: up to {} of {} slots are tried, which takes a while; --population and --iterations say how many",
+            some(tries, "set"),
+            number(slots as u64)
+        );
+    }
     let with = |plan| Planned {
         read: &read,
         summary: &summary,

@@ -577,7 +577,7 @@ fn workflows_from_the_wild_are_planned() {
         uva.join(",")
     );
     std::fs::write(&slots, offers).unwrap();
-    for (name, tasks) in [
+    let wild = [
         ("dax2.1_CyberShake_30.xml", 30),
         ("dax2.1_CyberShake_100.xml", 100),
         ("dax2.1_Montage_25.xml", 25),
@@ -585,7 +585,20 @@ fn workflows_from_the_wild_are_planned() {
         ("wf1.5_montage-chameleon-2mass-005d-001.json", 58),
         ("wf1.5_1000genome-chameleon-2ch-100k-001.json", 52),
         ("wf1.5_helloworld-forkjoin-10-chameleon.json", 10),
-    ] {
+    ];
+    let files = wild.map(|(name, _)| dir.join(name).to_str().unwrap().to_owned());
+    let line: Vec<&str> = ["workflow", "check", "--json"]
+        .into_iter()
+        .chain(files.iter().map(String::as_str))
+        .collect();
+    let told = run(&line);
+    assert_eq!((told.code, told.err.as_str()), (Some(0), ""));
+    let object: Value = serde_json::from_str(&told.out).unwrap();
+    for (at, (name, tasks)) in wild.into_iter().enumerate() {
+        assert_eq!(object["files"][at]["summary"]["tasks"], tasks, "{name}");
+        assert_eq!(object["files"][at]["without_runtime"], 0, "{name}");
+    }
+    for (name, tasks) in wild {
         let (file, out) = (dir.join(name), temp.path().join(name));
         let words = ["workflow", "plan"].map(str::to_owned).into_iter();
         let more = ["--slots", slots.to_str().unwrap(), "--alpha", "0.2", "-q", "--out"];
