@@ -57,11 +57,20 @@ pub fn chart<'a>(
         .configure_mesh()
         .x_desc(axes.x)
         .y_desc(axes.y)
+        .x_label_formatter(&tick)
+        .y_label_formatter(&tick)
         .light_line_style(WHITE)
         .bold_line_style(BLACK.mix(0.1))
         .draw()
         .map_err(wrong)?;
     Ok(chart)
+}
+
+/// A number along an axis: without digits that say nothing.
+fn tick(value: &f64) -> String {
+    let text = format!("{value:.6}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
 /// Lines over a parameter, with a bar of one deviation up and down.

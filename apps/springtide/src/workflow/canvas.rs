@@ -69,14 +69,32 @@ pub fn short(name: &str, most: usize) -> String {
     start.chain("..".chars()).chain(name.chars().skip(count - end)).collect()
 }
 
+/// How much room labels of rows need, of these names and what is said of them beside: names keep their ends where they are too long.
+pub fn label_room<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> i32 {
+    let of = |(name, more): (&str, &str)| name.chars().count().min(28) + more.chars().count() + 2;
+    let most = labels.into_iter().map(of).max().unwrap_or(0);
+    (most as i32 * CHARACTER + 16).clamp(110, 330)
+}
+
 /// An entry of a legend.
 pub struct Entry {
     /// What it says.
     pub text: String,
     /// Its colour.
     pub colour: RGBColor,
-    /// A filled box; else an outline.
-    pub filled: bool,
+    /// What is drawn in it.
+    pub mark: Mark,
+}
+
+/// What a legend shows of what is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A filled box.
+    Box,
+    /// Its outline.
+    Outline,
+    /// A thin line.
+    Thread,
 }
 
 /// Where things are drawn: time goes right, rows go down.
@@ -116,11 +134,12 @@ impl<'a, 'b> Canvas<'a, 'b> {
         for (at, entry) in legend.iter().enumerate() {
             let (x, y) = (canvas.right + 16, TOP + 8 + 18 * at as i32);
             let points = [(x, y - 6), (x + 14, y + 6)];
-            let style = match entry.filled {
-                true => entry.colour.filled(),
-                false => entry.colour.stroke_width(1),
-            };
-            canvas.area.draw(&Rectangle::new(points, style)).map_err(wrong)?;
+            let (filled, thin) = (entry.colour.filled(), entry.colour.stroke_width(1));
+            match entry.mark {
+                Mark::Box => canvas.area.draw(&Rectangle::new(points, filled)).map_err(wrong)?,
+                Mark::Outline => canvas.area.draw(&Rectangle::new(points, thin)).map_err(wrong)?,
+                Mark::Thread => canvas.line([(x, y), (x + 14, y)], entry.colour.mix(1.0))?,
+            }
             let most = ((right - 44) / CHARACTER).max(4) as usize;
             canvas.text(&short(&entry.text, most), (x + 20, y), TEXT, HPos::Left, BLACK)?;
         }
@@ -304,6 +323,13 @@ mod tests {
         assert_eq!((plain(0.30000000000000004), plain(20.0)), ("0.3".into(), "20".into()));
         assert_eq!((unit(599.0).0, unit(100_000.0).0, unit(1e6).0), ("seconds", "hours", "days"));
         assert_eq!((short("abcdef", 6), short("abcdefg", 6)), ("abcdef".into(), "ab..fg".into()));
+    }
+
+    #[test]
+    fn labels_have_the_room_that_the_longest_needs() {
+        assert_eq!(label_room([("vu", "1 p"), ("a-long-name", "16 p")]), 17 * CHARACTER + 16);
+        let long = "n".repeat(500);
+        assert_eq!((label_room([]), label_room([(&*long, &*long)])), (110, 330));
     }
 
     #[test]

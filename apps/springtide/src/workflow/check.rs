@@ -132,8 +132,20 @@ fn words(read: &Read, summary: &Summary) -> String {
     text
 }
 
+/// A share in percent: what is little is not told as none, nor what lacks little as all.
+pub fn percent(share: f64) -> String {
+    match share * 100.0 {
+        little if little > 0.0 && little < 1.0 => "<1 %".to_owned(),
+        most if most > 99.0 && most < 100.0 => ">99 %".to_owned(),
+        percent => format!("{percent:.0} %"),
+    }
+}
+
 /// A number with four digits.
 pub fn round(value: f64) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
     let places = match value.abs() {
         value if value >= 1000.0 => 0,
         value if value >= 100.0 => 1,

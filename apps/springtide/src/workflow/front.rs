@@ -13,6 +13,7 @@ use springtide_simulator::workload::figures::quoted;
 
 use super::canvas::{plain, unit};
 use super::kept::Planned;
+use super::offers::Offers;
 use super::planning::{Plan, TRADE_OFFS, trade_off};
 
 /// The trade-offs that take a point, such as `0-0.3 0.5`; empty if none does.
@@ -32,6 +33,16 @@ pub fn taken_by(plan: &Plan, at: usize) -> String {
         }
     }
     parts.join(" ")
+}
+
+/// What costs of a front's points are told in: in a figure, above a table's column, and how much of the offers' prices that is.
+pub fn unit_of_cost(plan: &Plan, offers: &Offers) -> (&'static str, &'static str, f64) {
+    let dearest = plan.front.points().last().map_or(0.0, |point| point.is.cost);
+    match offers.is_plainly_priced() {
+        true if dearest > 36_000.0 => ("cost, processor-hours", "cost, proc-h", 3600.0),
+        true => ("cost, processor-seconds", "cost, proc-s", 1.0),
+        false => ("cost, in the offers' units", "cost", 1.0),
+    }
 }
 
 /// All points, the cheapest first: cost, makespan in seconds, how many slots, the trade-offs that take it, and whether it is the plan.
@@ -61,13 +72,7 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
     let points = plan.front.points();
     let longest = points.iter().map(|point| seconds(point.is.makespan)).fold(0.0, f64::max);
     let (name, length) = unit(longest);
-    let (x_name, by) = match offers.is_plainly_priced() {
-        true if points.last().is_some_and(|point| point.is.cost > 36_000.0) => {
-            ("cost, processor-hours", 3600.0)
-        }
-        true => ("cost, processor-seconds", 1.0),
-        false => ("cost, in the offers' units", 1.0),
-    };
+    let (x_name, _, by) = unit_of_cost(plan, offers);
     let place = |at: usize| {
         let is = points[at].is;
         (is.cost / by, seconds(is.makespan) / length)
@@ -76,7 +81,7 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
     let x = range(all.iter().map(|(x, _)| *x));
     let y = range(all.iter().map(|(_, y)| *y));
     let title = match points.len() {
-        1 => "One plan, better than all others in time and cost".to_owned(),
+        1 => "One plan: none that was found is cheaper or faster".to_owned(),
         count => format!("{count} plans, none of them better than another in both time and cost"),
     };
     let makespan = format!("makespan, {name}");
@@ -116,7 +121,11 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
                 .map_err(wrong)?
                 .label(label)
                 .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 14, y)], grey.stroke_width(1))
+                    let ends = match across {
+                        true => [(x, y), (x + 14, y)],
+                        false => [(x + 7, y - 6), (x + 7, y + 6)],
+                    };
+                    PathElement::new(ends, grey.stroke_width(1))
                 });
         }
         let red = COLOURS[1];
@@ -138,8 +147,14 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
         legend(&mut chart, SeriesLabelPosition::UpperRight)?;
         // Labels where there is room: beside their point, and not over another.
         let pixels: Vec<(i32, i32)> = all.iter().map(|point| chart.backend_coord(point)).collect();
-        // The legend's corner is taken.
+        // The legend's corner is taken, and so are the lines of what was asked for.
         let mut taken: Vec<[i32; 4]> = vec![[620, 30, 860, 140]];
+        for (most, across, _) in lines {
+            let Some(most) = most else { continue };
+            let (x, y) =
+                chart.backend_coord(&if across { (x.start, most) } else { (most, y.start) });
+            taken.push(if across { [0, y - 1, 860, y + 1] } else { [x - 1, 0, x + 1, 520] });
+        }
         taken.extend(pixels.iter().map(|(x, y)| [x - 4, y - 4, x + 4, y + 4]));
         for at in (0..all.len()).filter(|at| plan.takes.contains(at)) {
             let text = taken_by(plan, at);

@@ -9,7 +9,10 @@ use plotters::style::text_anchor::HPos;
 use springtide_actors::policy::provisioning::{Dag, Time, seconds};
 use springtide_simulator::figure::{FigureError, draw};
 
-use super::canvas::{BOTTOM, Canvas, Entry, KINDS, PART, TOP, WASTE, WHOLE, colour, means, short};
+use super::canvas::{
+    BOTTOM, Canvas, Entry, KINDS, Mark, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
+};
+use super::check::percent;
 use super::kept::Planned;
 use super::processors::Span;
 use crate::report;
@@ -63,7 +66,7 @@ impl Kinds {
         let entry = |(at, name): (usize, &String)| Entry {
             text: name.clone(),
             colour: colour(at),
-            filled: true,
+            mark: Mark::Box,
         };
         let mut entries: Vec<Entry> =
             self.names.iter().take(KINDS).enumerate().map(entry).collect();
@@ -72,7 +75,7 @@ impl Kinds {
                 1 => self.names[KINDS].clone(),
                 others => format!("{others} other kinds"),
             };
-            entries.push(Entry { text, colour: colour(KINDS), filled: true });
+            entries.push(Entry { text, colour: colour(KINDS), mark: Mark::Box });
         }
         entries
     }
@@ -81,13 +84,19 @@ impl Kinds {
 /// What is told above a figure.
 fn title(planned: &Planned<'_>, what: &str) -> String {
     let makespan = report::seconds(seconds(planned.plan.is().makespan));
-    format!("{}: {what}; {makespan}", short(&planned.read.name(), 60))
+    format!("{}: {what}; makespan {makespan}", short(&planned.read.name(), 60))
 }
 
-/// Until when time is drawn: the workflow's end, and the end of whatever is had whole.
-fn span(planned: &Planned<'_>) -> Time {
+/// So many times the makespan is drawn at most: beside a slot of a month nothing of an hour is seen.
+const SPANS_MAX: u64 = 5;
+
+/// Until when time is drawn: the workflow's end, and the end of whatever is had whole; and what is said if some of it is longer still.
+fn span(planned: &Planned<'_>) -> (Time, &'static str) {
+    let makespan = planned.plan.is().makespan;
     let whole = planned.plan.slots.iter().filter(|had| !had.offer.divisible);
-    whole.map(|had| had.end).fold(planned.plan.is().makespan, Time::max)
+    let all = whole.map(|had| had.end).fold(makespan, Time::max);
+    let most = makespan.saturating_mul(SPANS_MAX);
+    if all > most { (most, "; slots go on to the right") } else { (all, "") }
 }
 
 /// Sites and processors as rows: slots as outlines, what runs there by kind of task, what is paid and not used shaded.
@@ -106,14 +115,14 @@ pub fn hosts(planned: &Planned<'_>) -> Result<String, FigureError> {
 fn slots_legend(planned: &Planned<'_>, mut entries: Vec<Entry>) -> Vec<Entry> {
     let slots = &planned.plan.slots;
     let is_wasted = slots.iter().any(|had| had.paid() > had.used);
-    let mut add = |is: bool, text: &str, colour: RGBColor, filled: bool| {
+    let mut add = |is: bool, text: &str, colour: RGBColor, mark: Mark| {
         if is {
-            entries.push(Entry { text: text.to_owned(), colour, filled });
+            entries.push(Entry { text: text.to_owned(), colour, mark });
         }
     };
-    add(is_wasted, "paid, not used", WASTE, true);
-    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, false);
-    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, false);
+    add(is_wasted, "paid, not used", WASTE, Mark::Box);
+    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, Mark::Outline);
+    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, Mark::Outline);
     entries
 }
 
@@ -134,19 +143,21 @@ fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
         top[site] = next + GAP;
         next += GAP + rows[site] as i32 * row;
     }
+    let has = |site: usize| format!("{} of {}", rows[site], procs(offers.sites[site].processors));
+    let labels: Vec<(&str, String)> =
+        sites.iter().map(|&site| (offers.sites[site].name.as_str(), has(site))).collect();
+    let left = label_room(labels.iter().map(|(name, has)| (*name, has.as_str())));
+    let (span, cut) = span(planned);
     draw((WIDTH, height as u32), |area| {
-        let what = title(planned, "processors");
-        let canvas = Canvas::new(area, &what, (180, LEGEND), span(planned), &legend)?;
-        for &site in &sites {
-            let of = &offers.sites[site];
-            let y = top[site] - GAP / 2 + 2;
-            let has = format!("{} of {} procs", rows[site], of.processors);
-            canvas.label(&of.name, &has, y)?;
+        let what = title(planned, "what runs on which processors") + cut;
+        let canvas = Canvas::new(area, &what, (left, LEGEND), span, &legend)?;
+        for (&site, (name, has)) in sites.iter().zip(&labels) {
+            canvas.label(name, has, top[site] - GAP / 2 + 2)?;
             let every = [1, 2, 5, 10, 20, 50].into_iter().find(|n| n * row >= 13).unwrap_or(50);
             for number in (0..rows[site] as i32).step_by(every as usize) {
                 let y = top[site] + number * row + row / 2;
                 let grey = RGBColor(90, 90, 90);
-                canvas.text(&number.to_string(), (174, y), 11, HPos::Right, grey)?;
+                canvas.text(&number.to_string(), (left - 6, y), 11, HPos::Right, grey)?;
             }
         }
         let heights = |site: usize, (first, count): (u32, u32)| {
@@ -196,7 +207,11 @@ fn bands(what: &str, bands: &[Band], span: Time, legend: &[Entry]) -> Result<Str
     let row = (640 / bands.len().max(1) as i32).clamp(20, 90);
     // High rows have room for two lines of text.
     let is_high = row >= 38;
-    let left = if is_high { 210 } else { 300 };
+    let left = match is_high {
+        true => bands.iter().flat_map(|band| [(&*band.name, ""), ("", &*band.more)]).collect(),
+        false => bands.iter().map(|band| (&*band.name, &*band.more)).collect::<Vec<_>>(),
+    };
+    let left = label_room(left);
     let height = TOP + BOTTOM + row * bands.len() as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
     draw((WIDTH, height as u32), |area| {
@@ -222,7 +237,7 @@ fn bands(what: &str, bands: &[Band], span: Time, legend: &[Entry]) -> Result<Str
 
 /// Slots as rows, or sites if there are many: which share of them is used over time, and by what.
 fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
-    let (plan, span) = (planned.plan, span(planned));
+    let (plan, (span, cut)) = (planned.plan, span(planned));
     let kinds = Kinds::new(planned);
     // Rows: which slots.
     let by_site = plan.slots.len() > BANDS_MAX;
@@ -281,10 +296,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
         layers.push((WASTE, waste));
         let used: u128 = had().map(|had| had.used).sum();
         let paid: u128 = had().map(super::planning::Had::paid).sum();
-        let percent = match paid {
-            0 => 0.0,
-            paid => used as f64 / paid as f64 * 100.0,
-        };
+        let used = percent(if paid > 0 { used as f64 / paid as f64 } else { 0.0 });
         let Some(first) = had().next() else { continue };
         let site = &planned.offers.sites[first.offer.site];
         let (name, outline, what) = match slots.len() {
@@ -296,19 +308,18 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
             count => (format!("{}, {count} slots", site.name), None, "up to "),
         };
         let more = match first.offer.divisible && slots.len() == 1 {
-            true => format!("{most:.0} procs, in part"),
-            false => format!("{what}{most:.0} procs, {percent:.0} % used"),
+            true => format!("{}, in part", procs(most.round() as u32)),
+            false => format!("{what}{}, {used} used", procs(most.round() as u32)),
         };
         rows.push(Band { name, more, layers, outline });
     }
     let mut legend = slots_legend(planned, kinds.legend());
     if by_site {
-        legend.retain(|entry| entry.filled);
+        legend.retain(|entry| entry.mark == Mark::Box);
     }
-    let what = title(planned, "share of each slot that is used");
-    let what =
-        if by_site { title(planned, "share of each site's slots that is used") } else { what };
-    bands(&what, &rows, span, &legend)
+    let what = title(planned, "how much of each slot is used");
+    let what = if by_site { title(planned, "how much of each site's slots is used") } else { what };
+    bands(&(what + cut), &rows, span, &legend)
 }
 
 /// Tasks as rows, by their start: when each waits for a place, and when it runs. Of many, a row for each kind and level.
@@ -326,20 +337,29 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     order.sort_by_key(|&task| (plan.schedule.tasks[task].start, plan.schedule.tasks[task].end));
     let row = if count <= NAMED_ROWS_MAX { 15 } else { (900 / count as i32).clamp(3, 10) };
     let mut legend = kinds.legend();
-    let grey = RGBColor(165, 165, 165);
-    let text = "waits for its place".to_owned();
-    legend.push(Entry { text, colour: grey, filled: false });
+    if (0..count).any(|task| planned.ready(task) < plan.schedule.tasks[task].start) {
+        let text = "waits for its place".to_owned();
+        legend.push(Entry { text, colour: RGBColor(165, 165, 165), mark: Mark::Thread });
+    }
     let height = TOP + BOTTOM + row * count as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
+    let needs = |task: usize| format!("{} p", planned.dag.task(task).processors);
+    let by_start = format!("{} tasks, by start", report::number(count as u64));
+    let left = match count <= NAMED_ROWS_MAX {
+        true => (0..count)
+            .map(|task| label_room([(&*planned.dag.task(task).name, &*needs(task))]))
+            .fold(0, i32::max),
+        false => label_room([(&*by_start, "")]),
+    };
     draw((WIDTH, height as u32), |area| {
-        let what = title(planned, "tasks");
-        let canvas = Canvas::new(area, &what, (250, LEGEND), plan.is().makespan, &legend)?;
+        let what = title(planned, "when tasks wait and run");
+        let canvas = Canvas::new(area, &what, (left, LEGEND), plan.is().makespan, &legend)?;
         for (at, &task) in order.iter().enumerate() {
             let (top, place) = (TOP + row * at as i32, &plan.schedule.tasks[task]);
             let middle = top + row / 2;
             if count <= NAMED_ROWS_MAX {
                 let of = planned.dag.task(task);
-                canvas.label(&of.name, &format!("{} p", of.processors), middle)?;
+                canvas.label(&of.name, &needs(task), middle)?;
             }
             let ready = planned.ready(task);
             if ready < place.start {
@@ -351,10 +371,20 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
         }
         if count > NAMED_ROWS_MAX {
             let y = TOP + 10;
-            canvas.text(&format!("{count} tasks, by start"), (8, y), 12, HPos::Left, BLACK)?;
+            canvas.text(&by_start, (8, y), 12, HPos::Left, BLACK)?;
         }
         Ok(())
     })
+}
+
+/// How often, after a name.
+fn times(count: usize) -> String {
+    if count == 1 { String::new() } else { format!(" x {}", report::number(count as u64)) }
+}
+
+/// So many processors, short.
+fn procs(count: impl Into<u64>) -> String {
+    super::some(usize::try_from(count.into()).unwrap_or(usize::MAX), "proc")
 }
 
 /// Which row each task is in, and the rows' names: kinds of a level, if that is too many levels, else kinds.
@@ -373,12 +403,12 @@ fn grouped(dag: &Dag, kinds: &Kinds) -> (Vec<usize>, Vec<String>) {
             continue;
         }
         let told = |(&(level, kind), count): (&(usize, usize), &usize)| match form {
-            0 => format!("{} {} x {count}", level + 1, name(kind)),
-            1 => format!("level {}, {count} tasks", level + 1),
+            0 => format!("level {}: {}{}", level + 1, name(kind), times(*count)),
+            1 => format!("level {}: {}", level + 1, super::some(*count, "task")),
             _ if kind + 1 == BANDS_MAX && kinds.names.len() > BANDS_MAX => {
-                format!("other kinds x {count}")
+                format!("other kinds{}", times(*count))
             }
-            _ => format!("{} x {count}", name(kind)),
+            _ => format!("{}{}", name(kind), times(*count)),
         };
         let names = rows.iter().map(told).collect();
         let places: BTreeMap<(usize, usize), usize> =
@@ -417,9 +447,9 @@ fn levels(planned: &Planned<'_>) -> Result<String, FigureError> {
             .enumerate()
             .map(|(layer, values)| (colour(layer), part(values)))
             .collect();
-        let more = format!("up to {} procs", super::processors::most(&spans[row]));
+        let more = format!("up to {}", procs(super::processors::most(&spans[row])));
         rows.push(Band { name, more, layers, outline: Some((from, to, PART)) });
     }
-    let what = title(planned, "processors that tasks of each level and kind run on");
+    let what = title(planned, "how many processors tasks run on");
     bands(&what, &rows, span, &kinds.legend())
 }

@@ -158,6 +158,7 @@ impl Planned<'_> {
             "cost": plan.is().cost,
             "floor": plan.floor,
             "waste": plan.waste(),
+            "critical_path_s": seconds(plan.chain),
             "paid_processor_s": processor_s(paid),
             "used_processor_s": processor_s(used),
             "front": points.collect::<Vec<_>>(),

@@ -13,7 +13,7 @@ use springtide_actors::policy::provisioning::{
 };
 use springtide_simulator::workload::figures::quoted;
 
-use super::check::round;
+use super::check::{percent, round};
 use super::kept::{Planned, keep, method_word};
 use super::offers::{Offers, OffersError};
 use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
@@ -35,6 +35,8 @@ offered, or none holds to the deadline and the budget. The nearest one is told."
 const LARGE: usize = 1000;
 /// Sets in a generation and generations after the first: of most workflows, and of larger ones as in the paper.
 const TRIES: [(usize, usize); 2] = [(50, 40), (10, 10)];
+/// So many tries of a task on a slot take seconds: who waits is told why.
+const LONG: usize = 200_000_000;
 /// So many points of a front are told to people; the table has all.
 const POINTS_SHOWN: usize = 14;
 /// So many slots.
@@ -258,6 +260,15 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
     let summary = Summary::of(&read).map_err(cannot)?;
     let dag = read.dag(&speeds).map_err(cannot)?;
     let wish = args.choice.wish(dag.len(), &offers).map_err(wrong)?;
+    let slots: usize = offers.sites.iter().map(|site| site.slots.len()).sum();
+    let tries = wish.budget.evaluations();
+    if tries.saturating_mul(slots).saturating_mul(dag.len()) > LONG && !args.json && !quiet {
+        eprintln!(
+            "note: up to {} of {} slots are tried, which takes a while; --population and --iterations say how many",
+            some(tries, "set"),
+            number(slots as u64)
+        );
+    }
     let with = |plan| Planned {
         read: &read,
         summary: &summary,
@@ -279,7 +290,7 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
     let planned = with(&plan);
     if !args.json && !quiet {
         for note in read.notes() {
-            eprintln!("{}", note.line(&read.file));
+            eprintln!("note: {}", note.line(&read.file));
         }
     }
     if let Some(dir) = &args.out {
@@ -326,8 +337,12 @@ fn words(planned: &Planned<'_>) -> String {
     let format = read.format.map_or_else(String::new, |format| format!(" ({format})"));
     let (tasks, edges) = (some(summary.tasks, "task"), some(summary.edges, "edge"));
     let levels = some(summary.levels, "level");
-    let name = shown(&read.name());
-    line("workflow", format!("{name}{format}: {tasks}, {edges}, {levels}"));
+    // Many files say the same name, or none.
+    let name = match read.workflow.name.as_str() {
+        "" => String::new(),
+        name => format!("{}, ", shown(name)),
+    };
+    line("workflow", format!("{}{format}: {name}{tasks}, {edges}, {levels}", read.file.display()));
     let slots: usize = offers.sites.iter().map(|site| site.slots.len()).sum();
     let sites = offers.sites.iter().filter(|site| !site.slots.is_empty()).count();
     let origin = date(offers.origin_unix_s as u64);
@@ -343,7 +358,7 @@ fn words(planned: &Planned<'_>) -> String {
     line(
         "searched",
         format!(
-            "{} of slots by {search} and {}, seed {}: {}, {} of which none is better in both",
+            "{} of slots by {search} and {}, seed {}: {}, {} on the front",
             some(plan.tried, "set"),
             wish.method,
             wish.seed,
@@ -355,37 +370,38 @@ fn words(planned: &Planned<'_>) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:12}{value}");
     };
-    line("taken", why(plan, wish));
+    line("taken", why(plan, wish, offers));
     let is = plan.is();
     let ends = date(offers.origin_unix_s as u64 + is.makespan.div_ceil(SECOND));
-    let chain = summary.critical_path_s.unwrap_or(0.0);
+    let least = time(plan.chain);
     line(
         "makespan",
         format!(
-            "{}, until {ends}; its critical path is {}",
-            time(is.makespan),
-            report::seconds(chain)
+            "{}, until {ends}; no plan on these sites takes less than {least}",
+            time(is.makespan)
         ),
     );
     line("cost", cost(is.cost, offers));
-    let percent = if plan.floor > 0.0 { plan.waste() / plan.floor * 100.0 } else { 0.0 };
-    line(
-        "waste",
-        format!(
-            "{}: {percent:.0} % above what its tasks alone cost, {}",
-            cost(plan.waste(), offers),
+    let waste = match plan.waste() {
+        0.0 => "none: it costs what its tasks alone cost".to_owned(),
+        waste if plan.floor > 0.0 => format!(
+            "{}: {} above what its tasks alone cost, {}",
+            cost(waste, offers),
+            percent(waste / plan.floor),
             cost(plan.floor, offers)
         ),
-    );
+        waste => format!("{}: its tasks alone cost nothing", cost(waste, offers)),
+    };
+    line("waste", waste);
     for (at, had) in plan.slots.iter().take(SLOTS_SHOWN).enumerate() {
         let site = &offers.sites[had.offer.site];
         let paid = had.paid();
-        let used = if paid > 0 { had.used as f64 / paid as f64 * 100.0 } else { 0.0 };
+        let used = percent(if paid > 0 { had.used as f64 / paid as f64 } else { 0.0 });
         let what = match (had.offer.divisible, had.end > had.offer.end) {
             (true, false) => "had in part".to_owned(),
             (true, true) => format!("had in part, {} longer", time(had.end - had.offer.end)),
-            (false, false) => format!("{used:.0} % used"),
-            (false, true) => format!("{} longer, {used:.0} % used", time(had.end - had.offer.end)),
+            (false, false) => format!("{used} used"),
+            (false, true) => format!("{} longer, {used} used", time(had.end - had.offer.end)),
         };
         let (from, to) = match had.offer.divisible {
             true => had.busy,
@@ -430,10 +446,9 @@ fn table(text: &mut String, plan: &Plan, offers: &Offers) {
     let last = points.len().saturating_sub(1);
     let matters =
         |at: usize| all || at == 0 || at == last || at == plan.at || plan.takes.contains(&at);
-    let head = if offers.is_plainly_priced() { "cost, proc-h" } else { "cost" };
+    let (_, head, by) = front::unit_of_cost(plan, offers);
     let _ = writeln!(text, "front       {:>14} {head:>14} {:>6}  trade-offs", "makespan", "slots");
     for (at, point) in points.iter().enumerate().filter(|(at, _)| matters(*at)) {
-        let by = if offers.is_plainly_priced() { 3600.0 } else { 1.0 };
         let _ = writeln!(
             text,
             "{:>11} {:>14} {:>14} {:>6}  {}",
@@ -455,7 +470,7 @@ fn table(text: &mut String, plan: &Plan, offers: &Offers) {
 }
 
 /// Why this point.
-fn why(plan: &Plan, wish: &Wish) -> String {
+fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
     let points = plan.front.points();
     let Constraint { deadline, budget } = wish.constraint;
     let held = points.iter().filter(|point| wish.constraint.allows(&point.is)).count();
@@ -464,10 +479,10 @@ fn why(plan: &Plan, wish: &Wish) -> String {
         (deadline, budget) => {
             let parts = [
                 deadline.map(|most| format!("end within {}", time(most))),
-                budget.map(|most| format!("cost at most {}", round(most))),
+                budget.map(|most| format!("cost at most {}", cost(most, offers))),
             ];
             let parts: Vec<String> = parts.into_iter().flatten().collect();
-            format!(" among the {held} that {}", parts.join(" and "))
+            format!(", among those ({held}) that {}", parts.join(" and "))
         }
     };
     let what = match wish.alpha {
@@ -476,7 +491,7 @@ fn why(plan: &Plan, wish: &Wish) -> String {
         alpha => format!(": cost weighs {alpha}, time {}", super::canvas::plain(1.0 - alpha)),
     };
     match points.len() {
-        1 => "the only one: nothing is cheaper or faster".to_owned(),
+        1 => "the only one: nothing that was found is cheaper or faster".to_owned(),
         _ => format!("number {} by trade-off {}{what}{of}", plan.at + 1, wish.alpha),
     }
 }
@@ -494,11 +509,15 @@ fn objectives(is: &Objectives) -> Value {
 /// No plan holds to the deadline and the budget.
 fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
     let Constraint { deadline, budget } = missed.constraint;
-    let Missed { fastest, cheapest, chain, nearest: plan, .. } = missed;
+    let Missed { fastest, cheapest, nearest: plan, .. } = missed;
     let whole = |is: &Objectives| is.makespan.div_ceil(SECOND);
     let up = |cost: f64| super::canvas::plain((cost * 100.0).ceil() / 100.0);
     let is_late = deadline.is_some_and(|most| fastest.makespan > most);
     let is_dear = budget.is_some_and(|most| cheapest.cost > most);
+    // What no plan can be, whatever is searched; else it is only that none was found.
+    let too_short = deadline.is_some_and(|most| plan.chain > most);
+    let too_little = budget.is_some_and(|most| plan.floor > most);
+    let none = |sure: bool| if sure { "no plan" } else { "no plan that was found" };
     let mut text = String::new();
     let reason = match (is_late, is_dear) {
         (true, false) => "deadline",
@@ -508,17 +527,18 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
     if let Some(most) = deadline.filter(|_| is_late) {
         let _ = write!(
             text,
-            "no plan ends within {}: the fastest takes {} and costs {} (--deadline {}s)",
+            "{} ends within {}: the fastest takes {} and costs {} (--deadline {}s)",
+            none(too_short),
             time(most),
             time(fastest.makespan),
             cost(fastest.cost, offers),
             whole(fastest)
         );
-        if *chain > most {
+        if too_short {
             let _ = write!(
                 text,
                 "; its longest chain of tasks alone takes {} on these sites, whatever they offer",
-                time(*chain)
+                time(plan.chain)
             );
         }
     }
@@ -526,13 +546,14 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
         let and = if text.is_empty() { "" } else { "\n" };
         let _ = write!(
             text,
-            "{and}no plan costs at most {}: the cheapest costs {} and takes {} (--budget {})",
+            "{and}{} costs at most {}: the cheapest costs {} and takes {} (--budget {})",
+            none(too_little),
             cost(most, offers),
             cost(cheapest.cost, offers),
             time(cheapest.makespan),
             up(cheapest.cost)
         );
-        if plan.floor > most {
+        if too_little {
             let _ = write!(text, "; its tasks alone cost {}", cost(plan.floor, offers));
         }
     }
@@ -542,7 +563,8 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
         let cheap = points.iter().rev().find(|point| point.is.cost <= most);
         let _ = write!(
             text,
-            "no plan ends within {} and costs at most {}",
+            "{} ends within {} and costs at most {}",
+            none(false),
             time(latest),
             cost(most, offers)
         );
@@ -563,10 +585,12 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
             );
         }
     }
-    let part: serde_json::Map<String, Value> = ["makespan_s", "cost", "floor", "waste", "slots"]
-        .into_iter()
-        .map(|key| (key.to_owned(), nearest[key].clone()))
-        .collect();
+    if !too_short && !too_little {
+        text.push_str("\n  a longer search may find one: --population, --iterations");
+    }
+    let part = ["makespan_s", "critical_path_s", "cost", "floor", "waste", "slots"];
+    let part: serde_json::Map<String, Value> =
+        part.into_iter().map(|key| (key.to_owned(), nearest[key].clone())).collect();
     let more = vec![
         ("reason", reason.into()),
         ("nearest", part.into()),
@@ -582,7 +606,18 @@ fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> Inste
     let name = |site: usize| shown(&offers.sites[site].name);
     let procs = |count: u32| some(count as usize, "processor");
     let are = |count: u32| format!("{} {}", procs(count), if count == 1 { "is" } else { "are" });
-    let mut text = format!("no plan: {why}");
+    let free = match why.most {
+        0 => "no site has any free for so long".to_owned(),
+        most => format!("at most {most} of one site are free for so long at once"),
+    };
+    let mut text = format!(
+        "no plan: task {} needs {} for {} and has no place in {}: {free}{}",
+        shown(&why.task),
+        procs(why.processors),
+        time(why.runtime),
+        some(why.slots, "slot"),
+        why.late
+    );
     let mut line = |what: String| {
         text.push_str("\n  ");
         text.push_str(&what);

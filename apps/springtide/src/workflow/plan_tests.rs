@@ -131,10 +131,10 @@ fn a_plan_is_told_to_programs_and_to_people() {
         assert_eq!(taken, planning::TRADE_OFFS);
         let text = words(planned);
         for part in [
-            "workflow    diamond: 4 tasks, 4 edges, 3 levels\n",
-            "makespan    40.00 s, until 2025-11-25T09:00:40Z; its critical path is 35.00 s\n",
+            "workflow    w: diamond, 4 tasks, 4 edges, 3 levels\n",
+            "makespan    40.00 s, until 2025-11-25T09:00:40Z; no plan on these sites takes less than 35.00 s\n",
             "cost        95.00 processor-seconds\n",
-            "waste       0.0000 processor-seconds: 0 % above what its tasks alone cost, 95.00 processor-seconds\n",
+            "waste       none: it costs what its tasks alone cost\n",
             "slots       uva slot 2 (epoch 4): 4 processors, 5.00 s to 40.00 s, 4 tasks, had in part, cost 95.00",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
@@ -174,7 +174,10 @@ fn figures_show_boxes_of_few_tasks_and_shares_of_many() {
             let most = if name.ends_with(".svg") { 300_000 } else { 2_000_000 };
             assert!(text.len() < most, "{name}: {}", text.len());
         }
-        assert!(files[5].1.contains("synthSGT x 4017"), "a row for each kind and level");
+        assert!(
+            files[5].1.contains("level 4: synthSGT x 4&apos;017"),
+            "a row for each kind and level"
+        );
         assert_eq!(files[1].1.lines().count(), 8040);
     });
     // Six searches of a second each would do; the machine may be busy.
@@ -210,6 +213,36 @@ fn figures_stay_small() {
             assert!(figure.trim_end().ends_with("</svg>"));
         }
     });
+}
+
+/// What is in files may have any characters, and slots may be much longer than what runs on them.
+#[test]
+fn figures_hold_odd_names_and_long_slots() {
+    let odd = ["<b>&\"'", "bell\u{7}escape\u{1b}", &"long".repeat(200), "caf\u{e9}"];
+    let tasks = (0..odd.len()).map(|at| task(odd[at], odd[at], (5.0, 1), &[])).collect();
+    let read = of(Workflow::new("a <workflow>", tasks, vec![]).unwrap());
+    let long = offers(
+        r#"{"name":"<vu>","processors":2,"slots":[
+        {"processors":2,"start_s":0,"end_s":1000000,"divisible":false,"extensible":false}]}"#,
+    );
+    with(&read, &long, &wish(), |planned| {
+        for figure in [gantt::hosts(planned).unwrap(), gantt::tasks(planned).unwrap()] {
+            assert!(figure.contains("a &lt;workflow&gt;") && figure.contains("caf\u{e9}"));
+            assert!(!figure.contains(|c: char| c.is_control() && c != '\n'));
+            assert!(!figure.contains("<b>") && !figure.contains("<vu>"));
+        }
+        assert!(gantt::hosts(planned).unwrap().contains("slots go on to the right"));
+        assert!(words(planned).contains("2 processors, 0 s to 277 h 46 min, 4 tasks, <1 % used"));
+    });
+    with(&diamond(), &offers(TWO_SITES), &Wish { alpha: 1.0, ..wish() }, |planned| {
+        assert!(!gantt::hosts(planned).unwrap().contains("slots go on"));
+    });
+}
+
+#[test]
+fn small_shares_are_not_none_and_large_ones_not_all() {
+    let told = [0.0, 1e-9, 0.009, 0.02, 0.5, 0.98, 0.996, 1.0, 5.19].map(percent);
+    assert_eq!(told, ["0 %", "<1 %", "<1 %", "2 %", "50 %", "98 %", ">99 %", "100 %", "519 %"]);
 }
 
 #[test]

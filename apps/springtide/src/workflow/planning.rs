@@ -90,6 +90,8 @@ pub struct Plan {
     /// What no plan costs less than: each task at the least that an offer asks for its processors (equation 9 where a
     /// processor-second costs 1).
     pub floor: f64,
+    /// No plan is shorter: the longest chain of tasks where each is fastest, on sites that offer anything.
+    pub chain: Time,
     /// How many sets of slots were tried.
     pub tried: usize,
     /// How many of them were plans.
@@ -166,8 +168,6 @@ pub struct Missed {
     pub fastest: Objectives,
     /// The cheapest plan.
     pub cheapest: Objectives,
-    /// No plan is shorter, whatever is offered: the longest chain of tasks where each is fastest.
-    pub chain: Time,
 }
 
 /// What a planner asks of a task of a workflow's file.
@@ -257,8 +257,10 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     };
     let (had, places) = placed(&slots, &front.points()[at].plan, &schedule);
     let floor = floor(dag, &slots, offers.sites.len());
+    let chain = chain(dag, &slots, offers.sites.len()).into_iter().max().unwrap_or(0);
     let (tried, feasible) = (found.evaluations, found.feasible);
-    let plan = Plan { front, at, takes, schedule, places, slots: had, floor, tried, feasible };
+    let plan =
+        Plan { front, at, takes, schedule, places, slots: had, floor, chain, tried, feasible };
     match is_held {
         true => Ok(plan),
         false => Err(NoPlan::Missed(Box::new(Missed {
@@ -266,7 +268,6 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
             nearest: plan,
             fastest,
             cheapest,
-            chain: chain(dag, &slots, offers.sites.len()).into_iter().max().unwrap_or(0),
         }))),
     }
 }
@@ -556,7 +557,7 @@ mod tests {
         assert_eq!((plan.takes[0], plan.takes[TRADE_OFFS - 1]), (2, 0));
         let sum: f64 = plan.slots.iter().map(|had| had.cost).sum();
         assert_eq!(sum, plan.is().cost);
-        assert_eq!(plan.floor, 45.0);
+        assert_eq!((plan.floor, plan.chain), (45.0, 15 * SECOND));
         assert_eq!(plan.waste(), plan.is().cost - 45.0);
         let used: u128 = plan.slots.iter().map(|had| had.used).sum();
         let runs: u128 = (plan.schedule.tasks.iter().zip(dag.tasks()))
@@ -580,7 +581,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let late = missed(Some(20), None);
-        assert_eq!((late.nearest.is(), late.chain), (late.fastest, 30 * SECOND));
+        assert_eq!((late.nearest.is(), late.nearest.chain), (late.fastest, 30 * SECOND));
         let dear = missed(None, Some(100.0));
         assert_eq!((dear.nearest.is(), dear.cheapest.cost), (dear.cheapest, 120.0));
         let both = missed(Some(40), Some(150.0));

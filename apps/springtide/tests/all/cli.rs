@@ -466,7 +466,7 @@ fn workflows_are_planned_drawn_and_refused() {
     let told = run(&["workflow", "plan", &fork, "--slots", &slots, "--budget", "150"]);
     assert_eq!(told.code, Some(0), "{}", told.err);
     assert!(told.out.contains("taken       number 1 by trade-off 0.5"), "{}", told.out);
-    assert!(told.out.contains("among the 1 that cost at most 150.0"), "{}", told.out);
+    assert!(told.out.contains(", among those (1) that cost at most 150.0"), "{}", told.out);
 
     // What cannot be, and what is nearest; what is wrong.
     let table = file("runtimes.csv", "name,runtime_s,processors\nprepare,5,1\n\"do, all\",6,2\n");
@@ -489,14 +489,15 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&fork, "--slots", &slots, "--budget", "100"],
             3,
             &[
-                "no plan costs at most 100.0 processor-seconds: the cheapest costs 120.0 processor-seconds and takes 50.00 s (--budget 120)",
+                "no plan that was found costs at most 100.0 processor-seconds: the cheapest costs 120.0 processor-seconds and takes 50.00 s (--budget 120)",
             ],
         ),
         (
             vec![&fork, "--slots", &slots, "--budget", "150", "--deadline", "40s"],
             3,
             &[
-                "no plan ends within 40.00 s and costs at most 150.0",
+                "no plan that was found ends within 40.00 s and costs at most 150.0",
+                "a longer search may find one: --population, --iterations",
                 "(--budget 180)",
                 "(--deadline 50s)",
             ],
@@ -505,7 +506,7 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&wide, "--slots", &slots],
             3,
             &[
-                "no plan: task w needs 16 processors for 20 s and finds them in none of 2 slots: at most 4",
+                "no plan: task w needs 16 processors for 20.00 s and has no place in 2 slots: at most 4 of one site are free for so long at once",
                 "4 processors of vu, from 0 s on",
                 "no site is that large: the largest, vu, has 8 processors",
                 "name,runtime_s,processors\n    w,,4\n",
@@ -515,7 +516,7 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&long, "--slots", &slots],
             3,
             &[
-                "task l needs 1 processors for 90 s",
+                "task l needs 1 processor for 90.00 s and has no place in 2 slots: no site has any free for so long",
                 "the longest time for which 1 processor is offered: 60.00 s, at vu from 0 s to 60.00 s",
                 "plan again with later offers (these end at 60.00 s, 2025-11-25T09:01:00Z)",
             ],
@@ -576,13 +577,28 @@ fn workflows_from_the_wild_are_planned() {
         uva.join(",")
     );
     std::fs::write(&slots, offers).unwrap();
-    for (name, tasks) in [
+    let wild = [
+        ("dax2.1_CyberShake_30.xml", 30),
         ("dax2.1_CyberShake_100.xml", 100),
         ("dax2.1_Montage_25.xml", 25),
         ("dax2.1_HEFT_paper.xml", 10),
         ("wf1.5_montage-chameleon-2mass-005d-001.json", 58),
         ("wf1.5_1000genome-chameleon-2ch-100k-001.json", 52),
-    ] {
+        ("wf1.5_helloworld-forkjoin-10-chameleon.json", 10),
+    ];
+    let files = wild.map(|(name, _)| dir.join(name).to_str().unwrap().to_owned());
+    let line: Vec<&str> = ["workflow", "check", "--json"]
+        .into_iter()
+        .chain(files.iter().map(String::as_str))
+        .collect();
+    let told = run(&line);
+    assert_eq!((told.code, told.err.as_str()), (Some(0), ""));
+    let object: Value = serde_json::from_str(&told.out).unwrap();
+    for (at, (name, tasks)) in wild.into_iter().enumerate() {
+        assert_eq!(object["files"][at]["summary"]["tasks"], tasks, "{name}");
+        assert_eq!(object["files"][at]["without_runtime"], 0, "{name}");
+    }
+    for (name, tasks) in wild {
         let (file, out) = (dir.join(name), temp.path().join(name));
         let words = ["workflow", "plan"].map(str::to_owned).into_iter();
         let more = ["--slots", slots.to_str().unwrap(), "--alpha", "0.2", "-q", "--out"];

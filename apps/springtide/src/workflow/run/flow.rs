@@ -117,6 +117,7 @@ enum State {
         cluster: Option<ClusterId>,
         since: Time,
         began: bool,
+        plan: u32,
     },
     Done,
 }
