@@ -18,7 +18,7 @@ use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period}
 use crate::files::FilesHere;
 use crate::node::RegisterAnew;
 use crate::scheduler::{
-    Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, StubWaits, Submit,
+    CancelJobsOf, Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone, StubWaits, Submit,
 };
 use crate::site::Register;
 
@@ -96,6 +96,11 @@ pub(crate) fn files_here(from: &Sender<'_>, message: &FilesHere) -> Verdict {
 pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
     client(from, message)?;
     from.holds(|peer| message.client.node == peer.node)
+}
+
+pub(crate) fn cancel_of(from: &Sender<'_>, message: &CancelJobsOf) -> Verdict {
+    client(from, message)?;
+    from.holds(|peer| message.client == peer.node)
 }
 
 /// Taking nodes out of service: whoever runs the grid, or a node itself that is to end.

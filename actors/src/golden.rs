@@ -35,13 +35,13 @@ use crate::pulse::{Beat, Heard};
 use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
 use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
-    AskLeave, BetterFree, CancelJob, CommitSlots, ConfirmSlots, Drain, DrainError, Drained, Freed,
-    GetOffers, GetSample, GetSlots, GetStatus, Granted, GrantedNode, GridLink, GridSlots,
-    GridStatus, GrowthRefused, HandOver, JobState, JobStatus, MeasureSpeed, MemberSilent,
-    NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots,
-    Registered, ReleaseSlots, RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus,
-    SiteUp, SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver,
-    Undrain, WithdrawNodes,
+    AskLeave, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmSlots, Drain, DrainError,
+    Drained, Freed, GetOffers, GetSample, GetSlots, GetStatus, Granted, GrantedNode, GridLink,
+    GridSlots, GridStatus, GrowthRefused, HandOver, JobState, JobStatus, MeasureSpeed,
+    MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers,
+    PrepareSlots, Registered, ReleaseSlots, RequestNodes, Requested, RootAdvanced, SitePolled,
+    SiteStatus, SiteUp, SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe,
+    TakeOver, Undrain, WithdrawNodes,
 };
 use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
 use crate::worker::{
@@ -84,6 +84,7 @@ fn messages_of_scheduler_and_site() {
         need: None,
     });
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
+    message(&CancelJobsOf { client: "client-1".into(), reason: "enough".into() });
     message(&GetStatus {});
     message(&GetSlots {});
     let booking =

@@ -20,11 +20,11 @@ use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
 use crate::scheduler::{
-    CancelJob, CommitSlots, ConfirmSlots, Drain, GetFiles, GetJob, GetOffers, GetSample, GetSlots,
-    GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost,
-    NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots, RequestNodes, ResizeJob,
-    RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, StubWaits, Submit,
-    Subscribe, Undrain, WithdrawNodes,
+    CancelJob, CancelJobsOf, CommitSlots, ConfirmSlots, Drain, GetFiles, GetJob, GetOffers,
+    GetSample, GetSlots, GetStatus, GridStatus, HandOver, JobEfficiency, MemberSilent, NeedNodes,
+    NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots, Registered, ReleaseSlots, RequestNodes,
+    ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp, SpeedsMeasured, StubGone, StubWaits,
+    Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
@@ -74,6 +74,7 @@ impl Head {
             .publish(SCHEDULER, scheduler.clone())
             .accepts_from::<Submit>(admit::submit)
             .accepts_from::<CancelJob>(admit::client)
+            .accepts_from::<CancelJobsOf>(admit::cancel_of)
             .accepts::<GetStatus>()
             .accepts::<GetJob>()
             .accepts::<PlanJob>()

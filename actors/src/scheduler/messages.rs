@@ -97,6 +97,15 @@ pub struct CancelJob {
     pub reason: String,
 }
 
+/// To the scheduler, by a client: end all jobs that it has submitted and that are not the desk's, waiting or running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelJobsOf {
+    /// Who says so.
+    pub client: NodeId,
+    /// Why, for whoever waits for them.
+    pub reason: String,
+}
+
 /// To the scheduler, in its own process: run a job that nobody waits for. Its number comes back at once; whatever becomes of
 /// it, also that it cannot be placed, is told to the client of the submission.
 #[derive(Debug, actix::Message)]
@@ -480,6 +489,7 @@ pub struct MemberSilent {
 remote_message! {
     "submit" => Submit -> Result<Granted, SubmitError>;
     "cancel-job" => CancelJob;
+    "cancel-jobs-of" => CancelJobsOf;
     "resize-job" => ResizeJob -> Result<Resized, ResizeError>;
     "get-job" => GetJob -> Option<JobDetail>;
     "plan-job" => PlanJob -> Result<Placed, PlanError>;

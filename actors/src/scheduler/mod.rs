@@ -534,6 +534,14 @@ impl Handler<CancelJob> for Scheduler {
     }
 }
 
+impl Handler<CancelJobsOf> for Scheduler {
+    type Result = ();
+
+    fn handle(&mut self, word: CancelJobsOf, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::CancelOf { client: word.client, reason: word.reason });
+    }
+}
+
 impl Handler<JobOver> for Scheduler {
     type Result = ();
 

@@ -121,6 +121,13 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A client wants all its jobs ended.
+    CancelOf {
+        /// Which.
+        client: NodeId,
+        /// Why.
+        reason: String,
+    },
     /// A job's coordinator did not take [`Action::Cancel`].
     CancelFailed {
         /// Which.

@@ -357,12 +357,23 @@ impl Core {
     }
 
     pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<Action>) {
+        self.cancel_of(client, "the process that submitted it is gone", now, out);
+    }
+
+    /// Ends all jobs of a client.
+    pub(super) fn cancel_of(
+        &mut self,
+        client: &NodeId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<Action>,
+    ) {
         let queued = self.queue.iter().filter(|w| w.submit.client.node == *client).map(|w| w.job);
         let running = self.jobs.iter().filter(|(_, j)| j.client.node == *client).map(|(&id, _)| id);
         let theirs: Vec<JobId> =
             queued.chain(running).chain(self.managing.waiting_of(client)).collect();
         for job in theirs {
-            self.cancel(job, "the process that submitted it is gone", now, out);
+            self.cancel(job, reason, now, out);
         }
     }
 }

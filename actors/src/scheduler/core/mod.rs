@@ -251,6 +251,7 @@ impl Core {
                 self.over(job, epoch, ended.as_ref(), now, out);
             }
             Event::Cancel { job, reason } => self.cancel(job, &reason, now, out),
+            Event::CancelOf { client, reason } => self.cancel_of(&client, &reason, now, out),
             Event::CancelFailed { job, reason } => {
                 self.fail(job, JobError::Cancelled { reason }, None, out)
             }

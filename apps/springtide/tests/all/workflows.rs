@@ -164,6 +164,9 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
         let attempts: u64 = tasks.iter().filter_map(|task| task["attempts"].as_u64()).sum();
         // Both may have begun before the first had left its mark.
         assert!((6..=7).contains(&attempts), "{object}");
+        // What is there already is told before anything runs.
+        let again = told(&up, &[&line[..], &fetch, more].concat());
+        assert_eq!(again.code, Some(2), "{}", again.err);
         let reserved = object["reservations"].as_array().unwrap().len();
         assert_eq!(reserved == 0, how == "best-effort", "{object}");
         assert_eq!(text(&out.join("tasks.csv")).lines().count(), 6);
@@ -204,6 +207,32 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     assert!(told(&up, &["slots", "list"]).out.contains("(sorting)"));
     client.signal("INT");
     assert_eq!(client.wait().code(), Some(130));
+    assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
+    assert_eq!(left(&up), [""; 0].map(PathBuf::from));
+    up.end();
+}
+
+#[test]
+fn a_workflow_goes_on_when_the_head_has_been_started_anew() {
+    let mut up = Up::written(config);
+    let once = write(up.temp.path(), "");
+    let mark = up.temp.path().join("slept");
+    let sleeps = format!("test -e {0} || {{ touch {0}; sleep 300; }}; sort -n a ", mark.display());
+    let file = up.temp.path().join("slow.toml");
+    fs::write(&file, fs::read_to_string(once).unwrap().replace("sort -n a ", &sleeps)).unwrap();
+    let dir = up.temp.path().join("client");
+    fs::create_dir_all(&dir).unwrap();
+    let mut command = program(&["workflow", "run", file.to_str().unwrap(), "--config"]);
+    command.arg(&up.file);
+    let mut client = Running::start(command, &dir);
+    until("a task sleeps", || mark.exists());
+    up.kill_head();
+    up.start_head();
+    // Nobody tells it that the task is gone: it asks.
+    let ended = client.wait();
+    let said = text(&dir.join("stderr.log"));
+    assert_eq!(ended.code(), Some(0), "{said}");
+    assert!(said.contains("is planned anew"), "{said}");
     assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     up.end();

@@ -4,7 +4,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::client::News as JobNews;
@@ -15,18 +14,18 @@ use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
 use springtide_actors::reservation::{Part, Refusal, Reservation};
 use springtide_actors::scheduler::manager::{Kind, Need};
 use springtide_actors::scheduler::{
-    CancelJob, GetFiles, Granted, GridFiles, GridSlots, ReleaseSlots, Scheduler, Submit,
-    SubmitError,
+    CancelJob, CancelJobsOf, GetFiles, GetStatus, Granted, GridFiles, GridSlots, GridStatus,
+    ReleaseSlots, Scheduler, Submit, SubmitError,
 };
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::Prepared;
 use super::book::{most, parts};
 use super::flow::{Agreed, Flow, News, Order};
 use super::report::{Ended, Reserved, write};
+use super::{Prepared, target};
 use crate::agree::{agree, now, renew};
 use crate::args::GlobalArgs;
 use crate::exit::{Exit, Failed};
@@ -53,11 +52,21 @@ const LIMIT: (u64, Time) = (4, 10 * SECOND);
 const CANCEL_WITHIN: Duration = Duration::from_secs(10);
 /// A file server may take this long to look through what a task has written.
 const LOOK_WITHIN: Duration = Duration::from_secs(600);
+/// Whether the head knows the jobs that run is asked this often.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// A head that is silent for so long is taken to be gone.
+const SILENT_MAX: Duration = Duration::from_secs(90);
 /// Something is said of how it goes this often.
 const TICK: Duration = Duration::from_millis(200);
 
 /// What becomes of a submission.
 type Answer = ((usize, u32), Result<Result<Granted, SubmitError>, RemoteError>);
+
+/// Jobs that the head knows; nothing where it is silent.
+type Jobs = Option<BTreeSet<JobId>>;
+
+/// A cluster was looked through for these tasks.
+type Looked = (ClusterId, Vec<usize>);
 
 struct Drive<'a> {
     prepared: &'a Prepared,
@@ -72,8 +81,17 @@ struct Drive<'a> {
     answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
     /// Where each task runs, or ran last.
     places: BTreeMap<usize, ClusterId>,
-    /// Tasks whose files are known.
-    looked: (mpsc::UnboundedSender<usize>, mpsc::UnboundedReceiver<usize>),
+    /// Clusters that are being looked through, with the tasks that wait for the next look; and whom a look has come to its end for.
+    looks: BTreeMap<ClusterId, Vec<usize>>,
+    looked: (mpsc::UnboundedSender<Looked>, mpsc::UnboundedReceiver<Looked>),
+    /// Which jobs the head knows, now and then; nothing where it is silent.
+    known: (mpsc::UnboundedSender<Jobs>, mpsc::UnboundedReceiver<Jobs>),
+    /// Jobs that it did not know the last time.
+    unknown: BTreeSet<JobId>,
+    /// It is silent since then.
+    silent: Option<Instant>,
+    /// Results that could not be fetched: they are not removed.
+    unfetched: BTreeSet<usize>,
     /// What is reserved now, and the word that it is gone.
     reserved: Option<Reservation>,
     gone: (mpsc::UnboundedSender<Refusal>, mpsc::UnboundedReceiver<Refusal>),
@@ -106,7 +124,12 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
         early: BTreeMap::new(),
         answers: mpsc::unbounded_channel(),
         places: BTreeMap::new(),
+        looks: BTreeMap::new(),
         looked: mpsc::unbounded_channel(),
+        known: mpsc::unbounded_channel(),
+        unknown: BTreeSet::new(),
+        silent: None,
+        unfetched: BTreeSet::new(),
         reserved: None,
         gone: mpsc::unbounded_channel(),
         renewing: None,
@@ -132,12 +155,24 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
         }
         Err(error) => Err(error.into()),
     };
-    let fetched = match &done {
-        Ok(()) => drive.fetch_results().await,
-        Err(_) => Ok(()),
-    };
-    let done = done.and(fetched);
-    drive.leave(done.as_ref().err()).await;
+    let kept = drive.unfetched_names();
+    let done = done.map_err(|failed| match kept.is_empty() {
+        true => failed,
+        false => {
+            let message = format!(
+                "{}; what was not fetched is left in the clusters: {}",
+                failed.message,
+                kept.join(", ")
+            );
+            Failed { message, ..failed }
+        }
+    });
+    tokio::select! {
+        biased;
+        // A second word is one too many: what is left ends with this process's link and with the lease.
+        _ = signals.next() => {}
+        () = drive.leave(done.as_ref().err()) => {}
+    }
     drive.talk.done();
     let ended = Ended {
         name: prepared.read.name(),
@@ -165,6 +200,13 @@ impl Drive<'_> {
             ));
         }
         self.bring().await?;
+        let check = self.check();
+        let done = self.go().await;
+        check.abort();
+        done
+    }
+
+    async fn go(&mut self) -> Result<(), Failed> {
         let mut orders: VecDeque<Order> = self.flow.handle(News::Tick, now()).into();
         loop {
             while let Some(order) = orders.pop_front() {
@@ -176,7 +218,11 @@ impl Drive<'_> {
                         let agreed = self.plan(&tasks, &why).await?;
                         orders.extend(self.flow.handle(News::Agreed(agreed), now()));
                     }
-                    Order::Finished => return Ok(()),
+                    Order::Finished => {
+                        // Nothing is needed any more but what is fetched.
+                        self.release().await;
+                        return self.fetch_results().await;
+                    }
                     Order::GiveUp { task, why } => {
                         let id = &self.prepared.bag.steps[task].id;
                         let why = match why.contains(id.as_str()) {
@@ -187,14 +233,14 @@ impl Drive<'_> {
                     }
                 }
             }
-            for news in self.hear().await {
+            for news in self.hear().await? {
                 orders.extend(self.flow.handle(news, now()));
             }
         }
     }
 
     /// Waits until something happens.
-    async fn hear(&mut self) -> Vec<News> {
+    async fn hear(&mut self) -> Result<Vec<News>, Failed> {
         let (done, all) = (self.flow.done() as u64, self.prepared.bag.steps.len() as u64);
         let what = format!("tasks, {} run", self.flow.submitted());
         self.talk.progress(done, all, &what);
@@ -207,18 +253,62 @@ impl Drive<'_> {
                 Some((job, news, _)) = self.attachment.news() => {
                     if let JobNews::Ended(ended) = news {
                         match self.tasks.remove(&job) {
-                            Some(of) => return self.ended(of, *ended),
+                            Some(of) => return Ok(self.ended(of, *ended)),
                             None => drop(self.early.insert(job, ended)),
                         }
                     }
                 }
-                Some((of, answer)) = self.answers.1.recv() => return self.answered(of, answer).await,
-                Some(task) = self.looked.1.recv() => return vec![News::Done(task)],
-                Some(refusal) = self.gone.1.recv() => return vec![News::Gone(refusal.to_string())],
-                () = sleep_until(due) => return vec![News::Tick],
+                Some((of, answer)) = self.answers.1.recv() => return Ok(self.answered(of, answer).await),
+                Some((cluster, tasks)) = self.looked.1.recv() => {
+                    self.look_again(cluster);
+                    return Ok(tasks.into_iter().map(News::Done).collect());
+                }
+                Some(refusal) = self.gone.1.recv() => return Ok(vec![News::Gone(refusal.to_string())]),
+                Some(known) = self.known.1.recv() => return self.checked(known),
+                () = sleep_until(due) => return Ok(vec![News::Tick]),
                 () = sleep(TICK) => self.talk.tick(),
             }
         }
+    }
+
+    /// Asks the head now and then which jobs it knows: those of a head that has ended are told of by nobody.
+    fn check(&self) -> tokio::task::JoinHandle<()> {
+        let (scheduler, tell) = (self.scheduler.clone(), self.known.0.clone());
+        tokio::task::spawn_local(async move {
+            loop {
+                sleep(CHECK_EVERY).await;
+                let status = scheduler.send(GetStatus {}).deadline(WITHIN).await.ok();
+                let jobs = |status: GridStatus| status.jobs.iter().map(|job| job.job).collect();
+                if tell.send(status.map(jobs)).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// What follows from what the head knows. A job that it has not known twice is over, and nobody will say so.
+    fn checked(&mut self, known: Jobs) -> Result<Vec<News>, Failed> {
+        let Some(known) = known else {
+            let since = *self.silent.get_or_insert_with(Instant::now);
+            if since.elapsed() >= SILENT_MAX {
+                return Err(Failed::failure(format!(
+                    "the grid's head has not answered for {SILENT_MAX:?}: is it up, and reached from here?"
+                )));
+            }
+            return Ok(Vec::new());
+        };
+        self.silent = None;
+        let missing: BTreeSet<JobId> =
+            self.tasks.keys().filter(|job| !known.contains(job)).copied().collect();
+        let over: Vec<JobId> = missing.intersection(&self.unknown).copied().collect();
+        self.unknown = missing;
+        let mut news = Vec::new();
+        for job in over {
+            if let Some(of) = self.tasks.remove(&job) {
+                news.extend(self.refused(of, format!("the grid does not know {job} any more")));
+            }
+        }
+        Ok(news)
     }
 
     fn submit(&mut self, (task, attempt): (usize, u32), cluster: Option<ClusterId>) {
@@ -256,7 +346,16 @@ impl Drive<'_> {
             need: Some(need),
         };
         let (scheduler, tell) = (self.scheduler.clone(), self.answers.0.clone());
+        // What an earlier try may have left, there or elsewhere, would be another file of the same name.
+        let before = if attempt > 1 && job.writes { self.servers() } else { Vec::new() };
+        let writers = bag.writers.iter().zip(&bag.kept);
+        let names =
+            writers.filter(|(writer, _)| **writer == Some(task)).map(|(_, name)| name.clone());
+        let names: Vec<String> = if before.is_empty() { Vec::new() } else { names.collect() };
         tokio::task::spawn_local(async move {
+            for server in before {
+                let _ = server.send(RemoveFiles { names: names.clone() }).deadline(WITHIN).await;
+            }
             let answer = scheduler.send(submit).deadline(QUEUE_WITHIN).await;
             // Nobody listens any more: the run is over.
             let _ = tell.send(((task, attempt), answer));
@@ -287,6 +386,14 @@ impl Drive<'_> {
                 }
                 news
             }
+            // It has no place now, nor later.
+            Ok(Err(error @ (SubmitError::NotPlaced { .. } | SubmitError::Program { .. })))
+                if self.prepared.args.best_effort && self.flow.is_current(task, attempt) =>
+            {
+                let why = error.to_string();
+                self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
+                vec![News::Failed { task, why }]
+            }
             Ok(Err(error)) => self.refused((task, attempt), error.to_string()),
             Err(error) => self.refused((task, attempt), error.to_string()),
         }
@@ -298,10 +405,7 @@ impl Drive<'_> {
             return Vec::new(); // it was given up already
         }
         self.talk.say(&format!("task {}: {why}", self.prepared.bag.steps[task].id));
-        vec![match self.prepared.args.best_effort {
-            true => News::Failed { task, why },
-            false => News::Refused { task, attempt, why },
-        }]
+        vec![News::Refused { task, attempt, why }]
     }
 
     /// A task's job has ended.
@@ -336,18 +440,37 @@ impl Drive<'_> {
         clusters.filter_map(|cluster| server(self.attachment, &self.files, cluster).ok()).collect()
     }
 
-    /// A task is done when what it has written is known: those that read it are submitted then.
+    /// A task is done when what it has written is known: those that read it are submitted then. One look is enough for all that come to
+    /// their end before it begins.
     fn look(&mut self, task: usize) {
-        let cluster = self.places.get(&task);
-        let at = cluster.and_then(|cluster| server(self.attachment, &self.files, cluster).ok());
+        let Some(cluster) = self.places.get(&task).cloned() else {
+            let _ = self.looked.0.send((ClusterId::from(""), vec![task]));
+            return;
+        };
+        match self.looks.get_mut(&cluster) {
+            Some(next) => next.push(task),
+            None => self.look_for(cluster, vec![task]),
+        }
+    }
+
+    fn look_for(&mut self, cluster: ClusterId, tasks: Vec<usize>) {
+        self.looks.insert(cluster.clone(), Vec::new());
+        let at = server(self.attachment, &self.files, &cluster).ok();
         let tell = self.looked.0.clone();
         tokio::task::spawn_local(async move {
             if let Some(at) = at {
                 // Who does not hear it looks by itself after a while.
                 let _ = at.send(LookForFiles {}).deadline(LOOK_WITHIN).await;
             }
-            let _ = tell.send(task);
+            let _ = tell.send((cluster, tasks));
         });
+    }
+
+    fn look_again(&mut self, cluster: ClusterId) {
+        match self.looks.remove(&cluster) {
+            Some(next) if !next.is_empty() => self.look_for(cluster, next),
+            _ => {}
+        }
     }
 
     /// Files that tasks read and none writes are brought to the first cluster that keeps files; from there they go where they are read.
@@ -475,31 +598,34 @@ impl Drive<'_> {
     async fn fetch_results(&mut self) -> Result<(), Failed> {
         let Some(dir) = &self.prepared.args.fetch else { return Ok(()) };
         let bag = &self.prepared.bag;
+        self.unfetched = bag.results.iter().copied().collect();
         let found = self.scheduler.send(GetFiles {}).deadline(WITHIN).await?;
         for &file in &bag.results {
             let name = &self.prepared.read.workflow.files[file].name;
             let status = found.files.iter().find(|status| status.name == bag.kept[file]);
-            let entry = status.and_then(|status| status.anywhere());
+            // Where its task ran; elsewhere may be what an earlier try left.
+            let at = bag.writers[file].and_then(|task| self.places.get(&task));
+            let there = |cluster: &ClusterId| {
+                Some((cluster.clone(), status?.clusters.get(cluster)?.clone()))
+            };
+            let entry = at.and_then(there).or_else(|| status?.anywhere());
             let Some((cluster, entry)) = entry else {
                 return Err(Failed::failure(format!("{name} is in no cluster any more")));
             };
-            let out = dir.join(name.trim_start_matches('/'));
-            let shown = out.display();
-            let inside =
-                Path::new(name).components().all(|part| part != std::path::Component::ParentDir);
-            if !inside || out.symlink_metadata().is_ok() {
-                return Err(Failed::failure(format!(
-                    "{shown} exists, or is not in the directory that --fetch names"
-                )));
-            }
+            let out = target(dir, name);
             if let Some(parent) = out.parent() {
                 std::fs::create_dir_all(parent)
                     .map_err(|error| crate::grid::cannot("make", parent, &error))?;
             }
             let server = server(self.attachment, &self.files, &cluster)?;
             fetch(&server, &entry, &out, &mut self.talk).await?;
+            self.unfetched.remove(&file);
         }
         Ok(())
+    }
+
+    fn unfetched_names(&self) -> Vec<String> {
+        self.unfetched.iter().map(|&file| self.prepared.bag.kept[file].clone()).collect()
     }
 
     /// Ends what runs, and leaves nothing behind.
@@ -507,11 +633,10 @@ impl Drive<'_> {
         if let Some(failed) = failed {
             self.talk.wait_for("ending what runs");
             let reason = format!("its workflow has ended: {}", failed.message);
-            let all: Vec<JobId> = self.tasks.keys().copied().collect();
-            for job in &all {
-                let word = CancelJob { job: *job, reason: reason.clone() };
-                let _ = self.scheduler.send(word).deadline(WITHIN).await;
-            }
+            let client = self.attachment.endpoint.net.me().node.clone();
+            // Those that wait as well.
+            let word = CancelJobsOf { client, reason };
+            let _ = self.scheduler.send(word).deadline(WITHIN).await;
             let quiet = async {
                 while !self.tasks.is_empty() {
                     let Some((job, news, _)) = self.attachment.news().await else { return };
@@ -524,7 +649,9 @@ impl Drive<'_> {
         }
         self.release().await;
         if !self.prepared.args.keep {
-            let names: Vec<String> = self.prepared.bag.kept.clone();
+            let kept = self.prepared.bag.kept.iter().enumerate();
+            let names = kept.filter(|(file, _)| !self.unfetched.contains(file));
+            let names: Vec<String> = names.map(|(_, name)| name.clone()).collect();
             for server in self.servers() {
                 for names in names.chunks(1000) {
                     let word = RemoveFiles { names: names.to_vec() };

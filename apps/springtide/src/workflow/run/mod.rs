@@ -137,7 +137,45 @@ fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> 
         None => BTreeMap::new(),
     };
     let bag = Bag::of(&read, args, &commands, programs)?;
+    if let Some(dir) = &args.fetch {
+        check_targets(dir, &read, &bag)?;
+    }
     Ok(Prepared { args: args.clone(), config, read, bag, fingerprint: programs.fingerprint })
+}
+
+/// Where a file of the workflow goes below a directory.
+fn target(dir: &Path, name: &str) -> PathBuf {
+    dir.join(name.trim_start_matches('/'))
+}
+
+/// Whether all results have a place of their own: when all is computed is too late to learn it.
+///
+/// # Errors
+/// A file is there already, or two would be in each other's way.
+fn check_targets(dir: &Path, read: &Read, bag: &Bag) -> Result<(), Failed> {
+    let mut targets: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    for &file in &bag.results {
+        let name = read.workflow.files[file].name.as_str();
+        let out = target(dir, name);
+        if out.symlink_metadata().is_ok() {
+            let shown = out.display();
+            return Err(Failed::usage(format!(
+                "{shown} exists: remove it, or name another directory by --fetch"
+            )));
+        }
+        targets.insert(out, name);
+    }
+    for out in targets.keys() {
+        let mut part = out.as_os_str().to_owned();
+        part.push(".part");
+        if let Some(other) = targets.get(Path::new(&part)) {
+            let shown = out.display();
+            return Err(Failed::usage(format!(
+                "{shown} is fetched under the name of {other} first: leave out --fetch, and use `files fetch` with --keep"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Commands by name.
