@@ -136,6 +136,8 @@ pub struct Store {
     drained: BTreeMap<NodeId, String>,
     /// Reservations that have not ended.
     reserved: BTreeMap<ReservationId, Reservation>,
+    /// The last number of one.
+    last_reservation: ReservationId,
 }
 
 /// What is known of a job that has not ended.
@@ -180,8 +182,9 @@ impl Store {
         let last_job = entries.iter().filter_map(|entry| Some(entry.job()?.0)).max().unwrap_or(0);
         let (open, drained) = (still_open(&entries), still_drained(&entries));
         let reserved = still_reserved(&entries);
+        let last_reservation = last_reservation(&entries);
         if entries.len() >= COMPACT_FROM {
-            let text = compacted(last_job, &open, &drained, &reserved);
+            let text = compacted(last_job, &open, &drained, (&reserved, last_reservation));
             write_atomic(path, text.as_bytes()).map_err(io)?;
             file = options.create(false).open(path).map_err(io)?;
             end = text.len();
@@ -189,7 +192,7 @@ impl Store {
         file.set_len(end as u64).map_err(io)?;
         let jobs = path.with_extension("jobs");
         let kept = Kept { path: path.to_owned(), file, end: end as u64, jobs, lease };
-        Ok(Self { kept: Some(kept), last_job, open, drained, reserved })
+        Ok(Self { kept: Some(kept), last_job, open, drained, reserved, last_reservation })
     }
 
     /// Numbers up to this one were given out, whatever the store says: it may be younger than what is left of jobs.
@@ -201,7 +204,8 @@ impl Store {
     /// A store that lasts as long as the process, for grids that do: those of tests and simulations.
     pub fn in_memory() -> Self {
         let (open, drained, reserved) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { kept: None, last_job: 0, open, drained, reserved }
+        let last_reservation = ReservationId(0);
+        Self { kept: None, last_job: 0, open, drained, reserved, last_reservation }
     }
 
     /// Whether this is still the only scheduler of the grid.
@@ -309,6 +313,7 @@ impl Store {
     pub fn reserved(&mut self, one: &Reservation) -> Result<(), StoreError> {
         self.append(Entry::Reserved { reservation: Box::new(one.clone()) })?;
         self.reserved.insert(one.id, one.clone());
+        self.last_reservation = self.last_reservation.max(one.id);
         Ok(())
     }
 
@@ -322,6 +327,11 @@ impl Store {
             self.reserved.remove(&id);
         }
         Ok(())
+    }
+
+    /// The last number of a reservation that was noted.
+    pub fn last_reservation(&self) -> ReservationId {
+        self.last_reservation
     }
 
     /// Reservations that have not ended, as far as was noted.
@@ -457,12 +467,22 @@ fn still_reserved(entries: &[Entry]) -> BTreeMap<ReservationId, Reservation> {
     all
 }
 
+/// The last number of a reservation, ended or not.
+fn last_reservation(entries: &[Entry]) -> ReservationId {
+    let number = |entry: &Entry| match entry {
+        Entry::Reserved { reservation } => Some(reservation.id),
+        Entry::Unreserved { id } => Some(*id),
+        _ => None,
+    };
+    entries.iter().filter_map(number).max().unwrap_or_default()
+}
+
 /// The records that say the same in fewer lines.
 fn compacted(
     last_job: u64,
     open: &BTreeMap<JobId, Open>,
     drained: &BTreeMap<NodeId, String>,
-    reserved: &BTreeMap<ReservationId, Reservation>,
+    (reserved, last_reservation): (&BTreeMap<ReservationId, Reservation>, ReservationId),
 ) -> String {
     let last = JobId(last_job);
     let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
@@ -472,6 +492,9 @@ fn compacted(
     let mut entries: Vec<Entry> = drained.iter().map(out_of_service).collect();
     let kept = |one: &Reservation| Entry::Reserved { reservation: Box::new(one.clone()) };
     entries.extend(reserved.values().map(kept));
+    if last_reservation.0 > 0 && !reserved.contains_key(&last_reservation) {
+        entries.push(Entry::Unreserved { id: last_reservation });
+    }
     for (&job, Open { epoch, begun, limit, .. }) in open {
         entries.push(Entry::Epoch { job, epoch: *epoch });
         entries.push(Entry::Submitted { job });
@@ -722,6 +745,8 @@ mod tests {
         store.reserved(&reservation(2)).unwrap();
         store.reserved(&kept).unwrap();
         store.unreserved(ReservationId(2)).unwrap();
+        store.reserved(&reservation(9)).unwrap();
+        store.unreserved(ReservationId(9)).unwrap();
         drop(store);
         let before = fs::metadata(&path).unwrap().len();
         let mut store = Store::open(&path).unwrap();
@@ -732,6 +757,7 @@ mod tests {
         let mut store = Store::open(&path).unwrap();
         assert_eq!(store.new_job().unwrap().0, JobId(COMPACT_FROM as u64 + 2));
         assert_eq!(*store.reservations(), [(kept.id, kept)].into());
+        assert_eq!(store.last_reservation(), ReservationId(9));
         let found = store.recover(|_| true).unwrap();
         assert!(found[0].begun.is_some() && found[0].limit == Some(2));
         assert_eq!(store.drained_nodes().len(), 1);

@@ -60,8 +60,15 @@ impl Book {
         Self { within, ..Self::default() }
     }
 
-    /// Goes on with what a former scheduler wrote down. Leases begin anew: their holders could not renew them meanwhile.
-    pub fn recover(&mut self, found: impl IntoIterator<Item = Reservation>, now: Time) {
+    /// Goes on with what a former scheduler wrote down. Leases begin anew: their holders could not renew them meanwhile. `last`: the last number
+    /// that was written down, for jobs may still name it.
+    pub fn recover(
+        &mut self,
+        found: impl IntoIterator<Item = Reservation>,
+        last: ReservationId,
+        now: Time,
+    ) {
+        self.last = self.last.max(last.0);
         for mut one in found {
             self.last = self.last.max(one.id.0);
             if let Phase::Confirmed { until } = &mut one.phase {
@@ -92,25 +99,32 @@ impl Book {
         ask.check().map_err(|reason| Refusal::Invalid { reason })?;
         let mut tables: BTreeMap<&ClusterId, Table> = BTreeMap::new();
         let mut cost = 0.0;
-        for part in &ask.parts {
+        let mut parts = ask.parts.clone();
+        // What has passed is nobody's any more.
+        for booking in parts.iter_mut().flat_map(|part| &mut part.bookings) {
+            booking.start = booking.start.max(now.min(booking.end));
+        }
+        for (part, asked) in parts.iter().zip(&ask.parts) {
             let cluster = &part.cluster;
             let Some(site) = ground.get(cluster) else {
                 return Err(Refusal::NoSite { cluster: cluster.clone() });
             };
+            if !site.terms.advertise {
+                let (cluster, why) = (cluster.clone(), Denied::NotAdvertised);
+                return Err(Refusal::Denied { cluster, why });
+            }
             if !tables.contains_key(cluster) {
                 tables.insert(cluster, self.booked(cluster, &site.table, now));
             }
             let table = tables.get_mut(cluster).ok_or(Refusal::Unknown)?;
             let price = site.terms.price(part.start().saturating_sub(now));
             cost += part.area_s() * price.rate + price.fixed;
-            for booking in &part.bookings {
+            for (booking, asked) in part.bookings.iter().zip(&asked.bookings) {
                 if booking.end <= now {
                     let ago_s = seconds(now - booking.end);
                     return Err(Refusal::Past { cluster: cluster.clone(), ago_s });
                 }
-                let mut left = *booking;
-                left.start = left.start.max(now);
-                table.book(left).map_err(|error| taken(cluster, *booking, &error))?;
+                table.book(*booking).map_err(|error| taken(cluster, *asked, &error))?;
             }
         }
         // What was offered a moment ago has become dearer by a hair where its discount was for the time ahead.
@@ -123,7 +137,7 @@ impl Book {
             id,
             token: ask.token,
             name: ask.name.clone(),
-            parts: ask.parts.clone(),
+            parts,
             cost,
             phase: Phase::Prepared { until: after(now, self.within.commit) },
             lease_ms: ask.lease_ms,
@@ -250,19 +264,26 @@ impl Book {
         ground: &BTreeMap<ClusterId, Ground>,
         now: Time,
     ) -> Result<(), (ClusterId, Denied)> {
+        let mut lines: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
+        for part in &one.parts {
+            let empty = || Skyline::new(u32::MAX, 0, Time::MAX);
+            lines.entry(&part.cluster).or_insert_with(empty);
+        }
+        for (at, booking) in self.all.values().flat_map(Reservation::bookings) {
+            if let Some(line) = lines.get_mut(at) {
+                line.take(booking.processors, booking.start, booking.end);
+            }
+        }
         for part in &one.parts {
             let cluster = &part.cluster;
             // A site that is gone grants nothing to anybody; what it had is kept for when it is back.
-            let Some(site) = ground.get(cluster) else { continue };
-            let all = site.table.processors();
-            let mut line = Skyline::new(u32::MAX, 0, Time::MAX);
-            for (at, booking) in self.all.values().flat_map(Reservation::bookings) {
-                if at == cluster {
-                    line.take(booking.processors, booking.start, booking.end);
-                }
-            }
+            let (Some(site), Some(line)) = (ground.get(cluster), lines.get(cluster)) else {
+                continue;
+            };
             let peak = part.bookings.iter().map(|b| u32::MAX - line.least(b.start, b.end)).max();
-            let ahead = part.start().saturating_sub(now);
+            // By its last beginning: a moment of it that is soon opens no door to next year.
+            let last = part.bookings.iter().map(|booking| booking.start).max().unwrap_or(0);
+            let (ahead, all) = (last.saturating_sub(now), site.table.processors());
             site.terms
                 .grants(ahead, peak.unwrap_or(0), all)
                 .map_err(|why| (cluster.clone(), why))?;

@@ -28,8 +28,8 @@ pub use self::broker::{Broker, Failure, Limits, News, Order};
 use crate::policy::provisioning::{Booking, Denied, SECOND, Time, seconds};
 
 /// Parts of a reservation at most, and bookings of all of them: a message has bounds.
-const PARTS_MAX: usize = 4096;
-const BOOKINGS_MAX: usize = 65_536;
+const PARTS_MAX: usize = 2048;
+const BOOKINGS_MAX: usize = 20_000;
 
 /// A reservation's number.
 #[derive(

@@ -43,7 +43,7 @@ impl Grid {
 
     fn crash(&mut self, now: Time) {
         self.book = Book::new(Within::default());
-        self.book.recover(self.disk.values().cloned(), now);
+        self.book.recover(self.disk.values().cloned(), ReservationId(0), now);
     }
 
     /// What it answers. `dies`: before anything is on disk, or after that and before the answer.

@@ -267,7 +267,8 @@ impl Actor for Scheduler {
         self.feed(ctx, Event::Marked { nodes });
         self.feed(ctx, Event::Expect { clusters });
         let reservations = self.store.reservations().values().cloned().collect();
-        self.feed(ctx, Event::Reserved(reservations));
+        let last = self.store.last_reservation();
+        self.feed(ctx, Event::Reserved(reservations, last));
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.node.clone());
             tracing::info!("{job} ({}) is of a former scheduler", found.submit.name);

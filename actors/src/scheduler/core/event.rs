@@ -13,7 +13,7 @@ use crate::files::{Brought, FileEntry, FilesHere};
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::policy::malleability::Placed;
-use crate::reservation::Reservation;
+use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::manager::Bill;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobEfficiency, MemberSilent,
@@ -61,8 +61,8 @@ pub enum Event {
     StubGone(StubGone),
     /// The store still has a job of a former scheduler.
     Recovered(Box<Recovered>),
-    /// The store still has these reservations.
-    Reserved(Vec<Reservation>),
+    /// The store still has these reservations; the last number that it has seen.
+    Reserved(Vec<Reservation>, ReservationId),
     /// A node has registered.
     Registered(Registered),
     /// A node is gone.

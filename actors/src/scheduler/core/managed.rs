@@ -292,6 +292,7 @@ impl Core {
         let standing = self.nodes.iter().filter(|(_, node)| !self.is_on_demand(&node.cluster));
         // What the queue waits for is as good as given away.
         let wanted = self.wanted();
+        let mut kept: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for (id, node) in standing {
             let known = all.entry(node.cluster.clone()).or_default();
             let managed = self.managing.ledger.contains_key(id);
@@ -301,6 +302,16 @@ impl Core {
             known.size += u32::from(there);
             known.others += u32::from(there && !managed && !free);
             known.whole += 1;
+            if there && !managed && !free && node.is_free() {
+                *kept.entry(node.cluster.clone()).or_default() += 1;
+            }
+        }
+        // But for what is reserved: that is the reservations', whoever waits.
+        for (cluster, count) in kept {
+            let given_away = self.unreserved(&cluster).min(count);
+            if let Some(known) = all.get_mut(&cluster) {
+                known.others -= count - given_away;
+            }
         }
         all
     }

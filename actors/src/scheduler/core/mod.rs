@@ -295,7 +295,9 @@ impl Core {
                 self.brought(job, ask, answer, now, out);
             }
             Event::CloseFailed { nodes } => self.close_again(nodes, out),
-            Event::Reserved(found) => self.managing.manager.recover_reservations(found),
+            Event::Reserved(found, last) => {
+                self.managing.manager.recover_reservations(found, last);
+            }
             Event::Poll => self.poll(now, out),
             Event::Tick => {}
         }

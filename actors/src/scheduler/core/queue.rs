@@ -237,11 +237,18 @@ impl Core {
     /// Every node that works, as far as the job may have them.
     fn wants_all(&self, least: usize, most: usize) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let (mut all, mut sum) = (BTreeMap::new(), 0);
+        // Also with what is reserved: a reservation ends, so that this is worth waiting for.
+        let (mut later, mut later_sum) = (BTreeMap::new(), 0);
         let mut out_of_service = Vec::new();
         let standing = self.sites.iter().filter(|(_, site)| site.on_demand.is_none());
         for (cluster, site) in standing.clone() {
             let (works, drained) = self.capacity(site);
             out_of_service.extend(drained);
+            let taken = works.min(most - later_sum);
+            if taken > 0 {
+                later.insert(cluster.clone(), taken);
+                later_sum += taken;
+            }
             let works = works - works.min(self.managing.manager.reserved_ever(cluster) as usize);
             let taken = works.min(most - sum);
             if taken > 0 {
@@ -251,6 +258,9 @@ impl Core {
         }
         if sum >= least {
             return Ok(all);
+        }
+        if later_sum >= least {
+            return Ok(later);
         }
         if sum + out_of_service.len() >= least {
             let lacks = least - sum;

@@ -18,7 +18,7 @@ use crate::policy::malleability::{Direction, Room};
 use crate::policy::provisioning::{
     Booking, NEVER, SECOND, Skyline, Slot, Table, Terms, Time, seconds,
 };
-use crate::reservation::{Ask, Book, Ground, Note, Refusal, Reservation, ReservationId};
+use crate::reservation::{Ask, Book, Ground, Note, Phase, Refusal, Reservation, ReservationId};
 
 /// Beside the times that a job has to answer and to release, shrinking takes so long.
 const MARGIN: Time = 5 * SECOND;
@@ -146,12 +146,17 @@ impl Manager {
         theirs.filter_map(|job| job.accounts.get(cluster)).map(|account| account.all()).sum()
     }
 
+    /// Processors of a cluster on which jobs of each reservation are that has something there.
+    fn uses(&self, cluster: &ClusterId, line: &Line) -> BTreeMap<ReservationId, u32> {
+        line.each.keys().map(|&id| (id, self.used(id, cluster))).collect()
+    }
+
     /// What reservations need at a time, beside what their jobs are on. What jobs have that are of reservations which are smaller by then
     /// comes back until then, if it is to come.
-    fn needed_at(&self, cluster: &ClusterId, line: &Line, time: Time) -> u32 {
+    fn needed_at(&self, line: &Line, uses: &BTreeMap<ReservationId, u32>, time: Time) -> u32 {
         let (mut lacks, mut comes_back) = (0, 0);
-        for id in line.each.keys() {
-            let (has, used) = (line.of(*id, time), self.used(*id, cluster));
+        for (&id, &used) in uses {
+            let has = line.of(id, time);
             lacks += has.saturating_sub(used);
             if time > self.now {
                 comes_back += used.saturating_sub(has);
@@ -165,7 +170,8 @@ impl Manager {
         let Some(line) = self.calendar.lines.get(cluster) else { return 0 };
         let (from, to) = (self.now, self.now.saturating_add(self.look() + 1));
         let moments = std::iter::once(from).chain(line.moments(from, to));
-        moments.map(|time| self.needed_at(cluster, line, time)).max().unwrap_or(0)
+        let uses = self.uses(cluster, line);
+        moments.map(|time| self.needed_at(line, &uses, time)).max().unwrap_or(0)
     }
 
     /// What is reserved at most at any time from now on.
@@ -192,7 +198,9 @@ impl Manager {
             }
             let here = job.accounts.get(cluster).map_or(0, |account| account.all());
             let least = job.bounds(cluster).0;
-            let floor = if job.need.kind == Kind::Malleable { here.min(least) } else { here };
+            // What it has in several clusters it could give back in one or another of them, and not in each.
+            let gives = job.need.kind == Kind::Malleable && job.booked() == here;
+            let floor = if gives { here.min(least) } else { here };
             Some((floor, self.ends(job)))
         };
         let jobs = known.jobs.iter().filter_map(job);
@@ -248,20 +256,34 @@ impl Manager {
     /// What may be used of a cluster by a job that is to start: what reservations leave free as long as it takes; of a reservation's
     /// own job, what that has now.
     pub(super) fn available(&self, cluster: &ClusterId, need: Option<&Need>) -> u32 {
+        self.available_with(cluster, need, 0)
+    }
+
+    /// The same if so many more were given back.
+    pub(super) fn available_with(
+        &self,
+        cluster: &ClusterId,
+        need: Option<&Need>,
+        back: u32,
+    ) -> u32 {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         let Some(line) = self.calendar.lines.get(cluster) else {
             let foreign = need.is_some_and(|need| need.under.is_some());
-            return if foreign { 0 } else { known.idle() };
+            return if foreign { 0 } else { known.idle() + back };
         };
         if let Some(id) = need.and_then(|need| need.under) {
+            let agreed = self.reservations().get(&id);
+            if !agreed.is_some_and(|one| matches!(one.phase, Phase::Confirmed { .. })) {
+                return 0; // nothing runs on what may never be agreed
+            }
             let has = line.of(id, self.now).saturating_sub(self.used(id, cluster));
-            return known.idle().min(has);
+            return (known.idle() + back).min(has);
         }
         let ends = need.and_then(|need| need.time_ms);
         let ends = ends.map_or(NEVER, |ms| self.now.saturating_add(ms.saturating_mul(1000)));
         let firm: u32 = self.firm(cluster).iter().map(|(count, _)| count).sum();
         let for_good = known.size.saturating_sub(firm).saturating_sub(line.peak(self.now, ends));
-        known.idle().saturating_sub(self.withheld(cluster)).min(for_good)
+        (known.idle() + back).saturating_sub(self.withheld(cluster)).min(for_good)
     }
 
     /// The rooms of a job that has a time or a reservation of its own are others than everybody's.
@@ -402,20 +424,20 @@ impl Manager {
         Ok(one)
     }
 
-    /// Goes on with what a former scheduler had.
-    pub fn recover_reservations(&mut self, found: Vec<Reservation>) {
-        self.calendar.book.recover(found, self.now);
+    /// Goes on with what a former scheduler had; `last`: the last number that it wrote down.
+    pub fn recover_reservations(&mut self, found: Vec<Reservation>, last: ReservationId) {
+        self.calendar.book.recover(found, last, self.now);
         self.calendar.redraw();
     }
 
     fn gone(&mut self, one: &Reservation, why: &str, notes: Vec<Note>, out: &mut Vec<Action>) {
         self.calendar.redraw();
         self.stirred = true;
+        let used_s = self.calendar.used_s.remove(&one.id).unwrap_or(0.0);
         let written = notes.contains(&Note::Drop(one.id));
         if !written {
             return; // it was never more than prepared
         }
-        let used_s = self.calendar.used_s.remove(&one.id).unwrap_or(0.0);
         let began = |b: &Booking| b.end.min(self.now).saturating_sub(b.start);
         let penalty = |part: &crate::reservation::Part| {
             let had = part.bookings.iter().map(|b| f64::from(b.processors) * seconds(began(b)));
@@ -439,6 +461,10 @@ impl Manager {
         if self.calendar.is_empty() {
             return;
         }
+        // Somebody's time begins, or is over: who waits for that is looked at.
+        let begins =
+            |line: &Line| line.moments(before, self.now.saturating_add(1)).next().is_some();
+        self.stirred |= self.calendar.lines.values().any(begins);
         let passed = seconds(self.now - before);
         let mut used: BTreeMap<ReservationId, u32> = BTreeMap::new();
         for job in self.jobs.values() {
@@ -446,6 +472,7 @@ impl Manager {
                 *used.entry(id).or_default() += job.size();
             }
         }
+        used.retain(|id, _| self.calendar.book.all().contains_key(id));
         for (id, count) in used {
             *self.calendar.used_s.entry(id).or_default() += f64::from(count) * passed;
         }
@@ -481,7 +508,8 @@ impl Manager {
         let (from, to) = (self.now, self.now.saturating_add(self.look() + 1));
         let mut moments = std::iter::once(from).chain(line.moments(from, to));
         let idle = self.clusters.get(cluster)?.idle();
-        let when = moments.find(|&time| self.needed_at(cluster, line, time) > idle)?;
+        let uses = self.uses(cluster, line);
+        let when = moments.find(|&time| self.needed_at(line, &uses, time) > idle)?;
         let lacks = |id: &&ReservationId| line.of(**id, when) > self.used(**id, cluster);
         let id = line.each.keys().find(lacks)?;
         Some(match when == from {
@@ -495,7 +523,11 @@ impl Manager {
         let late = |(&id, job): (&JobId, &mut Job)| {
             let ms = job.need.time_ms?;
             let started = u64::try_from(job.started.as_micros()).unwrap_or(u64::MAX);
-            let end = self.settings.clock_us.saturating_add(started).saturating_add(ms * 1000);
+            let end = self
+                .settings
+                .clock_us
+                .saturating_add(started)
+                .saturating_add(ms.saturating_mul(SECOND / 1000));
             let over = job.stage == Stage::Running && end <= self.now && !job.told_to_end;
             over.then(|| {
                 job.told_to_end = true;
@@ -517,7 +549,14 @@ impl Manager {
         else {
             return;
         };
-        let needed = self.needed_at(cluster, line, self.now);
+        // Nothing that runs is ended for what is only kept free for a while.
+        let mut uses = self.uses(cluster, line);
+        let prepared = |id: &ReservationId| {
+            let one = self.reservations().get(id);
+            one.is_some_and(|one| matches!(one.phase, Phase::Prepared { .. }))
+        };
+        uses.retain(|id, _| !prepared(id));
+        let needed = self.needed_at(line, &uses, self.now);
         let ending = |job: &&Job| job.told_to_end;
         let there = || known.jobs.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)));
         let leaving: u32 = there()
@@ -525,7 +564,9 @@ impl Manager {
             .filter_map(|(_, job)| job.accounts.get(cluster))
             .map(|account| account.all())
             .sum();
-        let mut lacks = needed.saturating_sub(known.idle() + self.on_the_way(cluster) + leaving);
+        // What malleable jobs can give they are asked for first.
+        let comes = self.on_the_way(cluster) + self.reclaimable(cluster, None);
+        let mut lacks = needed.saturating_sub(known.idle() + comes + leaving);
         let mut over: BTreeMap<ReservationId, u32> = BTreeMap::new();
         let mut late: Vec<(std::time::Duration, JobId, ReservationId, u32)> = Vec::new();
         for (id, job) in there() {

@@ -411,7 +411,7 @@ impl Manager {
     }
 
     /// Processors of a cluster that malleable jobs could release now.
-    fn reclaimable(&self, cluster: &ClusterId, but: Option<JobId>) -> u32 {
+    pub(super) fn reclaimable(&self, cluster: &ClusterId, but: Option<JobId>) -> u32 {
         let others = self.runners(cluster).into_iter().filter(|runner| Some(runner.job) != but);
         others.map(|Runner { size, min, .. }| size.saturating_sub(min)).sum()
     }
@@ -421,7 +421,9 @@ impl Manager {
         let Some(job) = self.jobs.get(&id) else { return };
         let mut could = ground.clone();
         for (cluster, room) in &mut could.rooms {
-            room.idle += self.on_the_way(cluster) + self.reclaimable(cluster, None);
+            let more = self.on_the_way(cluster) + self.reclaimable(cluster, None);
+            // What others give back for it may still be reserved for later.
+            room.idle = (room.idle + more).min(self.available_with(cluster, Some(&job.need), more));
         }
         let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
         let components: Vec<Component> = job.need.components.iter().map(at_least).collect();
@@ -459,10 +461,10 @@ impl Manager {
     fn kept(&self, whom: Whom, cluster: &ClusterId, back: u32) -> u32 {
         match whom {
             Whom::Growth(_) => self.grow_value_with(cluster, back),
-            Whom::Start(_) => {
+            Whom::Start(id) => {
                 let known = self.clusters.get(cluster).filter(|known| known.closed.is_none());
-                let kept = self.withheld(cluster);
-                known.map_or(0, |known| (known.idle() + back).saturating_sub(kept))
+                let need = self.jobs.get(&id).map(|job| &job.need);
+                known.map_or(0, |_| self.available_with(cluster, need, back))
             }
         }
     }

@@ -107,7 +107,8 @@ fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
         ..kept.clone()
     };
     let mut later = Grid::clocked(4);
-    later.put(Event::Reserved(vec![kept.clone(), over, unsure]));
+    let last = crate::reservation::ReservationId(0);
+    later.put(Event::Reserved(vec![kept.clone(), over, unsure], last));
     let out = later.put(Event::Poll);
     assert_eq!(out, ["reservation 9 ends"]);
     assert_eq!(later.core.reservations().len(), 2);
