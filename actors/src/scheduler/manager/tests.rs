@@ -845,11 +845,12 @@ mod reserved {
         scene.freed(1, "a", 6);
         assert_eq!(asked(&scene.poll("a", 10, 0)), [], "what is free is not");
         assert_eq!(scene.size(1), 4);
-        // Its own job has it.
+        // Its own job has it, when its time begins, whenever the queue is looked through.
+        at(&mut scene, 931);
         let need = Need { under: Some(ReservationId(1)), ..Need::one(Kind::Rigid, 6, 6, 6) };
         assert_eq!(scene.submit(2, need), []);
         let why = scene.manager.job(JobId(2)).unwrap().why;
-        assert!(why.contains("reservation 1 begins in 75 s"), "{why}");
+        assert!(why.contains("reservation 1 begins in 69 s"), "{why}");
         let out = at(&mut scene, 1000);
         assert!(matches!(&out[..], [Action::Claim { job: JobId(2), .. }]), "{out:?}");
         scene.claimed(2, "a", 6);
@@ -965,5 +966,46 @@ mod reserved {
         scene.manager.release(one.id, None, &mut out).unwrap();
         let [Action::Unreserved(bill)] = &out[..] else { panic!("{out:?}") };
         assert_eq!((bill.had_s, bill.used_s, bill.penalty), (100.0, 0.0, 100.0));
+    }
+
+    #[test]
+    fn no_room_is_made_for_a_job_that_what_is_reserved_keeps_out() {
+        let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 8)]);
+        scene.runs(1, "a", (1, 8, 8));
+        reserve(&mut scene, vec![part("a", 6, 100_000, 200_000)]).unwrap();
+        // What the first can give back is reserved for later, or is one processor.
+        assert_eq!(asked(&scene.submit(2, Need::one(Kind::Rigid, 4, 4, 4))), []);
+        assert!(scene.manager.pledge.is_none());
+        assert_eq!(asked(&scene.submit(3, Need::one(Kind::Rigid, 1, 1, 1))), []);
+        let out = at(&mut scene, 60);
+        assert_eq!(asked(&out), [], "{out:?}");
+        assert_eq!(scene.size(1), 8);
+    }
+
+    #[test]
+    fn nothing_that_runs_is_ended_for_what_is_only_kept_free() {
+        let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 8)]);
+        let first = reserve(&mut scene, vec![part("a", 4, 0, 50)]).unwrap();
+        let need = Need { under: Some(first.id), ..Need::one(Kind::Rigid, 4, 4, 4) };
+        scene.submit(1, need);
+        scene.claimed(1, "a", 4);
+        scene.runs(2, "a", (1, 4, 4));
+        at(&mut scene, 60);
+        let ask = Ask {
+            token: 5,
+            name: "test".to_owned(),
+            parts: vec![part("a", 3, 61, 100)],
+            most_cost: f64::INFINITY,
+            lease_ms: None,
+        };
+        let id = (scene.manager.prepare(&ask).unwrap().id, 5);
+        let ended = |out: &[Action]| out.iter().any(|action| matches!(action, Action::End { .. }));
+        let out = at(&mut scene, 62);
+        assert!(!ended(&out), "{out:?}");
+        // Nor when it is agreed, as long as others can give enough.
+        scene.manager.commit(id, &mut Vec::new()).unwrap();
+        scene.manager.confirm(id, &mut Vec::new()).unwrap();
+        let out = at(&mut scene, 63);
+        assert!(!ended(&out), "{out:?}");
     }
 }

@@ -118,3 +118,26 @@ fn a_new_scheduler_keeps_what_was_agreed_and_drops_what_has_run_out() {
     assert_eq!(later.put(Event::Poll), ["reservation 8 ends"]);
     assert_eq!(later.core.reservations().keys().map(|id| id.0).collect::<Vec<_>>(), [1, 10]);
 }
+
+#[test]
+fn who_waits_in_the_queue_takes_nothing_of_a_reservations_own_jobs() {
+    use crate::scheduler::manager::{Kind, Need};
+
+    let mut grid = Grid::clocked(4);
+    let one = grid.reserve("ams", 2, 100).unwrap();
+    assert_eq!(grid.submit(submit(Some(&[("ams", 3)]), OURS, None)), [""; 0]);
+    let need = Need { under: Some(one.id), ..Need::one(Kind::Rigid, 2, 2, 2) };
+    let own = Submit { need: Some(need), ..submit(None, OURS, None) };
+    assert_eq!(grid.submit(own), [""; 0]);
+    grid.now += std::time::Duration::from_secs(100);
+    let out = grid.put(Event::Tick);
+    assert_eq!(out, ["assign job-2 ams-1", "assign job-2 ams-2"]);
+    // Nor is a job refused for good that reservations keep out.
+    let mut grid = Grid::clocked(1);
+    grid.reserve("ams", 1, 100).unwrap();
+    grid.reserve("del", 1, 101).unwrap();
+    assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
+    grid.now += std::time::Duration::from_secs(300);
+    let out = grid.put(Event::Tick);
+    assert!(out.contains(&"assign job-1 ams-1".to_owned()), "{out:?}");
+}
