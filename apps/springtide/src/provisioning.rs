@@ -15,7 +15,7 @@ use springtide_runtime::event::write_atomic;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::Range;
 use springtide_simulator::provisioning::compare::{
-    Comparison, Planning, SERVICE_UNIT, Summary, compare,
+    Choice, Comparison, Planning, SERVICE_UNIT, Summary, compare,
 };
 use springtide_simulator::provisioning::figures::{self, Axes, Line};
 use springtide_simulator::provisioning::load::{Copies, Window};
@@ -29,6 +29,9 @@ use crate::run::print;
 
 /// Processors of the paper's machine: widths of its tasks are told for that.
 const PAPERS: u32 = 430;
+
+/// What a plan may cost beside the trade-offs, as so many times the floor.
+const WITHIN: f64 = 1.15;
 
 /// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -451,7 +454,7 @@ impl Site {
         args: &ProvisioningArgs,
         dag: &Dag,
         target: f64,
-        alphas: &[f64],
+        choices: &[Choice],
         planning: &Planning,
     ) -> Comparison {
         let load = self.copies.under(target, args.seed);
@@ -461,7 +464,7 @@ impl Site {
         // Not at the same time of all days.
         let moments: Vec<u64> =
             (0..count).map(|at| from + (to - from) * at / (count - 1)).collect();
-        compare(dag, &load, &moments, alphas, planning)
+        compare(dag, &load, &moments, choices, planning)
     }
 
     /// The loads that were asked for, each once; and what is to be said of those that all of both copies do not come to.
@@ -540,6 +543,10 @@ fn row(summary: &Summary, floor: f64) -> String {
     )
 }
 
+fn tells_within() -> String {
+    format!("the shortest within {:.0} % of the floor", (WITHIN - 1.0) * 100.0)
+}
+
 fn hours(label: &str, points: impl Iterator<Item = (f64, f64, f64)>) -> Line {
     let points = points.map(|(x, mean, deviation)| (x, mean / 3600.0, deviation / 3600.0));
     Line { label: label.to_owned(), points: points.collect() }
@@ -552,10 +559,12 @@ fn trade_off(
     discount: Option<(f64, f64)>,
     told: &mut Told,
 ) -> Result<(), Failed> {
-    let alphas: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();
+    let mut choices: Vec<Choice> =
+        (0..=10).map(|tenth| Choice::of(f64::from(tenth) / 10.0)).collect();
+    choices.push(Choice::within(WITHIN));
     let dag = synthetic(site, 22, args.seed);
     let planning = Planning { discount, ..planning(args, 20) };
-    let found = site.compare(args, &dag, Site::load(args), &alphas, &planning);
+    let found = site.compare(args, &dag, Site::load(args), &choices, &planning);
     let (name, titles, what) = match discount {
         None => (
             "tradeoff",
@@ -583,28 +592,41 @@ fn trade_off(
         free.least / 3600.0,
         free.most / 3600.0
     ));
-    let summaries = found.summaries();
-    for summary in summaries.iter().filter(|summary| [0.0, 0.5, 1.0].contains(&summary.alpha)) {
-        told.line(format!("  {:.1}: {}", summary.alpha, row(summary, found.floor)));
+    let mut summaries = found.summaries();
+    let within = summaries.pop();
+    let trade_offs: Vec<(f64, &Summary)> = summaries.iter().map(|s| (s.choice.alpha, s)).collect();
+    for (alpha, summary) in trade_offs.iter().filter(|(alpha, _)| [0.0, 0.5, 1.0].contains(alpha)) {
+        told.line(format!("  {alpha:.1}: {}", row(summary, found.floor)));
+    }
+    if let Some(summary) = &within {
+        told.line(format!("  {}: {}", tells_within(), row(summary, found.floor)));
     }
     let lines = [
         hours(
             "provisioned",
-            summaries.iter().map(|s| (s.alpha, s.makespan_s.mean, s.makespan_s.deviation)),
+            trade_offs.iter().map(|(alpha, s)| (*alpha, s.makespan_s.mean, s.makespan_s.deviation)),
         ),
         hours(
             "best effort",
-            summaries.iter().map(|s| (s.alpha, s.best_effort_s.mean, s.best_effort_s.deviation)),
+            trade_offs
+                .iter()
+                .map(|(alpha, s)| (*alpha, s.best_effort_s.mean, s.best_effort_s.deviation)),
         ),
     ];
     let x = "trade-off (0 fastest, 1 cheapest)";
     told.figure(&format!("{name}-makespan"), Axes { title: titles[0], x, y: "hours" }, &lines)?;
     let lines = [
-        hours("provisioned", summaries.iter().map(|s| (s.alpha, s.cost.mean, s.cost.deviation))),
-        hours("best effort, the floor", summaries.iter().map(|s| (s.alpha, found.floor, 0.0))),
+        hours(
+            "provisioned",
+            trade_offs.iter().map(|(alpha, s)| (*alpha, s.cost.mean, s.cost.deviation)),
+        ),
+        hours(
+            "best effort, the floor",
+            trade_offs.iter().map(|(alpha, _)| (*alpha, found.floor, 0.0)),
+        ),
     ];
     told.figure(&format!("{name}-cost"), Axes { title: titles[1], x, y: "service units" }, &lines)?;
-    told.result(name, &json!({ "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "slots": slots, "half_free_s": free, "trade_offs": summaries }))
+    told.result(name, &json!({ "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "slots": slots, "half_free_s": free, "trade_offs": summaries, "within": within }))
 }
 
 /// Figures 6 and 7.
@@ -621,7 +643,7 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
     for size in SIZES {
         let dag = synthetic(site, size, args.seed);
         for &load in &loads {
-            let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0], &planning);
+            let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0].map(Choice::of), &planning);
             let summaries = found.summaries();
             told.line(format!(
                 "  {size:2} processors ({} here), load {:2.0} %, 0.5: {}",
@@ -695,15 +717,17 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
     let (loads, note) = site.loads(args);
     note.into_iter().for_each(|note| told.line(note));
     for load in loads {
-        let found = site.compare(args, &dag, load, &[0.5], &planning);
-        let summary = found.summaries()[0];
+        let choices = [Choice::of(0.5), Choice::within(WITHIN)];
+        let found = site.compare(args, &dag, load, &choices, &planning);
+        let [summary, within] = found.summaries()[..] else { continue };
         told.line(format!(
             "  load {:2.0} %: {}{}",
             found.load * 100.0,
             row(&summary, found.floor),
             stated(found.load)
         ));
-        rows.push((found.load, found.floor, summary));
+        told.line(format!("             {}: {}", tells_within(), row(&within, found.floor)));
+        rows.push((found.load, found.floor, summary, within));
     }
     let x = "load, %";
     // Provisioned first, as in the other figures: a colour means one thing.
@@ -711,11 +735,11 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
         hours(
             "provisioned",
             rows.iter()
-                .map(|(load, _, s)| (load * 100.0, s.makespan_s.mean, s.makespan_s.deviation)),
+                .map(|(load, _, s, _)| (load * 100.0, s.makespan_s.mean, s.makespan_s.deviation)),
         ),
         hours(
             "best effort",
-            rows.iter().map(|(load, _, s)| {
+            rows.iter().map(|(load, _, s, _)| {
                 (load * 100.0, s.best_effort_s.mean, s.best_effort_s.deviation)
             }),
         ),
@@ -728,11 +752,11 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
     let lines = [
         hours(
             "provisioned",
-            rows.iter().map(|(load, _, s)| (load * 100.0, s.cost.mean, s.cost.deviation)),
+            rows.iter().map(|(load, _, s, _)| (load * 100.0, s.cost.mean, s.cost.deviation)),
         ),
         hours(
             "best effort, the floor",
-            rows.iter().map(|(load, floor, _)| (load * 100.0, *floor, 0.0)),
+            rows.iter().map(|(load, floor, ..)| (load * 100.0, *floor, 0.0)),
         ),
     ];
     told.figure(
@@ -742,7 +766,7 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
     )?;
     let json: Vec<Value> = rows
         .iter()
-        .map(|(load, floor, summary)| json!({ "load": load, "floor_su": floor / SERVICE_UNIT, "result": summary }))
+        .map(|(load, floor, summary, within)| json!({ "load": load, "floor_su": floor / SERVICE_UNIT, "result": summary, "within": within }))
         .collect();
     told.result("cybershake", &json)
 }
@@ -755,7 +779,8 @@ fn estimates(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<()
     for estimate in [1.0, 1.1, 1.2] {
         let site = site.estimated(estimate);
         let dag = made::cybershake(site.scaled(288));
-        let found = site.compare(args, &dag, Site::load(args), &[0.5], &planning(args, 10));
+        let found =
+            site.compare(args, &dag, Site::load(args), &[Choice::of(0.5)], &planning(args, 10));
         let summary = found.summaries()[0];
         let base = *exact.get_or_insert(summary.makespan_s.mean);
         told.line(format!(

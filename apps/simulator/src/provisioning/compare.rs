@@ -39,7 +39,28 @@ impl Planning {
     }
 }
 
-/// What a trade-off made of a submission.
+/// Which plan of a front is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// The trade-off: 0 the shortest, 1 the cheapest.
+    pub alpha: f64,
+    /// Only among those that cost at most so many times the floor. Where there is none, the one that is nearest.
+    pub most: Option<f64>,
+}
+
+impl Choice {
+    /// By the trade-off alone.
+    pub fn of(alpha: f64) -> Self {
+        Self { alpha, most: None }
+    }
+
+    /// The shortest that costs at most so many times the floor.
+    pub fn within(most: f64) -> Self {
+        Self { alpha: 0.0, most: Some(most) }
+    }
+}
+
+/// What a choice made of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Planned {
     /// Seconds from the submission to the last task's end.
@@ -59,7 +80,7 @@ pub struct Submission {
     pub half_free_s: f64,
     /// How many plans of which none is dominated were found.
     pub front: usize,
-    /// By trade-off; nothing where no plan was found.
+    /// By choice; nothing where no plan was found.
     pub planned: Vec<Option<Planned>>,
     /// Best effort, seconds.
     pub best_effort_s: f64,
@@ -70,19 +91,20 @@ pub struct Submission {
 pub struct Comparison {
     /// What other users keep busy of the site.
     pub load: f64,
-    /// Trade-offs.
-    pub alphas: Vec<f64>,
+    /// How plans were taken.
+    pub choices: Vec<Choice>,
     /// What no plan costs less than (equation 9): what best effort costs.
     pub floor: f64,
     /// One by one.
     pub submissions: Vec<Submission>,
 }
 
-/// A trade-off's results over the submissions.
+/// A choice's results over the submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The trade-off.
-    pub alpha: f64,
+    /// The choice.
+    #[serde(flatten)]
+    pub choice: Choice,
     /// Provisioned makespan, seconds.
     pub makespan_s: Spread,
     /// Provisioned cost.
@@ -111,16 +133,16 @@ impl Comparison {
         self.range(|one| one.half_free_s)
     }
 
-    /// Results by trade-off.
+    /// Results by choice.
     pub fn summaries(&self) -> Vec<Summary> {
-        let of = |(index, &alpha): (usize, &f64)| {
+        let of = |(index, &choice): (usize, &Choice)| {
             let with =
                 || self.submissions.iter().filter_map(move |one| Some((one, one.planned[index]?)));
             let spread = |of: &dyn Fn(&Submission, Planned) -> f64| {
                 Spread::of(&with().map(|(one, planned)| of(one, planned)).collect::<Vec<f64>>())
             };
             Summary {
-                alpha,
+                choice,
                 makespan_s: spread(&|_, planned| planned.makespan_s),
                 cost: spread(&|_, planned| planned.cost),
                 best_effort_s: spread(&|one, _| one.best_effort_s),
@@ -128,7 +150,7 @@ impl Comparison {
                 without: self.submissions.iter().filter(|one| one.planned[index].is_none()).count(),
             }
         };
-        self.alphas.iter().enumerate().map(of).collect()
+        self.choices.iter().enumerate().map(of).collect()
     }
 }
 
@@ -137,7 +159,7 @@ pub fn compare(
     dag: &Dag,
     load: &Load,
     moments: &[Time],
-    alphas: &[f64],
+    choices: &[Choice],
     planning: &Planning,
 ) -> Comparison {
     let mut table = Table::new(load.processors);
@@ -157,7 +179,7 @@ pub fn compare(
         let slots = table.slots(0, *moment, |start| planning.price(*moment, start));
         let half_free_s = half_free(&slots, *moment, load.processors);
         let count = slots.len();
-        let (front, planned) = provisioned(dag, slots, *moment, alphas, planning);
+        let (front, planned) = provisioned(dag, slots, *moment, choices, planning);
         let best_effort_s = seconds(best_effort(dag, table.clone(), &load.jobs[*next..], *moment));
         Submission {
             at_s: seconds(*moment),
@@ -168,7 +190,7 @@ pub fn compare(
             best_effort_s,
         }
     });
-    Comparison { load: load.offered, alphas: alphas.to_vec(), floor: dag.work(1), submissions }
+    Comparison { load: load.offered, choices: choices.to_vec(), floor: dag.work(1), submissions }
 }
 
 /// After how many seconds half of a site is free for good.
@@ -182,12 +204,12 @@ fn half_free(slots: &[Slot], now: Time, processors: u32) -> f64 {
     half.map_or(f64::INFINITY, |slot| seconds(slot.start - now))
 }
 
-/// Plans on what a site advertises at a moment: how many plans, and what each trade-off takes.
+/// Plans on what a site advertises at a moment: how many plans, and what each choice takes.
 fn provisioned(
     dag: &Dag,
     mut slots: Vec<Slot>,
     now: Time,
-    alphas: &[f64],
+    choices: &[Choice],
     planning: &Planning,
 ) -> (usize, Vec<Option<Planned>>) {
     // The planner's time begins with the submission.
@@ -198,11 +220,15 @@ fn provisioned(
     let links = Links::default();
     let mut lister = Lister::new(dag, &links, &slots, planning.method);
     let front = search(&mut lister, planning.search, planning.budget, planning.seed, false).front;
-    let choose = |alpha: &f64| {
-        let point = front.choose(*alpha, &Constraint::default()).ok()?;
+    let floor = dag.work(1);
+    let choose = |choice: &Choice| {
+        let budget = choice.most.map(|most| most * floor);
+        let constraint = Constraint { budget, ..Constraint::default() };
+        let point =
+            front.choose(choice.alpha, &constraint).or_else(|nearest| nearest.ok_or(())).ok()?;
         Some(Planned { makespan_s: seconds(point.is.makespan), cost: point.is.cost })
     };
-    (front.points().len(), alphas.iter().map(choose).collect())
+    (front.points().len(), choices.iter().map(choose).collect())
 }
 
 /// Submits each task when its parents have ended; what others submit meanwhile comes in between. Returns the makespan.

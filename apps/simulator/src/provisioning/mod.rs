@@ -25,7 +25,7 @@ pub struct Spread {
     pub mean: f64,
     /// Standard deviation of a sample; 0 of fewer than two.
     pub deviation: f64,
-    /// Half of the 99.9 % confidence interval of the mean, by the normal distribution; 0 of fewer than two.
+    /// Half of the 99.9 % confidence interval of the mean, by Student's distribution; 0 of fewer than two.
     pub half_interval: f64,
 }
 
@@ -39,8 +39,36 @@ impl Spread {
         }
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let deviation = (squares / (count - 1.0)).sqrt();
-        Self { mean, deviation, half_interval: 3.291 * deviation / count.sqrt() }
+        Self {
+            mean,
+            deviation,
+            half_interval: student(values.len() - 1) * deviation / count.sqrt(),
+        }
     }
+}
+
+/// What Student's distribution with so many degrees of freedom is beyond, on either side, by a probability of 0.1 %.
+fn student(freedom: usize) -> f64 {
+    // Within +-tan(angle) * sqrt(freedom); after Abramowitz and Stegun, 26.7.3 and 26.7.4, which are exact.
+    let within = |angle: f64| {
+        let (sine, cosine) = angle.sin_cos();
+        let odd = freedom % 2 == 1;
+        let (mut term, mut sum) = (if odd { cosine } else { 1.0 }, 0.0);
+        let mut power = if odd { 1 } else { 0 };
+        while power + 2 <= freedom {
+            sum += term;
+            power += 2;
+            // 2/3, 4/5, ... where it is odd, 1/2, 3/4, ... else.
+            term *= cosine * cosine * (power - 1) as f64 / power as f64;
+        }
+        if odd { (angle + sine * sum) * std::f64::consts::FRAC_2_PI } else { sine * sum }
+    };
+    let (mut low, mut high) = (0.0, std::f64::consts::FRAC_PI_2);
+    for _ in 0..60 {
+        let angle = (low + high) / 2.0;
+        if within(angle) < 0.999 { low = angle } else { high = angle }
+    }
+    low.tan() * (freedom as f64).sqrt()
 }
 
 /// A number over several draws or submissions.

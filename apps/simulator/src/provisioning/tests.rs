@@ -4,7 +4,7 @@ use springtide_actors::policy::provisioning::{
     Budget, Dag, Edge, Method, Runtime, SECOND, Search, Table, Task,
 };
 
-use super::compare::{Planning, best_effort, compare};
+use super::compare::{Choice, Planning, best_effort, compare};
 use super::load::{Copies, Job, Load, Window};
 use super::made::{self, Layered};
 use super::{Range, Spread, sites};
@@ -55,6 +55,26 @@ fn a_mean_and_its_deviation() {
     assert_eq!(Spread::of(&[3.0]), Spread { mean: 3.0, ..Spread::default() });
 }
 
+/// What tables of Student's distribution say, beyond which 0.1 % is: of few values an interval is far wider than the normal one's.
+#[test]
+fn an_interval_is_as_wide_as_so_few_values_allow() {
+    for (count, beyond) in [
+        (2, 636.619),
+        (3, 31.599),
+        (4, 12.924),
+        (5, 8.610),
+        (10, 4.781),
+        (50, 3.500),
+        (9999, 3.291),
+    ] {
+        // Half of one value and half of another: the deviation is known.
+        let values: Vec<f64> = (0..count).map(|at| f64::from(at % 2)).collect();
+        let spread = Spread::of(&values);
+        let is = spread.half_interval / spread.deviation * f64::from(count).sqrt();
+        assert!((is / beyond - 1.0).abs() < 3e-4, "{count}: {is}");
+    }
+}
+
 /// Two tasks one after the other. Best effort submits the second when the first has ended, behind what others submitted meanwhile; a plan
 /// had its place before them.
 #[test]
@@ -71,13 +91,35 @@ fn best_effort_waits_behind_others_and_a_plan_does_not() {
     let behind = best_effort(&dag, Table::new(4), &others, 0);
     assert_eq!((alone, behind), (20 * SECOND, 120 * SECOND));
     let load = Load { processors: 4, jobs: others.to_vec(), offered: 0.5 };
-    let both = compare(&dag, &load, &[0], &[0.0, 1.0], &PLANNING);
+    let both = compare(&dag, &load, &[0], &[0.0, 1.0].map(Choice::of), &PLANNING);
     assert_eq!(both.submissions[0].best_effort_s, 120.0);
     for planned in &both.submissions[0].planned {
         let planned = planned.unwrap();
         assert_eq!((planned.makespan_s, planned.cost), (20.0, 80.0));
     }
     assert_eq!((both.floor, both.summaries()[0].difference_s.mean), (80.0, -100.0));
+}
+
+/// A hole before another's job that is had whole or not at all, and what is free for good behind it: the shortest plan pays for the hole,
+/// and is not taken where it costs too much.
+#[test]
+fn the_shortest_plan_is_taken_among_those_that_cost_no_more_than_allowed() {
+    let task = Task { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(50 * SECOND) };
+    let dag = Dag::new(vec![task], &[], 1).unwrap();
+    let jobs = [
+        Job { submit: 0, processors: 3, duration: 100 * SECOND },
+        Job { submit: 0, processors: 4, duration: 100 * SECOND },
+    ];
+    let load = Load { processors: 4, jobs: jobs.to_vec(), offered: 0.5 };
+    let choices = [Choice::of(0.0), Choice::within(1.9), Choice::within(2.1), Choice::within(0.5)];
+    let found = compare(&dag, &load, &[0], &choices, &PLANNING);
+    let taken: Vec<(f64, f64)> = found.submissions[0]
+        .planned
+        .iter()
+        .map(|planned| planned.map(|planned| (planned.makespan_s, planned.cost)).unwrap())
+        .collect();
+    // Of what nothing holds to, the nearest: the cheapest.
+    assert_eq!(taken, [(50.0, 100.0), (250.0, 50.0), (50.0, 100.0), (250.0, 50.0)]);
 }
 
 #[test]
@@ -164,7 +206,7 @@ fn half_of_a_site_is_free_for_good() {
         (vec![job(2, 100)], 0.0),
     ] {
         let load = Load { processors: 4, jobs, offered: 0.5 };
-        let found = compare(&dag, &load, &[0], &[0.5], &PLANNING);
+        let found = compare(&dag, &load, &[0], &[Choice::of(0.5)], &PLANNING);
         assert_eq!(found.half_free_s().median, free);
         assert!(found.slots().least >= 1.0);
     }
