@@ -664,15 +664,21 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
     let cost = |summary: &Summary, floor: f64| summary.cost.mean / floor;
     type Of<'a> = &'a dyn Fn(&Summary, f64) -> f64;
     for (name, of) in [("makespan", &makespan as Of<'_>), ("cost", &cost)] {
-        let lines: Vec<Line> = SIZES
+        let mut lines: Vec<Line> = SIZES
             .iter()
             .map(|&size| Line {
                 label: format!("{size} processors a task"),
                 points: part(of, 1, size),
             })
             .collect();
-        let title = if name == "makespan" { "Provisioned makespan" } else { "Provisioned cost" };
-        let axes = Axes { title, x: "load, %", y: "% of best effort" };
+        // What is above it and what below is the question.
+        let best_effort = |of: &Line| Line {
+            label: "best effort".to_owned(),
+            points: of.points.iter().map(|&(x, ..)| (x, 100.0, 0.0)).collect(),
+        };
+        lines.push(best_effort(&lines[0]));
+        let title = format!("Provisioned {name} by load, trade-off 0.5");
+        let axes = Axes { title: &title, x: "load, %", y: "% of best effort" };
         told.figure(&format!("load-{name}"), axes, &lines)?;
         let least = rows.first().map_or(0.0, |row| row.1);
         let by_size = |at: usize| {
@@ -680,11 +686,13 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
                 (f64::from(*size), of(&all[at], *floor) * 100.0, 0.0)
             })
         };
-        let lines = [
+        let mut lines = vec![
             Line { label: "trade-off 0".to_owned(), points: by_size(0).collect() },
             Line { label: "trade-off 1".to_owned(), points: by_size(2).collect() },
         ];
-        let axes = Axes { x: "processors a task, on the paper's machine", ..axes };
+        lines.push(best_effort(&lines[0]));
+        let title = format!("Provisioned {name} by size of tasks, load {:.0} %", least * 100.0);
+        let axes = Axes { title: &title, x: "processors a task, on the paper's machine", ..axes };
         told.figure(&format!("size-{name}"), axes, &lines)?;
     }
     let json: Vec<Value> = rows

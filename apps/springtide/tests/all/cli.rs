@@ -341,6 +341,11 @@ fn provisioning_is_held_against_best_effort() {
         assert!(of(&pair[0], "makespan_s") <= of(&pair[1], "makespan_s"));
         assert_eq!(pair[0]["without"], 0);
     }
+    // As short as one may be for so much, and no dearer than that, as there is always one at the floor.
+    let within = &told["tradeoff"]["within"];
+    assert_eq!((number(&within["alpha"]), number(&within["most"])), (0.0, 1.15));
+    assert!(number(&within["cost"]["mean"]) <= 1.15 * floor + 1.0, "{within}");
+    assert!(number(&within["makespan_s"]["mean"]) <= number(&rows[10]["makespan_s"]["mean"]));
     is_figure("tradeoff", "tradeoff-makespan");
     let again = |out: &str| play("tradeoff", out, &small(&["--loads", "0.5"])).out;
     assert_eq!(again("one"), again("other"));
