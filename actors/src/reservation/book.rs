@@ -72,7 +72,7 @@ impl Book {
         for mut one in found {
             self.last = self.last.max(one.id.0);
             if let Phase::Confirmed { until } = &mut one.phase {
-                *until = one.lease_ms.map(|ms| after(now, Duration::from_millis(ms)));
+                *until = leased(one.lease_ms, now);
             }
             self.all.insert(one.id, one);
         }
@@ -158,7 +158,7 @@ impl Book {
     ) -> Result<&Reservation, Refusal> {
         let until = after(now, self.within.confirm);
         let one = self.known(id, token, now)?;
-        if let Phase::Prepared { .. } = one.phase {
+        if one.is_prepared() {
             if let Err((cluster, why)) = self.granted(one, ground, now) {
                 self.all.remove(&id);
                 return Err(Refusal::Denied { cluster, why });
@@ -181,8 +181,8 @@ impl Book {
         notes: &mut Vec<Note>,
     ) -> Result<&Reservation, Refusal> {
         let one = self.known(id, token, now)?;
-        let (phase, until) = (one.phase, one.lease().map(|lease| now.saturating_add(lease)));
-        if let Phase::Prepared { .. } = phase {
+        let (phase, until) = (one.phase, leased(one.lease_ms, now));
+        if one.is_prepared() {
             return Err(Refusal::Unknown); // nobody confirms what was not committed
         }
         let Some(one) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
@@ -242,8 +242,7 @@ impl Book {
     }
 
     fn remove(&mut self, id: ReservationId, notes: &mut Vec<Note>) {
-        let gone = self.all.remove(&id);
-        if gone.is_some_and(|one| !matches!(one.phase, Phase::Prepared { .. })) {
+        if self.all.remove(&id).is_some_and(|one| !one.is_prepared()) {
             notes.push(Note::Drop(id));
         }
     }
@@ -266,12 +265,11 @@ impl Book {
     ) -> Result<(), (ClusterId, Denied)> {
         let mut lines: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
         for part in &one.parts {
-            let empty = || Skyline::new(u32::MAX, 0, Time::MAX);
-            lines.entry(&part.cluster).or_insert_with(empty);
+            lines.entry(&part.cluster).or_default();
         }
         for (at, booking) in self.all.values().flat_map(Reservation::bookings) {
             if let Some(line) = lines.get_mut(at) {
-                line.take(booking.processors, booking.start, booking.end);
+                line.give(booking.processors, booking.start, booking.end);
             }
         }
         for part in &one.parts {
@@ -280,7 +278,7 @@ impl Book {
             let (Some(site), Some(line)) = (ground.get(cluster), lines.get(cluster)) else {
                 continue;
             };
-            let peak = part.bookings.iter().map(|b| u32::MAX - line.least(b.start, b.end)).max();
+            let peak = part.bookings.iter().map(|b| line.most(b.start, b.end)).max();
             // By its last beginning: a moment of it that is soon opens no door to next year.
             let last = part.bookings.iter().map(|booking| booking.start).max().unwrap_or(0);
             let (ahead, all) = (last.saturating_sub(now), site.table.processors());
@@ -290,6 +288,11 @@ impl Book {
         }
         Ok(())
     }
+}
+
+/// When a lease ends that is renewed now.
+fn leased(lease_ms: Option<u64>, now: Time) -> Option<Time> {
+    lease_ms.map(|ms| after(now, Duration::from_millis(ms)))
 }
 
 fn taken(cluster: &ClusterId, booking: Booking, error: &TableError) -> Refusal {

@@ -119,7 +119,6 @@ pub struct Broker {
     since: Time,
     waiting: bool,
     plans: u32,
-    last: Option<Refusal>,
     but: BTreeMap<ClusterId, String>,
 }
 
@@ -136,7 +135,6 @@ impl Broker {
             since: 0,
             waiting: false,
             plans: 0,
-            last: None,
             but: BTreeMap::new(),
         }
     }
@@ -226,7 +224,6 @@ impl Broker {
             let plans = self.plans;
             return self.fail(Failure::TooOften { plans, last: refusal });
         }
-        self.last = Some(refusal);
         self.plan(now)
     }
 
@@ -248,11 +245,6 @@ impl Broker {
             _ => None,
         };
         Order::Failed { release, why }
-    }
-
-    /// What was last in the way, for people.
-    pub fn last(&self) -> Option<&Refusal> {
-        self.last.as_ref()
     }
 
     /// How many plans were tried.

@@ -25,7 +25,7 @@ use springtide_runtime::id::ClusterId;
 
 pub use self::book::{Book, Ground, Note, Within};
 pub use self::broker::{Broker, Failure, Limits, News, Order};
-use crate::policy::provisioning::{Booking, Denied, SECOND, Time, seconds};
+use crate::policy::provisioning::{Booking, Denied, Time, from_duration, seconds};
 
 /// Parts of a reservation at most, and bookings of all of them: a message has bounds.
 const PARTS_MAX: usize = 2048;
@@ -167,9 +167,9 @@ impl Reservation {
     }
 
     /// All of it, with where it is.
-    pub fn bookings(&self) -> impl Iterator<Item = (&ClusterId, Booking)> {
-        let of = |part: &'_ Part| part.bookings.clone();
-        self.parts.iter().flat_map(move |part| of(part).into_iter().map(|b| (&part.cluster, b)))
+    pub fn bookings<'a>(&'a self) -> impl Iterator<Item = (&'a ClusterId, Booking)> {
+        let of = |part: &'a Part| part.bookings.iter().map(|booking| (&part.cluster, *booking));
+        self.parts.iter().flat_map(of)
     }
 
     /// Processors that it has of a cluster at a time.
@@ -187,8 +187,9 @@ impl Reservation {
         }
     }
 
-    fn lease(&self) -> Option<Time> {
-        self.lease_ms.map(|ms| ms.saturating_mul(SECOND / 1000))
+    /// Whether it is only kept free for a while: nobody relies on it.
+    pub fn is_prepared(&self) -> bool {
+        matches!(self.phase, Phase::Prepared { .. })
     }
 }
 
@@ -263,7 +264,7 @@ pub enum Refusal {
 }
 
 fn after(now: Time, time: Duration) -> Time {
-    now.saturating_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+    now.saturating_add(from_duration(time))
 }
 
 #[cfg(test)]

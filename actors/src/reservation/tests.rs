@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use springtide_runtime::random::SplitMix;
 
 use super::*;
-use crate::policy::provisioning::{Table, Terms};
+use crate::policy::provisioning::{SECOND, Table, Terms};
 
 const CLUSTER: &str = "vu";
 

@@ -170,9 +170,8 @@ impl Handler<PrepareSlots> for Scheduler {
         PrepareSlots { ask }: PrepareSlots,
         ctx: &mut Self::Context,
     ) -> Self::Result {
-        let (answer, actions) = self.core.prepare(&ask, Instant::now());
-        self.after(ctx, actions);
-        answer
+        let answer = self.core.prepare(&ask, Instant::now());
+        self.agreed(ctx, answer)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use springtide_actors::policy::provisioning::Time;
+use springtide_actors::policy::provisioning::{Time, from_duration};
 use springtide_actors::reservation::{
     Broker, Failure, Limits, News, Order, Part, Refusal, Reservation,
 };
@@ -25,7 +25,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// The time, in microseconds of the Unix epoch.
 pub fn now() -> Time {
     let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(passed.as_micros()).unwrap_or(u64::MAX)
+    from_duration(passed)
 }
 
 /// Asks which slots there are.

@@ -15,7 +15,7 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
@@ -38,6 +38,7 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
 
+use crate::agree;
 use crate::args::Shape;
 use crate::desk::{Desk, DeskThread, Drawer, Setting};
 use crate::exit::{Exit, Failed};
@@ -399,9 +400,7 @@ async fn launch(
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
-    let clock_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    let clock_us = u64::try_from(clock_us).unwrap_or(u64::MAX);
-    let settings = Settings { clock_us, ..netconf::scheduling(config) };
+    let settings = Settings { clock_us: agree::now(), ..netconf::scheduling(config) };
     let mut recovered = match &drawer {
         Some(drawer) => store.recover(|job| drawer.wants(job))?,
         None => Vec::new(),

@@ -16,8 +16,7 @@ use springtide_actors::files::{
     CHUNK_MAX, FileEntry, FileError, FileServer, PutChunk, ReadChunk, RemoveFiles, entry_of,
     files_name,
 };
-use springtide_actors::job::SCHEDULER;
-use springtide_actors::scheduler::{GetFiles, GridFiles, Scheduler};
+use springtide_actors::scheduler::{GetFiles, GridFiles};
 use springtide_runtime::config::nearest;
 use springtide_runtime::files::check_name;
 use springtide_runtime::id::ClusterId;
@@ -26,9 +25,9 @@ use springtide_runtime::remote::{Remote, RemoteRequest};
 use crate::args::GlobalArgs;
 use crate::exit::Failed;
 use crate::grid::cannot;
-use crate::jobs::grid_config;
+use crate::jobs::attach_by;
 use crate::report::{SCHEMA, size};
-use crate::run::{Attachment, attach, print};
+use crate::run::{Attachment, print};
 use crate::signals::{Signals, word};
 use crate::talk::Talk;
 
@@ -103,7 +102,7 @@ pub async fn files(command: FilesCommand, global: &GlobalArgs) -> Result<(), Fai
         | FilesCommand::Remove { config, .. }
         | FilesCommand::Fetch { config, .. } => config.clone(),
     };
-    let attachment = attach(&config, &grid_config(&config)?).await?;
+    let attachment = attach_by(&config).await?;
     let mut signals = Signals::take()?;
     let done = tokio::select! {
         biased;
@@ -122,8 +121,7 @@ async fn told(
     command: FilesCommand,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let scheduler: Remote<Scheduler> = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
-    let grid = scheduler.send(GetFiles {}).deadline(WITHIN).await?;
+    let grid = attachment.scheduler().send(GetFiles {}).deadline(WITHIN).await?;
     match command {
         FilesCommand::List { json, .. } => {
             print(&if json { list_object(&grid.files) } else { list_text(&grid.files) })

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::{Value, json};
-use springtide_actors::job::{JobParams, SCHEDULER};
+use springtide_actors::job::JobParams;
 use springtide_actors::policy::malleability::Placed;
 use springtide_actors::scheduler::{
     CancelJob, GetJob, GetStatus, PlanError, PlanJob, Resize, ResizeError, ResizeJob, Scheduler,
@@ -158,6 +158,14 @@ pub fn grid_config(file: &Path) -> Result<GridConfig, Failed> {
     Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?.value)
 }
 
+/// Finds the head of the grid of a config and calls it.
+///
+/// # Errors
+/// As [`grid_config`] and [`attach`].
+pub async fn attach_by(file: &Path) -> Result<Attachment, Failed> {
+    attach(file, &grid_config(file)?).await
+}
+
 /// Submits jobs and does not wait for them; or tells where they would go.
 ///
 /// # Errors
@@ -262,7 +270,7 @@ async fn plan_all(
     jobs: Vec<Wanted>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let scheduler: Remote<Scheduler> = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
+    let scheduler = attachment.scheduler();
     let mut plans = Vec::new();
     for Wanted { line, need, .. } in jobs {
         match scheduler.send(PlanJob { need }).deadline(WITHIN).await {
@@ -326,10 +334,9 @@ struct Grid {
 
 impl Grid {
     async fn attach(file: &Path) -> Result<Self, Failed> {
-        let config = grid_config(file)?;
-        let attachment = attach(file, &config).await?;
+        let attachment = attach_by(file).await?;
         let desk = attachment.endpoint.hub.remote(&attachment.head, DESK);
-        let scheduler = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
+        let scheduler = attachment.scheduler();
         Ok(Self { attachment, desk, scheduler })
     }
 

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::Frame;
-use springtide_actors::policy::provisioning::Terms;
+use springtide_actors::policy::provisioning::{Terms, from_duration};
 use springtide_actors::scheduler::GridLink;
 use springtide_actors::scheduler::manager::Settings;
 use springtide_runtime::config::{
     ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection, NetSection,
-    NodeConfig, Provider, Time, Whole, WorkSection,
+    NodeConfig, Provider, Whole, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
@@ -227,7 +227,6 @@ pub fn scheduling(config: &GridConfig) -> Settings {
 fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
     let (all, own) = (&config.slots, cluster.slots.as_ref());
     let share = |of: fn(&ClusterSlotsSection) -> Option<f64>, all| own.and_then(of).unwrap_or(all);
-    let micros = |time: Time| u64::try_from(time.get().as_micros()).unwrap_or(u64::MAX);
     Terms {
         // No batch system promises that a job begins at a time.
         advertise: own.and_then(|own| own.advertise).unwrap_or(all.advertise)
@@ -237,7 +236,10 @@ fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
         discount_a_day: share(|own| own.discount_a_day, all.discount_a_day),
         discount_most: share(|own| own.discount_most, all.discount_most),
         loose: share(|own| own.loose, all.loose),
-        most_ahead: own.and_then(|own| own.most_ahead).or(all.most_ahead).map(micros),
+        most_ahead: own
+            .and_then(|own| own.most_ahead)
+            .or(all.most_ahead)
+            .map(|time| from_duration(time.get())),
         most_share: share(|own| own.most_share, all.most_share),
     }
 }

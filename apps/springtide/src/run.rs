@@ -394,6 +394,11 @@ pub struct Attachment {
 }
 
 impl Attachment {
+    /// The grid's scheduler.
+    pub fn scheduler(&self) -> Remote<Scheduler> {
+        self.endpoint.hub.remote(&self.head, SCHEDULER)
+    }
+
     /// News of jobs of this client, as they come. May be dropped and called again.
     pub async fn news(&mut self) -> Option<Heard> {
         self.news.recv().await

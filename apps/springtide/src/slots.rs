@@ -8,22 +8,20 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
-use springtide_actors::job::SCHEDULER;
-use springtide_actors::policy::provisioning::{Booking, Time, seconds};
+use springtide_actors::policy::provisioning::{Booking, Time, from_duration, seconds};
 use springtide_actors::reservation::{Part, Phase, Reservation, ReservationId};
 use springtide_actors::scheduler::manager::SiteOffer;
-use springtide_actors::scheduler::{GridSlots, ReleaseSlots, Scheduler};
+use springtide_actors::scheduler::{GridSlots, ReleaseSlots};
 use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::remote::Remote;
 
 use crate::agree::{agree, now, slots};
 use crate::args::time;
 use crate::exit::{Exit, Failed};
 use crate::grid::cannot;
-use crate::jobs::{GridArgs, grid_config, told_early};
+use crate::jobs::{GridArgs, attach_by, told_early};
 use crate::report::SCHEMA;
-use crate::run::{Attachment, attach, print};
+use crate::run::print;
 use crate::workflow::offers::{self, Link, Offer, Offers, Site};
 
 /// `slots ...`
@@ -72,32 +70,15 @@ pub struct ReleaseArgs {
     pub config: PathBuf,
 }
 
-struct Grid {
-    attachment: Attachment,
-    scheduler: Remote<Scheduler>,
-}
-
-impl Grid {
-    async fn attach(config: &std::path::Path) -> Result<Self, Failed> {
-        let attachment = attach(config, &grid_config(config)?).await?;
-        let scheduler = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
-        Ok(Self { attachment, scheduler })
-    }
-
-    async fn close(self) {
-        self.attachment.endpoint.net.close("told").await;
-    }
-}
-
 /// `slots list`.
 ///
 /// # Errors
 /// No grid is up.
 pub async fn list(SlotsCommand::List(args): SlotsCommand) -> Result<(), Failed> {
     let asked = async {
-        let grid = Grid::attach(&args.config).await?;
-        let found = slots(&grid.scheduler).await;
-        grid.close().await;
+        let grid = attach_by(&args.config).await?;
+        let found = slots(&grid.scheduler()).await;
+        grid.endpoint.net.close("told").await;
         found
     };
     match asked.await {
@@ -113,10 +94,10 @@ pub async fn list(SlotsCommand::List(args): SlotsCommand) -> Result<(), Failed> 
 /// [`Exit::NotPlaced`]: it is not to be had.
 pub async fn reserve(args: ReserveArgs) -> Result<(), Failed> {
     let asked = async {
-        let grid = Grid::attach(&args.grid.config).await?;
+        let grid = attach_by(&args.grid.config).await?;
         let mut planner = |slots: &_, but: &_| plan(&args, slots, but);
-        let made = agree(&grid.scheduler, &args.name, None, &mut planner).await;
-        grid.close().await;
+        let made = agree(&grid.scheduler(), &args.name, None, &mut planner).await;
+        grid.endpoint.net.close("told").await;
         made
     };
     match asked.await {
@@ -134,10 +115,10 @@ pub async fn reserve(args: ReserveArgs) -> Result<(), Failed> {
 /// # Errors
 /// There is no such reservation.
 pub async fn release(args: ReleaseArgs) -> Result<(), Failed> {
-    let grid = Grid::attach(&args.config).await?;
+    let grid = attach_by(&args.config).await?;
     let word = ReleaseSlots { id: ReservationId(args.reservation), token: None };
-    let answer = grid.scheduler.send(word).await;
-    grid.close().await;
+    let answer = grid.scheduler().send(word).await;
+    grid.endpoint.net.close("told").await;
     answer?.map(drop).map_err(|refusal| Failed::new(Exit::Usage, refusal))
 }
 
@@ -158,9 +139,8 @@ fn plan(
     if let Some(none) = &site.none {
         return Err(format!("{cluster} offers no slots: {none}"));
     }
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let from = slots.now.saturating_add(micros(args.ahead.unwrap_or_default()));
-    let lasts = micros(args.duration);
+    let from = slots.now.saturating_add(from_duration(args.ahead.unwrap_or_default()));
+    let lasts = from_duration(args.duration);
     let Some(start) = earliest(site, args.processors, from, lasts) else {
         let most = site.slots.iter().map(|slot| slot.processors).max().unwrap_or(0);
         return Err(format!(
@@ -201,9 +181,9 @@ fn earliest(site: &SiteOffer, processors: u32, from: Time, lasts: Time) -> Optio
 /// # Errors
 /// No grid is up.
 pub async fn offers_now(config: &std::path::Path) -> Result<Offers, Failed> {
-    let grid = Grid::attach(config).await?;
-    let found = slots(&grid.scheduler).await;
-    grid.close().await;
+    let grid = attach_by(config).await?;
+    let found = slots(&grid.scheduler()).await;
+    grid.endpoint.net.close("told").await;
     found.map(|found| offers_of(&found, found.now))
 }
 

@@ -408,6 +408,19 @@ impl LinkSection {
     }
 }
 
+type SlotNumber =
+    (&'static str, f64, fn(&SlotsSection) -> f64, fn(&ClusterSlotsSection) -> Option<f64>);
+
+/// What of slots is a number from 0 on, and how much at most; of the grid, and of a cluster.
+const SLOT_NUMBERS: [SlotNumber; 6] = [
+    ("rate", f64::MAX, |all| all.rate, |own| own.rate),
+    ("fixed", f64::MAX, |all| all.fixed, |own| own.fixed),
+    ("discount_a_day", 1.0, |all| all.discount_a_day, |own| own.discount_a_day),
+    ("discount_most", 1.0, |all| all.discount_most, |own| own.discount_most),
+    ("loose", f64::MAX, |all| all.loose, |own| own.loose),
+    ("most_share", 1.0, |all| all.most_share, |own| own.most_share),
+];
+
 impl GridConfig {
     /// Compute threads of each node of a cluster.
     pub fn threads_of(&self, cluster: &ClusterSection) -> u32 {
@@ -423,38 +436,22 @@ impl GridConfig {
     }
 
     fn check_slots(&self, checker: &mut Checker<'_>) {
-        let mut check = |path: &str, key: &str, value: Option<f64>| {
-            let share = matches!(key, "discount_a_day" | "discount_most" | "most_share");
-            let (most, words) = match share {
-                true => (1.0, "a part from 0 to 1"),
-                false => (f64::MAX, "a number from 0 on"),
-            };
+        let mut check = |path: &str, key: &str, most: f64, value: Option<f64>| {
             if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
+                let words = match most < f64::MAX {
+                    true => "a part from 0 to 1",
+                    false => "a number from 0 on",
+                };
                 checker.tell(&format!("{path}.{key}"), format!("must be {words}, found {value}"));
             }
         };
-        let all = &self.slots;
-        for (key, value) in [
-            ("rate", all.rate),
-            ("fixed", all.fixed),
-            ("discount_a_day", all.discount_a_day),
-            ("discount_most", all.discount_most),
-            ("loose", all.loose),
-            ("most_share", all.most_share),
-        ] {
-            check("slots", key, Some(value));
+        for (key, most, all, _) in SLOT_NUMBERS {
+            check("slots", key, most, Some(all(&self.slots)));
         }
         for (i, cluster) in self.cluster.iter().enumerate() {
-            let Some(own) = &cluster.slots else { continue };
-            for (key, value) in [
-                ("rate", own.rate),
-                ("fixed", own.fixed),
-                ("discount_a_day", own.discount_a_day),
-                ("discount_most", own.discount_most),
-                ("loose", own.loose),
-                ("most_share", own.most_share),
-            ] {
-                check(&format!("cluster[{i}].slots"), key, value);
+            let Some(section) = &cluster.slots else { continue };
+            for (key, most, _, own) in SLOT_NUMBERS {
+                check(&format!("cluster[{i}].slots"), key, most, own(section));
             }
         }
     }

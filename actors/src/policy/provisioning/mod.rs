@@ -20,6 +20,8 @@
 //! - The makespan counts from the time origin, which is the submission, not from the first start.
 //! - A plan on which not every task has a place is no plan: it is never in a front.
 
+use std::time::Duration;
+
 mod dag;
 mod front;
 mod list;
@@ -51,6 +53,11 @@ pub const NEVER: Time = u64::MAX / 4;
 pub fn from_seconds(seconds: f64) -> Time {
     // A cast of a float saturates, and takes what is not a number for 0.
     ((seconds * SECOND as f64).round() as Time).min(NEVER)
+}
+
+/// A duration as a [`Time`]; what is beyond all is [`NEVER`].
+pub fn from_duration(duration: Duration) -> Time {
+    Time::try_from(duration.as_micros()).map_or(NEVER, |time| time.min(NEVER))
 }
 
 /// A [`Time`] in seconds.

@@ -14,6 +14,13 @@ pub struct Skyline {
     free: Vec<u32>,
 }
 
+/// None is free at any time: a count that [`give`](Skyline::give) begins from nothing, for what is had rather than left.
+impl Default for Skyline {
+    fn default() -> Self {
+        Self::new(0, 0, NEVER)
+    }
+}
+
 impl Skyline {
     /// So many processors from `start` to `end`, none after it.
     pub fn new(processors: u32, start: Time, end: Time) -> Self {
@@ -55,6 +62,13 @@ impl Skyline {
             least = least.min(self.free[step]);
         }
         least
+    }
+
+    /// Most processors free at any time of `[from, to)`; of an empty one at `from`.
+    pub fn most(&self, from: Time, to: Time) -> u32 {
+        let steps = self.steps().skip_while(|&(at, _)| at <= from);
+        let later = steps.take_while(|&(at, _)| at < to).map(|(_, free)| free);
+        later.fold(self.free_at(from), u32::max)
     }
 
     /// The earliest time from `from` on, and before `before`, from which so many processors are free for so long.
@@ -192,6 +206,9 @@ mod tests {
             for at in 0..80 {
                 prop_assert_eq!(line.free_at(at), free[at as usize]);
             }
+            let during = || (from..from + duration).map(|at| line.free_at(at));
+            prop_assert_eq!(Some(line.most(from, from + duration)), during().max());
+            prop_assert_eq!(Some(line.least(from, from + duration)), during().min());
             let fits = |at: u64| (at..at + duration).all(|t| free.get(t as usize).copied().unwrap_or(5) >= processors);
             let plain = (from..68).find(|&at| fits(at));
             let before = 68;

@@ -23,20 +23,9 @@ impl Core {
         (self.managing.manager.offers(), out)
     }
 
-    /// Keeps slots free for a broker.
-    ///
-    /// # Errors
-    /// [`Refusal`].
-    pub fn prepare(
-        &mut self,
-        ask: &Ask,
-        now: Instant,
-    ) -> (Result<Reservation, Refusal>, Vec<Action>) {
-        let mut out = Vec::new();
-        self.poll(now, &mut out);
-        let answer = self.managing.manager.prepare(ask);
-        self.manage(now, &mut out);
-        (answer, out)
+    /// Keeps slots free for a broker. Nothing of that is on disk.
+    pub fn prepare(&mut self, ask: &Ask, now: Instant) -> Agreed {
+        self.agree(now, |manager, _| manager.prepare(ask))
     }
 
     /// Takes what was prepared. What is noted must be on disk before it is answered.

@@ -7,6 +7,7 @@
 //! made to shrink in time. Must not know how a reservation is agreed on ([`Book`]).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
@@ -16,9 +17,11 @@ use super::books::{Job, Stage};
 use super::event::{Action, Bill, Kind, Need};
 use crate::policy::malleability::{Direction, Room};
 use crate::policy::provisioning::{
-    Booking, NEVER, SECOND, Skyline, Slot, Table, Terms, Time, seconds,
+    Booking, NEVER, SECOND, Skyline, Slot, Table, Terms, Time, from_duration, seconds,
 };
-use crate::reservation::{Ask, Book, Ground, Note, Phase, Refusal, Reservation, ReservationId};
+use crate::reservation::{
+    Ask, Book, Ground, Note, Part, Phase, Refusal, Reservation, ReservationId, Within,
+};
 
 /// Beside the times that a job has to answer and to release, shrinking takes so long.
 const MARGIN: Time = 5 * SECOND;
@@ -43,7 +46,6 @@ pub struct SiteOffer {
 #[derive(Debug, Default)]
 pub(super) struct Calendar {
     book: Book,
-    terms: BTreeMap<ClusterId, Terms>,
     /// What is reserved of each cluster, and by whom; made anew when the book changes.
     lines: BTreeMap<ClusterId, Line>,
     /// Processor-seconds on which jobs of a reservation ran.
@@ -55,45 +57,31 @@ pub(super) struct Calendar {
 /// A cluster's reserved processors over time.
 #[derive(Debug, Default)]
 struct Line {
-    /// All together, as what they leave of `u32::MAX`.
-    all: Option<Skyline>,
+    all: Skyline,
     each: BTreeMap<ReservationId, Skyline>,
 }
 
-fn empty() -> Skyline {
-    Skyline::new(u32::MAX, 0, Time::MAX)
-}
-
 impl Line {
-    fn take(&mut self, id: ReservationId, booking: Booking) {
+    fn add(&mut self, id: ReservationId, booking: Booking) {
         let Booking { processors, start, end } = booking;
-        self.all.get_or_insert_with(empty).take(processors, start, end);
-        self.each.entry(id).or_insert_with(empty).take(processors, start, end);
-    }
-
-    /// Most that is reserved at any time of these.
-    fn peak(&self, from: Time, to: Time) -> u32 {
-        self.all.as_ref().map_or(0, |all| u32::MAX - all.least(from, to))
+        self.all.give(processors, start, end);
+        self.each.entry(id).or_default().give(processors, start, end);
     }
 
     /// What a reservation has at a time.
     fn of(&self, id: ReservationId, time: Time) -> u32 {
-        self.each.get(&id).map_or(0, |line| u32::MAX - line.free_at(time))
+        self.each.get(&id).map_or(0, |line| line.free_at(time))
     }
 
     /// When what is reserved changes, from `from` on and before `to`.
     fn moments(&self, from: Time, to: Time) -> impl Iterator<Item = Time> {
-        let steps = self.all.iter().flat_map(Skyline::steps).map(|(time, _)| time);
-        steps.filter(move |&time| from < time && time < to)
+        self.all.steps().map(|(time, _)| time).filter(move |&time| from < time && time < to)
     }
 }
 
 impl Calendar {
-    pub(super) fn new(
-        terms: BTreeMap<ClusterId, Terms>,
-        within: crate::reservation::Within,
-    ) -> Self {
-        Self { book: Book::new(within), terms, ..Self::default() }
+    pub(super) fn new(within: Within) -> Self {
+        Self { book: Book::new(within), ..Self::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -104,7 +92,7 @@ impl Calendar {
         self.lines.clear();
         for one in self.book.all().values() {
             for (cluster, booking) in one.bookings() {
-                self.lines.entry(cluster.clone()).or_default().take(one.id, booking);
+                self.lines.entry(cluster.clone()).or_default().add(one.id, booking);
             }
         }
     }
@@ -113,13 +101,17 @@ impl Calendar {
 impl Manager {
     /// A moment as a time of the Unix epoch.
     pub fn time(&self, at: Instant) -> Time {
-        let passed = at.saturating_duration_since(self.origin).as_micros();
-        self.settings.clock_us.saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+        self.clock(at.saturating_duration_since(self.origin))
+    }
+
+    /// So long after the manager's beginning, as a time of the Unix epoch.
+    fn clock(&self, passed: Duration) -> Time {
+        self.settings.clock_us.saturating_add(from_duration(passed))
     }
 
     fn moment(&self, time: Time) -> Option<Instant> {
         let passed = time.saturating_sub(self.settings.clock_us);
-        self.origin.checked_add(std::time::Duration::from_micros(passed))
+        self.origin.checked_add(Duration::from_micros(passed))
     }
 
     /// What is reserved, and by whom.
@@ -134,8 +126,7 @@ impl Manager {
 
     /// How long before a reservation begins jobs are made to shrink for it.
     fn look(&self) -> Time {
-        let all = self.settings.answer_within + self.settings.release_within;
-        u64::try_from(all.as_micros()).unwrap_or(NEVER).saturating_add(MARGIN)
+        from_duration(self.settings.answer_within + self.settings.release_within) + MARGIN
     }
 
     /// Processors of a cluster on which jobs of a reservation are.
@@ -176,7 +167,7 @@ impl Manager {
 
     /// What is reserved at most at any time from now on.
     pub fn reserved_ever(&self, cluster: &ClusterId) -> u32 {
-        self.calendar.lines.get(cluster).map_or(0, |line| line.peak(self.now, Time::MAX))
+        self.calendar.lines.get(cluster).map_or(0, |line| line.all.most(self.now, Time::MAX))
     }
 
     /// Processors of a cluster that its jobs cannot give back.
@@ -213,18 +204,19 @@ impl Manager {
         self.used(id, cluster) > line.map_or(0, |line| line.of(id, self.now))
     }
 
-    /// When a job ends at the latest.
-    fn ends(&self, job: &Job) -> Time {
-        let Some(ms) = job.need.time_ms else { return NEVER };
+    /// When a job is to have ended, by what it said it needs.
+    fn to_end(&self, job: &Job) -> Time {
         let begins = match job.stage {
-            Stage::Running | Stage::Ending => {
-                let started = u64::try_from(job.started.as_micros()).unwrap_or(u64::MAX);
-                self.settings.clock_us.saturating_add(started)
-            }
+            Stage::Running | Stage::Ending => self.clock(job.started),
             _ => self.now,
         };
+        begins.saturating_add(job.need.time()).min(NEVER)
+    }
+
+    /// When a job ends at the latest.
+    fn ends(&self, job: &Job) -> Time {
         // One that should have ended is about to.
-        begins.saturating_add(ms.saturating_mul(SECOND / 1000)).max(self.now + SECOND)
+        self.to_end(job).max(self.now + SECOND)
     }
 
     /// A cluster's processors over time without reservations.
@@ -250,7 +242,7 @@ impl Manager {
     }
 
     fn terms(&self, cluster: &ClusterId) -> Terms {
-        self.calendar.terms.get(cluster).cloned().unwrap_or_default()
+        self.settings.terms.get(cluster).cloned().unwrap_or_default()
     }
 
     /// What may be used of a cluster by a job that is to start: what reservations leave free as long as it takes; of a reservation's
@@ -279,16 +271,16 @@ impl Manager {
             let has = line.of(id, self.now).saturating_sub(self.used(id, cluster));
             return (known.idle() + back).min(has);
         }
-        let ends = need.and_then(|need| need.time_ms);
-        let ends = ends.map_or(NEVER, |ms| self.now.saturating_add(ms.saturating_mul(1000)));
+        let ends = self.now.saturating_add(need.map_or(NEVER, Need::time)).min(NEVER);
         let firm: u32 = self.firm(cluster).iter().map(|(count, _)| count).sum();
-        let for_good = known.size.saturating_sub(firm).saturating_sub(line.peak(self.now, ends));
+        let for_good =
+            known.size.saturating_sub(firm).saturating_sub(line.all.most(self.now, ends));
         (known.idle() + back).saturating_sub(self.withheld(cluster)).min(for_good)
     }
 
     /// The rooms of a job that has a time or a reservation of its own are others than everybody's.
     pub(super) fn rooms_of(&self, need: &Need, rooms: &mut BTreeMap<ClusterId, Room>) {
-        if need.under.is_none() && need.time_ms.is_none() {
+        if !need.has_own_rooms() {
             return;
         }
         for (cluster, room) in rooms {
@@ -418,9 +410,9 @@ impl Manager {
         token: Option<u64>,
         out: &mut Vec<Action>,
     ) -> Result<Reservation, Refusal> {
-        let mut notes = Vec::new();
-        let one = self.calendar.book.release(id, token, &mut notes)?;
-        self.gone(&one, "it was released", notes, out);
+        // Its bill says it.
+        let one = self.calendar.book.release(id, token, &mut Vec::new())?;
+        self.gone(&one, "it was released", out);
         Ok(one)
     }
 
@@ -430,16 +422,15 @@ impl Manager {
         self.calendar.redraw();
     }
 
-    fn gone(&mut self, one: &Reservation, why: &str, notes: Vec<Note>, out: &mut Vec<Action>) {
+    fn gone(&mut self, one: &Reservation, why: &str, out: &mut Vec<Action>) {
         self.calendar.redraw();
         self.stirred = true;
         let used_s = self.calendar.used_s.remove(&one.id).unwrap_or(0.0);
-        let written = notes.contains(&Note::Drop(one.id));
-        if !written {
-            return; // it was never more than prepared
+        if one.is_prepared() {
+            return; // nobody had it, and it is on no disk
         }
         let began = |b: &Booking| b.end.min(self.now).saturating_sub(b.start);
-        let penalty = |part: &crate::reservation::Part| {
+        let penalty = |part: &Part| {
             let had = part.bookings.iter().map(|b| f64::from(b.processors) * seconds(began(b)));
             (had.sum::<f64>(), self.terms(&part.cluster))
         };
@@ -476,11 +467,8 @@ impl Manager {
         for (id, count) in used {
             *self.calendar.used_s.entry(id).or_default() += f64::from(count) * passed;
         }
-        let mut notes = Vec::new();
-        for one in self.calendar.book.expire(self.now, &mut notes) {
-            let mine: Vec<Note> =
-                notes.iter().filter(|note| **note == Note::Drop(one.id)).cloned().collect();
-            self.gone(&one, "it has ended", mine, out);
+        for one in self.calendar.book.expire(self.now, &mut Vec::new()) {
+            self.gone(&one, "it has ended", out);
         }
     }
 
@@ -520,25 +508,22 @@ impl Manager {
 
     /// Jobs that run longer than they said end.
     fn end_late(&mut self, out: &mut Vec<Action>) {
-        let late = |(&id, job): (&JobId, &mut Job)| {
-            let ms = job.need.time_ms?;
-            let started = u64::try_from(job.started.as_micros()).unwrap_or(u64::MAX);
-            let end = self
-                .settings
-                .clock_us
-                .saturating_add(started)
-                .saturating_add(ms.saturating_mul(SECOND / 1000));
-            let over = job.stage == Stage::Running && end <= self.now && !job.told_to_end;
-            over.then(|| {
-                job.told_to_end = true;
-                (id, ms)
-            })
+        let late = |(&id, job): (&JobId, &Job)| {
+            let within = Duration::from_millis(job.need.time_ms?);
+            let goes_on = job.stage == Stage::Running && !job.told_to_end;
+            (goes_on && self.to_end(job) <= self.now).then_some((id, within))
         };
-        for (job, ms) in self.jobs.iter_mut().filter_map(late).collect::<Vec<_>>() {
-            let within = std::time::Duration::from_millis(ms);
+        for (job, within) in self.jobs.iter().filter_map(late).collect::<Vec<_>>() {
             let reason = format!("it has run for the {within:?} that it said it needs");
-            out.push(Action::End { job, reason });
+            self.end(job, reason, out);
         }
+    }
+
+    fn end(&mut self, job: JobId, reason: String, out: &mut Vec<Action>) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.told_to_end = true;
+        }
+        out.push(Action::End { job, reason });
     }
 
     /// Jobs of reservations that are over, or have fewer processors now, go on until somebody else's time begins; then they end, those
@@ -551,11 +536,7 @@ impl Manager {
         };
         // Nothing that runs is ended for what is only kept free for a while.
         let mut uses = self.uses(cluster, line);
-        let prepared = |id: &ReservationId| {
-            let one = self.reservations().get(id);
-            one.is_some_and(|one| matches!(one.phase, Phase::Prepared { .. }))
-        };
-        uses.retain(|id, _| !prepared(id));
+        uses.retain(|id, _| !self.reservations().get(id).is_some_and(Reservation::is_prepared));
         let needed = self.needed_at(line, &uses, self.now);
         let ending = |job: &&Job| job.told_to_end;
         let there = || known.jobs.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)));
@@ -568,7 +549,7 @@ impl Manager {
         let comes = self.on_the_way(cluster) + self.reclaimable(cluster, None);
         let mut lacks = needed.saturating_sub(known.idle() + comes + leaving);
         let mut over: BTreeMap<ReservationId, u32> = BTreeMap::new();
-        let mut late: Vec<(std::time::Duration, JobId, ReservationId, u32)> = Vec::new();
+        let mut late: Vec<(Duration, JobId, ReservationId, u32)> = Vec::new();
         for (id, job) in there() {
             let (Some(under), Stage::Running, false) =
                 (job.need.under, &job.stage, job.told_to_end)
@@ -588,11 +569,8 @@ impl Manager {
             }
             *excess = excess.saturating_sub(size);
             lacks = lacks.saturating_sub(size);
-            if let Some(job) = self.jobs.get_mut(&job) {
-                job.told_to_end = true;
-            }
             let reason = format!("the time of {under} is over, and another's has begun");
-            out.push(Action::End { job, reason });
+            self.end(job, reason, out);
         }
     }
 

@@ -9,6 +9,7 @@ use springtide_runtime::files::check_name;
 use springtide_runtime::id::{ClusterId, JobId};
 
 use crate::policy::malleability::{Component, Placed, Placement, Transfer};
+use crate::policy::provisioning::{NEVER, Time, from_duration};
 use crate::reservation::ReservationId;
 
 /// What a job needs.
@@ -40,6 +41,16 @@ impl Need {
         let placement = Placement::default();
         let most = vec![most];
         Self { kind, placement, components, most, spreads: false, under: None, time_ms: None }
+    }
+
+    /// How long it takes, by what it says; [`NEVER`] if it does not.
+    pub(super) fn time(&self) -> Time {
+        self.time_ms.map_or(NEVER, |ms| from_duration(Duration::from_millis(ms)))
+    }
+
+    /// Whether its rooms are others than everybody's: it has a reservation of its own, or says when it ends.
+    pub(super) fn has_own_rooms(&self) -> bool {
+        self.under.is_some() || self.time_ms.is_some()
     }
 
     /// Whether it makes sense: it may come from another program.

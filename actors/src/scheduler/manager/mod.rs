@@ -232,7 +232,7 @@ impl Manager {
         let without_files = settings.without_files.clone();
         let within = Within { commit: settings.commit_within, confirm: settings.confirm_within };
         Self {
-            calendar: Calendar::new(settings.terms.clone(), within),
+            calendar: Calendar::new(within),
             now: settings.clock_us,
             settings,
             origin: now,

@@ -115,9 +115,7 @@ impl Manager {
             let own = job.need.under.is_some();
             let mine = self.pledge.as_ref().is_some_and(|pledge| pledge.whom == Whom::Start(id));
             // To say why it finds no place takes longer than to see that it finds none.
-            // What has a time or a reservation of its own is not looked at like all others.
-            let special = own || job.need.time_ms.is_some();
-            let hopeless = !special && glance.hopeless(&job.need);
+            let hopeless = !job.need.has_own_rooms() && glance.hopeless(&job.need);
             let tried = match hopeless && !glance.impossible(&job.need, &ground) {
                 true => None,
                 false => Some(self.try_place(&job.need, mine, &ground)),
@@ -183,10 +181,8 @@ impl Manager {
 
     /// What is kept for another is not there.
     fn try_place(&self, need: &Need, mine: bool, ground: &Ground) -> Result<Placed, NoPlace> {
-        // What has a time or a reservation of its own has rooms of its own.
-        let own = need.under.is_some();
-        let pledge = self.pledge.as_ref().filter(|_| !mine && !own);
-        if pledge.is_none() && !own && need.time_ms.is_none() {
+        let pledge = self.pledge.as_ref().filter(|_| !mine && need.under.is_none());
+        if pledge.is_none() && !need.has_own_rooms() {
             return place(need.placement, &need.components, ground);
         }
         let mut ground = ground.clone();
@@ -210,9 +206,8 @@ impl Manager {
             return when;
         }
         let Grounds { all, others } = outlook.0.get_or_init(|| self.grounds_now());
-        let special = job.need.under.is_some() || job.need.time_ms.is_some();
         let ground = others.as_ref().filter(|_| !mine).unwrap_or(all);
-        let tried = match special {
+        let tried = match job.need.has_own_rooms() {
             true => self.try_place(&job.need, mine, all),
             false => place(job.need.placement, &job.need.components, ground),
         };

@@ -23,7 +23,7 @@ impl Grid {
         let parts = vec![Part { cluster: cluster.into(), bookings: vec![booking] }];
         let (token, name) = (start + u64::from(count), "test".to_owned());
         let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms: None };
-        let (prepared, _) = self.core.prepare(&ask, self.now);
+        let (prepared, ..) = self.core.prepare(&ask, self.now);
         let id = (prepared?.id, token);
         let (committed, notes, _) = self.core.commit(id, self.now);
         committed?;

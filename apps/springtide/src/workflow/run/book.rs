@@ -16,8 +16,8 @@ pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<Part> {
     let mut used: BTreeMap<usize, Skyline> = BTreeMap::new();
     for task in &plan.schedule.tasks {
         for piece in &task.pieces {
-            let line = used.entry(piece.slot).or_insert_with(empty);
-            line.take(piece.processors, task.start, task.end);
+            let line = used.entry(piece.slot).or_default();
+            line.give(piece.processors, task.start, task.end);
         }
     }
     let mut all = Vec::new();
@@ -42,13 +42,9 @@ pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<Part> {
     all
 }
 
-fn empty() -> Skyline {
-    Skyline::new(u32::MAX, 0, NEVER)
-}
-
-/// What is taken, as bookings of which none overlap: each lasts as long as as many are taken.
+/// What is had, as bookings of which none overlap: each lasts as long as as many are had.
 fn steps(line: &Skyline) -> Vec<Booking> {
-    let steps: Vec<(Time, u32)> = line.steps().map(|(at, free)| (at, u32::MAX - free)).collect();
+    let steps: Vec<(Time, u32)> = line.steps().collect();
     let mut all: Vec<Booking> = Vec::new();
     for two in steps.windows(2) {
         let ((start, processors), (end, _)) = (two[0], two[1]);
@@ -65,10 +61,10 @@ fn steps(line: &Skyline) -> Vec<Booking> {
 pub fn most(parts: &[Part]) -> BTreeMap<&ClusterId, u32> {
     let mut lines: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
     for part in parts {
-        let line = lines.entry(&part.cluster).or_insert_with(empty);
-        part.bookings.iter().for_each(|b| line.take(b.processors, b.start, b.end));
+        let line = lines.entry(&part.cluster).or_default();
+        part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
     }
-    lines.into_iter().map(|(cluster, line)| (cluster, u32::MAX - line.least(0, NEVER))).collect()
+    lines.into_iter().map(|(cluster, line)| (cluster, line.most(0, NEVER))).collect()
 }
 
 #[cfg(test)]
@@ -77,11 +73,11 @@ mod tests {
 
     #[test]
     fn what_is_used_becomes_steps_that_do_not_overlap() {
-        let mut line = empty();
+        let mut line = Skyline::default();
         for (processors, start, end) in
             [(2, 10, 30), (1, 20, 40), (3, 50, 60), (1, 60, 70), (2, 60, 70)]
         {
-            line.take(processors, start, end);
+            line.give(processors, start, end);
         }
         let told: Vec<_> = steps(&line).iter().map(|b| (b.processors, b.start, b.end)).collect();
         assert_eq!(told, [(2, 10, 20), (3, 20, 30), (1, 30, 40), (3, 50, 70)]);

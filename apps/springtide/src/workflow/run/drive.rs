@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use springtide_actors::client::News as JobNews;
 use springtide_actors::files::{FileServer, LookForFiles, RemoveFiles};
-use springtide_actors::job::{JobEnded, JobError, JobParams, SCHEDULER};
+use springtide_actors::job::{JobEnded, JobError, JobParams};
 use springtide_actors::policy::Mode;
 use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
 use springtide_actors::reservation::{Part, Refusal, Reservation};
@@ -111,7 +111,7 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
         Ok(attachment) => attachment,
         Err(failed) => return told_early(json, None, failed),
     };
-    let scheduler: Remote<Scheduler> = attachment.endpoint.hub.remote(&attachment.head, SCHEDULER);
+    let scheduler = attachment.scheduler();
     let files = scheduler.send(GetFiles {}).deadline(WITHIN).await;
     let args = &prepared.args;
     let flow = Flow::new(prepared.bag.steps.clone(), !args.best_effort, args.retries, args.plans);
@@ -326,7 +326,7 @@ impl Drive<'_> {
             None if job.writes => self.files.servers.keys().cloned().collect(),
             None => BTreeSet::new(),
         };
-        if let Some(reserved) = self.reserved.as_ref().filter(|_| !self.prepared.args.best_effort) {
+        if let Some(reserved) = &self.reserved {
             need.under = Some(reserved.id);
             let limit = (step.lasts * LIMIT.0).max(step.lasts + LIMIT.1);
             need.time_ms = Some(limit / (SECOND / 1000));
@@ -489,7 +489,7 @@ impl Drive<'_> {
         let Some(cluster) = self.files.servers.keys().next() else { return Ok(()) };
         let server = server(self.attachment, &self.files, cluster)?;
         for &file in &bag.given {
-            let path = dir.join(names[file].name.trim_start_matches('/'));
+            let path = target(dir, &names[file].name);
             if !path.is_file() {
                 let shown = path.display();
                 return Err(Failed::usage(format!("{shown} is not there, and tasks read it")));

@@ -30,6 +30,13 @@ pub struct Step {
     pub parents: Vec<usize>,
 }
 
+impl Step {
+    /// Until when it has its processors, if it runs since then: one that should have ended is about to.
+    fn holds_until(&self, since: Time, now: Time) -> Time {
+        since.saturating_add(self.lasts).max(now + SECOND)
+    }
+}
+
 /// Where tasks that have not begun are to run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreed {
@@ -215,8 +222,7 @@ impl Flow {
                 self.planning = false;
                 self.reserved.clear();
                 for part in &agreed.parts {
-                    let line = self.reserved.entry(part.cluster.clone());
-                    let line = line.or_insert_with(|| Skyline::new(0, 0, NEVER));
+                    let line = self.reserved.entry(part.cluster.clone()).or_default();
                     part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
                 }
                 self.agreed = Some(agreed);
@@ -273,7 +279,7 @@ impl Flow {
         // What runs longer than it was to is looked at again, for it keeps others from their places.
         let late = self.states.iter().zip(&self.steps).filter_map(|(state, step)| match state {
             State::Submitted { since, plan, .. } if *plan == self.plans && self.reserves => {
-                Some(since.saturating_add(step.lasts).max(now + SECOND))
+                Some(step.holds_until(*since, now))
             }
             _ => None,
         });
@@ -393,14 +399,13 @@ impl Flow {
 
     /// What is left of a cluster's reserved processors from now on: those that run keep theirs for as long as they were to take.
     fn line(&self, cluster: &ClusterId, now: Time) -> Skyline {
-        let Some(reserved) = self.reserved.get(cluster) else { return Skyline::new(0, 0, NEVER) };
+        let Some(reserved) = self.reserved.get(cluster) else { return Skyline::default() };
         let mut line = reserved.clone();
         for (step, state) in self.steps.iter().zip(&self.states) {
             let State::Submitted { cluster: Some(at), since, plan, .. } = state else { continue };
             // What runs since an earlier plan is on nothing of this one's.
             if at == cluster && *plan == self.plans {
-                let end = since.saturating_add(step.lasts).max(now + SECOND);
-                occupy(&mut line, step.processors, now, end);
+                occupy(&mut line, step.processors, now, step.holds_until(*since, now));
             }
         }
         line
