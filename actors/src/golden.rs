@@ -231,7 +231,7 @@ fn answers_of_scheduler_and_site() {
         job: JobId(3),
         name: "fib".into(),
         state: JobState::Running,
-        nodes: 1,
+        sizes: [("ams".into(), 1)].into(),
         waits_for: None,
     };
     let sites =

@@ -92,9 +92,11 @@ class Show:
         """What the scheduler says that jobs have is there by the batch systems' word: before it was asked, or after."""
         before = {cluster: self.running(cluster) for cluster in CLUSTERS}
         given = dict.fromkeys(CLUSTERS, 0)
+        # Of all jobs in one answer: what one gives back between two answers, another may have in the second.
+        listed = {str(job["job"]): job["sizes"] for job in json.loads(self.job("list", "--json"))["jobs"]}
         for number in self.jobs:
             self.tell_history(number)
-            sizes = json.loads(self.job("status", number, "--json"))["sizes"] or {}
+            sizes = listed.get(number, {})
             self.sizes.setdefault(number, []).append(sum(sizes.values()))
             for cluster, count in sizes.items():
                 given[cluster] += count

@@ -17,7 +17,7 @@ use crate::simulated::{TREE, layout, params, registry};
 async fn nodes(grid: &Rc<Grid>, job: JobId) -> Option<(u32, bool)> {
     let status = grid.scheduler().send(GetStatus {}).await.expect("a status");
     let job = status.jobs.into_iter().find(|known| known.job == job)?;
-    Some((job.nodes, job.state == JobState::Queued))
+    Some((job.nodes(), job.state == JobState::Queued))
 }
 
 /// A malleable job grows into what is free; a rigid one comes and goes to the other cluster; for a second the first shrinks,

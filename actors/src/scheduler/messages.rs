@@ -346,10 +346,17 @@ pub struct JobStatus {
     pub name: String,
     /// What it does.
     pub state: JobState,
-    /// Its nodes.
-    pub nodes: u32,
+    /// Its nodes, by cluster; those that it is giving back are still among them.
+    pub sizes: BTreeMap<ClusterId, u32>,
     /// Why it waits; of one that runs, what more it asks for, and why that is not granted.
     pub waits_for: Option<String>,
+}
+
+impl JobStatus {
+    /// All its nodes.
+    pub fn nodes(&self) -> u32 {
+        self.sizes.values().sum()
+    }
 }
 
 /// What a job does.

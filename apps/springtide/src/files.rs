@@ -8,14 +8,14 @@ use std::time::Duration;
 use springtide_runtime::config::{
     Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources, load,
 };
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::Ca;
 
 use crate::args::{CaCommand, ConfigCommand, Shape};
 use crate::exit::Failed;
-use crate::grid::{ad_hoc, called, cannot, make_private_dir};
+use crate::grid::{ad_hoc, called, make_private_dir};
 use crate::netconf;
+use crate::outdir::write_file;
 use crate::run::print;
 
 /// `config ...`
@@ -39,7 +39,7 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
                     "{shown} exists: remove it, or name another file"
                 )));
             }
-            write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))?;
+            write_file(file, text.as_bytes())?;
             let shown = file.display();
             let next = match (jobs, node) {
                 (true, _) => ("submit it", format!("job submit --file {shown} --config GRID")),

@@ -33,7 +33,6 @@ use springtide_runtime::config::{
     ClusterSection, GridConfig, Level, Loaded, NodeConfig, Provider as Whose, SitePlace, Sources,
     load,
 };
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
@@ -43,6 +42,7 @@ use crate::args::Shape;
 use crate::desk::{Desk, DeskThread, Drawer, Setting};
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
+use crate::outdir::{make_dir, write_file};
 use crate::site;
 
 /// How long a node gets to end in order: its threads stop, its links close.
@@ -167,7 +167,7 @@ impl HeadFile {
     fn write(&self, dir: &Path) -> Result<(), Failed> {
         let path = Self::path(dir);
         let bytes = serde_json::to_vec(self).map_err(Failed::failure)?;
-        write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))
+        write_file(&path, &bytes)
     }
 }
 
@@ -367,7 +367,7 @@ async fn launch(
         store.begin_above(drawer.last());
     }
     let logs = dir.join("nodes");
-    fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
+    make_dir(&logs)?;
     let identity = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head")?;
     let mut net = netconf::head_net(config, bind_of(config, dir));
     if let Some(advertise) = &config.head.advertise {
@@ -471,7 +471,7 @@ pub fn request(
     }
     let config = dir.join("node.toml");
     let text = node_config(plan, cluster, node, (head, site), &dir, network)?;
-    write_atomic(&config, text.as_bytes()).map_err(|error| cannot("write", &config, &error))?;
+    write_file(&config, text.as_bytes())?;
     let program = cluster.program.clone().unwrap_or_else(|| plan.program.to_owned());
     Ok(NodeRequest {
         node: node.clone(),

@@ -667,7 +667,7 @@ mod tests {
             job: JobId(7),
             name: "fib".to_owned(),
             state: JobState::Queued,
-            nodes: 0,
+            sizes: std::collections::BTreeMap::new(),
             waits_for: Some(waits.to_owned()),
         });
         let detail = status.map(|status| JobDetail {

@@ -9,13 +9,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use springtide_runtime::config::{ScenarioConfig, Sources, load};
-use springtide_runtime::event::{RunDir, write_atomic};
+use springtide_runtime::event::RunDir;
 use springtide_simulator::figure::{self, Hue, Series};
 use springtide_simulator::paper;
 
 use crate::exit::Failed;
 use crate::grid::cannot;
 use crate::live::{REPORT, Report};
+use crate::outdir;
 use crate::run::print;
 
 /// The modes in the order of the table's columns.
@@ -37,17 +38,16 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
     }
     let groups = grouped(runs);
     if let Some(dir) = figures {
-        fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
         let mut drawn_of = BTreeMap::new();
         for (setting, name, runs) in all(&groups) {
             let number = drawn_of.entry(name).or_insert(0);
             *number += 1;
-            let file = dir.join(match *number {
+            let file = match *number {
                 1 => format!("live-{name}.svg"),
                 number => format!("live-{name}-{number}.svg"),
-            });
+            };
             let text = drawn(runs, (groups.len() > 1).then_some(setting))?;
-            write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
+            outdir::keep(dir, &file, text.as_bytes())?;
         }
     }
     let rows: Vec<Row> = all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();

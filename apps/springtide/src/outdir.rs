@@ -11,6 +11,33 @@ use crate::dates::stamp;
 use crate::exit::Failed;
 use crate::grid::cannot;
 
+/// Makes a directory and what is above it, where they are not there.
+///
+/// # Errors
+/// The system refuses.
+pub fn make_dir(dir: &Path) -> Result<(), Failed> {
+    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))
+}
+
+/// Writes a file, whole or not at all.
+///
+/// # Errors
+/// The system refuses.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
+    write_atomic(path, bytes).map_err(|error| cannot("write", path, &error))
+}
+
+/// Writes a file into a directory, which is made if it is not there. Returns where it is.
+///
+/// # Errors
+/// The system refuses.
+pub fn keep(dir: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
+    make_dir(dir)?;
+    let path = dir.join(name);
+    write_file(&path, bytes)?;
+    Ok(path)
+}
+
 /// A run's directory, or none: then only files of the job, if it has any, are kept.
 pub struct OutDir {
     dir: Option<RunDir>,
@@ -123,10 +150,7 @@ impl OutDir {
     }
 
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<&Path, Failed> {
-        std::fs::create_dir_all(&self.files)
-            .map_err(|error| cannot("make", &self.files, &error))?;
-        let path = self.files.join(name);
-        write_atomic(&path, bytes).map_err(|error| cannot("write", &path, &error))?;
+        let path = keep(&self.files, name, bytes)?;
         if !self.written.contains(&path) {
             self.written.push(path);
         }

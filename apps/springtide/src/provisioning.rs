@@ -2,7 +2,7 @@
 //!
 //! Must not know how they are simulated.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use clap::{Args, ValueEnum, ValueHint};
@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{
     Budget, Dag, Found, Method, Objectives, SECOND, Search,
 };
-use springtide_runtime::event::write_atomic;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::Range;
 use springtide_simulator::provisioning::compare::{
@@ -24,7 +23,7 @@ use springtide_simulator::provisioning::sites::{self, Instance, Plan, Standing, 
 use springtide_simulator::workload::swf::{self, Trace};
 
 use crate::exit::Failed;
-use crate::grid::cannot;
+use crate::outdir;
 use crate::run::print;
 
 /// Processors of the paper's machine: widths of its tasks are told for that.
@@ -208,25 +207,16 @@ pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
     let result =
         json!({ "schema": crate::report::SCHEMA, "seed": args.seed, "results": told.results });
     if let Some(dir) = &args.out {
-        keep(dir, &told.files, &format!("{result}\n"))?;
+        for (name, text) in &told.files {
+            outdir::keep(dir, name, text.as_bytes())?;
+        }
+        outdir::keep(dir, "provisioning.json", format!("{result}\n").as_bytes())?;
     }
     if args.json {
         return print(&format!("{result}\n"));
     }
     let Told { text, .. } = told;
     print(&format!("{text}{:.1} s\n", began.elapsed().as_secs_f64()))
-}
-
-fn keep(dir: &Path, files: &[(String, String)], result: &str) -> Result<(), Failed> {
-    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
-    let write = |name: &str, text: &str| {
-        let file = dir.join(name);
-        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
-    };
-    for (name, text) in files {
-        write(name, text)?;
-    }
-    write("provisioning.json", result)
 }
 
 /// Figures 1 to 3, and what population, crossover and mutation do.

@@ -12,7 +12,6 @@ use springtide_actors::policy::Mode;
 use springtide_runtime::config::{
     self, LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load,
 };
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::net::Wire;
 use springtide_runtime::work::Job;
 use springtide_simulator::GridError;
@@ -25,8 +24,7 @@ use springtide_simulator::shipped::{self, Shipped};
 
 use crate::args::{time, words};
 use crate::exit::{Exit, Failed};
-use crate::grid::cannot;
-use crate::outdir::{OutDir, manifest};
+use crate::outdir::{self, OutDir, manifest};
 use crate::provisioning::{ProvisioningArgs, provisioning};
 use crate::report::Ended;
 use crate::run::print;
@@ -242,11 +240,7 @@ fn paper(
         "scenarios": rows,
     });
     if let Some(dir) = out {
-        std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
-        let keep = |name: &str, text: &str| {
-            let file = dir.join(name);
-            write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
-        };
+        let keep = |name: &str, text: &str| outdir::keep(dir, name, text.as_bytes());
         keep("paper.json", &format!("{result}\n"))?;
         let first: Vec<Row> = rows.iter().filter(|row| row.seed == 1).cloned().collect();
         keep("runtimes.svg", &figure::runtimes(&first).map_err(Failed::failure)?)?;

@@ -24,14 +24,14 @@ use springtide_actors::site_host::{Part, SiteHost, site_node};
 use springtide_runtime::config::{
     ClusterSection, GridConfig, Provider as Whose, SiteConfig, SitePlace, Sources, load,
 };
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{Address, Contact, NetConfig};
 use tokio::time::interval;
 
 use crate::args::GlobalArgs;
 use crate::exit::{Exit, Failed};
-use crate::grid::{self, Authority, NODE_GRACE, Plan, cannot};
+use crate::grid::{self, Authority, NODE_GRACE, Plan};
+use crate::outdir::{make_dir, write_file};
 use crate::signals::{Signals, word};
 use crate::talk::Talk;
 use crate::{netconf, node};
@@ -96,7 +96,7 @@ pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Res
     let whole = toml::to_string(&config).map_err(Failed::failure)?;
     load::<GridConfig>(&Sources::of_text("grid.toml", &whole))?;
     for (path, text) in [(dir.join("grid.toml"), whole), (file.clone(), text)] {
-        write_atomic(&path, text.as_bytes()).map_err(|error| cannot("write", &path, &error))?;
+        write_file(&path, text.as_bytes())?;
     }
     Ok(())
 }
@@ -208,10 +208,9 @@ pub async fn run(
         return Err(Failed::failure("the site has no socket address"));
     };
     let address = dir.join(ADDRESS);
-    write_atomic(&address, here.to_string().as_bytes())
-        .map_err(|error| cannot("write", &address, &error))?;
+    write_file(&address, here.to_string().as_bytes())?;
     let logs = dir.join("nodes");
-    fs::create_dir_all(&logs).map_err(|error| cannot("make", &logs, &error))?;
+    make_dir(&logs)?;
     let program = grid::this_program()?;
     let plan = Plan {
         config,

@@ -12,14 +12,13 @@ use springtide_actors::policy::provisioning::{Booking, Time, from_duration, seco
 use springtide_actors::reservation::{Part, Phase, Reservation, ReservationId};
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots};
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
 
 use crate::agree::{agree, now, slots};
 use crate::args::time;
 use crate::exit::{Exit, Failed};
-use crate::grid::cannot;
 use crate::jobs::{GridArgs, attach_by, told_early};
+use crate::outdir::write_file;
 use crate::report::SCHEMA;
 use crate::run::print;
 use crate::workflow::offers::{self, Link, Offer, Offers, Site};
@@ -193,7 +192,7 @@ pub async fn offers_now(config: &std::path::Path) -> Result<Offers, Failed> {
 /// It cannot be written.
 pub fn advertise(found: &GridSlots, file: &std::path::Path) -> Result<(), Failed> {
     let text = object(found)?;
-    write_atomic(file, text.as_bytes()).map_err(|error| cannot("write", file, &error))
+    write_file(file, text.as_bytes())
 }
 
 /// As a file of offers.

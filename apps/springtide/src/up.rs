@@ -11,7 +11,6 @@ use springtide_actors::scheduler::{
     GetSlots, GridStatus, JobState, NodeState, NodeStatus, SiteStatus,
 };
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
-use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::NodeId;
 use tokio::time::interval;
 
@@ -21,6 +20,7 @@ use crate::exit::Failed;
 use crate::grid::{self, Plan, cannot};
 use crate::gridlog::GridLog;
 use crate::netconf;
+use crate::outdir::write_file;
 use crate::signals::{Signals, word};
 use crate::site;
 use crate::slots;
@@ -69,7 +69,7 @@ pub async fn dev(
     let text = format!("{OF_DEV}\n{}", config.show(false));
     let write = || {
         check_of_dev(&file)?;
-        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
+        write_file(&file, text.as_bytes())
     };
     check_of_dev(&file)?;
     stay(&file, &config, version, global, &write).await
@@ -252,7 +252,7 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
                     lines.push(format!("{} ({}) waits for {what}", job.job, job.name));
                 }
                 JobState::Running => {
-                    lines.push(format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes));
+                    lines.push(format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()));
                 }
                 JobState::Assigning | JobState::Ending => {}
             }
@@ -355,7 +355,7 @@ mod tests {
             job: JobId(id),
             name: "fib".into(),
             state,
-            nodes: 2,
+            sizes: [("ams".into(), 2)].into(),
             waits_for: Some("nodes".into()),
         };
         let nodes = nodes.iter().map(node).collect();

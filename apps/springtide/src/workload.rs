@@ -9,7 +9,6 @@ use serde::Serialize;
 use springtide_runtime::config::{
     Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share, load,
 };
-use springtide_runtime::event::write_atomic;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
 use springtide_simulator::workload::figures::{self, Figure, Run};
@@ -20,7 +19,7 @@ use springtide_simulator::workload::{Outcome, Summary, play};
 
 use crate::args::words;
 use crate::exit::Failed;
-use crate::grid::cannot;
+use crate::outdir;
 use crate::run::print;
 
 /// The name of all of the paper's.
@@ -365,11 +364,7 @@ fn table(rows: &[&Row]) -> String {
 }
 
 fn keep(dir: &Path, groups: &[(&str, Vec<Row>)], result: &str) -> Result<(), Failed> {
-    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
-    let write = |name: &str, text: &str| {
-        let file = dir.join(name);
-        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))
-    };
+    let write = |name: &str, text: &str| outdir::keep(dir, name, text.as_bytes());
     write("workload.json", result)?;
     let unseen = |error: FigureError| Failed::failure(error);
     for (group, rows) in groups {

@@ -52,7 +52,7 @@ impl Slot {
     }
 
     /// So many processor-microseconds of it are paid then, and its fixed price; nothing of a divisible one that is not used.
-    pub(super) fn paid(&self, used: u128, last: Time) -> Option<u128> {
+    pub fn paid(&self, used: u128, last: Time) -> Option<u128> {
         match self.divisible {
             true => (used > 0).then_some(used),
             false => Some(self.capacity(last)),

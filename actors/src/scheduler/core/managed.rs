@@ -195,7 +195,7 @@ impl Managing {
             job: id,
             name: submit.name.clone(),
             state: JobState::Queued,
-            nodes: 0,
+            sizes: BTreeMap::new(),
             waits_for: self.manager.why(id, outlook).map(|why| format!("a place: {why}")),
         }
     }

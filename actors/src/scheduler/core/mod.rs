@@ -123,12 +123,16 @@ impl Job {
         }
     }
 
-    fn status(&self, id: JobId) -> JobStatus {
+    fn status(&self, id: JobId, nodes: &BTreeMap<NodeId, Node>) -> JobStatus {
+        let mut sizes = BTreeMap::new();
+        for node in self.members.iter().chain(self.releasing.keys()) {
+            *sizes.entry(nodes[node].cluster.clone()).or_default() += 1;
+        }
         JobStatus {
             job: id,
             name: self.name.clone(),
             state: self.state,
-            nodes: (self.members.len() + self.releasing.len()) as u32,
+            sizes,
             waits_for: self.open.waits_for(),
         }
     }
@@ -347,7 +351,7 @@ impl Core {
         let (managing, outlook) = (&self.managing, Outlook::default());
         let managed =
             managing.waiting().map(|(job, submit)| managing.status(job, submit, &outlook));
-        let running = self.jobs.iter().map(|(&id, job)| job.status(id));
+        let running = self.jobs.iter().map(|(&id, job)| job.status(id, &self.nodes));
         let returning = self.returning_statuses();
         let jobs = queued.chain(managed).chain(returning).chain(running).collect();
         GridStatus { sites, jobs, superseded: false }
@@ -363,7 +367,7 @@ impl Core {
     /// The same of one job.
     fn job_status(&self, id: JobId) -> Option<JobStatus> {
         if let Some(job) = self.jobs.get(&id) {
-            return Some(job.status(id));
+            return Some(job.status(id, &self.nodes));
         }
         let queued = self.queue.iter().find(|waiting| waiting.job == id).map(Waiting::status);
         queued

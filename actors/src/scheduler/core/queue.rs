@@ -29,7 +29,7 @@ impl Waiting {
             job: self.job,
             name: self.submit.name.clone(),
             state: JobState::Queued,
-            nodes: 0,
+            sizes: BTreeMap::new(),
             waits_for: Some(self.waits_for.clone()),
         }
     }
@@ -236,32 +236,31 @@ impl Core {
 
     /// Every node that works, as far as the job may have them.
     fn wants_all(&self, least: usize, most: usize) -> Result<BTreeMap<ClusterId, usize>, Lack> {
-        let (mut all, mut sum) = (BTreeMap::new(), 0);
-        // Also with what is reserved: a reservation ends, so that this is worth waiting for.
-        let (mut later, mut later_sum) = (BTreeMap::new(), 0);
+        let sum = |all: &BTreeMap<ClusterId, usize>| all.values().sum::<usize>();
+        let take = |all: &mut BTreeMap<_, _>, cluster: &ClusterId, works: usize| {
+            let taken = works.min(most - sum(all));
+            if taken > 0 {
+                all.insert(cluster.clone(), taken);
+            }
+        };
+        // The second also with what is reserved: a reservation ends, so that this is worth waiting for.
+        let (mut all, mut later) = (BTreeMap::new(), BTreeMap::new());
         let mut out_of_service = Vec::new();
         let standing = self.sites.iter().filter(|(_, site)| site.on_demand.is_none());
         for (cluster, site) in standing.clone() {
             let (works, drained) = self.capacity(site);
             out_of_service.extend(drained);
-            let taken = works.min(most - later_sum);
-            if taken > 0 {
-                later.insert(cluster.clone(), taken);
-                later_sum += taken;
-            }
-            let works = works - works.min(self.managing.manager.reserved_ever(cluster) as usize);
-            let taken = works.min(most - sum);
-            if taken > 0 {
-                all.insert(cluster.clone(), taken);
-                sum += taken;
-            }
+            take(&mut later, cluster, works);
+            let reserved = self.managing.manager.reserved_ever(cluster) as usize;
+            take(&mut all, cluster, works.saturating_sub(reserved));
         }
-        if sum >= least {
+        if sum(&all) >= least {
             return Ok(all);
         }
-        if later_sum >= least {
+        if sum(&later) >= least {
             return Ok(later);
         }
+        let sum = sum(&all);
         if sum + out_of_service.len() >= least {
             let lacks = least - sum;
             let why = blocked_by(&out_of_service);

@@ -203,7 +203,7 @@ impl Core {
             job,
             name: returning.submit.name.clone(),
             state: JobState::Queued,
-            nodes: 0,
+            sizes: BTreeMap::new(),
             waits_for: Some("nodes that may have outlived the former scheduler".to_owned()),
         })
     }

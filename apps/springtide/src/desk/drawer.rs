@@ -15,6 +15,7 @@ use super::kept::{Kept, Told, write_entry};
 use super::{JobEntry, LOST, Setting};
 use crate::exit::Failed;
 use crate::grid::cannot;
+use crate::outdir::make_dir;
 
 /// What former heads have left of their jobs.
 pub struct Drawer {
@@ -34,7 +35,7 @@ impl Drawer {
     /// The directory cannot be read or made, or something of it cannot be read: to go on without a job would be to lose it.
     pub fn open(setting: Setting) -> Result<Self, Failed> {
         let dir = setting.dir.join("jobs");
-        fs::create_dir_all(&dir).map_err(|error| cannot("make", &dir, &error))?;
+        make_dir(&dir)?;
         let Found { mut jobs, mut damaged, last } = read(&dir)?;
         // What came of them is known: the head died before it could note that they have ended.
         for kept in jobs.values_mut().filter(|kept| kept.entry.ended.is_none()) {

@@ -11,13 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_actors::client::News;
 use springtide_actors::job::{JobError, JobReport, NoteKind};
-use springtide_runtime::event::{Manifest, write_atomic};
+use springtide_runtime::event::Manifest;
 use springtide_runtime::work::Outcome;
 
 use super::{JobEnd, JobEntry, JobRecord};
 use crate::exit::{Exit, Failed};
-use crate::grid::cannot;
-use crate::outdir::OutDir;
+use crate::outdir::{OutDir, make_dir, write_file};
 use crate::report::Ended;
 use crate::run::conclude;
 
@@ -45,7 +44,7 @@ pub(super) struct Kept {
 pub(super) fn write_entry(dir: &Path, entry: &JobEntry) -> Result<(), Failed> {
     let path = dir.join("job.json");
     let bytes = serde_json::to_vec(entry).map_err(Failed::failure)?;
-    write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))
+    write_file(&path, &bytes)
 }
 
 /// The last lines of a job's log, and how many it has in all.
@@ -105,7 +104,7 @@ impl Kept {
         config: &str,
         log_max: u64,
     ) -> Result<Self, Failed> {
-        fs::create_dir_all(&dir).map_err(|error| cannot("make", &dir, &error))?;
+        make_dir(&dir)?;
         write_entry(&dir, &entry)?;
         let out = OutDir::create_closed(&dir, about, config, log_max);
         let mut kept = Self::of(dir, entry);
@@ -247,7 +246,7 @@ impl Kept {
                 let path = self.dir.join("outcome.json");
                 let came = Came { job: self.entry.name.clone(), outcome: *outcome };
                 let bytes = serde_json::to_vec(&came).map_err(Failed::failure)?;
-                write_atomic(&path, &bytes).map_err(|error| cannot("write", &path, &error))?;
+                write_file(&path, &bytes)?;
             }
             NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
         }
@@ -262,10 +261,7 @@ impl Kept {
             object.insert("exit".to_owned(), (end.exit() as u8).into());
         }
         // The object last: where it is, all is.
-        let write = |name: &str, text: &str| {
-            let path = self.dir.join(name);
-            write_atomic(&path, text.as_bytes()).map_err(|error| cannot("write", &path, &error))
-        };
+        let write = |name: &str, text: &str| write_file(&self.dir.join(name), text.as_bytes());
         let written = write("summary.txt", &summary)
             .and_then(|()| write("result.json", &format!("{object:#}\n")));
         if let Err(failed) = written {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use springtide_actors::policy::malleability::{Placed, Transfer};
 use springtide_actors::scheduler::manager::{JobView, Phase};
 use springtide_actors::scheduler::{JobDetail, JobState, JobStatus, PlanError};
-use springtide_runtime::id::JobId;
+use springtide_runtime::id::{ClusterId, JobId};
 
 use crate::desk::{JobEntry, JobRecord};
 use crate::report::{SCHEMA, seconds, size};
@@ -138,19 +138,25 @@ pub(super) fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String 
 pub(super) struct Row {
     job: JobId,
     state: &'static str,
-    nodes: u32,
+    sizes: BTreeMap<ClusterId, u32>,
     age_s: Option<u64>,
     line: String,
     about: String,
+}
+
+impl Row {
+    fn nodes(&self) -> u32 {
+        self.sizes.values().sum()
+    }
 }
 
 /// Jobs of the desk and those of clients that wait for theirs, by number.
 pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
     let mut rows: BTreeMap<JobId, Row> = BTreeMap::new();
     for status in live {
-        let JobStatus { job, name, state: at, nodes, waits_for } = status;
+        let JobStatus { job, name, state: at, sizes, waits_for } = status;
         let about = waits_for.unwrap_or_default();
-        rows.insert(job, Row { job, state: state(at), nodes, age_s: None, line: name, about });
+        rows.insert(job, Row { job, state: state(at), sizes, age_s: None, line: name, about });
     }
     for entry in entries {
         let age_s = Some(now.saturating_sub(entry.submitted_unix_s));
@@ -159,12 +165,26 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
                 let state = end.word();
                 let first = end.error.as_deref().and_then(|error| error.lines().next());
                 let about = first.unwrap_or_default().to_owned();
-                Row { job: entry.job, state, nodes: 0, age_s, line: entry.line, about }
+                Row {
+                    job: entry.job,
+                    state,
+                    sizes: BTreeMap::new(),
+                    age_s,
+                    line: entry.line,
+                    about,
+                }
             }
             (Some(live), None) => Row { age_s, line: entry.line, ..live },
             (None, None) => {
                 let about = String::new();
-                Row { job: entry.job, state: UNTOLD, nodes: 0, age_s, line: entry.line, about }
+                Row {
+                    job: entry.job,
+                    state: UNTOLD,
+                    sizes: BTreeMap::new(),
+                    age_s,
+                    line: entry.line,
+                    about,
+                }
             }
         };
         rows.insert(row.job, row);
@@ -177,8 +197,8 @@ pub(super) fn list_object(rows: &[Row]) -> String {
         .iter()
         .map(|row| {
             json!({
-                "job": row.job.0, "state": row.state, "processors": row.nodes, "line": row.line,
-                "submitted_ago_s": row.age_s, "about": row.about,
+                "job": row.job.0, "state": row.state, "processors": row.nodes(), "sizes": row.sizes,
+                "line": row.line, "submitted_ago_s": row.age_s, "about": row.about,
             })
         })
         .collect();
@@ -201,12 +221,12 @@ pub(super) fn list_text(rows: &[Row]) -> String {
     let cells: Vec<[String; 6]> = rows
         .iter()
         .map(|row| {
-            let nodes = if row.nodes == 0 { String::new() } else { row.nodes.to_string() };
+            let nodes = Some(row.nodes()).filter(|&nodes| nodes > 0);
             let age = row.age_s.map_or_else(String::new, age);
             [
                 row.job.to_string(),
                 row.state.to_owned(),
-                nodes,
+                nodes.map_or_else(String::new, |nodes| nodes.to_string()),
                 age,
                 row.line.clone(),
                 row.about.clone(),
@@ -282,7 +302,7 @@ pub(super) fn status_text(known: &Known) -> String {
             rows.push(("last", view.why.clone()));
         }
     } else if let Some(status) = known.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
-        rows.push(("processors", status.nodes.to_string()));
+        rows.push(("processors", status.nodes().to_string()));
         rows.extend(known.waits_for().map(|what| ("waits for", what.clone())));
     }
     if let Some(record) = &known.record {
@@ -345,7 +365,7 @@ mod tests {
             job: JobId(job),
             name: "fib".to_owned(),
             state,
-            nodes,
+            sizes: (nodes > 0).then(|| ("ams".into(), nodes)).into_iter().collect(),
             waits_for: waits.map(str::to_owned),
         };
         let end = |error: Option<&str>| JobEnd {

@@ -3,11 +3,9 @@
 //! Must not know how a plan is found, nor how it is told to people.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Dag, Method, SECOND, seconds};
-use springtide_runtime::event::write_atomic;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::workload::figures::quoted;
 
@@ -15,8 +13,6 @@ use super::offers::Offers;
 use super::planning::{Had, Plan, TRADE_OFFS, Wish, trade_off};
 use super::{Read, Summary, front, gantt};
 use crate::dates::date;
-use crate::exit::Failed;
-use crate::grid::cannot;
 use crate::provisioning::How;
 
 /// A plan with all that it was made of.
@@ -216,17 +212,4 @@ impl Planned<'_> {
             ("tasks.svg", gantt::tasks(self)?),
         ])
     }
-}
-
-/// Writes files into a directory, each whole or not at all; it is made if it is not there.
-///
-/// # Errors
-/// The system refuses.
-pub fn keep(dir: &Path, files: &[(&'static str, String)]) -> Result<(), Failed> {
-    std::fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))?;
-    for (name, text) in files {
-        let file = dir.join(name);
-        write_atomic(&file, text.as_bytes()).map_err(|error| cannot("write", &file, &error))?;
-    }
-    Ok(())
 }

@@ -14,13 +14,14 @@ use springtide_actors::policy::provisioning::{
 use springtide_simulator::workload::figures::quoted;
 
 use super::check::{percent, round};
-use super::kept::{Planned, keep, method_word};
+use super::kept::{Planned, method_word};
 use super::offers::{Offers, OffersError};
 use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
 use super::{Read, ReadArgs, Summary, front, read, shown, some};
 use crate::app::on_arbiter;
 use crate::dates::{date, parse};
 use crate::exit::{Exit, Failed};
+use crate::outdir;
 use crate::provisioning::How;
 use crate::report::{self, SCHEMA, number};
 use crate::run::print;
@@ -294,8 +295,9 @@ fn planned(args: &PlanArgs, quiet: bool) -> Result<(), Instead> {
         }
     }
     if let Some(dir) = &args.out {
-        let files = planned.files().map_err(Failed::failure)?;
-        keep(dir, &files)?;
+        for (name, text) in planned.files().map_err(Failed::failure)? {
+            outdir::keep(dir, name, text.as_bytes())?;
+        }
     }
     let text = match args.json {
         true => format!("{}\n", planned.object()),

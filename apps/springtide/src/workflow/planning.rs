@@ -62,13 +62,7 @@ pub struct Had {
 impl Had {
     /// Processor-microseconds that are paid for: all of it, or of a divisible slot what is used.
     pub fn paid(&self) -> u128 {
-        match self.offer.divisible {
-            true => self.used,
-            false => {
-                u128::from(self.offer.processors)
-                    * u128::from(self.end.saturating_sub(self.offer.start))
-            }
-        }
+        self.offer.paid(self.used, self.end).unwrap_or(0)
     }
 }
 

@@ -69,19 +69,14 @@ impl Grid {
             CLUSTERS.iter().map(|(cluster, _)| (*cluster, of(cluster).collect())).collect()
         };
         let before = running();
-        let mut used: BTreeMap<&str, u64> = BTreeMap::new();
+        // Of all jobs in one answer: what one gives back between two answers, another may have in the second.
         let list = job(&self.up, &["list", "--json"]);
         // The head may be down.
         let list: Value = serde_json::from_str(&list.out).unwrap_or_default();
-        for one in list["jobs"].as_array().into_iter().flatten() {
-            let told = job(&self.up, &["status", &one["job"].to_string(), "--json"]);
-            let told: Value = serde_json::from_str(&told.out).unwrap_or_default();
-            for (cluster, _) in CLUSTERS {
-                *used.entry(cluster).or_default() += told["sizes"][cluster].as_u64().unwrap_or(0);
-            }
-        }
         let after = running();
-        for (cluster, used) in used {
+        for (cluster, _) in CLUSTERS {
+            let jobs = list["jobs"].as_array().into_iter().flatten();
+            let used: u64 = jobs.filter_map(|job| job["sizes"][cluster].as_u64()).sum();
             // What began or ended meanwhile is in one of both.
             let there = before[cluster].union(&after[cluster]).count() as u64;
             assert!(used <= there, "{used} of {cluster} are given away: {before:?} {after:?}");

@@ -106,7 +106,7 @@ fn a_job_whose_nodes_live_goes_on_as_before() {
     assert_eq!(anew.comes("vu-2", 1, None), [""; 0]);
     assert_eq!(anew.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1"))), [""; 0]);
     let status = anew.grid.core.status();
-    assert_eq!((status.jobs[0].state, status.jobs[0].nodes), (JobState::Running, 2));
+    assert_eq!((status.jobs[0].state, status.jobs[0].nodes()), (JobState::Running, 2));
     assert_eq!(anew.grid.core.managing.booked(&"vu".into()), 2);
     anew.grid.core.audit_managed();
     // It is one of the manager's as before: what is free is offered to it.

@@ -68,12 +68,13 @@ impl Bag {
     ) -> Result<Self, Failed> {
         let workflow = &read.workflow;
         check(read)?;
-        let (mut written, mut taken) =
-            (vec![false; workflow.files.len()], vec![false; workflow.files.len()]);
-        for task in &workflow.tasks {
-            task.outputs.iter().for_each(|&file| written[file] = true);
+        let (mut writers, mut taken) =
+            (vec![None; workflow.files.len()], vec![false; workflow.files.len()]);
+        for (at, task) in workflow.tasks.iter().enumerate() {
+            task.outputs.iter().for_each(|&file| writers[file] = Some(at));
             task.inputs.iter().for_each(|&file| taken[file] = true);
         }
+        let written = |file: usize| writers[file].is_some();
         let prefix = format!("wf-{:x}-{:x}", std::process::id(), crate::agree::now() / 1000);
         let name = |(at, file): (usize, &springtide_workflow::File)| kept(&prefix, at, &file.name);
         let kept: Vec<String> = workflow.files.iter().enumerate().map(name).collect();
@@ -86,22 +87,21 @@ impl Bag {
             planned: Vec::new(),
             edges: workflow.edges().map(|(from, to, bytes)| (from, to, scaled(bytes))).collect(),
             given: (0..kept.len())
-                .filter(|&file| taken[file] && !written[file] && !pretends)
+                .filter(|&file| taken[file] && !written(file) && !pretends)
                 .collect(),
-            results: (0..kept.len()).filter(|&file| written[file] && !taken[file]).collect(),
+            results: (0..kept.len()).filter(|&file| written(file) && !taken[file]).collect(),
             passes: false,
-            writers: vec![None; kept.len()],
+            writers: writers.clone(),
             kept,
         };
-        for (at, task) in workflow.tasks.iter().enumerate() {
-            task.outputs.iter().for_each(|&file| bag.writers[file] = Some(at));
+        for task in &workflow.tasks {
             let file = |&file: &usize| FileAs {
                 kept: bag.kept[file].clone(),
                 name: workflow.files[file].name.clone(),
                 bytes: scaled(workflow.files[file].bytes),
             };
             // What nobody has written a stand-in does not read.
-            let reads = task.inputs.iter().filter(|&&file| written[file] || !pretends);
+            let reads = task.inputs.iter().filter(|&&file| written(file) || !pretends);
             let (inputs, outputs): (Vec<FileAs>, Vec<FileAs>) =
                 (reads.map(file).collect(), task.outputs.iter().map(file).collect());
             let runtime = task.runtime_s.unwrap_or(0.0) * scale;

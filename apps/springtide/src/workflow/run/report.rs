@@ -8,12 +8,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
 use springtide_actors::reservation::{Part, ReservationId};
-use springtide_runtime::event::write_atomic;
 use springtide_simulator::workload::figures::quoted;
 
 use super::flow::{Ran, Step};
 use crate::exit::Failed;
-use crate::grid::cannot;
+use crate::outdir;
 use crate::report::SCHEMA;
 use crate::run::print;
 
@@ -181,13 +180,8 @@ impl Ended<'_> {
 /// They cannot be written.
 pub fn write(ended: &Ended<'_>, json: bool, out: Option<&Path>) -> Result<(), Failed> {
     if let Some(out) = out {
-        std::fs::create_dir_all(out).map_err(|error| cannot("make", out, &error))?;
-        for (name, text) in
-            [("run.json", format!("{}\n", ended.object())), ("tasks.csv", ended.table())]
-        {
-            let path = out.join(name);
-            write_atomic(&path, text.as_bytes()).map_err(|error| cannot("write", &path, &error))?;
-        }
+        outdir::keep(out, "run.json", format!("{}\n", ended.object()).as_bytes())?;
+        outdir::keep(out, "tasks.csv", ended.table().as_bytes())?;
     }
     match json {
         true => print(&format!("{}\n", ended.object())),
