@@ -646,7 +646,8 @@ mod tests {
 
     fn begun() -> Begun {
         let (parts, transfers, why) = (Vec::new(), Vec::new(), "why".to_owned());
-        Begun { placed: crate::policy::malleability::Placed { parts, transfers, why } }
+        let placed = crate::policy::malleability::Placed { parts, transfers, why };
+        Begun { placed, at: Some(5) }
     }
 
     #[test]

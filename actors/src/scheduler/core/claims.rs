@@ -98,7 +98,7 @@ impl Core {
             *until = now + self.managing.hold_within;
         } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
-            let begun = Begun { placed: placed.clone() };
+            let begun = Begun { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
             out.push(Action::Begin { job: id, begun });
             job.stage = Stage::Claiming;
             let (epoch, submit) = (job.epoch, job.submit.clone());

@@ -13,6 +13,7 @@ use crate::files::{Brought, FileEntry, FilesHere};
 use crate::job::{Assign, AssignError, JobError};
 use crate::policy::Offer;
 use crate::policy::malleability::Placed;
+use crate::policy::provisioning::Time;
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::manager::Bill;
 use crate::scheduler::{
@@ -26,6 +27,9 @@ use crate::scheduler::{
 pub struct Begun {
     /// Where it was placed.
     pub placed: Placed,
+    /// When, in microseconds of the Unix epoch.
+    #[serde(default)]
+    pub at: Option<Time>,
 }
 
 /// A job that a former scheduler had when it ended.

@@ -18,7 +18,6 @@ use super::pool::State;
 use super::{Core, Job};
 use crate::hardware::Hardware;
 use crate::job::JobError;
-use crate::policy::malleability::Placed;
 use crate::scheduler::manager::{Event as News, Need};
 use crate::scheduler::{
     HandOver, JobState, JobStatus, NodeFreed, Registered, Submit, WithdrawNodes, Work,
@@ -41,7 +40,7 @@ pub(super) struct Returning {
     submit: Box<Submit>,
     need: Need,
     limit: Option<u32>,
-    placed: Placed,
+    begun: Begun,
     /// The newest that any of its nodes has.
     view: Option<View>,
     came: BTreeSet<NodeId>,
@@ -62,7 +61,7 @@ impl Core {
             return out.push(Action::Forget { job });
         };
         submit.params.managed = true;
-        let Some(Begun { placed }) = begun else {
+        let Some(begun) = begun else {
             let managed = Managed { limit, ..Managed::waiting(epoch, submit) };
             return self.submit_managed(job, managed, need, now, out);
         };
@@ -72,7 +71,7 @@ impl Core {
             submit,
             need,
             limit,
-            placed,
+            begun,
             view: None,
             came: BTreeSet::new(),
             until,
@@ -188,7 +187,7 @@ impl Core {
         let Some(returning) = self.returning.get(&id) else { return false };
         let of = |cluster: &ClusterId| self.sites.get(cluster);
         let clusters: BTreeSet<&ClusterId> =
-            returning.placed.parts.iter().map(|part| &part.cluster).collect();
+            returning.begun.placed.parts.iter().map(|part| &part.cluster).collect();
         !returning.need.spreads
             && returning.came.is_empty()
             && clusters.iter().all(|cluster| {
@@ -340,7 +339,7 @@ impl Core {
         now: Instant,
         out: &mut Vec<Action>,
     ) {
-        let Returning { epoch, submit, need, limit, placed, came, words, .. } = returning;
+        let Returning { epoch, submit, need, limit, begun, came, words, .. } = returning;
         let mut members = BTreeSet::new();
         let (mut late, mut gone) = (Vec::new(), Vec::new());
         for (name, member) in view.members.iter() {
@@ -389,7 +388,9 @@ impl Core {
         self.jobs.insert(id, job);
         self.poll(now, out);
         let sizes = Box::new(sizes);
-        self.tell(News::Resumed { job: id, need: Box::new(need), placed, sizes }, now, out);
+        let Begun { placed, at } = begun;
+        let need = Box::new(need);
+        self.tell(News::Resumed { job: id, need, placed, since: at, sizes }, now, out);
         if limit.is_some() {
             self.tell(News::Limit { job: id, most: limit }, now, out);
         }

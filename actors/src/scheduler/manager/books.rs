@@ -4,13 +4,13 @@
 //! somebody who knows says that it is free again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::event::{Need, Want};
 use crate::policy::malleability::{Benefit, Direction, Placed, Placement};
+use crate::policy::provisioning::Time;
 
 /// A cluster.
 #[derive(Debug, Default)]
@@ -81,8 +81,8 @@ pub(super) struct Job {
     pub(super) tries: u32,
     /// Why it waits, or what was last done about it.
     pub(super) why: String,
-    /// When it began to run, from the manager's origin.
-    pub(super) started: Duration,
+    /// When it began to run.
+    pub(super) started: Time,
     pub(super) accounts: BTreeMap<ClusterId, Account>,
     /// Bounds by cluster, as it was placed.
     pub(super) bounds: BTreeMap<ClusterId, (u32, u32)>,
@@ -150,7 +150,7 @@ impl Job {
             stage: Stage::Waiting,
             tries: 0,
             why: String::new(),
-            started: Duration::ZERO,
+            started: 0,
             accounts: BTreeMap::new(),
             bounds: BTreeMap::new(),
             change: None,

@@ -207,7 +207,7 @@ impl Manager {
     /// When a job is to have ended, by what it said it needs.
     fn to_end(&self, job: &Job) -> Time {
         let begins = match job.stage {
-            Stage::Running | Stage::Ending => self.clock(job.started),
+            Stage::Running | Stage::Ending => job.started,
             _ => self.now,
         };
         begins.saturating_add(job.need.time()).min(NEVER)
@@ -549,7 +549,7 @@ impl Manager {
         let comes = self.on_the_way(cluster) + self.reclaimable(cluster, None);
         let mut lacks = needed.saturating_sub(known.idle() + comes + leaving);
         let mut over: BTreeMap<ReservationId, u32> = BTreeMap::new();
-        let mut late: Vec<(Duration, JobId, ReservationId, u32)> = Vec::new();
+        let mut late: Vec<(Time, JobId, ReservationId, u32)> = Vec::new();
         for (id, job) in there() {
             let (Some(under), Stage::Running, false) =
                 (job.need.under, &job.stage, job.told_to_end)

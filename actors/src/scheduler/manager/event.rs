@@ -182,6 +182,8 @@ pub enum Event {
         need: Box<Need>,
         /// Where it was placed.
         placed: Placed,
+        /// Since when, in microseconds of the Unix epoch, if anybody knows.
+        since: Option<Time>,
         /// Processors by cluster.
         sizes: Box<BTreeMap<ClusterId, u32>>,
     },

@@ -273,8 +273,8 @@ impl Manager {
             Event::Moved { job } => self.moved(job, now, &mut out),
             Event::MoveFailed { job, reason } => self.move_failed(job, &reason, now, &mut out),
             Event::Claimed { job, got } => self.claimed(job, &got, now),
-            Event::Resumed { job, need, placed, sizes } => {
-                self.resumed(job, *need, &placed, &sizes, now);
+            Event::Resumed { job, need, placed, since, sizes } => {
+                self.resumed(job, *need, &placed, since, &sizes);
             }
             Event::ClaimFailed { job, reason } => self.claim_failed(job, &reason, now, &mut out),
             Event::Answer { job, change, count } => self.answer(job, change, count, now, &mut out),
@@ -453,7 +453,7 @@ impl Manager {
             let asks = job.stage == Stage::Running && job.need.kind == Kind::Malleable;
             (asks && job.change.is_none()).then(|| Runner {
                 job: id,
-                started: job.started,
+                started: Duration::from_micros(job.started),
                 size: account.size,
                 elsewhere: job.size() - account.size,
                 min,

@@ -14,6 +14,7 @@ use super::{Approach, Manager};
 use crate::policy::malleability::{
     Component, Direction, Ground, NoPlace, Placed, Placement, Room, Runner, Transfer, place,
 };
+use crate::policy::provisioning::Time;
 
 /// Processors that are kept free for somebody until there are enough.
 #[derive(Debug)]
@@ -320,7 +321,7 @@ impl Manager {
     }
 
     pub(super) fn claimed(&mut self, id: JobId, got: &BTreeMap<ClusterId, u32>, now: Instant) {
-        let started = now.duration_since(self.origin);
+        let started = self.time(now);
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == Stage::Claiming) else {
             return;
         };
@@ -341,8 +342,8 @@ impl Manager {
         id: JobId,
         need: Need,
         placed: &Placed,
+        since: Option<Time>,
         sizes: &BTreeMap<ClusterId, u32>,
-        now: Instant,
     ) {
         if self.jobs.contains_key(&id) {
             return;
@@ -350,7 +351,8 @@ impl Manager {
         if need.spreads {
             self.spreading.insert(id);
         }
-        let started = now.duration_since(self.origin);
+        // Clocks of two machines may differ: it has not begun in the future.
+        let started = since.unwrap_or(self.now).min(self.now);
         let mut job = Job { stage: Stage::Running, started, ..Job::waiting(need) };
         job.why = "it ran when the scheduler came back".to_owned();
         job.lie(placed);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{Ended, Running, program, run, text, until};
+use crate::support::{Ended, Running, kill, program, run, text, until};
 
 fn told(up: &Up, line: &[&str]) -> Ended {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
@@ -195,7 +195,9 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     assert_eq!(late.code, Some(3), "{}", late.err);
     assert!(late.err.contains("the fastest takes"), "{}", late.err);
     // Who is interrupted leaves nothing either.
-    let text_of = fs::read_to_string(&once).unwrap().replace("sort -n a ", "sleep 60; sort -n a ");
+    let pid = up.temp.path().join("pid");
+    let sleeps = format!("echo $$ >{0}.new; mv {0}.new {0}; sleep 60; sort -n a ", pid.display());
+    let text_of = fs::read_to_string(&once).unwrap().replace("sort -n a ", &sleeps);
     let long = up.temp.path().join("long.toml");
     fs::write(&long, text_of).unwrap();
     let dir = up.temp.path().join("client");
@@ -205,6 +207,15 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     let mut client = Running::start(command, &dir);
     until("a task has begun", || !left(&up).is_empty());
     assert!(told(&up, &["slots", "list"]).out.contains("(sorting)"));
+    // Who is killed takes its command along, and the directory that it ran in.
+    until("a command runs", || pid.exists());
+    let command: u32 = text(&pid).trim().parse().unwrap();
+    let of = |what: &str| Path::new("/proc").join(command.to_string()).join(what);
+    let room = fs::read_link(of("cwd")).unwrap();
+    let stat = text(&of("stat"));
+    let parent = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(1).unwrap();
+    kill(parent.parse().unwrap(), "KILL");
+    until("the command is gone", || !of("stat").exists() && !room.exists());
     client.signal("INT");
     assert_eq!(client.wait().code(), Some(130));
     assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));

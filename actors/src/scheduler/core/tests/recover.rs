@@ -19,7 +19,7 @@ struct Anew {
 fn begun(cluster: &str, count: u32) -> Option<Begun> {
     let part = Part { component: 0, cluster: cluster.into(), count };
     let placed = Placed { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
-    Some(Begun { placed })
+    Some(Begun { placed, at: None })
 }
 
 fn view(epoch: u32, members: &[&str], coordinator: &str) -> View {
@@ -333,4 +333,19 @@ fn what_owners_ordered_outlives_the_scheduler() {
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 1 } };
     anew.grid.put(Event::Resize(order));
     assert!(!anew.grid.noted.contains(&"limit job-1 Some(1)".to_owned()), "it has one");
+}
+
+/// Of what a job said it needs, what it has used under the former scheduler is gone.
+#[test]
+fn a_jobs_time_goes_on_over_a_restart() {
+    let mut anew = Anew::new();
+    anew.grid.after(Duration::from_secs(40));
+    let need = Need { time_ms: Some(60_000), ..need() };
+    let began = begun("vu", 1).map(|begun| Begun { at: Some(0), ..begun });
+    anew.recovered(1, 1, need, began);
+    anew.site(&["vu-1"]);
+    anew.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));
+    let ended = |out: &[String]| out.iter().any(|line| line.starts_with("cancel job-1"));
+    assert!(!ended(&anew.grid.after(Duration::from_secs(19))));
+    assert!(ended(&anew.grid.after(Duration::from_secs(1))));
 }

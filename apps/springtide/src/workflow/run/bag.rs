@@ -56,13 +56,14 @@ pub struct Bag {
 }
 
 impl Bag {
-    /// Of a workflow.
+    /// Of a workflow on a grid whose files have at most so many bytes.
     ///
     /// # Errors
     /// A task has nothing to run.
     pub fn of(
         read: &Read,
         args: &RunArgs,
+        largest: u64,
         commands: &BTreeMap<String, String>,
         programs: &Programs<'_>,
     ) -> Result<Self, Failed> {
@@ -128,6 +129,7 @@ impl Bag {
                         processors,
                         inputs,
                         outputs,
+                        largest,
                     };
                     (<WorkflowTask as springtide_runtime::work::Job>::NAME, encode_job(job)?)
                 }

@@ -66,6 +66,8 @@ pub struct WorkflowTask {
     pub inputs: Vec<FileAs>,
     /// What it writes.
     pub outputs: Vec<FileAs>,
+    /// Bytes that the grid lets a file have.
+    pub largest: u64,
 }
 
 impl Job for WorkflowTask {
@@ -90,7 +92,7 @@ impl Job for WorkflowTask {
             What::Pretend { seconds } => self.pretend(&room, *seconds, cx)?,
         }
         if let Some(dir) = dir {
-            room.keep(&self.outputs, &dir).map_err(|error| self.failed(&error))?;
+            room.keep(&self.outputs, self.largest, &dir).map_err(|error| self.failed(&error))?;
         }
         Ok(Outcome { checksum: 0, result: json!({ "task": self.id }) })
     }
@@ -119,10 +121,11 @@ impl WorkflowTask {
         let child = command.spawn();
         let child =
             child.map_err(|error| self.failed(&format!("cannot start {program}: {error}")))?;
-        let mut running = Running(child);
+        let mut running =
+            Running::guarded(child, &room.path).map_err(|error| self.failed(&error))?;
         let status = loop {
             cx.check()?;
-            match running.0.try_wait() {
+            match running.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => std::thread::sleep(LOOK_EVERY),
                 Err(error) => return Err(self.failed(&error)),
@@ -177,18 +180,41 @@ fn told(program: &str, status: ExitStatus, said: &Path) -> String {
     }
 }
 
-/// A command, which does not outlive the task, nor does what it has started.
-struct Running(Child);
+/// Reads until this process writes a line or is gone, and then ends a group of processes; if it is gone, the directory goes as well.
+const GUARD: &str = r#"read -r _ && told=1; kill -s KILL -- "-$1"; [ "$told" ] || rm -rf -- "$2""#;
+
+/// A command, which outlives neither the task nor this process, however that ends; nor does what it has started.
+struct Running {
+    child: Child,
+    guard: Option<Child>,
+}
+
+impl Running {
+    /// With who ends it and removes its directory when this process cannot any more.
+    fn guarded(child: Child, room: &Path) -> Result<Self, String> {
+        let group = child.id().to_string();
+        let mut running = Self { child, guard: None };
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD, "sh", &group]).arg(room);
+        // In a group of its own, for this process's group may be killed as a whole.
+        guard.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        running.guard = Some(guard.spawn().map_err(|error| format!("cannot start sh: {error}"))?);
+        Ok(running)
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
         // Also what it has left running when it ended by itself.
-        let group = format!("-{}", self.0.id());
-        let mut kill = Command::new("kill");
-        let _ = kill.args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
-        if !matches!(self.0.try_wait(), Ok(Some(_))) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
+        if let Some(guard) = &mut self.guard {
+            let told = guard.stdin.take().map(|mut end| end.write_all(b"\n"));
+            if matches!(told, Some(Ok(()))) {
+                let _ = guard.wait();
+            }
+        }
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
     }
 }
@@ -232,13 +258,21 @@ impl Room {
     }
 
     /// Moves what was written to where others find it: all of it, each file whole, or nothing.
-    fn keep(&self, files: &[FileAs], dir: &Path) -> Result<(), String> {
+    fn keep(&self, files: &[FileAs], largest: u64, dir: &Path) -> Result<(), String> {
         let mut parts = Parts { all: Vec::new() };
         for file in files {
             let from = self.inside(&file.name)?;
             if !from.is_file() {
                 return Err(format!(
                     "it has not written {}, as the workflow says it does",
+                    file.name
+                ));
+            }
+            let bytes = from.metadata().map_or(0, |about| about.len());
+            if bytes > largest {
+                // No other cluster could have it.
+                return Err(format!(
+                    "{} has {bytes} bytes, and no file may have more than {largest}: see `files.largest` of the grid's config",
                     file.name
                 ));
             }
@@ -304,11 +338,14 @@ mod tests {
         let file = FileAs { kept: "run.a".to_owned(), name: "out/a".to_owned(), bytes: 0 };
         let files = [FileAs { kept: "run.b".to_owned(), name: "b".to_owned(), bytes: 0 }, file];
         fs::write(room.inside("b").unwrap(), "one of two").unwrap();
-        let missing = room.keep(&files, dir.path()).unwrap_err();
+        let missing = room.keep(&files, 10, dir.path()).unwrap_err();
         assert!(missing.contains("has not written out/a"), "{missing}");
         fs::write(room.inside("out/a").unwrap(), "text").unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        room.keep(&files, dir.path()).unwrap();
+        let large = room.keep(&files, 9, dir.path()).unwrap_err();
+        assert!(large.contains("b has 10 bytes"), "{large}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        room.keep(&files, 10, dir.path()).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("run.a")).unwrap(), "text");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     }
