@@ -1,0 +1,203 @@
+//! A two-stage stochastic linear program as data.
+//!
+//! Must not know from what files it comes, nor how it is solved. Recourse is fixed: what is random is the second stage's
+//! right-hand side and its technology matrix.
+
+/// A sparse matrix by columns. Within a column rows ascend, none twice, and no value is zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Columns {
+    /// How many rows.
+    rows: usize,
+    /// Where each column begins in the two others, and where the last one ends.
+    starts: Vec<usize>,
+    index: Vec<u32>,
+    value: Vec<f64>,
+}
+
+impl Columns {
+    /// From entries (row, column, value) in any order. Entries of one place are added up.
+    ///
+    /// # Panics
+    /// If a row or column is beyond the matrix.
+    pub fn of(
+        rows: usize,
+        columns: usize,
+        entries: impl IntoIterator<Item = (usize, usize, f64)>,
+    ) -> Self {
+        let mut entries: Vec<(usize, usize, f64)> = entries.into_iter().collect();
+        // Stable: what is added up is added in the order given.
+        entries.sort_by_key(|&(row, column, _)| (column, row));
+        entries.dedup_by(|next, kept| {
+            let same = (next.0, next.1) == (kept.0, kept.1);
+            if same {
+                kept.2 += next.2;
+            }
+            same
+        });
+        let mut matrix =
+            Self { rows, starts: vec![0; columns + 1], index: Vec::new(), value: Vec::new() };
+        for (row, column, value) in entries {
+            assert!(row < rows && column < columns, "({row}, {column}) of {rows} x {columns}");
+            if value != 0.0 {
+                matrix.index.push(row as u32);
+                matrix.value.push(value);
+                matrix.starts[column + 1] += 1;
+            }
+        }
+        for column in 0..columns {
+            matrix.starts[column + 1] += matrix.starts[column];
+        }
+        matrix
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// How many columns.
+    pub fn columns(&self) -> usize {
+        self.starts.len().saturating_sub(1)
+    }
+
+    /// How many entries.
+    pub fn entries(&self) -> usize {
+        self.index.len()
+    }
+
+    /// A column's rows and values.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn column(&self, column: usize) -> impl ExactSizeIterator<Item = (usize, f64)> {
+        let (rows, values) = self.slices(column);
+        rows.iter().zip(values).map(|(&row, &value)| (row as usize, value))
+    }
+
+    /// The same as slices.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn slices(&self, column: usize) -> (&[u32], &[f64]) {
+        let at = self.starts[column]..self.starts[column + 1];
+        (&self.index[at.clone()], &self.value[at])
+    }
+
+    /// The same matrix by rows: the columns of its transpose.
+    pub fn transposed(&self) -> Self {
+        let all = (0..self.columns())
+            .flat_map(|column| self.column(column).map(move |(row, value)| (column, row, value)));
+        Self::of(self.columns(), self.rows, all)
+    }
+
+    /// Adds the matrix times a vector to `out`.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn add_times(&self, x: &[f64], out: &mut [f64]) {
+        assert_eq!((x.len(), out.len()), (self.columns(), self.rows));
+        for (column, &x) in x.iter().enumerate() {
+            if x != 0.0 {
+                for (row, value) in self.column(column) {
+                    out[row] += value * x;
+                }
+            }
+        }
+    }
+}
+
+/// Columns and rows of one stage. Row i of the stage's matrix times its variables lies in `[rhs - below, rhs + above]`, where `below` and
+/// `above` are 0 or more and may be infinite: both 0 in an equation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stage {
+    /// Names of columns.
+    pub columns: Vec<String>,
+    /// What each column costs.
+    pub cost: Vec<f64>,
+    /// Least value of each column, or minus infinity.
+    pub lower: Vec<f64>,
+    /// Greatest value of each column, or infinity.
+    pub upper: Vec<f64>,
+    /// Names of rows.
+    pub rows: Vec<String>,
+    /// Right-hand sides.
+    pub rhs: Vec<f64>,
+    /// How far a row may lie below its right-hand side.
+    pub below: Vec<f64>,
+    /// How far above.
+    pub above: Vec<f64>,
+    /// The stage's own columns in its rows.
+    pub matrix: Columns,
+}
+
+/// A random element of the second stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The right-hand side of a row.
+    Rhs(usize),
+    /// The technology matrix, at a second-stage row and a first-stage column.
+    Technology(usize, usize),
+}
+
+/// One realisation of a block.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Realisation {
+    /// Its probability.
+    pub probability: f64,
+    /// The values of the block's places, in their order.
+    pub values: Vec<f64>,
+}
+
+/// Elements that are random together, and independently of all other blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    /// Which elements; none is in two blocks.
+    pub places: Vec<Place>,
+    /// What they may be. Probabilities are positive and add up to 1.
+    pub outcomes: Vec<Realisation>,
+}
+
+/// A two-stage stochastic linear program, to be minimised.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TwoStage {
+    /// Its name; may be empty.
+    pub name: String,
+    /// A constant of the objective.
+    pub offset: f64,
+    /// The first stage.
+    pub first: Stage,
+    /// The second stage, with its elements as they are where nothing is random.
+    pub second: Stage,
+    /// First-stage columns in second-stage rows, as they are where nothing is random.
+    pub technology: Columns,
+    /// What is random.
+    pub random: Vec<Block>,
+}
+
+impl TwoStage {
+    /// How many scenarios there are; none if more than 2^64.
+    pub fn scenarios(&self) -> Option<u64> {
+        let counts = self.random.iter().map(|block| block.outcomes.len() as u64);
+        counts.into_iter().try_fold(1_u64, |all, count| all.checked_mul(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_is_sorted_added_up_and_transposed() {
+        let entries = [(2, 1, 1.0), (0, 1, 2.0), (2, 1, 3.0), (1, 0, 0.0), (1, 2, -1.0)];
+        let matrix = Columns::of(3, 3, entries);
+        assert_eq!((matrix.rows(), matrix.columns(), matrix.entries()), (3, 3, 3));
+        assert_eq!(matrix.column(1).collect::<Vec<_>>(), [(0, 2.0), (2, 4.0)]);
+        assert_eq!(matrix.column(0).len(), 0);
+        let back = matrix.transposed();
+        assert_eq!(back.column(2).collect::<Vec<_>>(), [(1, 4.0)]);
+        assert_eq!(back.transposed(), matrix);
+        let mut out = vec![1.0; 3];
+        matrix.add_times(&[9.0, 1.0, 2.0], &mut out);
+        assert_eq!(out, [3.0, -1.0, 5.0]);
+    }
+}
