@@ -71,13 +71,11 @@ pub(super) fn bring(place: &Place, files: &[Brought]) -> String {
     let former = sweep(&format!("{}.*", quote(&place.node)));
     let mut script = format!("{{\numask 077\nset -e\n{former}mkdir -p {life}\nchmod 700 {life}\n");
     for Brought { name, text } in files {
-        let mut end = "END".to_owned();
-        while text.lines().any(|line| line == end) {
-            end.push('_');
-        }
+        // No here-document: dash loses the byte beyond ASCII that follows what its end begins with.
         let file = quote(&place.file(name));
         let newline = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-        let _ = write!(script, "rm -f {file}\ncat > {file} <<'{end}'\n{text}{newline}{end}\n");
+        let text = quote(&format!("{text}{newline}"));
+        let _ = write!(script, "rm -f {file}\nprintf %s {text} > {file}\n");
     }
     script.push_str("}\n");
     script
@@ -240,6 +238,18 @@ mod tests {
         let own = [("SPRINGTIDE_NET__BIND".to_owned(), "10.0.0.1:0".to_owned())];
         assert_eq!(said(four, &own).as_deref(), Some("10.0.0.1:0"));
         assert_eq!(said(None, &[]), None);
+    }
+
+    /// Found by the property below: a here-document loses bytes of this.
+    #[test]
+    fn text_beyond_ascii_arrives_whole() {
+        let home = tempfile::tempdir().unwrap();
+        let place = Place::new(&directory("x"), "a-1", "h:1", "1");
+        let text = "E\u{e000}\nEN\u{e9}\n";
+        let files = [Brought { name: "node.toml", text: text.to_owned() }];
+        assert!(sh(&bring(&place, &files), home.path()).status.success());
+        let config = home.path().join(place.file("node.toml"));
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), text);
     }
 
     proptest! {
