@@ -2,5 +2,9 @@
 //! stage Wy = h(w) - T(w)x.
 //!
 //! - [`model`]: the program as data.
+//! - [`lp`]: linear programs, by the simplex method.
 
+pub mod lp;
 pub mod model;
+pub mod recourse;
+pub mod region;

@@ -1,0 +1,343 @@
+//! The second stage: what a first-stage decision costs in scenarios, and cuts made of that.
+//!
+//! Each scenario is solved from one *root*, a basis that is the same for all, with the right-hand sides of the scenario; as only these
+//! change, the root stays dual feasible. So what a scenario gives depends on nothing that was solved before, and on no machine. Must
+//! not know how scenarios are drawn, nor what is done with cuts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lp::simplex::Pricing;
+use crate::lp::{Problem, Root, Simplex, Status};
+use crate::model::{Place, TwoStage};
+
+/// A scenario as far as it differs from the model.
+pub trait Draw {
+    /// Its probability.
+    fn probability(&self) -> f64;
+    /// Calls back with each random element of the model and its value.
+    fn each(&self, model: &TwoStage, with: &mut dyn FnMut(Place, f64));
+}
+
+/// A linear function that is nowhere above the expected cost of some scenarios, and equal to it where it was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cut {
+    /// Their cost, weighted by probability, at the point where it was made.
+    pub value: f64,
+    /// A subgradient there, by first-stage column.
+    pub gradient: Vec<f64>,
+}
+
+impl Cut {
+    /// Of no scenario, for so many columns.
+    pub fn none(columns: usize) -> Self {
+        Self { value: 0.0, gradient: vec![0.0; columns] }
+    }
+
+    /// Adds another: sums are of a fixed order where this is called in one.
+    ///
+    /// # Panics
+    /// If it is of another number of columns.
+    pub fn add(&mut self, other: &Self) {
+        assert_eq!(self.gradient.len(), other.gradient.len());
+        self.value += other.value;
+        for (own, other) in self.gradient.iter_mut().zip(&other.gradient) {
+            *own += other;
+        }
+    }
+}
+
+/// A condition that first-stage decisions have to meet so that some scenario has a second stage: `row x <= most`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Condition {
+    /// By first-stage column.
+    pub row: Vec<f64>,
+    /// Its greatest value.
+    pub most: f64,
+}
+
+/// What scenarios gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Found {
+    /// All have a second stage.
+    Cut(Cut),
+    /// One has none.
+    Condition(Condition),
+}
+
+/// A second stage that cannot be solved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecourseError {
+    /// Costs have no bound.
+    #[error(
+        "the second stage costs as little as one likes: some of its columns need bounds, or costs that are not negative"
+    )]
+    Unbounded,
+    /// The method did not get through.
+    #[error("a second stage could not be solved ({0}): see how its numbers are scaled")]
+    Failed(&'static str),
+}
+
+/// From which basis scenarios are solved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RootChoice {
+    /// That of the logical variables.
+    Slack,
+    /// The best one where all random elements are as in the model.
+    Mean,
+}
+
+/// The second stage of a model, ready to be solved.
+#[derive(Clone, Debug)]
+pub struct Recourse {
+    model: TwoStage,
+    simplex: Simplex,
+    root: Root,
+    choice: RootChoice,
+    /// The decision that costs are asked for.
+    x: Vec<f64>,
+    /// What each row's right-hand side is there, as far as nothing is random.
+    base: Vec<f64>,
+    /// Rows in which something is random.
+    random: Vec<u32>,
+    rhs: Vec<f64>,
+    /// The sum of dual values, weighted by probability.
+    duals: Vec<f64>,
+    solved: u64,
+}
+
+impl Recourse {
+    /// Of a model, solved from this root.
+    ///
+    /// # Errors
+    /// The root cannot be found.
+    pub fn new(model: TwoStage, choice: RootChoice) -> Result<Self, RecourseError> {
+        let second = &model.second;
+        let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
+        problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
+        let mut random: Vec<u32> = model
+            .random
+            .iter()
+            .flat_map(|block| &block.places)
+            .map(|place| match *place {
+                Place::Rhs(row) | Place::Technology(row, _) => row as u32,
+            })
+            .collect();
+        random.sort_unstable();
+        random.dedup();
+        let mut simplex = Simplex::new(problem, Pricing::Largest);
+        let root = simplex.root().map_err(failed)?;
+        let (n, m) = (model.first.columns.len(), model.second.rows.len());
+        let mut recourse = Self {
+            simplex,
+            root,
+            choice,
+            x: vec![0.0; n],
+            base: model.second.rhs.clone(),
+            random,
+            rhs: vec![0.0; m],
+            duals: vec![0.0; m],
+            solved: 0,
+            model,
+        };
+        if choice == RootChoice::Mean {
+            recourse.root_at_mean()?;
+        }
+        Ok(recourse)
+    }
+
+    /// The best basis where random elements are as in the model and no decision is taken. One without a point leaves the slack basis.
+    fn root_at_mean(&mut self) -> Result<(), RecourseError> {
+        let x = std::mem::take(&mut self.x);
+        self.at(&x);
+        self.rhs.copy_from_slice(&self.base);
+        self.bounds_of_all();
+        match self.simplex.solve() {
+            Status::Optimal => self.root = self.simplex.root().map_err(failed)?,
+            Status::Infeasible => {}
+            status => return Err(failed(status)),
+        }
+        Ok(())
+    }
+
+    /// Takes the best basis of a scenario at a decision for the root: the same, whoever does so.
+    ///
+    /// # Errors
+    /// It cannot be solved. The root is what it was.
+    pub fn root_at(&mut self, x: &[f64], scenario: &dyn Draw) -> Result<(), RecourseError> {
+        self.at(x);
+        self.draw(scenario);
+        self.bounds_of_all();
+        self.simplex.restart(&self.root);
+        match self.simplex.solve() {
+            Status::Optimal => {
+                self.root = self.simplex.root().map_err(failed)?;
+                Ok(())
+            }
+            status => Err(failed(status)),
+        }
+    }
+
+    /// From which basis scenarios are solved.
+    pub fn choice(&self) -> RootChoice {
+        self.choice
+    }
+
+    /// The model.
+    pub fn model(&self) -> &TwoStage {
+        &self.model
+    }
+
+    /// How many pivots were made.
+    pub fn pivots(&self) -> u64 {
+        self.simplex.pivots()
+    }
+
+    /// How many scenarios were solved.
+    pub fn solved(&self) -> u64 {
+        self.solved
+    }
+
+    /// Costs are asked for this decision from now on.
+    ///
+    /// # Panics
+    /// If it is of another number of columns.
+    pub fn at(&mut self, x: &[f64]) {
+        self.x.clear();
+        self.x.extend_from_slice(x);
+        self.base.fill(0.0);
+        self.model.technology.add_times(x, &mut self.base);
+        for (base, rhs) in self.base.iter_mut().zip(&self.model.second.rhs) {
+            *base = rhs - *base;
+        }
+        self.rhs.copy_from_slice(&self.base);
+        self.bounds_of_all();
+    }
+
+    fn bounds_of_all(&mut self) {
+        for row in 0..self.rhs.len() {
+            self.bound(row);
+        }
+    }
+
+    #[inline]
+    fn bound(&mut self, row: usize) {
+        let (rhs, second) = (self.rhs[row], &self.model.second);
+        self.simplex.set_row_bounds(row, rhs - second.below[row], rhs + second.above[row]);
+    }
+
+    /// Right-hand sides of a scenario.
+    #[inline]
+    fn draw(&mut self, scenario: &dyn Draw) {
+        for &row in &self.random {
+            self.rhs[row as usize] = self.base[row as usize];
+        }
+        let (model, rhs, x) = (&self.model, &mut self.rhs, &self.x);
+        scenario.each(model, &mut |place, value| match place {
+            Place::Rhs(row) => rhs[row] += value - model.second.rhs[row],
+            Place::Technology(row, column) => {
+                rhs[row] -= (value - entry(model, row, column)) * x[column]
+            }
+        });
+    }
+
+    /// The cost of a scenario at the decision; none if it has no second stage. Dual values are the simplex's then.
+    ///
+    /// # Errors
+    /// It cannot be solved.
+    pub fn cost(&mut self, scenario: &dyn Draw) -> Result<Option<f64>, RecourseError> {
+        self.draw(scenario);
+        self.simplex.restart(&self.root);
+        for at in 0..self.random.len() {
+            self.bound(self.random[at] as usize);
+        }
+        self.solved += 1;
+        match self.simplex.solve() {
+            Status::Optimal => Ok(Some(self.simplex.objective())),
+            Status::Infeasible => Ok(None),
+            status => Err(failed(status)),
+        }
+    }
+
+    /// A cut of scenarios, in their order, or the condition of the first that has no second stage.
+    ///
+    /// # Errors
+    /// One cannot be solved.
+    pub fn cut(
+        &mut self,
+        scenarios: &mut dyn Iterator<Item = &dyn Draw>,
+    ) -> Result<Found, RecourseError> {
+        let mut cut = Cut::none(self.x.len());
+        self.duals.fill(0.0);
+        for scenario in scenarios {
+            let probability = scenario.probability();
+            let Some(cost) = self.cost(scenario)? else {
+                return Ok(Found::Condition(self.condition(scenario)));
+            };
+            cut.value += probability * cost;
+            for (row, sum) in self.duals.iter_mut().enumerate() {
+                *sum += probability * self.simplex.dual(row);
+            }
+            let (model, simplex, gradient) = (&self.model, &self.simplex, &mut cut.gradient);
+            scenario.each(model, &mut |place, value| {
+                if let Place::Technology(row, column) = place {
+                    let change = value - entry(model, row, column);
+                    gradient[column] -= probability * simplex.dual(row) * change;
+                }
+            });
+        }
+        for (column, slope) in cut.gradient.iter_mut().enumerate() {
+            for (row, value) in self.model.technology.column(column) {
+                *slope -= value * self.duals[row];
+            }
+        }
+        Ok(Found::Cut(cut))
+    }
+
+    /// What the ray that proves a scenario infeasible asks of decisions.
+    fn condition(&self, scenario: &dyn Draw) -> Condition {
+        let (model, ray) = (&self.model, self.simplex.ray());
+        let second = &model.second;
+        // The least that the weighted rows can be, for whatever second-stage decision.
+        let mut least = 0.0;
+        for column in 0..second.cost.len() {
+            let weight: f64 =
+                second.matrix.column(column).map(|(row, value)| ray[row] * value).sum();
+            let bound = if weight > 0.0 { second.lower[column] } else { second.upper[column] };
+            // What is left of a sum that should be zero would be infinitely much here.
+            if weight != 0.0 && bound.is_finite() {
+                least += weight * bound;
+            }
+        }
+        let mut condition = Condition { row: vec![0.0; self.x.len()], most: -least };
+        for (row, &ray) in ray.iter().enumerate() {
+            if ray > 0.0 {
+                condition.most += ray * (second.rhs[row] + second.above[row]);
+            } else if ray < 0.0 {
+                condition.most += ray * (second.rhs[row] - second.below[row]);
+            }
+        }
+        for (column, slope) in condition.row.iter_mut().enumerate() {
+            *slope = model.technology.column(column).map(|(row, value)| ray[row] * value).sum();
+        }
+        scenario.each(model, &mut |place, value| match place {
+            Place::Rhs(row) => condition.most += ray[row] * (value - second.rhs[row]),
+            Place::Technology(row, column) => {
+                condition.row[column] += ray[row] * (value - entry(model, row, column));
+            }
+        });
+        condition
+    }
+}
+
+fn entry(model: &TwoStage, row: usize, column: usize) -> f64 {
+    let (rows, values) = model.technology.slices(column);
+    rows.binary_search(&(row as u32)).map_or(0.0, |at| values[at])
+}
+
+fn failed(status: Status) -> RecourseError {
+    match status {
+        Status::Unbounded => RecourseError::Unbounded,
+        Status::Limit => RecourseError::Failed("too many pivots"),
+        _ => RecourseError::Failed("its bases cannot be factored"),
+    }
+}

@@ -1,0 +1,517 @@
+//! The trust-region method for the first stage, synchronous and asynchronous: which decisions are to be evaluated, and which is the best.
+//!
+//! A state machine without I/O: it is told what was found of each task of each iterate, in any order and more than once, and says
+//! which decisions to evaluate next. With a basket of one its iterates follow from the model, the tasks and the start alone. Must not know who
+//! evaluates, when, nor how scenarios are drawn.
+//!
+//! Sources: Linderoth and Wright, Decomposition algorithms for stochastic programming on a computational grid (Computational
+//! Optimization and Applications 2003); its rules as the spec of the project gives them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lp::simplex::Pricing;
+use crate::lp::{Problem, Simplex, Status};
+use crate::model::Stage;
+use crate::recourse::{Condition, Found};
+
+/// A step is accepted that gets this part of what the model promised.
+const SUFFICIENT: f64 = 1e-4;
+/// One that gets this part, at the edge of the region, makes it larger.
+const GOOD: f64 = 0.5;
+/// So many steps that are a little worse than promised make the region smaller.
+const PATIENCE: u32 = 3;
+/// A cut that has had no multiplier in so many solves is dropped.
+const OLD: u32 = 100;
+/// Cuts are not looked through before there are so many rows for each column.
+const ROWS_FOR_EACH: usize = 4;
+/// Nothing is looked for farther away.
+const FARTHEST: f64 = 1e12;
+/// A cut is added that is above the model by this part of its value.
+const VIOLATED: f64 = 1e-10;
+
+/// What governs the method.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// It stops when the model promises no more than this part of the best cost.
+    pub epsilon: f64,
+    /// Iterates that are evaluated at once at most.
+    pub basket: usize,
+    /// The part of an iterate's tasks that has to be back before the next is made; 1: all.
+    pub sigma: f64,
+    /// The greatest radius.
+    pub radius_most: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { epsilon: 1e-5, basket: 1, sigma: 1.0, radius_most: 1000.0 }
+    }
+}
+
+/// A decision that is being evaluated.
+#[derive(Clone, Debug)]
+struct Iterate {
+    x: Vec<f64>,
+    /// The cost of the incumbent that it came from; none for the first.
+    parent: Option<f64>,
+    /// That incumbent.
+    center: Vec<f64>,
+    radius: f64,
+    /// What the model promised, and of each task.
+    promised: f64,
+    thetas: Vec<f64>,
+    values: Vec<Option<f64>>,
+    back: usize,
+    triggered: bool,
+}
+
+/// The best decision so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incumbent {
+    /// By first-stage column.
+    pub x: Vec<f64>,
+    /// Its cost, first stage and expected second stage.
+    pub cost: f64,
+    /// The iterate that it was.
+    pub iterate: u32,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// All tasks are to be evaluated at this decision.
+    Evaluate {
+        /// The iterate's number.
+        iterate: u32,
+        /// The decision.
+        x: Vec<f64>,
+    },
+    /// It is done.
+    Done,
+}
+
+/// The method cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// No first-stage decision meets all conditions.
+    #[error("no first-stage decision meets all rows{}: {told}", if *.conditions > 0 { " and leaves each scenario a second stage" } else { "" })]
+    Infeasible {
+        /// How many conditions scenarios had made.
+        conditions: usize,
+        /// A row that takes part.
+        told: String,
+    },
+    /// The model cannot be solved.
+    #[error("the first stage could not be solved: see how its numbers are scaled")]
+    Failed,
+}
+
+/// A row of the model, beside those of the first stage.
+#[derive(Clone, Debug)]
+struct Row {
+    /// The iterate that it was made at; none: a condition, which stays.
+    iterate: Option<u32>,
+    idle: u32,
+}
+
+/// What happened with an iterate, for people.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Looked {
+    /// Its number.
+    pub iterate: u32,
+    /// Its cost; none if some scenario has no second stage there.
+    pub cost: Option<f64>,
+    /// What the model promised.
+    pub promised: f64,
+    /// Whether it became the incumbent.
+    pub accepted: bool,
+    /// The radius after it.
+    pub radius: f64,
+}
+
+/// The method's state.
+#[derive(Clone, Debug)]
+pub struct Region {
+    settings: Settings,
+    first: Stage,
+    offset: f64,
+    tasks: usize,
+    lp: Simplex,
+    rows: Vec<Row>,
+    incumbent: Option<Incumbent>,
+    start: Vec<f64>,
+    radius: f64,
+    worse: u32,
+    next: u32,
+    basket: BTreeMap<u32, Iterate>,
+    /// Cuts that the model does not have yet, by iterate and task: gradients, and values where no decision is taken.
+    cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
+    conditions: Vec<Condition>,
+    conditions_made: usize,
+    /// The least that the model could be inside the last region.
+    bound: f64,
+    looked: Vec<Looked>,
+    done: bool,
+}
+
+impl Region {
+    /// For a first stage with a constant cost, and this many tasks, from a decision that need not meet its rows.
+    ///
+    /// # Panics
+    /// If `start` is of another number of columns, or there is no task.
+    pub fn new(first: Stage, offset: f64, tasks: usize, start: &[f64], settings: Settings) -> Self {
+        let n = first.cost.len();
+        assert!(start.len() == n && tasks > 0);
+        let with = |all: &[f64], theta: f64| {
+            let thetas = std::iter::repeat_n(theta, tasks);
+            all.iter().copied().chain(thetas).collect::<Vec<f64>>()
+        };
+        // A task whose cost nothing is known of counts as nothing.
+        let (cost, lower) = (with(&first.cost, 1.0), with(&first.lower, 0.0));
+        let upper = with(&first.upper, 0.0);
+        let mut problem = Problem::new(&cost, &lower, &upper);
+        problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
+        let start: Vec<f64> =
+            (0..n).map(|at| start[at].clamp(first.lower[at], first.upper[at])).collect();
+        let largest = start.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
+        let radius = (0.2 * largest).max(1.0).min(settings.radius_most);
+        Self {
+            lp: Simplex::new(problem, Pricing::Steepest),
+            settings,
+            first,
+            offset,
+            tasks,
+            rows: Vec::new(),
+            incumbent: None,
+            start,
+            radius,
+            worse: 0,
+            next: 0,
+            basket: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+            conditions: Vec::new(),
+            conditions_made: 0,
+            bound: f64::NEG_INFINITY,
+            looked: Vec::new(),
+            done: false,
+        }
+    }
+
+    /// Goes on from a decision whose radius is known: of a run that was broken off.
+    ///
+    /// # Panics
+    /// If it is not positive.
+    pub fn with_radius(mut self, radius: f64) -> Self {
+        assert!(radius > 0.0);
+        self.radius = radius.min(self.settings.radius_most);
+        self
+    }
+
+    /// The first decision to evaluate: the start, if it meets the first stage's rows, else a cheap one near it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn begin(&mut self) -> Result<Step, RegionError> {
+        if self.meets_rows(&self.start) {
+            let x = self.start.clone();
+            return Ok(self.evaluate(x, f64::NEG_INFINITY, vec![f64::NEG_INFINITY; self.tasks]));
+        }
+        self.advance().map(|step| step.unwrap_or(Step::Done))
+    }
+
+    fn meets_rows(&self, x: &[f64]) -> bool {
+        let mut activity = vec![0.0; self.first.rhs.len()];
+        self.first.matrix.add_times(x, &mut activity);
+        activity.iter().enumerate().all(|(row, activity)| {
+            let rhs = self.first.rhs[row];
+            let slack = 1e-9 * (1.0 + rhs.abs());
+            rhs - self.first.below[row] - slack <= *activity
+                && *activity <= rhs + self.first.above[row] + slack
+        })
+    }
+
+    // --- what is known ---
+
+    /// The best decision so far.
+    pub fn incumbent(&self) -> Option<&Incumbent> {
+        self.incumbent.as_ref()
+    }
+
+    /// The present radius.
+    pub fn radius(&self) -> f64 {
+        self.radius
+    }
+
+    /// What the model promised inside the last region.
+    pub fn promised(&self) -> f64 {
+        self.bound
+    }
+
+    /// Iterates that were made.
+    pub fn iterates(&self) -> u32 {
+        self.next
+    }
+
+    /// What came of iterates, in order of their ends.
+    pub fn looked(&self) -> &[Looked] {
+        &self.looked
+    }
+
+    /// Rows of the model, and pivots that it took.
+    pub fn size(&self) -> (usize, u64) {
+        (self.lp.problem().rows(), self.lp.pivots())
+    }
+
+    /// Whether it has ended.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The least cost that any decision can have, by the model without a region; none if that has no bound.
+    pub fn lower_bound(&mut self) -> Option<f64> {
+        self.flush();
+        let mut lp = self.lp.clone();
+        for column in 0..self.first.cost.len() {
+            lp.set_bounds(column, self.first.lower[column], self.first.upper[column]);
+        }
+        (lp.solve() == Status::Optimal).then(|| lp.objective() + self.offset)
+    }
+
+    // --- what happens ---
+
+    /// What was found of a task of an iterate. What is known already, or of an iterate that is over, changes nothing.
+    ///
+    /// # Errors
+    /// It cannot go on.
+    pub fn found(
+        &mut self,
+        iterate: u32,
+        task: u32,
+        found: Found,
+    ) -> Result<Vec<Step>, RegionError> {
+        let Some(looked) = self.basket.get_mut(&iterate).filter(|_| !self.done) else {
+            return Ok(Vec::new());
+        };
+        let cut = match found {
+            Found::Cut(cut) => cut,
+            Found::Condition(condition) => {
+                self.conditions.push(condition);
+                return self.infeasible(iterate);
+            }
+        };
+        let Some(value) = looked.values.get_mut(task as usize).filter(|value| value.is_none())
+        else {
+            return Ok(Vec::new());
+        };
+        *value = Some(cut.value);
+        looked.back += 1;
+        let (back, first) = (looked.back, looked.parent.is_none());
+        if cut.value > looked.thetas[task as usize] + VIOLATED * (1.0 + cut.value.abs()) {
+            let at_x: f64 = cut.gradient.iter().zip(&looked.x).map(|(slope, x)| slope * x).sum();
+            self.cuts.insert((iterate, task), (cut.gradient, cut.value - at_x));
+        }
+        if back == self.tasks {
+            self.whole(iterate);
+            return self.next_step();
+        }
+        let enough = back as f64 >= self.settings.sigma * self.tasks as f64;
+        if enough && !looked.triggered && !first && self.basket.len() < self.settings.basket {
+            if let Some(looked) = self.basket.get_mut(&iterate) {
+                looked.triggered = true;
+            }
+            return self.next_step();
+        }
+        Ok(Vec::new())
+    }
+
+    fn next_step(&mut self) -> Result<Vec<Step>, RegionError> {
+        Ok(self.advance()?.into_iter().collect())
+    }
+
+    /// Some scenario has no second stage there: it is never accepted, and says nothing about the radius.
+    fn infeasible(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
+        let Some(looked) = self.basket.remove(&iterate) else { return Ok(Vec::new()) };
+        let (promised, radius) = (looked.promised, self.radius);
+        self.looked.push(Looked { iterate, cost: None, promised, accepted: false, radius });
+        self.next_step()
+    }
+
+    /// All tasks of an iterate are back.
+    fn whole(&mut self, iterate: u32) {
+        let Some(looked) = self.basket.remove(&iterate) else { return };
+        // In the order of tasks, whoever was back first.
+        let second: f64 = looked.values.iter().flatten().sum();
+        let first: f64 = self.first.cost.iter().zip(&looked.x).map(|(cost, x)| cost * x).sum();
+        let cost = self.offset + first + second;
+        let accepted = self.judge(&looked, cost);
+        if accepted {
+            self.incumbent = Some(Incumbent { x: looked.x, cost, iterate });
+        }
+        let (promised, radius) = (looked.promised, self.radius);
+        self.looked.push(Looked { iterate, cost: Some(cost), promised, accepted, radius });
+    }
+
+    /// Whether an iterate becomes the incumbent; and what it says about the radius. What it was to do better than is the incumbent
+    /// that it came from, which need not be the present one.
+    fn judge(&mut self, looked: &Iterate, cost: f64) -> bool {
+        let Some(parent) = looked.parent else { return true };
+        let promised = parent - looked.promised;
+        let now = self.incumbent.as_ref().map_or(f64::INFINITY, |incumbent| incumbent.cost);
+        let accepted = cost < now && cost <= parent - SUFFICIENT * promised;
+        if accepted {
+            let moved = looked.x.iter().zip(&looked.center).map(|(x, center)| (x - center).abs());
+            let far = moved.fold(0.0_f64, f64::max) >= looked.radius * (1.0 - 1e-6);
+            if far && cost <= parent - GOOD * promised {
+                let larger = (2.0 * looked.radius).min(self.settings.radius_most);
+                self.radius = self.radius.max(larger);
+            }
+            self.worse = 0;
+        } else if promised > 0.0 {
+            let ratio = looked.radius.min(1.0) * (cost - parent) / promised;
+            if ratio > 0.0 {
+                self.worse += 1;
+            }
+            if ratio > 3.0 || self.worse >= PATIENCE && ratio > 1.0 {
+                self.radius = self.radius.min(looked.radius / ratio.min(4.0));
+                self.worse = 0;
+            }
+        }
+        accepted
+    }
+
+    /// Puts what was found into the model, in the order of iterates and tasks.
+    fn flush(&mut self) {
+        let n = self.first.cost.len();
+        for condition in std::mem::take(&mut self.conditions) {
+            let entries = condition.row.iter().copied().enumerate();
+            self.lp.add_row(entries, f64::NEG_INFINITY, condition.most);
+            self.rows.push(Row { iterate: None, idle: 0 });
+            self.conditions_made += 1;
+        }
+        for ((iterate, task), (gradient, least)) in std::mem::take(&mut self.cuts) {
+            let theta = n + task as usize;
+            let slopes = gradient.iter().enumerate().map(|(column, slope)| (column, -slope));
+            self.lp.add_row(slopes.chain([(theta, 1.0)]), least, f64::INFINITY);
+            self.rows.push(Row { iterate: Some(iterate), idle: 0 });
+            self.lp.set_bounds(theta, f64::NEG_INFINITY, f64::INFINITY);
+        }
+    }
+
+    /// Solves the model inside the region: a new iterate, or the end. None if what comes out is being evaluated already.
+    fn advance(&mut self) -> Result<Option<Step>, RegionError> {
+        self.flush();
+        let n = self.first.cost.len();
+        loop {
+            let center = self.incumbent.as_ref().map_or(&self.start, |incumbent| &incumbent.x);
+            for column in 0..n {
+                let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
+                let (center, radius) = (center[column], self.radius);
+                self.lp.set_bounds(column, lower.max(center - radius), upper.min(center + radius));
+            }
+            match self.solve()? {
+                Status::Optimal => break,
+                // Before there is an incumbent nothing says that there is a decision nearby.
+                _ if self.incumbent.is_none() && self.radius < FARTHEST => self.radius *= 4.0,
+                _ => return Err(self.nothing()),
+            }
+        }
+        self.age();
+        let mut all = vec![0.0; n + self.tasks];
+        self.lp.values(&mut all);
+        let thetas = all.split_off(n);
+        // A decision that is beyond a bound by rounding alone can leave a scenario without a second stage.
+        let mut x = all;
+        for (column, x) in x.iter_mut().enumerate() {
+            *x = x.clamp(self.first.lower[column], self.first.upper[column]);
+        }
+        let promised = self.lp.objective() + self.offset;
+        if let Some(incumbent) = &self.incumbent {
+            self.bound = promised;
+            if incumbent.cost - promised <= self.settings.epsilon * (1.0 + incumbent.cost.abs()) {
+                self.done = true;
+                self.basket.clear();
+                return Ok(Some(Step::Done));
+            }
+        } else {
+            self.radius = self.radius.min(self.settings.radius_most);
+        }
+        // What is known of tasks on the way may be too little to say anything new.
+        let same = |open: &Iterate| open.x.iter().zip(&x).all(|(one, other)| one == other);
+        if self.basket.values().any(same) {
+            return Ok(None);
+        }
+        Ok(Some(self.evaluate(x, promised, thetas)))
+    }
+
+    /// A model that cannot be solved from the last basis is solved from its beginning.
+    fn solve(&mut self) -> Result<Status, RegionError> {
+        let status = self.lp.solve();
+        if matches!(status, Status::Optimal | Status::Infeasible) {
+            return Ok(status);
+        }
+        self.lp = Simplex::new(self.lp.problem().clone(), Pricing::Steepest);
+        match self.lp.solve() {
+            status @ (Status::Optimal | Status::Infeasible) => Ok(status),
+            _ => Err(RegionError::Failed),
+        }
+    }
+
+    fn nothing(&self) -> RegionError {
+        let ray = self.lp.ray();
+        let rows = ray.iter().zip(&self.first.rows).filter(|(ray, _)| ray.abs() > 1e-9);
+        let named: Vec<&str> = rows.map(|(_, name)| name.as_str()).take(5).collect();
+        let told = match named.is_empty() {
+            true => "the conditions exclude each other".to_owned(),
+            false => format!("rows {} exclude each other", named.join(", ")),
+        };
+        RegionError::Infeasible { conditions: self.conditions_made, told }
+    }
+
+    fn evaluate(&mut self, x: Vec<f64>, promised: f64, thetas: Vec<f64>) -> Step {
+        let iterate = self.next;
+        self.next += 1;
+        let parent = self.incumbent.as_ref();
+        let looked = Iterate {
+            x: x.clone(),
+            parent: parent.map(|incumbent| incumbent.cost),
+            center: parent.map_or_else(|| self.start.clone(), |incumbent| incumbent.x.clone()),
+            radius: self.radius,
+            promised,
+            thetas,
+            values: vec![None; self.tasks],
+            back: 0,
+            triggered: false,
+        };
+        self.basket.insert(iterate, looked);
+        Step::Evaluate { iterate, x }
+    }
+
+    /// Cuts that have had no multiplier for long are dropped, but for those of the incumbent and of what is being evaluated.
+    fn age(&mut self) {
+        let first = self.first.rhs.len();
+        for (at, row) in self.rows.iter_mut().enumerate() {
+            row.idle = if self.lp.dual(first + at).abs() > 1e-12 { 0 } else { row.idle + 1 };
+        }
+        if self.rows.len() < ROWS_FOR_EACH * self.lp.problem().columns() {
+            return;
+        }
+        let incumbent = self.incumbent.as_ref().map(|incumbent| incumbent.iterate);
+        let (rows, basket) = (&self.rows, &self.basket);
+        let gone = self.lp.drop_rows(|row| {
+            let Some(row) = row.checked_sub(first).map(|at| &rows[at]) else { return true };
+            let needed = |iterate: u32| Some(iterate) == incumbent || basket.contains_key(&iterate);
+            row.idle <= OLD || row.iterate.is_none_or(needed)
+        });
+        let mut at = first;
+        self.rows.retain(|_| {
+            at += 1;
+            !gone[at - 1]
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "region_tests.rs"]
+mod tests;

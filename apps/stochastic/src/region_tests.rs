@@ -1,0 +1,167 @@
+//! The method on convex functions whose least values are known.
+
+use super::*;
+use crate::model::Columns;
+use crate::recourse::Cut;
+
+/// The sum over tasks of max over pieces of slope * x + constant, which each task's pieces give.
+struct Function {
+    tasks: Vec<Vec<(Vec<f64>, f64)>>,
+}
+
+impl Function {
+    fn random(columns: usize, tasks: usize, seed: u64) -> Self {
+        let mut dice = springtide_runtime::random::SplitMix(seed);
+        let mut number = |most: f64| (dice.unit() * 2.0 - 1.0) * most;
+        let piece = |number: &mut dyn FnMut(f64) -> f64| {
+            ((0..columns).map(|_| number(3.0)).collect(), number(9.0))
+        };
+        let tasks = (0..tasks).map(|_| (0..6).map(|_| piece(&mut number)).collect()).collect();
+        Self { tasks }
+    }
+
+    fn cut(&self, task: u32, x: &[f64]) -> Found {
+        let at = |(slope, constant): &(Vec<f64>, f64)| {
+            constant + slope.iter().zip(x).map(|(slope, x)| slope * x).sum::<f64>()
+        };
+        let pieces = &self.tasks[task as usize];
+        let best = pieces.iter().max_by(|one, other| at(one).total_cmp(&at(other))).unwrap();
+        Found::Cut(Cut { value: at(best), gradient: best.0.clone() })
+    }
+
+    /// The least cost inside a box, by one linear program.
+    fn least(&self, first: &Stage) -> f64 {
+        let (n, t) = (first.cost.len(), self.tasks.len());
+        let cost: Vec<f64> = first.cost.iter().copied().chain(vec![1.0; t]).collect();
+        let lower: Vec<f64> =
+            first.lower.iter().copied().chain(vec![f64::NEG_INFINITY; t]).collect();
+        let upper: Vec<f64> = first.upper.iter().copied().chain(vec![f64::INFINITY; t]).collect();
+        let mut problem = Problem::new(&cost, &lower, &upper);
+        problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
+        for (task, pieces) in self.tasks.iter().enumerate() {
+            for (slope, constant) in pieces {
+                let row = slope.iter().enumerate().map(|(column, slope)| (column, -slope));
+                problem.add_row(row.chain([(n + task, 1.0)]), *constant, f64::INFINITY);
+            }
+        }
+        let mut lp = Simplex::new(problem, Pricing::Steepest);
+        assert_eq!(lp.solve(), Status::Optimal);
+        lp.objective()
+    }
+}
+
+/// A box, and a row that bounds the sum of all columns.
+fn first(columns: usize) -> Stage {
+    Stage {
+        columns: (0..columns).map(|at| format!("x{at}")).collect(),
+        cost: (0..columns).map(|at| 0.5 - 0.3 * at as f64).collect(),
+        lower: vec![-20.0; columns],
+        upper: vec![30.0; columns],
+        rows: vec!["sum".to_owned()],
+        rhs: vec![25.0],
+        below: vec![f64::INFINITY],
+        above: vec![0.0],
+        matrix: Columns::of(1, columns, (0..columns).map(|at| (0, at, 1.0))),
+    }
+}
+
+/// Plays to the end; `order` chooses which of the open tasks is back next. Returns the cost, and how many iterates there were.
+fn play(
+    region: &mut Region,
+    function: &Function,
+    mut order: impl FnMut(usize) -> usize,
+) -> (f64, u32) {
+    let mut open: Vec<(u32, u32, Vec<f64>)> = Vec::new();
+    let tasks = function.tasks.len() as u32;
+    let put = |open: &mut Vec<_>, step: Step| match step {
+        Step::Evaluate { iterate, x } => {
+            open.extend((0..tasks).map(|task| (iterate, task, x.clone())));
+        }
+        Step::Done => {}
+    };
+    put(&mut open, region.begin().unwrap());
+    while !region.is_done() {
+        let (iterate, task, x) = open.swap_remove(order(open.len()));
+        let found = function.cut(task, &x);
+        for step in region.found(iterate, task, found.clone()).unwrap() {
+            put(&mut open, step);
+        }
+        // What comes twice counts once.
+        assert_eq!(region.found(iterate, task, found).unwrap(), []);
+    }
+    (region.incumbent().unwrap().cost, region.iterates())
+}
+
+#[test]
+fn it_finds_the_least_cost_whatever_is_back_first() {
+    for seed in 0..30 {
+        let (columns, tasks) = (2 + seed as usize % 5, 1 + seed as usize % 7);
+        let function = Function::random(columns, tasks, seed);
+        let first = first(columns);
+        let least = function.least(&first);
+        let start = vec![1.0; columns];
+        for (basket, sigma) in [(1, 1.0), (3, 0.5), (6, 0.3)] {
+            let settings = Settings { basket, sigma, epsilon: 1e-9, ..Settings::default() };
+            let mut dice = springtide_runtime::random::SplitMix(seed);
+            let mut region = Region::new(first.clone(), 0.0, tasks, &start, settings);
+            let (cost, _) = play(&mut region, &function, |open| dice.below(open));
+            let close = |one: f64| (one - least).abs() <= 1e-7 * (1.0 + least.abs());
+            assert!(close(cost), "seed {seed}, basket {basket}: {cost} and {least}");
+            let bound = region.lower_bound().unwrap();
+            assert!(close(bound), "seed {seed}, basket {basket}: bound {bound} of {least}");
+        }
+    }
+}
+
+#[test]
+fn with_a_basket_of_one_the_iterates_do_not_depend_on_who_is_back_first() {
+    for seed in 0..10 {
+        let function = Function::random(4, 6, seed);
+        let run = |order: &mut dyn FnMut(usize) -> usize| {
+            let mut region = Region::new(first(4), 0.0, 6, &[1.0; 4], Settings::default());
+            let (cost, count) = play(&mut region, &function, order);
+            (cost.to_bits(), count, region.looked().to_vec())
+        };
+        let mut dice = springtide_runtime::random::SplitMix(seed);
+        let once = run(&mut |_| 0);
+        assert_eq!(once, run(&mut |open| open - 1));
+        assert_eq!(once, run(&mut |open| dice.below(open)));
+    }
+}
+
+#[test]
+fn conditions_keep_iterates_where_every_scenario_has_a_second_stage() {
+    // x0 + x1 has to be 3 at least, which nothing but conditions says; costs are least at zero.
+    let function = Function { tasks: vec![vec![(vec![1.0, 2.0], 0.0), (vec![-1.0, -2.0], 0.0)]] };
+    let mut stage = first(2);
+    stage.cost = vec![0.0; 2];
+    stage.lower = vec![0.0; 2];
+    for start in [[0.0, 0.0], [5.0, 5.0]] {
+        let mut region = Region::new(stage.clone(), 7.0, 1, &start, Settings::default());
+        let mut step = region.begin().unwrap();
+        while let Step::Evaluate { iterate, x } = step {
+            let found = match x[0] + x[1] >= 3.0 - 1e-7 {
+                true => function.cut(0, &x),
+                false => Found::Condition(Condition { row: vec![-1.0, -1.0], most: -3.0 }),
+            };
+            step = region.found(iterate, 0, found).unwrap().pop().unwrap();
+        }
+        let incumbent = region.incumbent().unwrap();
+        assert!((incumbent.cost - 10.0).abs() < 1e-4, "{incumbent:?}");
+    }
+    // No decision meets this.
+    let mut region = Region::new(stage, 0.0, 1, &[0.0; 2], Settings::default());
+    region.begin().unwrap();
+    let never = Condition { row: vec![1.0, 1.0], most: -1.0 };
+    let error = region.found(0, 0, Found::Condition(never)).unwrap_err();
+    assert!(error.to_string().contains("leaves each scenario a second stage"), "{error}");
+}
+
+#[test]
+fn a_first_stage_without_a_decision_is_told() {
+    let mut stage = first(2);
+    stage.rhs = vec![-100.0];
+    let mut region = Region::new(stage, 0.0, 1, &[0.0; 2], Settings::default());
+    let error = region.begin().unwrap_err();
+    assert!(error.to_string().contains("rows sum exclude each other"), "{error}");
+}
