@@ -2,5 +2,9 @@
 //! stage Wy = h(w) - T(w)x.
 //!
 //! - [`model`]: the program as data.
+//! - [`smps`]: programs from their files.
 
+#[cfg(test)]
+mod fixtures;
 pub mod model;
+pub mod smps;
