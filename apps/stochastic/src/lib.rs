@@ -3,8 +3,10 @@
 //!
 //! - [`model`]: the program as data.
 //! - [`smps`]: programs from their files.
+//! - [`sample`]: scenarios by their indices.
 
 #[cfg(test)]
 mod fixtures;
 pub mod model;
+pub mod sample;
 pub mod smps;
