@@ -2,9 +2,17 @@
 //! stage Wy = h(w) - T(w)x.
 //!
 //! - [`model`]: the program as data.
+//! - [`smps`]: the program from its three files.
+//! - [`sample`]: scenarios of the program, by seed and number.
 //! - [`lp`]: linear programs, by the simplex method.
+//! - [`recourse`]: the second stage, and cuts made of it.
+//! - [`region`]: the trust-region method for the first stage, as a state machine.
 
+#[cfg(test)]
+mod fixtures;
 pub mod lp;
 pub mod model;
 pub mod recourse;
 pub mod region;
+pub mod sample;
+pub mod smps;
