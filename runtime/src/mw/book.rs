@@ -94,7 +94,7 @@ const SOON: f64 = 0.02;
 const LATE: f64 = 1.5;
 const LATE_BY: Duration = Duration::from_millis(50);
 /// A copy must be done so many times sooner.
-const SOONER: f64 = 1.3;
+const SOONER: f64 = 1.5;
 /// What is known of a speed counts so much less with each batch that comes after it.
 const FADES: f64 = 0.5;
 

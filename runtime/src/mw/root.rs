@@ -26,6 +26,9 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 /// The master looks so often who is there, though nobody told it of any change.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// And so often before the program begins.
+const MUSTER_EVERY: Duration = Duration::from_millis(100);
+
 /// What a checkpoint holds.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
@@ -331,7 +334,8 @@ impl<'c, P: Program> Master<'c, P> {
             if self.workers.len() >= self.crew.capacity || Instant::now() >= until {
                 return Ok(());
             }
-            self.wait(Some(until.min(Instant::now() + LOOK_EVERY)))?;
+            self.wait(Some(until.min(Instant::now() + MUSTER_EVERY)))?;
+            self.looked = None;
         }
     }
 
@@ -339,7 +343,7 @@ impl<'c, P: Program> Master<'c, P> {
     fn look(&mut self) -> Result<(), Stop> {
         let now = Instant::now();
         let views = self.at.post.views();
-        let news = self.at.post.look(&self.at.group, Group::has_news).unwrap_or(true);
+        let news = self.group(|group| (group.take_news(), Vec::new()))?;
         let due = self.looked.is_none_or(|looked| now >= looked + LOOK_EVERY);
         if !news && !due && views == self.views {
             return Ok(());

@@ -81,7 +81,7 @@ pub(crate) struct Group {
     desks: BTreeMap<u32, Desk>,
     /// What those answered, and the root has not taken.
     answers: Vec<(u32, Peer, Bytes)>,
-    /// Something has come that the root has not seen.
+    /// Some came or ended, which the root has not seen.
     news: bool,
 }
 
@@ -249,7 +249,6 @@ impl Group {
 
     /// A process answers.
     pub(crate) fn answer(&mut self, process: u32, from: &Peer, body: Bytes) {
-        self.news = true;
         self.answers.push((process, from.clone(), body));
     }
 
@@ -437,7 +436,6 @@ impl Group {
 
     /// What came from processes that take orders since the last time, and from which.
     pub(crate) fn take_answers(&mut self) -> Vec<(u32, Peer, Bytes)> {
-        self.news = false;
         std::mem::take(&mut self.answers)
     }
 
@@ -593,9 +591,14 @@ impl Group {
         held.map(|(process, desk)| (*process, &desk.peer, desk.sitting))
     }
 
-    /// Whether something came from processes that take orders since the root looked last.
+    /// Whether processes that take orders came, ended or answered since the root looked last.
     pub(crate) fn has_news(&self) -> bool {
-        self.news
+        self.news || !self.answers.is_empty()
+    }
+
+    /// Whether processes came or ended since the last time.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
     }
 
     /// How a process stands, and where it is.

@@ -397,6 +397,12 @@ impl<'w> Context<'w> {
         self.tell(Note::Release { nodes });
     }
 
+    /// These nodes are to come for tasks that were spawned here. A node asks few others for work, and of these none may have any of
+    /// the root's own children, which are all the work there is of a program that makes no others.
+    pub(crate) fn call_nodes(&self, nodes: &[NodeId]) {
+        self.host().call(nodes);
+    }
+
     /// The node's part in SPMD programs.
     pub(crate) fn post(&self) -> Option<Arc<Post>> {
         self.host().post().cloned()
