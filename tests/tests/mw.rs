@@ -9,9 +9,10 @@ use springtide_actors::scheduler::Drain;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{RESULTS_BYTES, Registry, WORK_FLOOR};
-use springtide_simulator::faults::Summed;
+use springtide_simulator::faults::{self, History, Summed};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
+use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
@@ -331,4 +332,30 @@ fn adaptation_adds_nodes_to_a_busy_program() {
         let first = ended.iterations[0];
         assert!(joined > 0 && last < 0.6 * first, "{joined} {first} {last} {:?}", ended.said);
     });
+}
+
+/// `SPRINGTIDE_MASTER_HISTORIES=1000 SPRINGTIDE_MASTER_HISTORIES_SEED=1`: so many drawn fault histories of a master and its workers.
+#[test]
+fn masters_and_workers_survive_fault_histories() {
+    let first = number("SPRINGTIDE_MASTER_HISTORIES_SEED", 1);
+    let seeds = first..first + number("SPRINGTIDE_MASTER_HISTORIES", 60);
+    let alone = seeds.end - seeds.start == 1;
+    let wrong = seeds.filter(|seed| {
+        let history = History::of_master(*seed);
+        let (wrong, said) = match faults::run(&history) {
+            Ok(told) => (None, told.said),
+            Err(failed) => (Some(failed.wrong), failed.said),
+        };
+        if let Some(wrong) = &wrong {
+            println!("{history}  {wrong}");
+        }
+        for (at, text) in said.iter().filter(|_| alone) {
+            println!("{:9.3} s  {text}", at.as_secs_f64());
+        }
+        wrong.is_some()
+    });
+    let wrong: Vec<u64> = wrong.collect();
+    let replay =
+        "SPRINGTIDE_MASTER_HISTORIES=1 SPRINGTIDE_MASTER_HISTORIES_SEED=<one of them> replays it";
+    assert!(wrong.is_empty(), "{wrong:?}: {replay}");
 }

@@ -52,15 +52,20 @@ struct Names {
 impl History {
     /// Draws one.
     pub fn of(seed: u64) -> Self {
+        Self::draw(seed, None)
+    }
+
+    /// Draws one of a master and its workers. (Apart from the others, so that these are what they were.)
+    pub fn of_master(seed: u64) -> Self {
+        let mut draw = Draw(SplitMix::of(seed, "a master and workers"));
+        Self::draw(seed, Some(summed(&mut draw)))
+    }
+
+    fn draw(seed: u64, instead: Option<Work>) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
         let job = job(&mut draw, layout.network.between.reorder);
-        // Drawn apart, so that the others are what they were before there was this.
-        let mut apart = Draw(SplitMix::of(seed, "a master and workers"));
-        let job = match apart.from(0, MASTERS - 1) {
-            0 => summed(&mut apart),
-            _ => job,
-        };
+        let job = instead.unwrap_or(job);
         let period_ms = draw.from(1000, 5000);
         let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
         params.settings.period_s = period_ms as f64 * 1e-3;
@@ -180,9 +185,6 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
         ..Model::default()
     })
 }
-
-/// One history in so many has a master and workers.
-const MASTERS: u64 = 6;
 
 fn summed(draw: &mut Draw) -> Work {
     Work::Summed(Summed {
