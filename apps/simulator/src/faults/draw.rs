@@ -186,12 +186,13 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
     })
 }
 
+/// So short that even one slow node that is left ends it in time.
 fn summed(draw: &mut Draw) -> Work {
     Work::Summed(Summed {
         iterations: draw.from(2, 8) as u32,
-        tasks: draw.from(4, 40) as u32,
+        tasks: draw.from(4, 24) as u32,
         blocks: draw.from(1, 5) as u32,
-        block_us: draw.from(20_000, 200_000),
+        block_us: draw.from(20_000, 100_000),
         warm: *draw.of(&[100, 50, 10]),
         saves: draw.from(0, 2) as u32,
         serial_us: *draw.of(&[0, 200_000]),
