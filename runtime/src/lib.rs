@@ -9,6 +9,7 @@ pub mod id;
 pub mod malleable;
 pub mod membership;
 pub mod meter;
+pub mod mw;
 pub mod net;
 pub mod random;
 pub mod remote;

@@ -4,6 +4,7 @@ mod faults;
 mod federated;
 mod histories;
 mod managed;
+mod mw;
 mod simulated;
 mod slurm;
 mod spmd;

@@ -10,7 +10,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
 use springtide_simulator::apps::{Model, Shape};
-use springtide_simulator::faults::{self, Cut, Fault, History, Marked, Role, Told, Work};
+use springtide_simulator::faults::{self, Cut, Fault, History, Marked, Role, Summed, Told, Work};
 use springtide_simulator::{Grid, simulate};
 use tokio::time::sleep;
 
@@ -24,6 +24,9 @@ const TREE: Model = Model {
 };
 
 const MARKED: Marked = Marked { rounds: 4, leaves: 128, leaf_us: 100_000, saves: false };
+
+/// About 16 s on six nodes.
+const SUMMED: Summed = Summed { iterations: 16, tasks: 12, ..Summed::SMALL };
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -458,4 +461,19 @@ fn after_short_interruptions_the_grid_is_what_it_was() {
             assert!(after.wall < calm.mul_f64(1.3), "{:?}, before {calm:?}", after.wall);
         });
     }
+}
+
+/// A worker dies, a cluster is cut off from the master's, the master dies, and a node leaves: the new master goes on from the last
+/// iterate, and each block counts once.
+#[test]
+fn a_master_and_its_workers_outlive_each_other() {
+    let history = |seed| {
+        let cut = Fault::Cut(cluster("c0"), cluster("c2"), secs(20));
+        History::quiet(seed, &[2, 2, 2], Work::Summed(SUMMED))
+            .at(2000, Fault::KillRole(Role::Thief))
+            .at(4000, cut)
+            .at(7000, Fault::KillRole(Role::Root))
+            .at(9000, Fault::Drain(nodes(&["c1-1"]), secs(20)))
+    };
+    ends_well(history, &["fault: kill: thief", "fault: kill: root", "root: from a checkpoint"]);
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::part::{Met, Part, Point};
 use super::program::Program;
 use crate::spmd::Station;
+use crate::spmd::crew::Rises;
 use crate::spmd::message::{GroupId, Recruit, Word};
 use crate::spmd::seat::Order;
 use crate::work::{Context, Stop, Task};
@@ -18,20 +19,6 @@ pub(super) struct Process<P: Program> {
     pub(super) group: GroupId,
     pub(super) number: u32,
     pub(super) program: P,
-}
-
-/// Tells the root that a process is no more, whatever ends it; but not if it is halted, for then the root is gone, or counts on
-/// the membership's word.
-struct Rises<'a>(&'a Station<'a>);
-
-impl Drop for Rises<'_> {
-    fn drop(&mut self) {
-        let at = self.0;
-        at.post.rise(&at.group, at.process);
-        if at.cx.check().is_ok() {
-            at.tell_root(Word::Over { process: at.process });
-        }
-    }
 }
 
 impl<P: Program> Task for Process<P> {

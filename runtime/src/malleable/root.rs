@@ -3,8 +3,7 @@
 //!
 //! Must not know who offers nodes or takes them: it sees the job's members, and says which it does not need.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,12 +16,12 @@ use super::plan::{Plan, Standing, plan};
 use super::process::Process;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
+use crate::spmd::crew::{Crew, Disbands, gone};
 use crate::spmd::group::{Cause, Group, Out, Stand};
-use crate::spmd::message::{Deed, GroupId, Origin, Recruit, Roster};
-use crate::spmd::post::Post;
+use crate::spmd::message::{Deed, Origin, Recruit, Roster};
 use crate::spmd::{Pace, Station};
 use crate::wire;
-use crate::work::{Checkpoint, Context, Outcome, Spawned, Stop};
+use crate::work::{Checkpoint, Context, Outcome, Stop};
 
 /// Processes that were called for are waited for so long before the program begins.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
@@ -83,19 +82,13 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     let mut root = Root {
         program,
         at: Station { cx, post, group, process: 0 },
-        called: BTreeMap::new(),
-        next: 1,
-        called_at: now,
-        known: BTreeSet::new(),
-        nodes: 0,
-        released: BTreeSet::new(),
+        crew: Crew::new(),
         decided: None,
         thought_at: now,
         release: Vec::new(),
         saved,
         saves: true,
         told,
-        capacity: 0,
         needed: None,
         refused: None,
         broke: 0,
@@ -103,20 +96,10 @@ fn go<P: Program>(program: &P, saved: Option<Saved>, cx: &Context) -> Result<Out
     };
     let outcome = root.go();
     if outcome.is_ok() {
-        root.collect_all();
+        root.crew.collect_all(&root.at);
     }
     root.at.relay();
     outcome
-}
-
-/// The group ends with its root, whatever ends that.
-struct Disbands(Arc<Post>, GroupId);
-
-impl Drop for Disbands {
-    fn drop(&mut self) {
-        self.0.group(&self.1, |group| ((), group.disband()));
-        self.0.rise(&self.1, 0);
-    }
 }
 
 /// Who could take part, and whether their nodes are to leave: when it is another, the decision procedure is asked.
@@ -125,17 +108,7 @@ type Crowd = Vec<(u32, Peer, bool)>;
 struct Root<'c, P: Program> {
     program: &'c P,
     at: Station<'c>,
-    called: BTreeMap<u32, Spawned<'c, Process<P>>>,
-    /// The number of the next process.
-    next: u32,
-    /// When one was called for last, or all were to begin anew.
-    called_at: Instant,
-    /// Members when it looked last.
-    known: BTreeSet<Peer>,
-    /// How many of them stay.
-    nodes: u32,
-    /// Nodes that were given back and are members still.
-    released: BTreeSet<Peer>,
+    crew: Crew<'c, Process<P>>,
     /// For whom the decision procedure was asked last.
     decided: Option<Crowd>,
     thought_at: Instant,
@@ -147,8 +120,6 @@ struct Root<'c, P: Program> {
     saves: bool,
     /// Steps that were told of.
     told: u64,
-    /// Threads beside the root's that could run a process.
-    capacity: usize,
     /// What the program asked for, and neither has come nor was refused; and how many nodes there were without.
     needed: Option<(Need, u32)>,
     refused: Option<Refusal>,
@@ -178,7 +149,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// The configuration is over: says why and from where all go on. A link that breaks again and again before the program gets any
     /// further is given time, but not for ever.
     fn begin_anew(&mut self) -> Result<(), Stop> {
-        self.called_at = Instant::now();
+        self.crew.called_at = Instant::now();
         let from = self.saved.as_ref().map_or(0, |saved| saved.point);
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -231,7 +202,7 @@ impl<'c, P: Program> Root<'c, P> {
                     };
                     let there = count(&|stand| matches!(stand, Stand::Held | Stand::Seated));
                     // Those beyond were called for by nodes that are no more.
-                    there < self.capacity
+                    there < self.crew.capacity
                         && count(&|stand| matches!(stand, Stand::Called | Stand::Parting)) > 0
                 };
                 !self.at.post.look(&self.at.group, waits).unwrap_or(false)
@@ -267,87 +238,17 @@ impl<'c, P: Program> Root<'c, P> {
         self.reconcile()
     }
 
-    /// Calls for a process for each thread that could run one, lets those go that are on nodes which leave, and collects those
-    /// that have ended.
+    /// Calls for a process for each thread that could run one, and lets those go that are of no use any more.
     fn reconcile(&mut self) -> Result<(), Stop> {
-        self.at.relay();
-        let places = self.at.post.places();
-        let nodes = places.iter().filter(|place| !place.leaving).count();
-        self.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let peers: BTreeSet<Peer> = places.iter().map(|place| place.peer.clone()).collect();
-        if self.known != peers {
-            let used = |peers: &BTreeSet<Peer>| {
-                peers.difference(&self.released).cloned().collect::<BTreeSet<_>>()
-            };
-            if used(&self.known) != used(&peers) {
-                // Nodes that were given back, and that somebody keeps in the job, may be of use now.
-                self.released.clear();
-            }
-            self.released.retain(|peer| peers.contains(peer));
-            self.known = peers;
-        }
-        let stays = |peer: &Peer| {
-            let stays = places.iter().any(|place| place.peer == *peer && !place.leaving);
-            stays && !self.released.contains(peer)
-        };
-        let threads = places.iter().filter(|place| stays(&place.peer)).map(|place| place.threads);
-        self.capacity = threads.sum::<u32>().saturating_sub(1) as usize;
-        let stays: BTreeSet<Peer> =
-            places.iter().map(|place| &place.peer).filter(|peer| stays(peer)).cloned().collect();
-        let (here, idle, ended) = self.group(|group| {
-            let settled = group.is_settled() || group.roster().is_none();
-            let counts = |(process, peer, stand): &(u32, Option<&Peer>, Stand)| {
-                let lives = !matches!(stand, Stand::Dismissed | Stand::Over);
-                *process != 0 && lives && peer.is_none_or(|peer| stays.contains(peer))
-            };
-            let here = group.stands().filter(counts).count();
-            // Those that gave their state away end when the others have it.
-            let out = match settled {
-                true => group.dismiss(|_, peer, _| peer.is_some_and(|peer| !stays.contains(peer))),
-                false => Vec::new(),
-            };
-            let over = group.stands().filter(|(_, _, stand)| *stand == Stand::Over);
-            let over: Vec<u32> = over.map(|(process, ..)| process).collect();
-            group.forget_over();
-            ((here, over, group.take_ended()), out)
-        })?;
-        for process in idle {
-            let Some(spawned) = self.called.remove(&process) else { continue };
-            let end = spawned.take();
-            self.at.cx.check()?;
-            // One that nobody had told to end has failed, if it is not one that was found to be of no use where it began.
-            if ended.contains(&process) {
-                end?;
-            }
-        }
-        for _ in here..self.capacity {
-            let process = self.next;
-            self.next += 1;
-            self.called_at = Instant::now();
-            self.group(|group| (group.call(process), Vec::new()))?;
-            let (group, program) = (self.at.group.clone(), self.program.clone());
-            let spawned = self.at.cx.spawn(Process { group, number: process, program });
-            self.called.insert(process, spawned);
-        }
-        Ok(())
-    }
-
-    fn collect_all(&mut self) {
-        // Told to end first, so that those that have not begun do not.
-        let _ = self.group(|group| ((), group.disband()));
-        for (_, spawned) in std::mem::take(&mut self.called) {
-            // The outcome is known: what they still say does not matter.
-            drop(spawned.take());
-        }
+        let call = |group, number| Process { group, number, program: self.program.clone() };
+        self.crew.reconcile(&self.at, call)
     }
 
     /// Those that are there, and how many are on their way.
     fn standing(&self) -> Result<(Vec<Standing>, usize), Stop> {
         let places = self.at.post.places();
-        let leaving = |peer: &Peer| {
-            let stays = places.iter().any(|place| place.peer == *peer && !place.leaving);
-            !stays || self.released.contains(peer)
-        };
+        let leaving =
+            |peer: &Peer| !places.iter().any(|place| place.peer == *peer && self.crew.stays(place));
         self.look(|group| {
             let mut coming = 0;
             let mut standing = Vec::new();
@@ -363,7 +264,7 @@ impl<'c, P: Program> Root<'c, P> {
             }
             // Those beyond were called for by nodes that are no more.
             let staying = standing.iter().filter(|one| one.process != 0 && !one.leaving).count();
-            (standing, coming.min(self.capacity.saturating_sub(staying)))
+            (standing, coming.min(self.crew.capacity.saturating_sub(staying)))
         })
     }
 
@@ -399,7 +300,7 @@ impl<'c, P: Program> Root<'c, P> {
             }
         });
         self.at.cx.need_nodes(more, within);
-        (self.needed, self.refused) = (Some((need, self.nodes)), None);
+        (self.needed, self.refused) = (Some((need, self.crew.nodes)), None);
     }
 
     /// Looks what became of the nodes that the program asked for.
@@ -413,8 +314,8 @@ impl<'c, P: Program> Root<'c, P> {
             return;
         }
         // Nodes that go meanwhile are none of those that come.
-        *had = self.nodes.min(*had);
-        if self.nodes >= had.saturating_add(need.more) {
+        *had = self.crew.nodes.min(*had);
+        if self.crew.nodes >= had.saturating_add(need.more) {
             self.needed = None;
         }
     }
@@ -459,7 +360,7 @@ impl<'c, P: Program> Root<'c, P> {
 
     /// Whether those that are on their way are waited for still.
     fn waits_for(&self, coming: usize) -> bool {
-        coming > 0 && Instant::now() < self.called_at + GROW_WITHIN
+        coming > 0 && Instant::now() < self.crew.called_at + GROW_WITHIN
     }
 
     /// These nodes are to be given back; but not while others are on their way, with which they may be of use: then it is decided
@@ -479,12 +380,7 @@ impl<'c, P: Program> Root<'c, P> {
         if nodes.is_empty() {
             return Ok(());
         }
-        let places = self.at.post.places();
-        let peers = places.into_iter().map(|place| place.peer);
-        self.released.extend(peers.filter(|peer| nodes.contains(&peer.node)));
-        let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
-        self.at.cx.say(format!("the program has no use for {}", names.join(", ")));
-        self.at.cx.release(nodes);
+        self.crew.release(&self.at, nodes);
         self.reconcile()
     }
 
@@ -672,7 +568,7 @@ impl<'c, P: Program> Root<'c, P> {
             self.save(part.point, whole)?;
             return Ok(Governed::On);
         }
-        self.collect_all();
+        self.crew.collect_all(&self.at);
         self.save(part.point, whole)?;
         // It need not go any more: from here on as after a loss.
         Ok(Governed::Moved)
@@ -731,9 +627,4 @@ fn size_text(point: u64, processes: u32, nodes: usize) -> String {
     };
     let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
     format!("from step {point} on {processes} on {nodes} node{}", plural(nodes))
-}
-
-/// The group ends with the root alone, so nobody meets this.
-fn gone() -> Stop {
-    Stop::fail("the group of the program's processes is no more")
 }

@@ -109,6 +109,37 @@ impl Station<'_> {
         self.tell_root(Word::Here { process: self.process, generation });
     }
 
+    /// Says that this process takes orders, and which it has.
+    pub(crate) fn say_ready(&self) {
+        if let Some((sitting, heard)) = self.seat(|seat| seat.ready()) {
+            self.tell_root(Word::Ready { process: self.process, sitting, heard });
+        }
+    }
+
+    /// Answers by the orders. It is said until the root has heard it.
+    pub(crate) fn answer(&self, body: Bytes) -> Result<(), Stop> {
+        self.room()?;
+        if let Some(number) = self.seat(|seat| seat.answer(body.clone())) {
+            self.tell_root(Word::Answer { process: self.process, number, body });
+        }
+        Ok(())
+    }
+
+    /// Waits for orders, or to be let go; with nothing to do, so that it counts as idle.
+    pub(crate) fn wait_for_orders(&self) -> Result<(), Stop> {
+        let ready = || self.seat(|seat| seat.has_orders()).unwrap_or(true);
+        loop {
+            if self.cx.idle_for(Some(Instant::now() + ASK_ROOT), &ready)? {
+                return Ok(());
+            }
+            // Words may be lost with a link that nobody here knows to be broken.
+            self.say_ready();
+            for (number, body) in self.seat(Seat::overdue_answers).unwrap_or_default() {
+                self.tell_root(Word::Answer { process: self.process, number, body });
+            }
+        }
+    }
+
     /// Whether what is reported here reaches the job's coordinator.
     fn is_at_root(&self) -> bool {
         *self.post.me() == self.group.root
@@ -132,7 +163,7 @@ impl Station<'_> {
     }
 
     /// Waits while the network has no room for what was said before.
-    fn room(&self) -> Result<(), Stop> {
+    pub(crate) fn room(&self) -> Result<(), Stop> {
         while !self.post.has_room() && !self.is_torn() {
             let look = Some(Instant::now() + LOOK_FOR_ROOM);
             self.cx.wait_for(false, look, &|| self.post.has_room() || self.is_torn())?;

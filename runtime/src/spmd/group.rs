@@ -5,12 +5,13 @@
 //! state at a time; the changes of configurations are numbered, and a configuration that loses a member, or mail, is over as a
 //! whole. Must not know threads, networks or programs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
 
 use super::message::{Deed, Origin, Pace, Recruit, Roster, Seated, Word};
+use super::patience::Patience;
 use crate::id::{Incarnation, NodeId, Peer};
 
 /// For which process, where, and what.
@@ -76,6 +77,38 @@ pub(crate) struct Group {
     reports_bytes: usize,
     /// That some were dropped is among them.
     dropped: bool,
+    /// By process, of those that take orders and are there.
+    desks: BTreeMap<u32, Desk>,
+    /// What those answered, and the root has not taken.
+    answers: Vec<(u32, Peer, Bytes)>,
+    /// Some came or ended, which the root has not seen.
+    news: bool,
+}
+
+/// What is known of a process that takes orders.
+#[derive(Debug)]
+struct Desk {
+    peer: Peer,
+    sitting: u64,
+    /// The number of the last order.
+    last: u64,
+    /// Orders of which it has not said that they are there.
+    unheard: VecDeque<(u64, Bytes)>,
+    patience: Patience,
+    /// It has orders that it has not carried out.
+    works: bool,
+}
+
+impl Desk {
+    fn orders(&self) -> impl Iterator<Item = Word> {
+        let sitting = self.sitting;
+        let unheard = self.unheard.iter();
+        unheard.map(move |(number, body)| Word::Order {
+            sitting,
+            number: *number,
+            body: body.clone(),
+        })
+    }
 }
 
 /// Why a configuration is over.
@@ -144,6 +177,9 @@ impl Group {
             reports: Vec::new(),
             reports_bytes: 0,
             dropped: false,
+            desks: BTreeMap::new(),
+            answers: Vec::new(),
+            news: false,
         }
     }
 
@@ -180,6 +216,40 @@ impl Group {
             // On its way into the configuration, or in it.
             Stand::Seated => Vec::new(),
         }
+    }
+
+    /// A process that takes orders says that it is there, and which it has. What it has not heard for long is said again.
+    pub(crate) fn ready(
+        &mut self,
+        process: u32,
+        peer: &Peer,
+        (sitting, heard): (u64, u64),
+    ) -> Vec<Out> {
+        let out = self.here(process, peer, 0);
+        if self.stand(process) != Some(Stand::Held) {
+            return out;
+        }
+        let is_here = |desk: &&mut Desk| desk.sitting == sitting && desk.peer == *peer;
+        let Some(desk) = self.desks.get_mut(&process).filter(is_here) else {
+            let (last, unheard) = (0, VecDeque::new());
+            let patience = Patience::default();
+            let peer = peer.clone();
+            let desk = Desk { peer, sitting, last, unheard, patience, works: false };
+            self.desks.insert(process, desk);
+            self.news = true;
+            return out;
+        };
+        desk.unheard.retain(|(number, _)| *number > heard);
+        let oldest = desk.unheard.front().map(|(number, _)| *number);
+        if !desk.patience.is_over(oldest) {
+            return Vec::new();
+        }
+        desk.orders().map(|word| (desk.peer.clone(), process, word)).collect()
+    }
+
+    /// A process answers.
+    pub(crate) fn answer(&mut self, process: u32, from: &Peer, body: Bytes) {
+        self.answers.push((process, from.clone(), body));
     }
 
     /// A process names the next point at which it can do what is proposed.
@@ -263,6 +333,8 @@ impl Group {
     pub(crate) fn over(&mut self, process: u32) -> Vec<Out> {
         let Some(known) = self.processes.get_mut(&process) else { return Vec::new() };
         let before = std::mem::replace(&mut known.stand, Stand::Over);
+        self.desks.remove(&process);
+        self.news = true;
         if !matches!(before, Stand::Dismissed | Stand::Over) {
             self.ended.push(process);
         }
@@ -278,6 +350,8 @@ impl Group {
     /// Nodes are members no more: what ran there begins anew elsewhere. (The root's own node is never among them.)
     pub(crate) fn lost(&mut self, lost: impl Fn(&Peer) -> bool) -> Vec<Out> {
         let mut again = Vec::new();
+        self.desks.retain(|_, desk| !lost(&desk.peer));
+        self.news = true;
         for (process, known) in &mut self.processes {
             let Some(peer) = known.peer.take_if(|peer| lost(peer)) else { continue };
             if matches!(known.stand, Stand::Dismissed | Stand::Over) {
@@ -305,6 +379,20 @@ impl Group {
     ) -> Vec<Out> {
         let is_other =
             |peer: &Peer| peer.node == *other && life.is_none_or(|life| life == peer.incarnation);
+        let root = self.processes.get(&0).and_then(|root| root.peer.clone());
+        let again = |peer: &Peer| match &root {
+            Some(root) if root == one => is_other(peer),
+            Some(root) if is_other(root) => peer == one,
+            _ => false,
+        };
+        // What takes orders is no part of a configuration: those that may be lost are said again, and nothing is over.
+        let desks = self.desks.iter().filter(|(_, desk)| again(&desk.peer));
+        let orders =
+            desks.flat_map(|(at, desk)| desk.orders().map(|word| (desk.peer.clone(), *at, word)));
+        let orders: Vec<Out> = orders.collect();
+        if !orders.is_empty() {
+            return orders;
+        }
         if self.is_concerned(|peer| peer == one) && self.is_concerned(is_other) {
             self.tear(Cause::Link(one.node.clone(), other.clone()))
         } else {
@@ -329,6 +417,27 @@ impl Group {
     }
 
     // --- what the root does ---
+
+    /// A process that takes orders is given one. Nothing is said if it is not there.
+    pub(crate) fn order(&mut self, process: u32, body: Bytes) -> Vec<Out> {
+        let Some(desk) = self.desks.get_mut(&process) else { return Vec::new() };
+        desk.last += 1;
+        desk.unheard.push_back((desk.last, body.clone()));
+        let word = Word::Order { sitting: desk.sitting, number: desk.last, body };
+        vec![(desk.peer.clone(), process, word)]
+    }
+
+    /// Whether a process has orders that it has not carried out.
+    pub(crate) fn works(&mut self, process: u32, works: bool) {
+        if let Some(desk) = self.desks.get_mut(&process) {
+            desk.works = works;
+        }
+    }
+
+    /// What came from processes that take orders since the last time, and from which.
+    pub(crate) fn take_answers(&mut self) -> Vec<(u32, Peer, Bytes)> {
+        std::mem::take(&mut self.answers)
+    }
 
     /// A process is called for.
     pub(crate) fn call(&mut self, process: u32) {
@@ -475,6 +584,23 @@ impl Group {
 
     // --- what the root looks at ---
 
+    /// The processes that take orders and are there, where, and which time that each began this is.
+    pub(crate) fn desks(&self) -> impl Iterator<Item = (u32, &Peer, u64)> {
+        let desks = self.desks.iter();
+        let held = desks.filter(|(process, _)| self.stand(**process) == Some(Stand::Held));
+        held.map(|(process, desk)| (*process, &desk.peer, desk.sitting))
+    }
+
+    /// Whether processes that take orders came, ended or answered since the root looked last.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news || !self.answers.is_empty()
+    }
+
+    /// Whether processes came or ended since the last time.
+    pub(crate) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
     /// How a process stands, and where it is.
     pub(crate) fn stands(&self) -> impl Iterator<Item = (u32, Option<&Peer>, Stand)> {
         self.processes.iter().map(|(process, known)| (*process, known.peer.as_ref(), known.stand))
@@ -507,7 +633,9 @@ impl Group {
         let parts = |known: &Known| {
             known.stand == Stand::Parting && known.peer.as_ref().is_some_and(|at| at == peer)
         };
-        self.is_concerned(|at| at == peer) || self.processes.values().any(parts)
+        self.is_concerned(|at| at == peer)
+            || self.processes.values().any(parts)
+            || self.desks.values().any(|desk| desk.works && desk.peer == *peer)
     }
 
     /// How fast the members go, by rank; absent where not told yet.

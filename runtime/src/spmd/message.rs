@@ -160,7 +160,27 @@ pub(crate) enum Word {
         #[serde(default)]
         number: u64,
     },
+    /// A process that takes orders is there, and has all of them up to this number. It says so when it begins, for each order, and
+    /// while it waits.
+    Ready {
+        process: u32,
+        /// Tells the times apart that this process began: orders are for one of them.
+        sitting: u64,
+        heard: u64,
+    },
+    /// What a process found by its orders. It keeps it until the root has heard this number: so it may come twice.
+    Answer {
+        process: u32,
+        number: u64,
+        body: Bytes,
+    },
     // --- from the root ---
+    /// Do this, after what has the number before it. For processes that take orders, outside of configurations.
+    Order {
+        sitting: u64,
+        number: u64,
+        body: Bytes,
+    },
     /// Take part in a configuration.
     Recruit(Recruit),
     /// Something is to be done: when could you?
@@ -231,6 +251,7 @@ impl Word {
             | Self::Agreed { .. }
             | Self::Apart { .. }
             | Self::Dismiss
+            | Self::Order { .. }
             | Self::Heard { .. } => true,
             Self::Here { .. }
             | Self::Reach { .. }
@@ -241,6 +262,8 @@ impl Word {
             | Self::Done { .. }
             | Self::Say { .. }
             | Self::Artifact { .. }
+            | Self::Ready { .. }
+            | Self::Answer { .. }
             | Self::Mail(_) => false,
         }
     }
@@ -305,6 +328,9 @@ mod tests {
             ),
             ("done", letter(0, Word::Done { process: 4, generation: 2 })),
             ("heard", letter(4, Word::Heard { number: 3 })),
+            ("ready", letter(0, Word::Ready { process: 4, sitting: 9, heard: 1 })),
+            ("order", letter(4, Word::Order { sitting: 9, number: 2, body: mail_body.clone() })),
+            ("answer", letter(0, Word::Answer { process: 4, number: 5, body: mail_body })),
             (
                 "broken",
                 letter(0, Word::Broken { node: "ams-2".into(), incarnation: Some(Incarnation(5)) }),

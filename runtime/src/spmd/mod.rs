@@ -6,14 +6,19 @@
 //! same point of progress (redistribute, save) is proposed, each says which point it can reach, and it is done at the greatest of
 //! these. A configuration that loses a member, or a link over which mail may have been lost, is over as a whole.
 //!
-//! `group` (the root's book), `seat` (a process's) and `mailbox` are state machines without I/O; `post` is a node's, under one
+//! Processes that take no part in configurations may be given *orders* by the root, numbered, and *answer* it: what a broken link
+//! may have lost is said again, so that nothing is over with it. That is what [`mw`](crate::mw) stands on.
+//!
+//! `crew` is how a root calls for processes and lets them go. `group` (the root's book), `seat` (a process's) and `mailbox` are state machines without I/O; `post` is a node's, under one
 //! lock; `comm` is what programs see. Must not know what programs compute, nor why configurations change: that is
-//! [`malleable`](crate::malleable)'s.
+//! [`malleable`](crate::malleable)'s and [`mw`](crate::mw)'s.
 
 mod comm;
+pub(crate) mod crew;
 pub(crate) mod group;
 mod mailbox;
 pub(crate) mod message;
+mod patience;
 pub(crate) mod post;
 pub(crate) mod seat;
 #[cfg(test)]

@@ -39,7 +39,10 @@ struct State {
     sitting: BTreeMap<(GroupId, u32), Sitting>,
     /// Those whose roots run here.
     groups: BTreeMap<u64, Group>,
-    groups_made: u64,
+    /// Groups that were made, and processes that began.
+    numbers: u64,
+    /// Who takes part in the job was said so often.
+    views: u64,
     /// Epoch and version of the last view: higher in each stay of this node in the job.
     stay: (u32, u64),
     /// Nodes of the job, their threads, and whether they stay; as the last view says.
@@ -195,6 +198,7 @@ impl Post {
         let mut state = self.state();
         state.members = members;
         state.stay = (view.epoch.0, view.version);
+        state.views += 1;
         // Roots that wait for nodes look again.
         let wake: Vec<Waker> =
             state.sitting.values().map(|sitting| sitting.waker.clone()).collect();
@@ -211,10 +215,16 @@ impl Post {
             Some(state.groups.get_mut(&number)?.link_broke(&self.me, far))
         });
         let mut wake = Vec::new();
+        let mut again = Vec::new();
         let concerned: BTreeSet<GroupId> = {
             let mut state = self.state();
             let far = |group: &GroupId| group.root.node == peer.node;
-            for ((group, _), Sitting { seat, waker }) in &mut state.sitting {
+            for ((group, process), Sitting { seat, waker }) in &mut state.sitting {
+                if far(group) {
+                    // What they answered is said again, and not lost.
+                    let answers = seat.unheard_answers().into_iter();
+                    again.extend(answers.map(|answer| (group.clone(), *process, answer)));
+                }
                 if far(group) && !seat.is_heard() {
                     seat.lose_reports();
                     wake.push(waker.clone());
@@ -224,6 +234,9 @@ impl Post {
             groups.filter(|group| group.root != self.me).cloned().collect()
         };
         wake.iter().for_each(Waker::wake);
+        for (group, process, (number, body)) in again {
+            self.say(&group.root, &group, 0, Word::Answer { process, number, body });
+        }
         for group in concerned {
             let (node, incarnation) = (peer.node.clone(), Some(peer.incarnation));
             self.say(&group.root, &group, 0, Word::Broken { node, incarnation });
@@ -256,7 +269,7 @@ impl Post {
     /// A new group, whose root is the process on this thread.
     pub(crate) fn found(&self, waker: Waker) -> GroupId {
         let mut state = self.state();
-        let number = state.next_group();
+        let number = state.next_number();
         state.groups.insert(number, Group::new(self.me.clone()));
         let group = GroupId { root: self.me.clone(), number };
         state.sitting.insert((group.clone(), 0), Sitting { seat: Seat::default(), waker });
@@ -288,6 +301,11 @@ impl Post {
         self.state().members.values().cloned().collect()
     }
 
+    /// How often it was said who takes part in the job: another number means that the nodes are to be looked at again.
+    pub(crate) fn views(&self) -> u64 {
+        self.state().views
+    }
+
     // --- for processes ---
 
     /// A process begins on this thread. False if nobody needs it: its group is here and has dismissed it, or is over, or this is
@@ -304,8 +322,9 @@ impl Post {
                 return false;
             }
         }
-        let sitting = Sitting { seat: Seat::default(), waker };
-        state.sitting.insert((group.clone(), process), sitting);
+        let mut seat = Seat::default();
+        seat.sit(state.next_number());
+        state.sitting.insert((group.clone(), process), Sitting { seat, waker });
         true
     }
 
@@ -340,12 +359,12 @@ impl Post {
 }
 
 impl State {
-    /// The number of the next group. A node that left the job and joined it again begins with a new post office in the same life:
+    /// The number of the next group, or of the next process that begins. A node that left the job and joined it again begins with a new post office in the same life:
     /// that its groups have other numbers is due to the view, which is a later one.
-    fn next_group(&mut self) -> u64 {
-        self.groups_made += 1;
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
         let (epoch, version) = self.stay;
-        u64::from(epoch) << 40 | (version & 0xff_ffff) << 16 | (self.groups_made & 0xffff)
+        u64::from(epoch) << 40 | (version & 0xff_ffff) << 16 | (self.numbers & 0xffff)
     }
 
     /// Takes in one word for this node; returns what follows from it.
@@ -392,6 +411,17 @@ impl State {
                 g.into_iter().for_each(|g| g.report(Report::Artifact(name.clone(), bytes.clone())));
                 vec![(from.clone(), process, Word::Heard { number })]
             }
+            (Word::Ready { process, sitting, heard }, Some(g)) => {
+                g.ready(process, from, (sitting, heard))
+            }
+            (Word::Ready { process, .. }, None) => {
+                return vec![(from.clone(), process, Word::Dismiss)];
+            }
+            // As a report is.
+            (Word::Answer { process, number, body }, g) => {
+                g.into_iter().for_each(|g| g.answer(process, from, body.clone()));
+                vec![(from.clone(), process, Word::Heard { number })]
+            }
             (
                 Word::Reach { .. }
                 | Word::Whole { .. }
@@ -431,6 +461,12 @@ impl State {
             Word::Agreed { change, point } => seat.agreed(change, point),
             Word::Apart { generation } => seat.apart(generation),
             Word::Dismiss => seat.dismiss(),
+            Word::Order { sitting, number, body } => {
+                seat.give_order(sitting, number, body);
+                let (sitting, heard) = seat.ready();
+                let ready = Word::Ready { process: to, sitting, heard };
+                return vec![(group.root.clone(), 0, ready)];
+            }
             Word::Heard { number } => seat.heard(number),
             Word::Mail(mail) => seat.mail(mail),
             // Handled where the group is.
@@ -452,7 +488,7 @@ mod tests {
         let mut numbers = BTreeSet::new();
         for stay in [(1, 3), (1, 9), (2, 9), (2, 10)] {
             let mut state = State { stay, ..State::default() };
-            numbers.extend([state.next_group(), state.next_group()]);
+            numbers.extend([state.next_number(), state.next_number()]);
         }
         assert_eq!(numbers.len(), 8);
     }

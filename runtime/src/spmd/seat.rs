@@ -4,11 +4,14 @@
 //! that has said which point it can reach next does not go beyond before it hears what is agreed; so the greatest of what all
 //! said is a point that none has passed (AFPAC's agreement). Must not know threads, nor what a program computes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::mailbox::Mailbox;
 use super::message::{Deed, Mail, Recruit, Roster};
+use super::patience::Patience;
 
 /// What a process is to do at a point of its progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,23 @@ pub(crate) struct Seat {
     reports: u64,
     /// Those reports of which the root has not said that they are there.
     unheard: BTreeSet<u64>,
+    desk: Desk,
+}
+
+/// What one that takes orders has of them, and has answered.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Which of the times that the process began this is.
+    sitting: u64,
+    /// All orders up to this number were here.
+    heard: u64,
+    /// Those that came before one that was said earlier: what is long is overtaken.
+    ahead: BTreeMap<u64, Bytes>,
+    /// To be read.
+    orders: VecDeque<Bytes>,
+    /// Answers of which the root has not said that they are there.
+    answers: BTreeMap<u64, Bytes>,
+    patience: Patience,
 }
 
 impl Seat {
@@ -115,9 +135,24 @@ impl Seat {
         self.dismissed = true;
     }
 
-    /// A report is at the root.
+    /// A report or an answer is at the root.
     pub(crate) fn heard(&mut self, number: u64) {
         self.unheard.remove(&number);
+        self.desk.answers.remove(&number);
+    }
+
+    /// An order; one that is known, or was for an earlier time that the process began, is dropped.
+    pub(crate) fn give_order(&mut self, sitting: u64, number: u64, body: Bytes) {
+        let desk = &mut self.desk;
+        if sitting != desk.sitting || number <= desk.heard {
+            self.refused += 1;
+            return;
+        }
+        desk.ahead.insert(number, body);
+        while let Some(body) = desk.ahead.remove(&(desk.heard + 1)) {
+            desk.heard += 1;
+            desk.orders.push_back(body);
+        }
     }
 
     /// The link to the root broke: what was on its way may be lost, and nobody will say that it came.
@@ -134,9 +169,51 @@ impl Seat {
         self.reports
     }
 
-    /// Whether all that it reported is at the root, or lost.
+    /// Whether all that it reported or answered is at the root, or lost.
     pub(crate) fn is_heard(&self) -> bool {
-        self.unheard.is_empty()
+        self.unheard.is_empty() && self.desk.answers.is_empty()
+    }
+
+    /// It takes orders from now on, this time that it began.
+    pub(crate) fn sit(&mut self, sitting: u64) {
+        self.desk.sitting = sitting;
+    }
+
+    /// Which time that it began this is, and up to which number all orders are here.
+    pub(crate) fn ready(&self) -> (u64, u64) {
+        (self.desk.sitting, self.desk.heard)
+    }
+
+    /// The orders that came since the last time.
+    pub(crate) fn take_orders(&mut self) -> VecDeque<Bytes> {
+        std::mem::take(&mut self.desk.orders)
+    }
+
+    /// Whether there is something for one that takes orders to look at.
+    pub(crate) fn has_orders(&self) -> bool {
+        self.dismissed || !self.desk.orders.is_empty()
+    }
+
+    pub(crate) fn is_dismissed(&self) -> bool {
+        self.dismissed
+    }
+
+    /// The number of the answer that it gives now. It is kept until the root has it.
+    pub(crate) fn answer(&mut self, body: Bytes) -> u64 {
+        self.reports += 1;
+        self.desk.answers.insert(self.reports, body);
+        self.reports
+    }
+
+    /// All answers of which the root has not said that they are there: they may be lost with a link.
+    pub(crate) fn unheard_answers(&self) -> Vec<(u64, Bytes)> {
+        self.desk.answers.iter().map(|(number, body)| (*number, body.clone())).collect()
+    }
+
+    /// It has waited for a while: the answers to be said again, if none of those that are not heard has been heard for long.
+    pub(crate) fn overdue_answers(&mut self) -> Vec<(u64, Bytes)> {
+        let oldest = self.desk.answers.keys().next().copied();
+        if self.desk.patience.is_over(oldest) { self.unheard_answers() } else { Vec::new() }
     }
 
     /// The configuration that it takes part in; 0: none.

@@ -19,6 +19,7 @@ use super::registry::Registry;
 use super::task::{Halt, Stop, Task};
 use crate::files::check_name;
 use crate::id::NodeId;
+use crate::meter::{ThreadState, UnitCounter};
 use crate::share::{Merged, Version, Versioned};
 use crate::spmd::post::Post;
 use crate::wire;
@@ -70,15 +71,27 @@ impl<'w> Context<'w> {
         let units = self.worker().units();
         let cost = units.and_then(|_| task.cost());
         let output = task.run(self)?;
-        if let (Some(units), Some(cost)) = (units, cost)
-            && units.add(cost)
-        {
-            self.worker().note_units(units);
+        if let (Some(units), Some(cost)) = (units, cost) {
+            self.add_units(units, cost);
         }
         if self.children.any() {
             self.children.finish(&self.frame)?;
         }
         Ok(output)
+    }
+
+    #[inline(always)]
+    fn add_units(&self, units: &UnitCounter, cost: f64) {
+        if units.add(cost) {
+            self.worker().note_units(units);
+        }
+    }
+
+    /// Work of so many units has ended here that is no task of its own: it counts as a task's [`cost`](Task::cost) does.
+    pub(crate) fn count_units(&self, cost: f64) {
+        if let Some(units) = self.worker().units() {
+            self.add_units(units, cost);
+        }
     }
 
     /// The program's tasks and jobs.
@@ -384,6 +397,12 @@ impl<'w> Context<'w> {
         self.tell(Note::Release { nodes });
     }
 
+    /// These nodes are to come for tasks that were spawned here. A node asks few others for work, and of these none may have any of
+    /// the root's own children, which are all the work there is of a program that makes no others.
+    pub(crate) fn call_nodes(&self, nodes: &[NodeId]) {
+        self.host().call(nodes);
+    }
+
     /// The node's part in SPMD programs.
     pub(crate) fn post(&self) -> Option<Arc<Post>> {
         self.host().post().cloned()
@@ -401,7 +420,17 @@ impl<'w> Context<'w> {
         until: Option<Instant>,
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Stop> {
-        self.worker().wait_for(&self.frame, wide, until, ready)
+        let state = if wide { ThreadState::WaitWide } else { ThreadState::WaitLocal };
+        self.worker().wait_for(&self.frame, state, until, ready)
+    }
+
+    /// As [`Context::wait_for`], by one that has nothing to do until then: it counts as idle.
+    pub(crate) fn idle_for(
+        &self,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.worker().wait_for(&self.frame, ThreadState::Idle, until, ready)
     }
 
     /// What the root does as one of many, in place of a task: it counts as work.

@@ -183,6 +183,10 @@ pub trait Host: Send + Sync {
     fn post(&self) -> Option<&Arc<Post>> {
         None
     }
+    /// These nodes are to come for work that is here, whether or not they have asked for any.
+    fn call(&self, nodes: &[NodeId]) {
+        let _ = nodes;
+    }
     /// Why the job does not get the nodes that it asked for last, once that is known.
     fn refused(&self) -> Option<String> {
         None

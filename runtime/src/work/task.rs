@@ -241,6 +241,14 @@ impl Stop {
         Self(Box::new(Cause::Failed(failure)))
     }
 
+    /// A failure says where it happened, before its message; a halt is what it is.
+    pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
+        if let Cause::Failed(failure) = &mut *self.0 {
+            failure.message = format!("{place}: {}", failure.message);
+        }
+        self
+    }
+
     pub(crate) fn halt(halt: Halt) -> Self {
         Self(Box::new(Cause::Halt(halt)))
     }

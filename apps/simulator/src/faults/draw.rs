@@ -11,6 +11,7 @@ use springtide_runtime::random::SplitMix;
 use super::{Cut, Fault, History, Role, Work};
 use crate::apps::{Model, Shape};
 use crate::faults::marked::Marked;
+use crate::faults::summed::Summed;
 use crate::grid::{Layout, Place};
 use crate::machines::Machine;
 
@@ -51,9 +52,20 @@ struct Names {
 impl History {
     /// Draws one.
     pub fn of(seed: u64) -> Self {
+        Self::draw(seed, None)
+    }
+
+    /// Draws one of a master and its workers. (Apart from the others, so that these are what they were.)
+    pub fn of_master(seed: u64) -> Self {
+        let mut draw = Draw(SplitMix::of(seed, "a master and workers"));
+        Self::draw(seed, Some(summed(&mut draw)))
+    }
+
+    fn draw(seed: u64, instead: Option<Work>) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
         let job = job(&mut draw, layout.network.between.reorder);
+        let job = instead.unwrap_or(job);
         let period_ms = draw.from(1000, 5000);
         let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
         params.settings.period_s = period_ms as f64 * 1e-3;
@@ -171,6 +183,21 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
         result_bytes: most.min(*draw.of(&[1000, 100_000, 5_000_000])),
         checkpoint_bytes: *draw.of(&[0, 100_000]),
         ..Model::default()
+    })
+}
+
+/// So short that even one slow node that is left ends it in time.
+fn summed(draw: &mut Draw) -> Work {
+    Work::Summed(Summed {
+        iterations: draw.from(2, 8) as u32,
+        tasks: draw.from(4, 24) as u32,
+        blocks: draw.from(1, 5) as u32,
+        block_us: draw.from(20_000, 100_000),
+        warm: *draw.of(&[100, 50, 10]),
+        saves: draw.from(0, 2) as u32,
+        serial_us: *draw.of(&[0, 200_000]),
+        equal_split: false,
+        isolate: draw.from(0, 2) == 0,
     })
 }
 

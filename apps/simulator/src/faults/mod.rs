@@ -8,6 +8,7 @@ mod draw;
 mod judge;
 mod marked;
 mod play;
+mod summed;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +19,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 
 pub use self::marked::Marked;
+pub use self::summed::Summed;
 use crate::apps::Model;
 use crate::grid::{GridError, Layout, Place, simulate};
 use crate::machines::Machine;
@@ -190,6 +192,8 @@ pub enum Work {
     Model(Model),
     /// One whose tasks differ from root to root.
     Marked(Marked),
+    /// A master and workers.
+    Summed(Summed),
 }
 
 impl Work {
@@ -198,6 +202,7 @@ impl Work {
         match self {
             Self::Model(job) => job.answer(),
             Self::Marked(job) => job.answer(),
+            Self::Summed(job) => job.answer(),
         }
     }
 
@@ -206,6 +211,7 @@ impl Work {
         match self {
             Self::Model(job) => job.work(),
             Self::Marked(job) => job.work(),
+            Self::Summed(job) => job.work(),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::judge::{self, Judged};
 use super::{Failed, Fault, History, Met, Role, SOON, Told, Work, Wrong};
 use crate::apps::Model;
 use crate::faults::marked::Marked;
+use crate::faults::summed::Summed;
 use crate::grid::{Grid, Layout};
 use crate::stage::cluster_of;
 
@@ -40,7 +41,7 @@ const BACK_WITHIN: Duration = Duration::from_secs(30);
 /// The programs' jobs that histories run.
 pub(super) fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.job::<Model>().job::<Marked>();
+    registry.job::<Model>().job::<Marked>().job::<Summed>();
     registry
 }
 
@@ -49,6 +50,7 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
     let job = match &history.job {
         Work::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+        Work::Summed(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
     };
     let began = Instant::now();
     let id = job.granted().job;

@@ -36,15 +36,15 @@ impl Waker {
 }
 
 impl Worker {
-    /// Waits until something is `ready` or `until` has come; whether it is ready. The time counts as waiting, for other clusters
-    /// if `wide`. Whoever makes it ready wakes this thread afterwards.
+    /// Waits until something is `ready` or `until` has come; whether it is ready. The time counts as this state's. Whoever makes it
+    /// ready wakes this thread afterwards.
     ///
     /// # Errors
     /// A halt of the task in this frame.
     pub(crate) fn wait_for(
         &self,
         frame: &Frame,
-        wide: bool,
+        state: ThreadState,
         until: Option<Instant>,
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Stop> {
@@ -54,7 +54,7 @@ impl Worker {
             return Ok(true);
         }
         let _not_root = self.leave_root();
-        self.label(if wide { ThreadState::WaitWide } else { ThreadState::WaitLocal });
+        self.label(state);
         let told = loop {
             if let Err(stop) = self.check(frame) {
                 break Err(stop);

@@ -227,6 +227,13 @@ impl Host for Behind {
         Some(&self.post)
     }
 
+    fn call(&self, nodes: &[NodeId]) {
+        let Some(inner) = self.inner.upgrade() else { return };
+        for node in nodes {
+            inner.send(node, Kind::WORK_HINT, &WorkHint { job: inner.job });
+        }
+    }
+
     fn refused(&self) -> Option<String> {
         self.inner.upgrade()?.state().refused.clone()
     }

@@ -1,0 +1,223 @@
+//! A master and workers: iterations in each of which every task sums what its blocks come to under the last iterate, in floating
+//! point, so that one sum in another order, or of another iterate, is another answer.
+//!
+//! Any method that evaluates a function in pieces, and goes on from the sum, is such a job.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::mw::{self, Batch, BatchId, Driver, Master, Program, Settings, TaskSpec};
+use springtide_runtime::random::SplitMix;
+use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
+
+use crate::apps::{chain, hash};
+
+/// Iterations of tasks that are sums.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summed {
+    /// Iterations.
+    pub iterations: u32,
+    /// Tasks of each.
+    pub tasks: u32,
+    /// Blocks of a task.
+    pub blocks: u32,
+    /// Work of a block that the worker did not do before, in microseconds; its units are as many thousandths of that.
+    pub block_us: u64,
+    /// What share of that one has that it did before, in percent.
+    pub warm: u32,
+    /// Every so many iterations the master leaves a checkpoint; 0: never.
+    pub saves: u32,
+    /// The master's own work before each iteration, in microseconds.
+    pub serial_us: u64,
+    /// Equal numbers of tasks for all workers: [`Settings::equal_split`].
+    pub equal_split: bool,
+    /// No worker on the master's node: [`Settings::isolate`].
+    pub isolate: bool,
+}
+
+impl Summed {
+    /// A small one.
+    pub const SMALL: Self = Self {
+        iterations: 6,
+        tasks: 24,
+        blocks: 4,
+        block_us: 100_000,
+        warm: 100,
+        saves: 1,
+        serial_us: 0,
+        equal_split: false,
+        isolate: false,
+    };
+
+    fn block(iterate: f64, task: u32, block: u32) -> f64 {
+        SplitMix(hash(task, block) ^ iterate.to_bits()).unit() / 3.0
+    }
+
+    fn next(iterate: f64, sums: impl Iterator<Item = f64>) -> f64 {
+        (iterate + sums.sum::<f64>()).fract()
+    }
+
+    /// The work of the whole job, if nothing is ever done twice by one worker.
+    pub fn work(&self) -> Duration {
+        let blocks = u64::from(self.iterations) * u64::from(self.tasks) * u64::from(self.blocks);
+        Duration::from_micros(blocks * self.block_us)
+    }
+
+    /// The checksum that a run must have.
+    pub fn answer(&self) -> u64 {
+        let mut state = State::start();
+        for _ in 0..self.iterations {
+            let blocks = |task| (0..self.blocks).map(move |block| (task, block));
+            let (iterate, tasks) = (state.iterate, 0..self.tasks);
+            let sums = tasks.map(|task| {
+                blocks(task).map(|(task, block)| Self::block(iterate, task, block)).sum()
+            });
+            state = state.then(Self::next(iterate, sums));
+        }
+        state.checksum
+    }
+}
+
+/// How far the master is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct State {
+    iteration: u32,
+    iterate: f64,
+    checksum: u64,
+}
+
+impl State {
+    fn start() -> Self {
+        Self { iteration: 0, iterate: 0.5, checksum: 0 }
+    }
+
+    fn then(self, iterate: f64) -> Self {
+        let (iteration, checksum) = (self.iteration + 1, chain(self.checksum, iterate.to_bits()));
+        Self { iteration, iterate, checksum }
+    }
+}
+
+/// The master's side.
+pub struct Driving {
+    job: Summed,
+    state: State,
+    batch: Option<BatchId>,
+    sums: Vec<Option<f64>>,
+}
+
+impl Driving {
+    fn submit(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
+        let job = &self.job;
+        master.cx().model(Duration::from_micros(job.serial_us))?;
+        self.sums = vec![None; job.tasks as usize];
+        let units = job.block_us as f64 / 1000.0 * f64::from(job.blocks);
+        let spec = |id| TaskSpec { id, units, blocks: job.blocks, work: () };
+        let tasks = (0..job.tasks).map(spec).collect();
+        self.batch = Some(master.submit(Batch { common: self.state.iterate, tasks })?);
+        Ok(())
+    }
+}
+
+impl Driver<Summed> for Driving {
+    fn begin(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
+        let at = self.state.iteration;
+        master.cx().say(format!("the master begins at iteration {at}"));
+        if at < self.job.iterations { self.submit(master) } else { Ok(()) }
+    }
+
+    fn done(
+        &mut self,
+        batch: BatchId,
+        task: u32,
+        outputs: Vec<f64>,
+        master: &mut Master<'_, Summed>,
+    ) -> Result<(), Stop> {
+        let sum = &mut self.sums[task as usize];
+        if Some(batch) != self.batch || sum.is_some() {
+            return Err(Stop::fail(format_args!("task {task} was told twice, or of no batch")));
+        }
+        *sum = Some(outputs.into_iter().sum());
+        if self.sums.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let sums = self.sums.iter().flatten().copied();
+        self.state = self.state.then(Summed::next(self.state.iterate, sums));
+        let cx = master.cx();
+        cx.iteration_done();
+        let workers = master.workers().len();
+        cx.say(format!("iteration {}, {workers} workers: {}", self.state.iteration, master.why()));
+        if self.job.saves > 0 && self.state.iteration.is_multiple_of(self.job.saves) {
+            master.checkpoint();
+        }
+        if self.state.iteration < self.job.iterations { self.submit(master) } else { Ok(()) }
+    }
+
+    fn outcome(&mut self) -> Option<Outcome> {
+        let State { iteration, checksum, .. } = self.state;
+        let result = serde_json::Value::Null;
+        (iteration >= self.job.iterations).then_some(Outcome { checksum, result })
+    }
+
+    fn state(&self) -> State {
+        self.state
+    }
+}
+
+impl Program for Summed {
+    const NAME: &'static str = "summed.worker";
+    type Common = f64;
+    type Work = ();
+    type Output = f64;
+    type Worker = std::collections::BTreeSet<(u32, u32)>;
+    type Driver = Driving;
+    type State = State;
+
+    fn settings(&self) -> Settings {
+        let Self { isolate, equal_split, .. } = *self;
+        // A unit is a millisecond. Histories kill nodes by chance.
+        let bench_units = self.block_us as f64 / 1000.0;
+        let affinity = self.warm < 100;
+        Settings { isolate, equal_split, bench_units, affinity, deaths: 0, ..Settings::default() }
+    }
+
+    fn worker(&self, _: &Context) -> Result<Self::Worker, Stop> {
+        Ok(Self::Worker::new())
+    }
+
+    fn driver(&self, saved: Option<State>, _: &Context) -> Result<Driving, Stop> {
+        let state = saved.unwrap_or_else(State::start);
+        Ok(Driving { job: self.clone(), state, batch: None, sums: Vec::new() })
+    }
+
+    fn execute(
+        &self,
+        did: &mut Self::Worker,
+        iterate: &f64,
+        task: u32,
+        _: &(),
+        block: u32,
+        cx: &Context,
+    ) -> Result<f64, Stop> {
+        let new = did.insert((task, block));
+        let percent = if new { 100 } else { u64::from(self.warm) };
+        cx.model(Duration::from_micros(self.block_us * percent / 100))?;
+        Ok(Self::block(*iterate, task, block))
+    }
+}
+
+impl Job for Summed {
+    const NAME: &'static str = "summed";
+    const ABOUT: &'static str = "a master that goes on from the sums of its workers";
+
+    fn register(registry: &mut Registry) {
+        mw::register::<Self>(registry);
+    }
+
+    fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+        mw::run(self, cx)
+    }
+
+    fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
+        mw::resume(self, state, cx)
+    }
+}

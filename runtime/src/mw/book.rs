@@ -1,0 +1,923 @@
+//! The master's book: which blocks of which tasks are to be done, who has them, how fast each worker is, and what came of them.
+//!
+//! A state machine without I/O and without a clock: events and the time in, actions out. Each block counts once, whoever answers it
+//! and however often; what nobody has is in the pool, and is given out by the schedule. Must not know threads, messages or programs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::program::Settings;
+use super::schedule::{self, Hand, Job, Why};
+use crate::id::NodeId;
+
+/// A block: of which batch, its task's place in that, and its own number.
+pub(super) type Place = (u64, u32, u32);
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    /// A worker is there, or stays after all. Each has a number of its own.
+    Here { worker: u32, node: NodeId },
+    /// It does what it has begun, and no more.
+    Leaving { worker: u32 },
+    /// It is no more; `died`: with its node.
+    Gone { worker: u32, died: bool },
+    /// What came of a block, and how long that took. No worker: one that is not known any more.
+    Answer { worker: Option<u32>, place: Place, seconds: f64, output: Bytes },
+    /// Tasks are to be done: their numbers, the units of each block, and how many blocks each has.
+    Submit { batch: u64, tasks: Vec<(u32, f64, u32)> },
+    /// Nothing of a batch is wanted any more.
+    Withdraw { batch: u64 },
+    /// Time has passed: see [`Book::wake_at`].
+    Tick,
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Action {
+    /// A worker is told this, in this order.
+    Tell { worker: u32, what: Vec<Told> },
+    /// A task of this number is done: what came of its blocks, in their order.
+    Whole { batch: u64, task: u32, outputs: Vec<Bytes> },
+    /// All tasks of a batch are done, or it was withdrawn.
+    Over { batch: u64 },
+    /// A task is the likely cause of the death of so many nodes.
+    Deadly { task: u32, deaths: u32 },
+}
+
+/// What a worker is told. The tasks are named by their places in the batch.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Told {
+    Common { batch: u64 },
+    Run { batch: u64, task: u32, id: u32, from: u32, to: u32, units: f64 },
+    Revoke { batch: u64, task: u32, from: u32, to: u32 },
+    Forget { batch: u64 },
+}
+
+/// A worker as the book has it.
+pub(super) struct Seen<'a> {
+    pub(super) worker: u32,
+    pub(super) node: &'a NodeId,
+    pub(super) leaving: bool,
+    /// Seconds a unit, where that was measured.
+    pub(super) cold_s: Option<f64>,
+    pub(super) warm_s: Option<f64>,
+    /// Units that it has and has not answered.
+    pub(super) waiting: f64,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Blocks that counted.
+    pub(super) blocks: u64,
+    /// Answers to blocks that had one, or that nobody wants any more.
+    pub(super) duplicates: u64,
+    /// Blocks that were given out once more because somebody was late with them.
+    pub(super) copies: u64,
+    /// Blocks that were taken back from one who had not begun them.
+    pub(super) moved: u64,
+    /// Blocks that a worker had which was lost or left.
+    pub(super) lost: u64,
+}
+
+/// The most workers that have the same block.
+const COPIES_MAX: usize = 2;
+/// A plan is given up for another only if that takes so much less.
+const WORTH: f64 = 0.9;
+/// What a worker begins within this time it is taken to have begun: its answers are on their way.
+const SOON: f64 = 0.02;
+/// It is late when it takes so many times as long as expected, and this longer.
+const LATE: f64 = 1.5;
+const LATE_BY: Duration = Duration::from_millis(50);
+/// A copy must be done so many times sooner.
+const SOONER: f64 = 1.5;
+/// What is known of a speed counts so much less with each batch that comes after it.
+const FADES: f64 = 0.5;
+
+/// A block that a worker has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Item {
+    place: Place,
+    units: f64,
+    /// It did it before, in an earlier batch.
+    warm: bool,
+}
+
+/// Seconds for so many units, of which the later count more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    seconds: f64,
+    units: f64,
+}
+
+impl Rate {
+    fn add(&mut self, seconds: f64, units: f64) {
+        self.seconds += seconds;
+        self.units += units;
+    }
+
+    fn fade(&mut self) {
+        self.seconds *= FADES;
+        self.units *= FADES;
+    }
+
+    fn get(&self) -> Option<f64> {
+        // What takes no time at all (nothing does) would take none of any amount.
+        (self.units > 0.0).then(|| (self.seconds / self.units).max(1e-12))
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    node: NodeId,
+    leaving: bool,
+    queue: VecDeque<Item>,
+    /// When it began the first of them, as far as is known.
+    since: Instant,
+    /// When it is late with it.
+    late_at: Option<Instant>,
+    /// It had nothing to do until then, and got this.
+    ordered: Option<Instant>,
+    /// Until then it does something that nobody wants any more.
+    busy_until: Option<Instant>,
+    cold: Rate,
+    warm: Rate,
+    /// Seconds between an order and the answer to it, besides what it computes.
+    lag: f64,
+    /// Its speed was measured.
+    known: bool,
+    /// Batches of which it has the common part.
+    commons: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    tasks: Vec<Task>,
+    /// How many are not done.
+    open: usize,
+}
+
+#[derive(Debug)]
+struct Task {
+    id: u32,
+    units: f64,
+    blocks: Vec<Block>,
+    /// How many are not done.
+    open: usize,
+    deaths: u32,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    output: Option<Bytes>,
+    /// Who has it.
+    by: Vec<u32>,
+}
+
+/// What a unit is expected to take a worker, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    cold: f64,
+    warm: f64,
+}
+
+impl Cost {
+    fn of(&self, item: &Item) -> f64 {
+        item.units * if item.warm { self.warm } else { self.cold }
+    }
+}
+
+/// The book.
+#[derive(Debug)]
+pub(super) struct Book {
+    settings: Settings,
+    workers: BTreeMap<u32, Worker>,
+    batches: BTreeMap<u64, Batch>,
+    /// Blocks that nobody has.
+    pool: BTreeSet<Place>,
+    /// By task's number and block: who did it last.
+    held: BTreeMap<(u32, u32), u32>,
+    counts: Counts,
+    why: Why,
+    /// It is to be seen whether another plan is better.
+    replans: bool,
+    /// Who has nothing to do is thought of again then.
+    idle_at: Instant,
+    told: BTreeMap<u32, Vec<Told>>,
+    actions: Vec<Action>,
+}
+
+impl Book {
+    pub(super) fn new(settings: Settings, now: Instant) -> Self {
+        Self {
+            settings,
+            workers: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            pool: BTreeSet::new(),
+            held: BTreeMap::new(),
+            counts: Counts::default(),
+            why: Why::default(),
+            replans: false,
+            idle_at: now,
+            told: BTreeMap::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Takes an event in; what follows from it.
+    pub(super) fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        match event {
+            Event::Here { worker, node } => self.here(worker, node, now),
+            Event::Leaving { worker } => self.leaving(worker),
+            Event::Gone { worker, died } => self.gone(worker, died),
+            Event::Answer { worker, place, seconds, output } => {
+                self.answer(worker, place, seconds, output, now);
+            }
+            Event::Submit { batch, tasks } => self.submit(batch, tasks),
+            Event::Withdraw { batch } => self.over(batch, now),
+            Event::Tick => {}
+        }
+        self.plan(now);
+        let told = std::mem::take(&mut self.told).into_iter();
+        let mut actions: Vec<Action> =
+            told.map(|(worker, what)| Action::Tell { worker, what }).collect();
+        actions.append(&mut self.actions);
+        actions
+    }
+
+    /// When to come by at the latest.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        if self.batches.is_empty() || self.settings.equal_split {
+            return None;
+        }
+        let late = self.workers.values().filter_map(|worker| worker.late_at).min();
+        let idle = self.workers.values().any(|worker| worker.is_idle() && worker.known);
+        let waits = self.workers.values().any(|worker| worker.queue.len() > 1);
+        let idle = (idle && waits).then_some(self.idle_at);
+        [late, idle].into_iter().flatten().min()
+    }
+
+    // --- what is looked at ---
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Why the last plan is as it is.
+    pub(super) fn why(&self) -> Why {
+        self.why
+    }
+
+    /// Whether any work is not done.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.batches.is_empty()
+    }
+
+    /// Whether a worker has work that it has not answered.
+    pub(super) fn works(&self, worker: u32) -> bool {
+        self.workers.get(&worker).is_some_and(|worker| !worker.queue.is_empty())
+    }
+
+    /// The workers, by number.
+    pub(super) fn workers(&self) -> impl Iterator<Item = Seen<'_>> {
+        self.workers.iter().map(|(id, worker)| Seen {
+            worker: *id,
+            node: &worker.node,
+            leaving: worker.leaving,
+            cold_s: worker.cold.get(),
+            warm_s: worker.warm.get(),
+            waiting: worker.queue.iter().map(|item| item.units).sum(),
+        })
+    }
+
+    /// How long tasks of so many units, which cannot be split, would take those that are there, after what they have. None, if nobody
+    /// is there.
+    pub(super) fn forecast(&self, units: &[f64], now: Instant) -> Option<f64> {
+        let costs = self.costs();
+        let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
+        let any_known = self.workers.values().any(|worker| worker.known && !worker.leaving);
+        let hands = stays.filter(|(_, worker)| worker.known || !any_known).map(|(id, worker)| {
+            let cost = costs[id];
+            Hand { free: worker.left(&cost, now), warm: cost.warm, cold: cost.cold }
+        });
+        let hands: Vec<Hand> = hands.collect();
+        let jobs = units.iter().map(|units| Job { units: *units, blocks: vec![(0, None)] });
+        let jobs: Vec<Job> = jobs.collect();
+        if hands.is_empty() {
+            return None;
+        }
+        let plan = match self.settings.equal_split {
+            true => schedule::equal(&jobs, &hands),
+            false => schedule::earliest(&jobs, &hands),
+        };
+        Some(plan.why.makespan)
+    }
+
+    // --- events ---
+
+    fn here(&mut self, id: u32, node: NodeId, now: Instant) {
+        self.replans = true;
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.leaving = false;
+            return;
+        }
+        // Threads of one node are equally fast.
+        let same = self.workers.values().find(|worker| worker.node == node && worker.known);
+        let (cold, warm, lag, known) = match same {
+            Some(worker) => (worker.cold, Rate::default(), worker.lag, true),
+            None => (Rate::default(), Rate::default(), 0.0, false),
+        };
+        let worker = Worker {
+            node,
+            leaving: false,
+            queue: VecDeque::new(),
+            since: now,
+            late_at: None,
+            ordered: None,
+            busy_until: None,
+            cold,
+            warm,
+            lag,
+            known,
+            commons: BTreeSet::new(),
+        };
+        self.workers.insert(id, worker);
+    }
+
+    fn leaving(&mut self, id: u32) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.leaving = true;
+        let back: Vec<Item> = worker.queue.drain(worker.queue.len().min(1)..).collect();
+        self.counts.lost += back.len() as u64;
+        for item in back {
+            self.release(id, item.place);
+            self.tell_revoke(id, item.place);
+        }
+    }
+
+    fn gone(&mut self, id: u32, died: bool) {
+        let Some(worker) = self.workers.remove(&id) else { return };
+        self.replans = true;
+        self.held.retain(|_, by| *by != id);
+        self.counts.lost += worker.queue.len() as u64;
+        if let Some(item) = worker.queue.front().filter(|_| died && self.settings.deaths > 0) {
+            let (batch, task, _) = item.place;
+            let task = self.batches.get_mut(&batch).and_then(|b| b.tasks.get_mut(task as usize));
+            if let Some(task) = task {
+                task.deaths += 1;
+                if task.deaths >= self.settings.deaths {
+                    let (task, deaths) = (task.id, task.deaths);
+                    self.actions.push(Action::Deadly { task, deaths });
+                }
+            }
+        }
+        for item in worker.queue {
+            self.release(id, item.place);
+        }
+    }
+
+    /// A worker has a block no more.
+    fn release(&mut self, id: u32, place: Place) {
+        let Some(block) = self.block(place) else { return };
+        block.by.retain(|by| *by != id);
+        if block.by.is_empty() && block.output.is_none() {
+            self.pool.insert(place);
+            self.replans = true;
+        }
+    }
+
+    fn block(&mut self, (batch, task, block): Place) -> Option<&mut Block> {
+        let task = self.batches.get_mut(&batch)?.tasks.get_mut(task as usize)?;
+        task.blocks.get_mut(block as usize)
+    }
+
+    fn submit(&mut self, batch: u64, tasks: Vec<(u32, f64, u32)>) {
+        let tasks: Vec<Task> = tasks
+            .into_iter()
+            .map(|(id, units, blocks)| {
+                let blocks: Vec<Block> = (0..blocks.max(1)).map(|_| Block::default()).collect();
+                let units = if units.is_finite() { units.max(0.0) } else { 0.0 };
+                Task { id, units, open: blocks.len(), blocks, deaths: 0 }
+            })
+            .collect();
+        for (at, task) in (0..).zip(&tasks) {
+            self.pool.extend((0..).zip(&task.blocks).map(|(block, _)| (batch, at, block)));
+        }
+        let open = tasks.len();
+        self.batches.insert(batch, Batch { tasks, open });
+        if open == 0 {
+            self.batches.remove(&batch);
+            self.actions.push(Action::Over { batch });
+        }
+        self.replans = true;
+    }
+
+    fn answer(&mut self, by: Option<u32>, place: Place, seconds: f64, output: Bytes, now: Instant) {
+        let (batch, task, block) = place;
+        let of = self.batches.get(&batch).and_then(|batch| batch.tasks.get(task as usize));
+        let of = of.filter(|task| (block as usize) < task.blocks.len());
+        let known = of.map(|task| (task.id, task.units));
+        if let Some(worker) = by {
+            self.measure(worker, place, seconds, known, now);
+        }
+        let new = self.block(place).filter(|block| block.output.is_none());
+        let Some(new) = new else {
+            self.counts.duplicates += 1;
+            return;
+        };
+        new.output = Some(output);
+        let holders = std::mem::take(&mut new.by);
+        self.pool.remove(&place);
+        self.counts.blocks += 1;
+        for holder in holders.into_iter().filter(|holder| Some(*holder) != by) {
+            self.tell_revoke(holder, place);
+            self.drop_items(holder, now, |item| item.place == place);
+        }
+        let Some((id, _)) = known else { return };
+        if self.settings.affinity
+            && let Some(worker) = by
+        {
+            self.held.insert((id, block), worker);
+        }
+        let Some(open) = self.batches.get_mut(&batch) else { return };
+        let Some(task) = open.tasks.get_mut(task as usize) else { return };
+        task.open -= 1;
+        if task.open > 0 {
+            return;
+        }
+        let outputs = task.blocks.iter_mut().filter_map(|block| block.output.take());
+        let outputs: Vec<Bytes> = outputs.collect();
+        // So that what comes again is known to be here.
+        task.blocks.iter_mut().for_each(|block| block.output = Some(Bytes::new()));
+        self.actions.push(Action::Whole { batch, task: id, outputs });
+        open.open -= 1;
+        if open.open == 0 {
+            self.over(batch, now);
+        }
+    }
+
+    /// A worker has answered: it is so fast, and at its next block.
+    fn measure(
+        &mut self,
+        id: u32,
+        place: Place,
+        seconds: f64,
+        known: Option<(u32, f64)>,
+        now: Instant,
+    ) {
+        let least = self.settings.bench_units;
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        let at = worker.queue.iter().position(|item| item.place == place);
+        let item = at.and_then(|at| worker.queue.remove(at));
+        worker.busy_until = None;
+        let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
+        if let Some(ordered) = worker.ordered.take() {
+            let took = now.saturating_duration_since(ordered).as_secs_f64();
+            let lag = (took - seconds).max(0.0);
+            worker.lag = if worker.lag > 0.0 { (worker.lag + lag) / 2.0 } else { lag };
+        }
+        let units = item.map(|item| item.units).or(known.map(|(_, units)| units));
+        if let Some(units) = units.filter(|units| *units > 0.0) {
+            match item {
+                Some(item) if item.warm => worker.warm.add(seconds, units),
+                _ => worker.cold.add(seconds, units),
+            }
+        }
+        let measured = worker.cold.units + worker.warm.units;
+        if !worker.known && measured > 0.0 && (measured >= least || worker.queue.is_empty()) {
+            worker.known = true;
+            self.replans = true;
+        }
+        self.begins(id, now);
+    }
+
+    /// A worker is taken to begin the first block that it has now.
+    fn begins(&mut self, id: u32, now: Instant) {
+        let Some(cost) = self.cost(id) else { return };
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.since = now;
+        worker.late_at = worker.queue.front().map(|item| {
+            let expected = cost.of(item) + worker.ordered.map_or(0.0, |_| worker.lag);
+            now + seconds(LATE * expected) + LATE_BY
+        });
+    }
+
+    /// A worker does not have these any more; the first, if it is among them, it does to its end all the same.
+    fn drop_items(&mut self, id: u32, now: Instant, goes: impl Fn(&Item) -> bool) {
+        let Some(cost) = self.cost(id) else { return };
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        let first = worker.queue.front().copied();
+        let left = worker.first_left(&cost, now);
+        worker.queue.retain(|item| !goes(item));
+        if first.is_some_and(|first| goes(&first)) {
+            worker.busy_until = Some(now + seconds(left));
+            worker.ordered = None;
+            self.begins(id, now + seconds(left));
+        }
+    }
+
+    fn over(&mut self, batch: u64, now: Instant) {
+        if self.batches.remove(&batch).is_none() {
+            return;
+        }
+        let of = (batch, 0, 0)..(batch + 1, 0, 0);
+        self.pool =
+            std::mem::take(&mut self.pool).into_iter().filter(|at| !of.contains(at)).collect();
+        let workers: Vec<u32> = self.workers.keys().copied().collect();
+        for id in workers {
+            self.drop_items(id, now, |item| item.place.0 == batch);
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            if worker.commons.remove(&batch) {
+                self.told.entry(id).or_default().push(Told::Forget { batch });
+            }
+            worker.cold.fade();
+            worker.warm.fade();
+        }
+        self.actions.push(Action::Over { batch });
+    }
+
+    // --- speeds ---
+
+    /// What is expected of each worker. Of one that was not measured: as others of its node, else as the mean of all that were.
+    fn costs(&self) -> BTreeMap<u32, Cost> {
+        let known: Vec<(&Worker, f64)> =
+            self.workers.values().filter_map(|worker| Some((worker, worker.cold.get()?))).collect();
+        let mean = |values: &[f64]| {
+            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        };
+        let colds: Vec<f64> = known.iter().map(|(_, cold)| *cold).collect();
+        let warms = self.workers.values().filter_map(|worker| worker.warm.get());
+        let mean_warm = mean(&warms.collect::<Vec<_>>());
+        let guess = mean(&colds).or(mean_warm).unwrap_or(1.0);
+        let ratios = known.iter().filter_map(|(worker, cold)| Some(worker.warm.get()? / cold));
+        let ratio = mean(&ratios.collect::<Vec<_>>()).unwrap_or(1.0).min(1.0);
+        let mut by_node: BTreeMap<&NodeId, f64> = BTreeMap::new();
+        for (worker, cold) in &known {
+            by_node.entry(&worker.node).or_insert(*cold);
+        }
+        let of = |worker: &Worker| {
+            let cold = worker.cold.get().or_else(|| by_node.get(&worker.node).copied());
+            // One that has done nothing but what it knew.
+            let cold = cold.or_else(|| Some(worker.warm.get()? / ratio.max(1e-3)));
+            let cold = cold.unwrap_or(guess);
+            let warm = worker.warm.get().unwrap_or(cold * ratio);
+            Cost { cold, warm }
+        };
+        self.workers.iter().map(|(id, worker)| (*id, of(worker))).collect()
+    }
+
+    /// Of one worker, without a look at all others where it was measured.
+    fn cost(&self, id: u32) -> Option<Cost> {
+        let worker = self.workers.get(&id)?;
+        match (worker.cold.get(), worker.warm.get()) {
+            (Some(cold), Some(warm)) => Some(Cost { cold, warm }),
+            (Some(cold), None) => Some(Cost { cold, warm: cold }),
+            _ => self.costs().get(&id).copied(),
+        }
+    }
+
+    // --- plans ---
+
+    /// Gives out what nobody has, and sees whether what is not begun is better done by others.
+    fn plan(&mut self, now: Instant) {
+        if self.batches.is_empty() {
+            self.replans = false;
+            return;
+        }
+        if self.settings.equal_split {
+            self.replans = false;
+            return self.split_equally(now);
+        }
+        for worker in self.workers.values_mut() {
+            if worker.late_at.is_some_and(|at| at <= now) {
+                let late = now.saturating_duration_since(worker.since);
+                worker.late_at = Some(now + late / 2 + LATE_BY);
+                self.replans = true;
+            }
+        }
+        let idle = |worker: &Worker| worker.is_idle() && worker.known;
+        if now >= self.idle_at && self.workers.values().any(idle)
+            || !self.pool.is_empty() && self.workers.values().any(Worker::is_idle)
+        {
+            self.replans = true;
+        }
+        if !std::mem::take(&mut self.replans) {
+            return;
+        }
+        let costs = self.costs();
+        self.give_benchmarks(&costs, now);
+        self.rearrange(&costs, now);
+        if self.settings.copies && self.pool.is_empty() {
+            self.give_copies(&costs, now);
+        }
+        let left = self.workers.iter().map(|(id, worker)| worker.left(&costs[id], now));
+        let left = left.fold(0.0, f64::max);
+        self.idle_at = now + seconds(left / 20.0).max(Duration::from_millis(5));
+    }
+
+    /// Who was not measured gets as much as that takes, but not what others could do as well. Where nobody has anything left, there
+    /// is nothing to measure it by.
+    fn give_benchmarks(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
+        let stay = self.workers.values().filter(|worker| !worker.leaving).count().max(1);
+        let open: f64 = self.pool.iter().map(|place| self.units_of(*place)).sum();
+        let enough = match self.pool.is_empty() {
+            true => self.settings.bench_units,
+            false => self.settings.bench_units.min(open / stay as f64),
+        };
+        let new = self.workers.iter().filter(|(_, worker)| !worker.known && worker.is_idle());
+        for id in new.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let (mut units, mut places) = (0.0, Vec::new());
+            // From the pool, else from whoever would be through last.
+            for place in self.pool.iter().copied() {
+                if units >= enough && !places.is_empty() {
+                    break;
+                }
+                units += self.units_of(place);
+                places.push(place);
+            }
+            if places.is_empty() {
+                let last = self.workers.iter().filter(|(_, worker)| worker.known);
+                let last = last.map(|(id, worker)| (worker.left(&costs[id], now), *id));
+                let Some((_, last)) = last.max_by(|a, b| a.0.total_cmp(&b.0)) else { return };
+                let from = &self.workers[&last];
+                let kept = from.begun(&costs[&last], now);
+                let mine = from.queue.iter().skip(kept).rev();
+                for item in mine {
+                    if units >= enough && !places.is_empty() {
+                        break;
+                    }
+                    units += item.units;
+                    places.push(item.place);
+                }
+                places.reverse();
+                self.take_back(last, &places.iter().copied().collect());
+            }
+            self.assign(id, places, now);
+        }
+    }
+
+    fn units_of(&self, (batch, task, _): Place) -> f64 {
+        let task = self.batches.get(&batch).and_then(|batch| batch.tasks.get(task as usize));
+        task.map_or(0.0, |task| task.units)
+    }
+
+    /// What is in the pool, and what those have not begun that were measured, is given out anew, if that is worth it.
+    fn rearrange(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
+        let stays = self.workers.iter().filter(|(_, worker)| worker.known && !worker.leaving);
+        let ids: Vec<u32> = stays.map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let mut hands = Vec::new();
+        let mut before = 0.0f64;
+        let mut open = self.pool.clone();
+        for id in &ids {
+            let (worker, cost) = (&self.workers[id], costs[id]);
+            let begun = worker.begun(&cost, now);
+            let rest: f64 = worker.queue.iter().skip(begun).map(|item| cost.of(item)).sum();
+            let left = worker.left(&cost, now);
+            if !worker.is_idle() {
+                before = before.max(left);
+            }
+            open.extend(worker.queue.iter().skip(begun).map(|item| item.place));
+            let free = (left - rest).max(0.0) + if worker.is_idle() { worker.lag } else { 0.0 };
+            hands.push(Hand { free, warm: cost.warm, cold: cost.cold });
+        }
+        if open.is_empty() {
+            return;
+        }
+        let forced = !self.pool.is_empty();
+        let places: BTreeMap<u32, usize> = ids.iter().copied().zip(0..).collect();
+        // One batch after the other: what was submitted first is done first.
+        let mut given: Vec<Vec<Place>> = vec![Vec::new(); ids.len()];
+        let (mut why, mut after) = (Why::default(), 0.0f64);
+        let mut open = open.into_iter().peekable();
+        while let Some((batch, ..)) = open.peek().copied() {
+            let mut jobs: Vec<Job> = Vec::new();
+            let mut tasks = Vec::new();
+            while let Some((_, task, block)) = open.next_if(|(of, ..)| *of == batch) {
+                if tasks.last() != Some(&task) {
+                    tasks.push(task);
+                    jobs.push(Job { units: self.units_of((batch, task, block)), blocks: vec![] });
+                }
+                let id = self.batches[&batch].tasks[task as usize].id;
+                let by = self.held.get(&(id, block)).and_then(|by| places.get(by).copied());
+                if let Some(job) = jobs.last_mut() {
+                    job.blocks.push((block, by));
+                }
+            }
+            let plan = schedule::earliest(&jobs, &hands);
+            for (to, shares) in given.iter_mut().zip(&plan.shares) {
+                for share in shares {
+                    let task = tasks[share.job];
+                    to.extend(share.blocks.iter().map(|block| (batch, task, *block)));
+                }
+            }
+            for (hand, end) in hands.iter_mut().zip(&plan.ends) {
+                hand.free = *end;
+            }
+            after = after.max(plan.why.makespan);
+            why = plan.why;
+        }
+        if !forced && after >= WORTH * before {
+            return;
+        }
+        self.why = why;
+        tracing::debug!(%why, before, "work is given out");
+        // All is taken back first, so that nothing is in two places.
+        let mut new = Vec::new();
+        for (id, places) in ids.iter().zip(given) {
+            let begun = self.workers[id].begun(&costs[id], now);
+            let has: BTreeSet<Place> =
+                self.workers[id].queue.iter().skip(begun).map(|item| item.place).collect();
+            let gets: BTreeSet<Place> = places.iter().copied().collect();
+            self.take_back(*id, &has.difference(&gets).copied().collect());
+            new.push((*id, places.into_iter().filter(|at| !has.contains(at)).collect()));
+        }
+        for (id, places) in new {
+            self.assign(id, places, now);
+        }
+    }
+
+    /// A worker is not to do these, which it has not begun.
+    fn take_back(&mut self, id: u32, places: &BTreeSet<Place>) {
+        if places.is_empty() {
+            return;
+        }
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.queue.retain(|item| !places.contains(&item.place));
+        self.counts.moved += places.len() as u64;
+        for place in places {
+            if let Some(block) = self.block(*place) {
+                block.by.retain(|by| *by != id);
+            }
+            // In the pool until it is given to another, which is at once.
+            self.pool.insert(*place);
+            self.tell_revoke(id, *place);
+        }
+    }
+
+    /// A worker is to do these, after what it has.
+    fn assign(&mut self, id: u32, places: Vec<Place>, now: Instant) {
+        if places.is_empty() || !self.workers.contains_key(&id) {
+            return;
+        }
+        for place in places {
+            self.pool.remove(&place);
+            let (batch, task, block) = place;
+            let known = self.batches.get(&batch).and_then(|b| b.tasks.get(task as usize));
+            let Some((number, units)) = known.map(|task| (task.id, task.units)) else { continue };
+            let warm = self.held.get(&(number, block)) == Some(&id);
+            if let Some(block) = self.block(place) {
+                block.by.push(id);
+            }
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            let told = self.told.entry(id).or_default();
+            if worker.commons.insert(batch) {
+                told.push(Told::Common { batch });
+            }
+            match told.last_mut() {
+                Some(Told::Run { batch: of, task: at, to, .. })
+                    if (*of, *at, *to) == (batch, task, block) =>
+                {
+                    *to += 1;
+                }
+                _ => {
+                    let (from, to) = (block, block + 1);
+                    told.push(Told::Run { batch, task, id: number, from, to, units });
+                }
+            }
+            let was_idle = worker.queue.is_empty();
+            worker.queue.push_back(Item { place, units, warm });
+            if was_idle {
+                worker.ordered = worker.busy_until.is_none().then_some(now);
+                let begins = worker.busy_until.filter(|at| *at > now).unwrap_or(now);
+                self.begins(id, begins);
+            }
+        }
+    }
+
+    /// Who has nothing to do does once more what another would be through with later.
+    fn give_copies(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
+        let idle = self.workers.iter().filter(|(_, worker)| worker.known && worker.is_idle());
+        let mut idle: Vec<(f64, u32)> = idle.map(|(id, _)| (costs[id].cold, *id)).collect();
+        idle.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut late: Vec<(f64, u32)> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| !worker.queue.is_empty())
+            .map(|(id, worker)| (worker.first_left(&costs[id], now), *id))
+            .collect();
+        late.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut late = late.into_iter().peekable();
+        for (cold, id) in idle {
+            for (left, of) in late.by_ref() {
+                let Some(item) = self.workers[&of].queue.front().copied() else { continue };
+                let takes = self.workers[&id].lag + item.units * cold;
+                let once = self.block(item.place).is_some_and(|one| one.by.len() < COPIES_MAX);
+                if once && left > SOONER * takes {
+                    self.counts.copies += 1;
+                    self.assign(id, vec![item.place], now);
+                    break;
+                }
+            }
+            if late.peek().is_none() {
+                break;
+            }
+        }
+    }
+
+    /// What nobody has is dealt out to all, as if they were equally fast.
+    fn split_equally(&mut self, now: Instant) {
+        let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
+        let ids: Vec<u32> = stays.map(|(id, _)| *id).collect();
+        if ids.is_empty() || self.pool.is_empty() {
+            return;
+        }
+        let costs = self.costs();
+        let hands = ids.iter().map(|id| {
+            let (worker, cost) = (&self.workers[id], costs[id]);
+            Hand { free: worker.left(&cost, now), warm: cost.cold, cold: cost.cold }
+        });
+        let hands: Vec<Hand> = hands.collect();
+        let mut tasks: Vec<(u64, u32)> = Vec::new();
+        let mut jobs: Vec<Job> = Vec::new();
+        for (batch, task, block) in &self.pool {
+            if tasks.last() != Some(&(*batch, *task)) {
+                tasks.push((*batch, *task));
+                jobs.push(Job { units: self.units_of((*batch, *task, *block)), blocks: vec![] });
+            }
+            if let Some(job) = jobs.last_mut() {
+                job.blocks.push((*block, None));
+            }
+        }
+        let plan = schedule::equal(&jobs, &hands);
+        self.why = plan.why;
+        for (id, shares) in ids.into_iter().zip(plan.shares) {
+            let places = shares.into_iter().flat_map(|share| {
+                let (batch, task) = tasks[share.job];
+                share.blocks.into_iter().map(move |block| (batch, task, block))
+            });
+            self.assign(id, places.collect(), now);
+        }
+    }
+
+    fn tell_revoke(&mut self, id: u32, (batch, task, block): Place) {
+        let told = self.told.entry(id).or_default();
+        match told.last_mut() {
+            Some(Told::Revoke { batch: of, task: at, to, .. })
+                if (*of, *at, *to) == (batch, task, block) =>
+            {
+                *to += 1;
+            }
+            _ => told.push(Told::Revoke { batch, task, from: block, to: block + 1 }),
+        }
+    }
+}
+
+impl Worker {
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && !self.leaving
+    }
+
+    /// Seconds until it is through with the block that it does.
+    fn first_left(&self, cost: &Cost, now: Instant) -> f64 {
+        let rest = |at: Instant| at.saturating_duration_since(now).as_secs_f64();
+        let Some(item) = self.queue.front() else { return self.busy_until.map_or(0.0, rest) };
+        let expected = cost.of(item) + self.ordered.map_or(0.0, |_| self.lag);
+        let spent = now.saturating_duration_since(self.since).as_secs_f64();
+        let begins = rest(self.since);
+        // One that is late is thought to need half as long again.
+        begins + if spent <= expected { expected - spent } else { spent / 2.0 }
+    }
+
+    /// Seconds until it is through with all that it has.
+    fn left(&self, cost: &Cost, now: Instant) -> f64 {
+        let rest: f64 = self.queue.iter().skip(1).map(|item| cost.of(item)).sum();
+        self.first_left(cost, now) + rest
+    }
+
+    /// How many of its blocks it has begun, or will have before it could hear otherwise.
+    fn begun(&self, cost: &Cost, now: Instant) -> usize {
+        let mut begins = self.first_left(cost, now);
+        let mut begun = self.queue.len().min(1);
+        for item in self.queue.iter().skip(1) {
+            if begins >= self.lag + SOON {
+                break;
+            }
+            begins += cost.of(item);
+            begun += 1;
+        }
+        begun
+    }
+}
+
+/// Times that are too long for a clock are as long as an hour: it is looked again before.
+fn seconds(seconds: f64) -> Duration {
+    let most = Duration::from_secs(3600);
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(most).min(most)
+}

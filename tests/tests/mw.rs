@@ -1,0 +1,361 @@
+//! A master and workers on whole grids in virtual time: the answer is that of one thread, bit for bit, whoever comes, goes or dies.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use springtide_actors::job::JobParams;
+use springtide_actors::policy::Mode;
+use springtide_actors::scheduler::Drain;
+use springtide_runtime::id::NodeId;
+use springtide_runtime::work::steal::StealPolicy;
+use springtide_runtime::work::{RESULTS_BYTES, Registry, WORK_FLOOR};
+use springtide_simulator::faults::{self, History, Summed};
+use springtide_simulator::machines::Machine;
+use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
+use springtide_tests::number;
+use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
+use tokio::time::sleep;
+
+use crate::simulated::{layout, params};
+
+/// About 20 s on six threads.
+const JOB: Summed = Summed { iterations: 10, tasks: 12, ..Summed::SMALL };
+
+fn shape(clusters: &[u32], threads: usize, seed: u64) -> Shape {
+    Shape {
+        clusters: clusters.to_vec(),
+        threads,
+        round_trip: Duration::from_millis(20),
+        policy: StealPolicy::ClusterAware,
+        fork_time: None,
+        seed,
+        results_bytes: RESULTS_BYTES,
+        work_floor: WORK_FLOOR,
+    }
+}
+
+async fn after(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+fn scripted<F: Future<Output = ()> + 'static>(
+    shape: &Shape,
+    job: Summed,
+    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+) -> Run {
+    let right = job.answer();
+    let run = run_scripted(shape, job, script);
+    let outcome = run.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", run.said));
+    assert_eq!(outcome.checksum, right, "{:?}", run.said);
+    run
+}
+
+/// How often a master began.
+fn masters(said: &[String]) -> usize {
+    said.iter().filter(|text| text.starts_with("the master begins")).count()
+}
+
+/// Seconds of work done by all, over those of the job.
+fn work_share(run: &Run, job: &Summed) -> f64 {
+    run.total.times.working_ns as f64 * 1e-9 / job.work().as_secs_f64()
+}
+
+#[test]
+fn all_threads_but_the_masters_work_and_one_seed_gives_one_history() {
+    let once = |seed| {
+        let run = scripted(&shape(&[3, 2], 2, seed), JOB, |_| async {});
+        // Nine workers have 48 blocks of a tenth of a second.
+        let least = JOB.work().as_secs_f64() / 9.0;
+        let took = run.wall.as_secs_f64();
+        assert!(took < 1.25 * least + 1.0, "{took} {least} {:?}", run.said);
+        assert!(work_share(&run, &JOB) < 1.1, "{}", work_share(&run, &JOB));
+        run.hash
+    };
+    assert_eq!(once(1), once(1));
+    assert_ne!(once(2), once(3));
+}
+
+/// Alone, the master does all itself; and where its node has more threads, these work, isolated or not.
+#[test]
+fn a_grid_of_one_node_is_enough() {
+    for (threads, isolate) in [(1, false), (1, true), (3, true)] {
+        let job = Summed { isolate, iterations: 3, ..JOB };
+        let run = scripted(&shape(&[1], threads, 1), job.clone(), |_| async {});
+        let workers = threads.max(2) - 1;
+        let least = job.work().as_secs_f64() / workers as f64;
+        assert!(run.wall.as_secs_f64() < 1.2 * least + 1.0, "{:?}", run.wall);
+    }
+}
+
+/// Nobody computes beside the master, while others are there.
+#[test]
+fn the_masters_node_is_left_alone_when_it_asks_for_that() {
+    for isolate in [false, true] {
+        let job = Summed { isolate, ..JOB };
+        let script = move |hands: Rc<Hands>| async move {
+            after(8).await;
+            let here = hands.statistics(&"c0-n00".into()).times.working_ns as f64 * 1e-9;
+            assert_eq!(here < 0.5, isolate, "{here}");
+        };
+        scripted(&shape(&[2, 2], 2, 1), job, script);
+    }
+}
+
+/// Nodes leave in order: none is kept for longer than a block, and nothing is done twice.
+#[test]
+fn nodes_leave_after_the_block_that_they_do() {
+    for seed in 1..=3 {
+        let script = |hands: Rc<Hands>| async move {
+            after(3).await;
+            let took = hands.leave(&["c0-n01", "c1-n00"]).await;
+            assert!(took.iter().all(|took| *took < Duration::from_millis(1500)), "{took:?}");
+            after(3).await;
+            hands.leave(&["c1-n01"]).await;
+        };
+        let run = scripted(&shape(&[3, 2], 1, seed), JOB, script);
+        assert_eq!(masters(&run.said), 1);
+        assert!(work_share(&run, &JOB) < 1.05, "{}", work_share(&run, &JOB));
+    }
+}
+
+/// All leave but the master: it goes on alone.
+#[test]
+fn the_master_goes_on_alone_when_all_others_have_left() {
+    let script = |hands: Rc<Hands>| async move {
+        after(3).await;
+        hands.leave(&["c0-n01", "c1-n00"]).await;
+    };
+    let job = Summed { iterations: 4, ..JOB };
+    let run = scripted(&shape(&[2, 1], 1, 1), job, script);
+    assert_eq!(masters(&run.said), 1);
+}
+
+/// Nodes are lost with their workers: what they had others do, and no more than that is done again.
+#[test]
+fn lost_nodes_cost_what_they_had() {
+    for seed in 1..=3 {
+        let script = |hands: Rc<Hands>| async move {
+            for node in ["c0-n01", "c0-n02"] {
+                after(3).await;
+                hands.crash(node);
+                after(1).await;
+                hands.declare_lost(&[node]);
+            }
+        };
+        let run = scripted(&shape(&[3, 2], 1, seed), JOB, script);
+        assert_eq!(masters(&run.said), 1);
+        assert!(work_share(&run, &JOB) < 1.15, "{}", work_share(&run, &JOB));
+    }
+}
+
+/// A link breaks for a while, with orders and answers on it: nothing begins anew, and others do meanwhile what is behind it.
+#[test]
+fn a_link_that_breaks_is_waited_for_by_nobody() {
+    for cut in [2, 20] {
+        let script = move |hands: Rc<Hands>| async move {
+            after(3).await;
+            let (a, b) = ("c0".into(), "c1".into());
+            hands.network.partition(&a, &b, true);
+            after(cut).await;
+            hands.network.partition(&a, &b, false);
+        };
+        let job = Summed { iterations: 20, ..JOB };
+        let run = scripted(&shape(&[3, 2], 1, 1), job.clone(), script);
+        assert_eq!(masters(&run.said), 1);
+        // Two of four workers are of no use for so long.
+        let most = job.work().as_secs_f64() / 4.0 * 1.3 + cut as f64 / 2.0 + 3.0;
+        assert!(run.wall.as_secs_f64() < most, "{:?} {most}: {:?}", run.wall, run.said);
+    }
+}
+
+/// Taken for dead and back in the same life: what it says then counts, or is done already.
+#[test]
+fn who_was_taken_for_dead_works_again() {
+    let script = |hands: Rc<Hands>| async move {
+        after(3).await;
+        hands.declare_lost(&["c1-n00"]);
+        after(2).await;
+        hands.readmit(&["c1-n00"]);
+    };
+    let run = scripted(&shape(&[2, 2], 1, 1), JOB, script);
+    assert_eq!(masters(&run.said), 1);
+}
+
+/// The master moves to another node at a checkpoint, and as it is: it goes on after the last iteration that it saved.
+#[test]
+fn the_master_moves_and_the_program_goes_on() {
+    for at_checkpoint in [true, false] {
+        let script = move |hands: Rc<Hands>| async move {
+            after(6).await;
+            hands.move_root("c1-n00", at_checkpoint).await;
+        };
+        let job = Summed { iterations: 20, ..JOB };
+        let run = scripted(&shape(&[2, 2], 1, 1), job, script);
+        let began: Vec<&String> =
+            run.said.iter().filter(|text| text.starts_with("the master begins")).collect();
+        assert!(began.len() == 2 && !began[1].ends_with(" 0"), "{:?}", run.said);
+    }
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new();
+    registry.job::<Summed>();
+    registry
+}
+
+/// No adaptation.
+fn quiet(seed: u64) -> JobParams {
+    let mut params = params(seed);
+    params.mode = Mode::Static;
+    params
+}
+
+fn check(ended: &Ended, job: &Summed) {
+    let outcome =
+        ended.ended.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", ended.said));
+    assert_eq!(outcome.checksum, job.answer(), "{:?}", ended.said);
+}
+
+fn of_speeds(speeds: &[(u32, f64)], seed: u64) -> Layout {
+    let place = |(at, (nodes, speed)): (usize, &(u32, f64))| Place {
+        name: format!("c{at}").into(),
+        nodes: *nodes,
+        machine: Machine { threads: 1, speed: *speed },
+    };
+    let clusters = speeds.iter().enumerate().map(place).collect();
+    Layout { clusters, ..layout(&[1], seed) }
+}
+
+/// Speeds from one to seven: iterations take little more than work divided at will would, and equal shares three times as long.
+#[test]
+fn a_grid_of_unequal_nodes_is_used_as_it_is() {
+    let speeds = [(1, 7.0), (8, 7.0), (4, 6.0), (2, 1.0)];
+    let job = |equal_split| Summed {
+        iterations: 12,
+        tasks: 60,
+        blocks: 5,
+        block_us: 500_000,
+        equal_split,
+        isolate: true,
+        ..Summed::SMALL
+    };
+    let run = |job: Summed| {
+        let layout = of_speeds(&speeds, 1);
+        simulate(|| async move {
+            let grid = Grid::start(&layout, registry()).await;
+            let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+            let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+            check(&ended, &job);
+            ended
+        })
+    };
+    let mean = |ended: &Ended| ended.iterations[6..].iter().sum::<f64>() / 6.0;
+    let (ours, even) = (run(job(false)), run(job(true)));
+    // The master's node, one of speed 7, does nothing.
+    let bound = 60.0 * 5.0 * 0.5 / (8.0 * 7.0 + 4.0 * 6.0 + 2.0);
+    let (ours_s, even_s) = (mean(&ours), mean(&even));
+    println!("{ours_s:.3} s, bound {bound:.3} s, equal shares {even_s:.3} s");
+    assert!(ours_s < 1.15 * bound, "{ours_s} {bound} {:?}", ours.said);
+    assert!(even_s > 3.0 * ours_s, "{even_s} {ours_s}");
+}
+
+/// A node's process dies, then the master's: a new master goes on from the last checkpoint.
+#[test]
+fn a_program_outlives_a_node_and_the_masters_node() {
+    let job = Summed { iterations: 30, ..JOB };
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[3, 3], 1), registry()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let root = run.granted().view.coordinator.clone().expect("there is a root");
+        let nodes: Vec<NodeId> = run.granted().view.members.keys().cloned().collect();
+        let other = nodes.iter().find(|node| **node != root).cloned().expect("there are six");
+        {
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                for node in [other, root] {
+                    after(8).await;
+                    grid.machines().kill(&node);
+                }
+            });
+        }
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job);
+        let began: Vec<_> =
+            ended.said.iter().filter(|(_, text)| text.starts_with("the master begins")).collect();
+        assert!(began.len() == 2 && !began[1].1.ends_with(" 0"), "{:?}", ended.said);
+    });
+}
+
+/// A worker's node and the master's are drained: the master goes on elsewhere from where it was, and no iteration is done twice.
+#[test]
+fn a_drained_master_goes_on_elsewhere() {
+    let job = Summed { iterations: 30, ..JOB };
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[2, 2], 1), registry()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        let root = run.granted().view.coordinator.clone().expect("there is a root");
+        let mut nodes = run.granted().view.members.keys().cloned();
+        let other = nodes.find(|node| *node != root).expect("there are four");
+        let drain = Drain {
+            nodes: vec![root, other],
+            reason: "a test".to_owned(),
+            deadline_ms: Some(60_000),
+            life: None,
+        };
+        let drained = {
+            let scheduler = grid.scheduler();
+            actix_rt::spawn(async move {
+                after(8).await;
+                scheduler.send(drain).deadline(Duration::from_secs(70)).await
+            })
+        };
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job);
+        let drained = drained.await.expect("no panic").expect("an answer");
+        assert!(drained.is_ok(), "{drained:?}");
+        assert_eq!(ended.iterations.len() as u32, job.iterations, "{:?}", ended.said);
+    });
+}
+
+/// Speeds are known from scenarios done per busy second, with no benchmark: adaptation adds nodes that are of use.
+#[test]
+fn adaptation_adds_nodes_to_a_busy_program() {
+    let job = Summed { iterations: 120, tasks: 60, ..JOB };
+    simulate(|| async move {
+        let grid = Grid::start(&layout(&[6, 6], 1), registry()).await;
+        let some = [("c0".into(), 3)].into();
+        let run = grid.submit(job.clone(), params(1), Some(some)).await.expect("it is taken");
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        check(&ended, &job);
+        let joined = ended.said.iter().filter(|(_, text)| text.contains("joins the job")).count();
+        let last = ended.iterations[110..].iter().sum::<f64>() / 10.0;
+        let first = ended.iterations[0];
+        assert!(joined > 0 && last < 0.6 * first, "{joined} {first} {last} {:?}", ended.said);
+    });
+}
+
+/// `SPRINGTIDE_MASTER_HISTORIES=1000 SPRINGTIDE_MASTER_HISTORIES_SEED=1`: so many drawn fault histories of a master and its workers.
+#[test]
+fn masters_and_workers_survive_fault_histories() {
+    let first = number("SPRINGTIDE_MASTER_HISTORIES_SEED", 1);
+    let seeds = first..first + number("SPRINGTIDE_MASTER_HISTORIES", 60);
+    let alone = seeds.end - seeds.start == 1;
+    let wrong = seeds.filter(|seed| {
+        let history = History::of_master(*seed);
+        let (wrong, said) = match faults::run(&history) {
+            Ok(told) => (None, told.said),
+            Err(failed) => (Some(failed.wrong), failed.said),
+        };
+        if let Some(wrong) = &wrong {
+            println!("{history}  {wrong}");
+        }
+        for (at, text) in said.iter().filter(|_| alone) {
+            println!("{:9.3} s  {text}", at.as_secs_f64());
+        }
+        wrong.is_some()
+    });
+    let wrong: Vec<u64> = wrong.collect();
+    let replay =
+        "SPRINGTIDE_MASTER_HISTORIES=1 SPRINGTIDE_MASTER_HISTORIES_SEED=<one of them> replays it";
+    assert!(wrong.is_empty(), "{wrong:?}: {replay}");
+}
