@@ -4,19 +4,14 @@
 //! change, the root stays dual feasible. So what a scenario gives depends on nothing that was solved before, and on no machine. Must
 //! not know how scenarios are drawn, nor what is done with cuts.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::lp::simplex::Pricing;
 use crate::lp::{Problem, Root, Simplex, Status};
 use crate::model::{Place, TwoStage};
-
-/// A scenario as far as it differs from the model.
-pub trait Draw {
-    /// Its probability.
-    fn probability(&self) -> f64;
-    /// Calls back with each random element of the model and its value.
-    fn each(&self, model: &TwoStage, with: &mut dyn FnMut(Place, f64));
-}
+use crate::sample::{Sampler, Scenario};
 
 /// A linear function that is nowhere above the expected cost of some scenarios, and equal to it where it was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -163,7 +158,7 @@ impl Recourse {
     ///
     /// # Errors
     /// It cannot be solved. The root is what it was.
-    pub fn root_at(&mut self, x: &[f64], scenario: &dyn Draw) -> Result<(), RecourseError> {
+    pub fn root_at(&mut self, x: &[f64], scenario: &Scenario) -> Result<(), RecourseError> {
         self.at(x);
         self.draw(scenario);
         self.bounds_of_all();
@@ -227,12 +222,12 @@ impl Recourse {
 
     /// Right-hand sides of a scenario.
     #[inline]
-    fn draw(&mut self, scenario: &dyn Draw) {
+    fn draw(&mut self, scenario: &Scenario) {
         for &row in &self.random {
             self.rhs[row as usize] = self.base[row as usize];
         }
         let (model, rhs, x) = (&self.model, &mut self.rhs, &self.x);
-        scenario.each(model, &mut |place, value| match place {
+        each(model, scenario, |place, value| match place {
             Place::Rhs(row) => rhs[row] += value - model.second.rhs[row],
             Place::Technology(row, column) => {
                 rhs[row] -= (value - entry(model, row, column)) * x[column]
@@ -244,7 +239,7 @@ impl Recourse {
     ///
     /// # Errors
     /// It cannot be solved.
-    pub fn cost(&mut self, scenario: &dyn Draw) -> Result<Option<f64>, RecourseError> {
+    pub fn cost(&mut self, scenario: &Scenario) -> Result<Option<f64>, RecourseError> {
         self.draw(scenario);
         self.simplex.restart(&self.root);
         for at in 0..self.random.len() {
@@ -258,18 +253,20 @@ impl Recourse {
         }
     }
 
-    /// A cut of scenarios, in their order, or the condition of the first that has no second stage.
+    /// A cut of the scenarios of these numbers, or the condition of the first that has no second stage.
     ///
     /// # Errors
     /// One cannot be solved.
-    pub fn cut(
-        &mut self,
-        scenarios: &mut dyn Iterator<Item = &dyn Draw>,
-    ) -> Result<Found, RecourseError> {
+    ///
+    /// # Panics
+    /// If the sampler has no scenario of such a number, or is of another model.
+    pub fn cut(&mut self, sampler: &Sampler, numbers: Range<u64>) -> Result<Found, RecourseError> {
         let mut cut = Cut::none(self.x.len());
         self.duals.fill(0.0);
-        for scenario in scenarios {
-            let probability = scenario.probability();
+        let mut scenario = Scenario::default();
+        for number in numbers {
+            sampler.scenario(number, &mut scenario);
+            let (scenario, probability) = (&scenario, scenario.probability);
             let Some(cost) = self.cost(scenario)? else {
                 return Ok(Found::Condition(self.condition(scenario)));
             };
@@ -278,7 +275,7 @@ impl Recourse {
                 *sum += probability * self.simplex.dual(row);
             }
             let (model, simplex, gradient) = (&self.model, &self.simplex, &mut cut.gradient);
-            scenario.each(model, &mut |place, value| {
+            each(model, scenario, |place, value| {
                 if let Place::Technology(row, column) = place {
                     let change = value - entry(model, row, column);
                     gradient[column] -= probability * simplex.dual(row) * change;
@@ -294,7 +291,7 @@ impl Recourse {
     }
 
     /// What the ray that proves a scenario infeasible asks of decisions.
-    fn condition(&self, scenario: &dyn Draw) -> Condition {
+    fn condition(&self, scenario: &Scenario) -> Condition {
         let (model, ray) = (&self.model, self.simplex.ray());
         let second = &model.second;
         // The least that the weighted rows can be, for whatever second-stage decision.
@@ -319,13 +316,22 @@ impl Recourse {
         for (column, slope) in condition.row.iter_mut().enumerate() {
             *slope = model.technology.column(column).map(|(row, value)| ray[row] * value).sum();
         }
-        scenario.each(model, &mut |place, value| match place {
+        each(model, scenario, |place, value| match place {
             Place::Rhs(row) => condition.most += ray[row] * (value - second.rhs[row]),
             Place::Technology(row, column) => {
                 condition.row[column] += ray[row] * (value - entry(model, row, column));
             }
         });
         condition
+    }
+}
+
+/// Calls back with each random element of a model, and what it is in a scenario.
+#[inline]
+fn each(model: &TwoStage, scenario: &Scenario, mut with: impl FnMut(Place, f64)) {
+    for (block, &pick) in model.random.iter().zip(&scenario.picks) {
+        let values = &block.outcomes[pick as usize].values;
+        block.places.iter().zip(values).for_each(|(&place, &value)| with(place, value));
     }
 }
 
@@ -341,3 +347,7 @@ fn failed(status: Status) -> RecourseError {
         _ => RecourseError::Failed("its bases cannot be factored"),
     }
 }
+
+#[cfg(test)]
+#[path = "recourse_tests.rs"]
+mod tests;

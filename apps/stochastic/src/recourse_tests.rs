@@ -1,0 +1,198 @@
+//! Whole programs solved by second stages and the trust region, held against one linear program of all scenarios.
+
+use std::path::Path;
+
+use super::*;
+use crate::fixtures;
+use crate::model::Columns;
+use crate::region::{Region, Settings, Step};
+use crate::sample::Sampling;
+use crate::smps::{self, Files};
+
+/// The least cost of a program over all scenarios of a sampler, as one linear program.
+fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
+    let (first, second) = (&model.first, &model.second);
+    let (n, y, m) = (first.cost.len(), second.cost.len(), second.rhs.len());
+    let (mut cost, mut lower) = (first.cost.clone(), first.lower.clone());
+    let mut upper = first.upper.clone();
+    let mut scenario = Scenario::default();
+    for number in 0..sampler.count() {
+        sampler.scenario(number, &mut scenario);
+        cost.extend(second.cost.iter().map(|cost| cost * scenario.probability));
+        lower.extend(&second.lower);
+        upper.extend(&second.upper);
+    }
+    let mut problem = Problem::new(&cost, &lower, &upper);
+    problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
+    let by_rows = second.matrix.transposed();
+    for number in 0..sampler.count() {
+        sampler.scenario(number, &mut scenario);
+        let mut rhs = vec![0.0; m];
+        scenario.rhs(model, &mut rhs);
+        let mut technology: Vec<(usize, usize, f64)> = Vec::new();
+        for column in 0..n {
+            let entries = model.technology.column(column);
+            technology.extend(entries.map(|(row, value)| (row, column, value)));
+        }
+        for (row, column, value) in scenario.technology_changes(model) {
+            technology.push((row, column, value - entry(model, row, column)));
+        }
+        let technology = Columns::of(m, n, technology).transposed();
+        let at = n + number as usize * y;
+        for (row, rhs) in rhs.into_iter().enumerate() {
+            let own = by_rows.column(row).map(|(column, value)| (at + column, value));
+            let (low, high) = (rhs - second.below[row], rhs + second.above[row]);
+            problem.add_row(technology.column(row).chain(own), low, high);
+        }
+    }
+    let mut simplex = Simplex::new(problem, Pricing::Steepest);
+    assert_eq!(simplex.solve(), Status::Optimal);
+    simplex.objective() + model.offset
+}
+
+/// The same by decomposition into so many tasks.
+fn decomposed(
+    model: &TwoStage,
+    sampler: &Sampler,
+    tasks: u64,
+    choice: RootChoice,
+    epsilon: f64,
+) -> (f64, u32) {
+    let mut recourse = Recourse::new(model.clone(), choice).unwrap();
+    let start = vec![0.0; model.first.cost.len()];
+    let settings = Settings { epsilon, ..Settings::default() };
+    let mut region =
+        Region::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
+    let mut step = region.begin().unwrap();
+    while let Step::Evaluate { iterate, x } = step {
+        recourse.at(&x);
+        let mut next = Vec::new();
+        for task in 0..tasks {
+            let share = |task: u64| task * sampler.count() / tasks;
+            let found = recourse.cut(sampler, share(task)..share(task + 1)).unwrap();
+            next = region.found(iterate, task as u32, found).unwrap();
+            if !next.is_empty() {
+                break;
+            }
+        }
+        step = next.pop().unwrap();
+    }
+    (region.incumbent().unwrap().cost, region.iterates())
+}
+
+#[test]
+fn decomposition_finds_what_one_program_of_all_scenarios_finds() {
+    for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
+        let all = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
+        let drawn = Sampler::new(&model, Sampling::MonteCarlo, 3, 40).unwrap();
+        for sampler in [all, drawn] {
+            let expected = whole(&model, &sampler);
+            for choice in [RootChoice::Slack, RootChoice::Mean] {
+                for tasks in [1, 4] {
+                    let (cost, _) = decomposed(&model, &sampler, tasks, choice, 1e-10);
+                    let close = (cost - expected).abs() <= 1e-7 * (1.0 + expected.abs());
+                    assert!(close, "{}: {cost} and {expected}", model.name);
+                }
+            }
+        }
+    }
+}
+
+/// A cut is nowhere above the costs, and equal where it was made; from any root the same costs come out.
+#[test]
+fn cuts_support_the_cost_from_below() {
+    let model = fixtures::plants();
+    let sampler = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
+    let columns = model.first.cost.len();
+    let mut slack = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
+    let mut mean = Recourse::new(model, RootChoice::Mean).unwrap();
+    let mut dice = springtide_runtime::random::SplitMix(5);
+    let mut points = Vec::new();
+    for _ in 0..20 {
+        let x: Vec<f64> = (0..columns).map(|_| 12.0 * dice.unit()).collect();
+        slack.at(&x);
+        mean.at(&x);
+        let found =
+            [&mut slack, &mut mean].map(|recourse| recourse.cut(&sampler, 0..sampler.count()));
+        let [Ok(Found::Cut(one)), Ok(Found::Cut(other))] = found else { continue };
+        assert!((one.value - other.value).abs() < 1e-9 * (1.0 + one.value.abs()));
+        points.push((x, one));
+    }
+    assert!(points.len() > 1);
+    for (at, cut) in &points {
+        for (x, other) in &points {
+            let moved = cut.gradient.iter().zip(x.iter().zip(at));
+            let below = cut.value + moved.map(|(slope, (x, at))| slope * (x - at)).sum::<f64>();
+            assert!(below <= other.value + 1e-9 * (1.0 + other.value.abs()));
+        }
+    }
+}
+
+fn instance(name: &str) -> Option<TwoStage> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/smps").join(name);
+    if !path.is_dir() {
+        println!("skipped: ../shared/data/smps is not here");
+        return None;
+    }
+    Some(smps::read(&Files::find(&path).unwrap()).unwrap().0)
+}
+
+/// All scenarios of the two small instances of the literature, in release builds:
+/// `cargo test --release -p springtide-stochastic exact -- --ignored --nocapture`
+#[test]
+#[ignore = "minutes in a test build; its command is in its comment"]
+fn exact_optima() {
+    for (name, expected) in [("lands", 225.629_400_1), ("gbd", 1_655.627_847_4)] {
+        let Some(model) = instance(name) else { return };
+        let began = std::time::Instant::now();
+        let all = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
+        let (cost, iterates) = decomposed(&model, &all, 50, RootChoice::Mean, 1e-9);
+        println!("{name}: {cost:.7} in {iterates} iterates, {:.1?}", began.elapsed());
+        assert!((cost - expected).abs() <= 1e-7 * expected, "{name}: {cost}");
+    }
+}
+
+/// What a second stage takes, from each root, at the start that costs nothing; and one program of a hundred scenarios beside it.
+#[test]
+#[ignore = "a measurement: cargo test --release -p springtide-stochastic measured -- --ignored --nocapture"]
+fn measured() {
+    for name in ["20term", "ssn", "storm"] {
+        let Some(model) = instance(name) else { return };
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/smps").join(name);
+        let mut files = std::fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
+        let sol = files.find(|path| path.extension().is_some_and(|end| end == "sol")).unwrap();
+        let text = std::fs::read_to_string(sol).unwrap();
+        let x: Vec<f64> =
+            text.split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect();
+        let sampler = Sampler::new(&model, Sampling::MonteCarlo, 1, 2000).unwrap();
+        for which in ["slack", "mean", "first"] {
+            let choice = if which == "slack" { RootChoice::Slack } else { RootChoice::Mean };
+            let mut recourse = Recourse::new(model.clone(), choice).unwrap();
+            if which == "first" {
+                let mut scenario = Scenario::default();
+                sampler.scenario(0, &mut scenario);
+                recourse.root_at(&x, &scenario).unwrap();
+            }
+            recourse.at(&x);
+            let (pivots, began) = (recourse.pivots(), std::time::Instant::now());
+            let found = recourse.cut(&sampler, 0..2000).unwrap();
+            let Found::Cut(cut) = found else { panic!("{found:?}") };
+            let took = began.elapsed().as_secs_f64() / 2000.0 * 1e6;
+            let pivots = (recourse.pivots() - pivots) as f64 / 2000.0;
+            println!(
+                "{name} from {which}: {took:.1} us, {pivots:.1} pivots, second stage {:.4}",
+                cut.value
+            );
+        }
+        let few = Sampler::new(&model, Sampling::MonteCarlo, 1, 100).unwrap();
+        let began = std::time::Instant::now();
+        let (cost, iterates) = decomposed(&model, &few, 25, RootChoice::Mean, 1e-7);
+        println!(
+            "{name}, 100 scenarios: {cost:.6} in {iterates} iterates, {:.1?}",
+            began.elapsed()
+        );
+        let began = std::time::Instant::now();
+        println!("{name}, as one program: {:.6}, {:.1?}", whole(&model, &few), began.elapsed());
+    }
+}
