@@ -411,6 +411,10 @@ impl Region {
                 self.lp.set_bounds(column, lower.max(center - radius), upper.min(center + radius));
             }
             match self.solve()? {
+                // A narrow region promises little though much may be gained beyond it: the end is believed of one that binds nothing.
+                Status::Optimal if self.is_close() && self.binds() && self.radius < FARTHEST => {
+                    self.radius *= 4.0;
+                }
                 Status::Optimal => break,
                 // Before there is an incumbent nothing says that there is a decision nearby.
                 _ if self.incumbent.is_none() && self.radius < FARTHEST => self.radius *= 4.0,
@@ -427,11 +431,13 @@ impl Region {
             *x = x.clamp(self.first.lower[column], self.first.upper[column]);
         }
         let promised = self.lp.objective() + self.offset;
-        if let Some(incumbent) = &self.incumbent {
+        if self.is_close() {
+            self.done = true;
+            self.basket.clear();
+        }
+        if self.incumbent.is_some() {
             self.bound = promised;
-            if incumbent.cost - promised <= self.settings.epsilon * (1.0 + incumbent.cost.abs()) {
-                self.done = true;
-                self.basket.clear();
+            if self.done {
                 return Ok(Some(Step::Done));
             }
         } else {
@@ -443,6 +449,25 @@ impl Region {
             return Ok(None);
         }
         Ok(Some(self.evaluate(x, promised, thetas)))
+    }
+
+    /// Whether the model, as it was solved, promises next to nothing.
+    fn is_close(&self) -> bool {
+        let Some(incumbent) = &self.incumbent else { return false };
+        let promised = self.lp.objective() + self.offset;
+        incumbent.cost - promised <= self.settings.epsilon * (1.0 + incumbent.cost.abs())
+    }
+
+    /// Whether the model's decision is at the edge of the region, where that is no bound of its own.
+    fn binds(&self) -> bool {
+        let Some(incumbent) = &self.incumbent else { return false };
+        let mut all = vec![0.0; self.lp.problem().columns()];
+        self.lp.values(&mut all);
+        incumbent.x.iter().enumerate().any(|(column, center)| {
+            let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
+            let (x, edge) = (all[column], self.radius * (1.0 - 1e-9));
+            (x - center >= edge && x < upper) || (center - x >= edge && x > lower)
+        })
     }
 
     /// A model that cannot be solved from the last basis is solved from its beginning.

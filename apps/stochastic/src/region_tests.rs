@@ -165,3 +165,15 @@ fn a_first_stage_without_a_decision_is_told() {
     let error = region.begin().unwrap_err();
     assert!(error.to_string().contains("rows sum exclude each other"), "{error}");
 }
+
+/// A region that is far too narrow promises less than what counts as nothing.
+#[test]
+fn a_narrow_region_is_not_taken_for_the_end() {
+    let function = Function::random(4, 6, 3);
+    let first = first(4);
+    let least = function.least(&first);
+    let region = Region::new(first, 0.0, 6, &[1.0; 4], Settings::default());
+    let mut region = region.with_radius(1e-7);
+    let (cost, _) = play(&mut region, &function, |_| 0);
+    assert!((cost - least).abs() <= 1e-4 * (1.0 + least.abs()), "{cost} and {least}");
+}
