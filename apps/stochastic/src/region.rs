@@ -451,6 +451,14 @@ impl Region {
         Ok(Some(self.evaluate(x, promised, thetas)))
     }
 
+    /// The incumbent is a decision of the model, at its own cost: what is said to be the least may not be more.
+    fn is_wrong(&self) -> bool {
+        let promised = self.lp.objective() + self.offset;
+        self.incumbent.as_ref().is_some_and(|incumbent| {
+            promised > incumbent.cost + 1e-6 * (1.0 + incumbent.cost.abs())
+        })
+    }
+
     /// Whether the model, as it was solved, promises next to nothing.
     fn is_close(&self) -> bool {
         let Some(incumbent) = &self.incumbent else { return false };
@@ -472,15 +480,17 @@ impl Region {
 
     /// A model that cannot be solved from the last basis is solved from its beginning.
     fn solve(&mut self) -> Result<Status, RegionError> {
-        let status = self.lp.solve();
-        if matches!(status, Status::Optimal | Status::Infeasible) {
-            return Ok(status);
+        for cold in [false, true] {
+            if cold {
+                self.lp = Simplex::new(self.lp.problem().clone(), Pricing::Steepest);
+            }
+            match self.lp.solve() {
+                Status::Optimal if self.is_wrong() => {}
+                status @ (Status::Optimal | Status::Infeasible) => return Ok(status),
+                _ => {}
+            }
         }
-        self.lp = Simplex::new(self.lp.problem().clone(), Pricing::Steepest);
-        match self.lp.solve() {
-            status @ (Status::Optimal | Status::Infeasible) => Ok(status),
-            _ => Err(RegionError::Failed),
-        }
+        Err(RegionError::Failed)
     }
 
     fn nothing(&self) -> RegionError {
