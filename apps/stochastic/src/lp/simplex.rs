@@ -258,30 +258,20 @@ impl Simplex {
             next += usize::from(!gone);
         }
         let is_gone = |variable: usize| variable >= n && gone[variable - n];
-        self.head.retain(|&variable| !is_gone(variable as usize));
+        let stay: Vec<bool> = self.head.iter().map(|&basic| !is_gone(basic as usize)).collect();
+        retain(&mut self.head, |position| stay[position]);
+        for all in [&mut self.x, &mut self.low_b, &mut self.high_b, &mut self.weights] {
+            retain(all, |position| stay[position]);
+        }
         for variable in &mut self.head {
             if *variable as usize >= n {
                 *variable = (n + new[*variable as usize - n]) as u32;
             }
         }
-        let keep = |all: &mut Vec<f64>| {
-            let mut at = 0;
-            all.retain(|_| {
-                at += 1;
-                !is_gone(at - 1)
-            });
-        };
-        [&mut self.low, &mut self.high, &mut self.cost, &mut self.d].into_iter().for_each(keep);
-        let mut at = 0;
-        self.at.retain(|_| {
-            at += 1;
-            !is_gone(at - 1)
-        });
-        let m = self.problem.rows();
-        for all in [&mut self.x, &mut self.low_b, &mut self.high_b] {
-            all.truncate(m);
+        for all in [&mut self.low, &mut self.high, &mut self.cost, &mut self.d] {
+            retain(all, |variable| !is_gone(variable));
         }
-        self.weights = vec![1.0; m];
+        retain(&mut self.at, |variable| !is_gone(variable));
         self.stale = true;
         gone
     }
@@ -1167,6 +1157,15 @@ impl Simplex {
             None => (f64::INFINITY, None),
         }
     }
+}
+
+/// Keeps the elements at these indices.
+fn retain<T>(all: &mut Vec<T>, mut keep: impl FnMut(usize) -> bool) {
+    let mut at = 0;
+    all.retain(|_| {
+        at += 1;
+        keep(at - 1)
+    });
 }
 
 /// Rows and values of a variable's column.

@@ -242,7 +242,15 @@ proptest! {
                 _ => {
                     let slack: Vec<bool> =
                         (0..simplex.problem().rows()).map(|row| simplex.is_slack(row)).collect();
+                    let point = |simplex: &Simplex| {
+                        let mut x = vec![0.0; n];
+                        simplex.values(&mut x);
+                        (x, simplex.objective().to_bits())
+                    };
+                    let before = point(&simplex);
                     let gone = simplex.drop_rows(|row| row % 2 == 0);
+                    // What was found is found still, though the next solve is yet to come.
+                    prop_assert_eq!(point(&simplex), before);
                     let expected = slack.iter().enumerate().map(|(row, slack)| *slack && row % 2 == 1);
                     prop_assert_eq!(gone, expected.collect::<Vec<_>>());
                 }
