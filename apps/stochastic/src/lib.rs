@@ -10,6 +10,8 @@
 
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod instances;
 pub mod lp;
 pub mod model;
 pub mod recourse;

@@ -83,6 +83,15 @@ impl Columns {
         (&self.index[at.clone()], &self.value[at])
     }
 
+    /// The value at a place.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn get(&self, row: usize, column: usize) -> f64 {
+        let (rows, values) = self.slices(column);
+        rows.binary_search(&(row as u32)).map_or(0.0, |at| values[at])
+    }
+
     /// The same matrix by rows: the columns of its transpose.
     pub fn transposed(&self) -> Self {
         let all = (0..self.columns())
@@ -193,6 +202,7 @@ mod tests {
         assert_eq!((matrix.rows(), matrix.columns(), matrix.entries()), (3, 3, 3));
         assert_eq!(matrix.column(1).collect::<Vec<_>>(), [(0, 2.0), (2, 4.0)]);
         assert_eq!(matrix.column(0).len(), 0);
+        assert_eq!([matrix.get(2, 1), matrix.get(1, 1)], [4.0, 0.0]);
         let back = matrix.transposed();
         assert_eq!(back.column(2).collect::<Vec<_>>(), [(1, 4.0)]);
         assert_eq!(back.transposed(), matrix);

@@ -87,7 +87,6 @@ pub struct Recourse {
     model: TwoStage,
     simplex: Simplex,
     root: Root,
-    choice: RootChoice,
     /// The decision that costs are asked for.
     x: Vec<f64>,
     /// What each row's right-hand side is there, as far as nothing is random.
@@ -125,7 +124,6 @@ impl Recourse {
         let mut recourse = Self {
             simplex,
             root,
-            choice,
             x: vec![0.0; n],
             base: model.second.rhs.clone(),
             random,
@@ -144,8 +142,6 @@ impl Recourse {
     fn root_at_mean(&mut self) -> Result<(), RecourseError> {
         let x = std::mem::take(&mut self.x);
         self.at(&x);
-        self.rhs.copy_from_slice(&self.base);
-        self.bounds_of_all();
         match self.simplex.solve() {
             Status::Optimal => self.root = self.simplex.root().map_err(failed)?,
             Status::Infeasible => {}
@@ -160,9 +156,8 @@ impl Recourse {
     /// It cannot be solved. The root is what it was.
     pub fn root_at(&mut self, x: &[f64], scenario: &Scenario) -> Result<(), RecourseError> {
         self.at(x);
-        self.draw(scenario);
-        self.bounds_of_all();
         self.simplex.restart(&self.root);
+        self.draw(scenario);
         match self.simplex.solve() {
             Status::Optimal => {
                 self.root = self.simplex.root().map_err(failed)?;
@@ -170,11 +165,6 @@ impl Recourse {
             }
             status => Err(failed(status)),
         }
-    }
-
-    /// From which basis scenarios are solved.
-    pub fn choice(&self) -> RootChoice {
-        self.choice
     }
 
     /// The model.
@@ -205,10 +195,6 @@ impl Recourse {
             *base = rhs - *base;
         }
         self.rhs.copy_from_slice(&self.base);
-        self.bounds_of_all();
-    }
-
-    fn bounds_of_all(&mut self) {
         for row in 0..self.rhs.len() {
             self.bound(row);
         }
@@ -220,19 +206,24 @@ impl Recourse {
         self.simplex.set_row_bounds(row, rhs - second.below[row], rhs + second.above[row]);
     }
 
-    /// Right-hand sides of a scenario.
+    /// Takes a scenario for the right-hand sides.
     #[inline]
     fn draw(&mut self, scenario: &Scenario) {
         for &row in &self.random {
             self.rhs[row as usize] = self.base[row as usize];
         }
         let (model, rhs, x) = (&self.model, &mut self.rhs, &self.x);
-        each(model, scenario, |place, value| match place {
-            Place::Rhs(row) => rhs[row] += value - model.second.rhs[row],
-            Place::Technology(row, column) => {
-                rhs[row] -= (value - entry(model, row, column)) * x[column]
+        for (place, value) in scenario.values(model) {
+            match place {
+                Place::Rhs(row) => rhs[row] += value - model.second.rhs[row],
+                Place::Technology(row, column) => {
+                    rhs[row] -= (value - model.technology.get(row, column)) * x[column];
+                }
             }
-        });
+        }
+        for at in 0..self.random.len() {
+            self.bound(self.random[at] as usize);
+        }
     }
 
     /// The cost of a scenario at the decision; none if it has no second stage. Dual values are the simplex's then.
@@ -240,11 +231,8 @@ impl Recourse {
     /// # Errors
     /// It cannot be solved.
     pub fn cost(&mut self, scenario: &Scenario) -> Result<Option<f64>, RecourseError> {
-        self.draw(scenario);
         self.simplex.restart(&self.root);
-        for at in 0..self.random.len() {
-            self.bound(self.random[at] as usize);
-        }
+        self.draw(scenario);
         self.solved += 1;
         match self.simplex.solve() {
             Status::Optimal => Ok(Some(self.simplex.objective())),
@@ -275,12 +263,10 @@ impl Recourse {
                 *sum += probability * self.simplex.dual(row);
             }
             let (model, simplex, gradient) = (&self.model, &self.simplex, &mut cut.gradient);
-            each(model, scenario, |place, value| {
-                if let Place::Technology(row, column) = place {
-                    let change = value - entry(model, row, column);
-                    gradient[column] -= probability * simplex.dual(row) * change;
-                }
-            });
+            for (row, column, value) in scenario.technology_changes(model) {
+                let change = value - model.technology.get(row, column);
+                gradient[column] -= probability * simplex.dual(row) * change;
+            }
         }
         for (column, slope) in cut.gradient.iter_mut().enumerate() {
             for (row, value) in self.model.technology.column(column) {
@@ -316,28 +302,16 @@ impl Recourse {
         for (column, slope) in condition.row.iter_mut().enumerate() {
             *slope = model.technology.column(column).map(|(row, value)| ray[row] * value).sum();
         }
-        each(model, scenario, |place, value| match place {
-            Place::Rhs(row) => condition.most += ray[row] * (value - second.rhs[row]),
-            Place::Technology(row, column) => {
-                condition.row[column] += ray[row] * (value - entry(model, row, column));
+        for (place, value) in scenario.values(model) {
+            match place {
+                Place::Rhs(row) => condition.most += ray[row] * (value - second.rhs[row]),
+                Place::Technology(row, column) => {
+                    condition.row[column] += ray[row] * (value - model.technology.get(row, column));
+                }
             }
-        });
+        }
         condition
     }
-}
-
-/// Calls back with each random element of a model, and what it is in a scenario.
-#[inline]
-fn each(model: &TwoStage, scenario: &Scenario, mut with: impl FnMut(Place, f64)) {
-    for (block, &pick) in model.random.iter().zip(&scenario.picks) {
-        let values = &block.outcomes[pick as usize].values;
-        block.places.iter().zip(values).for_each(|(&place, &value)| with(place, value));
-    }
-}
-
-fn entry(model: &TwoStage, row: usize, column: usize) -> f64 {
-    let (rows, values) = model.technology.slices(column);
-    rows.binary_search(&(row as u32)).map_or(0.0, |at| values[at])
 }
 
 fn failed(status: Status) -> RecourseError {

@@ -1,13 +1,11 @@
 //! Whole programs solved by second stages and the trust region, held against one linear program of all scenarios.
 
-use std::path::Path;
-
 use super::*;
 use crate::fixtures;
+use crate::instances::{instance, instances};
 use crate::model::Columns;
 use crate::region::{Region, Settings, Step};
 use crate::sample::Sampling;
-use crate::smps::{self, Files};
 
 /// The least cost of a program over all scenarios of a sampler, as one linear program.
 fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
@@ -35,7 +33,7 @@ fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
             technology.extend(entries.map(|(row, value)| (row, column, value)));
         }
         for (row, column, value) in scenario.technology_changes(model) {
-            technology.push((row, column, value - entry(model, row, column)));
+            technology.push((row, column, value - model.technology.get(row, column)));
         }
         let technology = Columns::of(m, n, technology).transposed();
         let at = n + number as usize * y;
@@ -128,15 +126,6 @@ fn cuts_support_the_cost_from_below() {
     }
 }
 
-fn instance(name: &str) -> Option<TwoStage> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/smps").join(name);
-    if !path.is_dir() {
-        println!("skipped: ../shared/data/smps is not here");
-        return None;
-    }
-    Some(smps::read(&Files::find(&path).unwrap()).unwrap().0)
-}
-
 /// All scenarios of the two small instances of the literature, in release builds:
 /// `cargo test --release -p springtide-stochastic exact -- --ignored --nocapture`
 #[test]
@@ -158,8 +147,7 @@ fn exact_optima() {
 fn measured() {
     for name in ["20term", "ssn", "storm"] {
         let Some(model) = instance(name) else { return };
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/smps").join(name);
+        let path = instances().unwrap().join(name);
         let mut files = std::fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
         let sol = files.find(|path| path.extension().is_some_and(|end| end == "sol")).unwrap();
         let text = std::fs::read_to_string(sol).unwrap();

@@ -149,7 +149,6 @@ pub struct Region {
     /// Cuts that the model does not have yet, by iterate and task: gradients, and values where no decision is taken.
     cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
     conditions: Vec<Condition>,
-    conditions_made: usize,
     /// The least that the model could be inside the last region.
     bound: f64,
     looked: Vec<Looked>,
@@ -192,7 +191,6 @@ impl Region {
             basket: BTreeMap::new(),
             cuts: BTreeMap::new(),
             conditions: Vec::new(),
-            conditions_made: 0,
             bound: f64::NEG_INFINITY,
             looked: Vec::new(),
             done: false,
@@ -388,7 +386,6 @@ impl Region {
             let entries = condition.row.iter().copied().enumerate();
             self.lp.add_row(entries, f64::NEG_INFINITY, condition.most);
             self.rows.push(Row { iterate: None, idle: 0 });
-            self.conditions_made += 1;
         }
         for ((iterate, task), (gradient, least)) in std::mem::take(&mut self.cuts) {
             let theta = n + task as usize;
@@ -431,17 +428,14 @@ impl Region {
             *x = x.clamp(self.first.lower[column], self.first.upper[column]);
         }
         let promised = self.lp.objective() + self.offset;
+        match self.incumbent {
+            Some(_) => self.bound = promised,
+            None => self.radius = self.radius.min(self.settings.radius_most),
+        }
         if self.is_close() {
             self.done = true;
             self.basket.clear();
-        }
-        if self.incumbent.is_some() {
-            self.bound = promised;
-            if self.done {
-                return Ok(Some(Step::Done));
-            }
-        } else {
-            self.radius = self.radius.min(self.settings.radius_most);
+            return Ok(Some(Step::Done));
         }
         // What is known of tasks on the way may be too little to say anything new.
         let same = |open: &Iterate| open.x.iter().zip(&x).all(|(one, other)| one == other);
@@ -501,7 +495,8 @@ impl Region {
             true => "the conditions exclude each other".to_owned(),
             false => format!("rows {} exclude each other", named.join(", ")),
         };
-        RegionError::Infeasible { conditions: self.conditions_made, told }
+        let conditions = self.rows.iter().filter(|row| row.iterate.is_none()).count();
+        RegionError::Infeasible { conditions, told }
     }
 
     fn evaluate(&mut self, x: Vec<f64>, promised: f64, thetas: Vec<f64>) -> Step {

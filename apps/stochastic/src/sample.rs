@@ -247,7 +247,10 @@ pub struct Scenario {
 
 impl Scenario {
     /// Random elements and their values.
-    fn values<'a>(&'a self, model: &'a TwoStage) -> impl Iterator<Item = (Place, f64)> + 'a {
+    pub(crate) fn values<'a>(
+        &'a self,
+        model: &'a TwoStage,
+    ) -> impl Iterator<Item = (Place, f64)> + 'a {
         assert_eq!(self.picks.len(), model.random.len(), "the scenario is of another program");
         model.random.iter().zip(&self.picks).flat_map(|(block, pick)| {
             let values = &block.outcomes[*pick as usize].values;

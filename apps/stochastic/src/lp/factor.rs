@@ -17,18 +17,20 @@ const DROP: f64 = 1e-14;
 const LOOKED_AT: usize = 4;
 
 /// Sparse vectors one after the other.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Lists {
     starts: Vec<u32>,
     index: Vec<u32>,
     value: Vec<f64>,
 }
 
-impl Lists {
-    fn new() -> Self {
-        Self { starts: vec![0], ..Self::default() }
+impl Default for Lists {
+    fn default() -> Self {
+        Self { starts: vec![0], index: Vec::new(), value: Vec::new() }
     }
+}
 
+impl Lists {
     fn push(&mut self, index: usize, value: f64) {
         self.index.push(index as u32);
         self.value.push(value);
@@ -70,8 +72,8 @@ fn dot((index, value): (&[u32], &[f64]), x: &[f64]) -> f64 {
     index.iter().zip(value).map(|(&at, &value)| value * x[at as usize]).sum()
 }
 
-/// The inverse of a basis.
-#[derive(Clone, Debug)]
+/// The inverse of a basis; by default that of the empty one.
+#[derive(Clone, Debug, Default)]
 pub struct Factor {
     /// Pivot rows of the lower factor's columns.
     l_rows: Vec<u32>,
@@ -141,7 +143,7 @@ impl Factor {
             }
         }
         let mut order: Vec<(u32, u32, f64)> = Vec::with_capacity(m);
-        let (mut l_rows, mut l) = (Vec::new(), Lists::new());
+        let (mut l_rows, mut l) = (Vec::new(), Lists::default());
         active.columns_of_one(&mut order);
         active.rows_of_one(&mut order, &mut l_rows, &mut l);
         active.others(&mut order, &mut l_rows, &mut l);
@@ -168,7 +170,7 @@ impl Factor {
             }
         }
         let (mut u_rows, mut u_pivots) = (Vec::new(), Vec::new());
-        let (mut u, mut u_by_rows) = (Lists::new(), Lists::new());
+        let (mut u, mut u_by_rows) = (Lists::default(), Lists::default());
         for &(row, column, pivot) in order {
             let (over, beside) = (&above[column as usize], &by_rows[row as usize]);
             if pivot == 1.0 && over.is_empty() && beside.is_empty() {
@@ -181,9 +183,7 @@ impl Factor {
             beside.iter().for_each(|&(row, value)| u_by_rows.push(row as usize, value));
             u_by_rows.close();
         }
-        let eta = Lists::new();
-        let (eta_rows, eta_pivots) = (Vec::new(), Vec::new());
-        (Self { l_rows, l, u_rows, u_pivots, u, u_by_rows, eta_rows, eta_pivots, eta }, at_row)
+        (Self { l_rows, l, u_rows, u_pivots, u, u_by_rows, ..Self::default() }, at_row)
     }
 
     /// Solves Bx = v, in place.

@@ -1,13 +1,13 @@
-//! Programs of the literature, with what is known of them. Their files are not part of this repository, but may lie beside it.
+//! Programs of the literature, with what is known of them, for tests. Their files are not part of this repository, but may lie beside it.
 
 use std::path::PathBuf;
 
-use springtide_stochastic::model::{Place, Stage, TwoStage};
-use springtide_stochastic::sample::{SampleError, Sampler, Sampling, Scenario};
-use springtide_stochastic::smps::{Files, read};
+use crate::model::{Place, Stage, TwoStage};
+use crate::sample::{SampleError, Sampler, Sampling, Scenario};
+use crate::smps::{Files, read};
 
 /// The directory of the instances, or none with a word on it.
-fn instances() -> Option<PathBuf> {
+pub fn instances() -> Option<PathBuf> {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/smps");
     if !beside.is_dir() {
         println!("skipped: ../shared/data/smps is not here");
@@ -16,7 +16,8 @@ fn instances() -> Option<PathBuf> {
     Some(beside)
 }
 
-fn instance(name: &str) -> Option<TwoStage> {
+/// A program of them.
+pub fn instance(name: &str) -> Option<TwoStage> {
     let files = Files::find(&instances()?.join(name)).unwrap_or_else(|error| panic!("{error}"));
     let (program, notes) = read(&files).unwrap_or_else(|error| panic!("{error}"));
     assert!(notes.is_empty(), "{notes:?}");

@@ -8,15 +8,14 @@
 //! Computational techniques of the simplex method (2003) for the ratio test that passes boxed variables; Forrest and Goldfarb,
 //! Steepest-edge simplex algorithms (Math. Programming 1992) for dual weights.
 
-use springtide_runtime::random::SplitMix;
+mod dual;
+mod primal;
 
 use super::factor::Factor;
 use super::problem::Problem;
 
 /// Primal and dual feasibility, beside values of about 1.
 const FEASIBLE: f64 = 1e-9;
-/// No program is called infeasible for less than this.
-const NOISE: f64 = 1e-7;
 /// A pivot is no smaller, where there is a choice.
 const PIVOT: f64 = 1e-9;
 /// What is smaller counts as zero in a row or column of the tableau.
@@ -140,18 +139,10 @@ struct Candidate {
     range: f64,
 }
 
-/// What a choice of an entering variable found.
-enum Entering {
-    Variable(u32),
-    None,
-}
-
 impl Simplex {
     /// A program with the basis of its logical variables.
     pub fn new(problem: Problem, pricing: Pricing) -> Self {
         let (n, m) = (problem.columns(), problem.rows());
-        let (factor, _) = Factor::of(&mut std::iter::empty::<std::iter::Empty<_>>())
-            .unwrap_or_else(|_| unreachable!("nothing is singular of nothing"));
         let mut simplex = Self {
             pricing,
             head: Vec::new(),
@@ -165,7 +156,7 @@ impl Simplex {
             low_b: Vec::new(),
             high_b: Vec::new(),
             weights: Vec::new(),
-            factor,
+            factor: Factor::default(),
             root: 0,
             roots: 0,
             stale: true,
@@ -556,7 +547,7 @@ impl Simplex {
 
     /// Reduced costs of the basis.
     fn price(&mut self) {
-        let (n, m) = (self.problem.columns(), self.head.len());
+        let n = self.problem.columns();
         let mut y = std::mem::take(&mut self.work.rho);
         y.clear();
         y.extend(self.head.iter().map(|&variable| self.cost[variable as usize]));
@@ -575,7 +566,6 @@ impl Simplex {
             self.d[variable as usize] = 0.0;
         }
         self.work.rho = y;
-        debug_assert_eq!(self.work.rho.len(), m);
         self.priced = true;
     }
 
@@ -637,7 +627,6 @@ impl Simplex {
 
     /// Values of basic variables, from those of the others.
     fn place(&mut self) {
-        let n = self.problem.columns();
         let mut x = std::mem::take(&mut self.x);
         x.fill(0.0);
         let mut largest = 0.0_f64;
@@ -650,12 +639,8 @@ impl Simplex {
                 continue;
             }
             largest = largest.max(value.abs());
-            if variable >= n {
-                x[variable - n] -= value;
-            } else {
-                for &(row, entry) in self.problem.column(variable) {
-                    x[row as usize] -= entry * value;
-                }
+            for (row, entry) in Entries::of(&self.problem, variable) {
+                x[row] -= entry * value;
             }
         }
         self.primal_scale = (1e-3 * largest).max(1.0);
@@ -665,101 +650,6 @@ impl Simplex {
             self.low_b[row] = self.low[variable as usize];
             self.high_b[row] = self.high[variable as usize];
         }
-    }
-
-    fn dual_method(&mut self, most: u64) -> Result<(), Status> {
-        let (mut stalled, mut troubled) = (0_usize, 0);
-        let patience = 50 + self.head.len() / 2;
-        loop {
-            if self.factor.replaced() >= REFACTOR.max(if self.root > 0 { 300 } else { 0 }) {
-                self.renew()?;
-            }
-            let Some((row, delta)) = self.leaving() else { return Ok(()) };
-            if self.pivots >= most {
-                return Err(Status::Limit);
-            }
-            self.tableau_row(row);
-            let entering = self.entering(delta);
-            let Entering::Variable(entering) = entering else {
-                // It is believed of good factors alone.
-                if self.factor.replaced() > 0 && troubled < 3 {
-                    troubled += 1;
-                    self.clear_row();
-                    self.renew()?;
-                    continue;
-                }
-                if delta.abs() <= NOISE * self.primal_scale {
-                    // Nothing can be done about it, and it is no more than rounding in a bad basis makes.
-                    let x = self.x[row];
-                    self.low_b[row] = self.low_b[row].min(x);
-                    self.high_b[row] = self.high_b[row].max(x);
-                    self.clear_row();
-                    continue;
-                }
-                let sign = -delta.signum();
-                self.ray.clear();
-                self.ray.extend(self.work.rho.iter().map(|rho| sign * rho));
-                self.clear_row();
-                return Err(Status::Infeasible);
-            };
-            let before = self.pivots;
-            let gain = self.dual_pivot(row, entering as usize, delta)?;
-            if self.pivots == before {
-                troubled += 1;
-                if troubled > 20 {
-                    return Err(Status::Trouble);
-                }
-                continue;
-            }
-            troubled = 0;
-            stalled = if gain > 1e-12 * self.dual_scale { 0 } else { stalled + 1 };
-            if stalled > patience {
-                self.perturb();
-                stalled = 0;
-            }
-        }
-    }
-
-    /// Factors, values and reduced costs anew.
-    fn renew(&mut self) -> Result<(), Status> {
-        self.refactor()?;
-        self.price();
-        self.make_dual_feasible();
-        self.place();
-        Ok(())
-    }
-
-    /// The row that leaves, and how far its variable is beyond its bound: above where positive.
-    #[inline]
-    fn leaving(&self) -> Option<(usize, f64)> {
-        let tolerance = self.primal_tolerance();
-        let (mut best, mut found) = (0.0, None);
-        let all = self.x.iter().zip(&self.low_b).zip(&self.high_b).enumerate();
-        match self.pricing {
-            Pricing::Largest => {
-                best = tolerance;
-                for (row, ((&x, &low), &high)) in all {
-                    let beyond = (low - x).max(x - high);
-                    if beyond > best {
-                        (best, found) = (beyond, Some(row));
-                    }
-                }
-            }
-            Pricing::Steepest => {
-                for (row, ((&x, &low), &high)) in all {
-                    let beyond = (low - x).max(x - high);
-                    if beyond > tolerance {
-                        let worth = beyond * beyond / self.weights[row];
-                        if worth > best {
-                            (best, found) = (worth, Some(row));
-                        }
-                    }
-                }
-            }
-        }
-        let row = found?;
-        let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
-        Some((row, if x < low { x - low } else { x - high }))
     }
 
     /// The row of the tableau at a row of the basis, in `work.alpha`, of which `work.touched` are not zero.
@@ -803,111 +693,9 @@ impl Simplex {
         self.work.touched.clear();
     }
 
-    /// Which variable enters for a row that is `delta` beyond its bound: of those whose reduced costs are the first to change sign, within
-    /// the tolerance, that of the largest pivot (Harris). Variables that would only go to their other bounds, and leave the row
-    /// infeasible, are passed; they are in `work.flips`.
+    /// Reduced costs after a pivot, by the row of the tableau, which is clear then.
     #[inline]
-    fn entering(&mut self, delta: f64) -> Entering {
-        let sign = delta.signum();
-        let tolerance = self.dual_tolerance();
-        let reached = self.primal_tolerance() + 1e-10 * delta.abs();
-        let work = &mut self.work;
-        work.candidates.clear();
-        work.flips.clear();
-        for &variable in &work.touched {
-            let at = variable as usize;
-            let alpha = sign * work.alpha[at];
-            let (alpha, gap) = match self.at[at] {
-                At::Lower if alpha > PIVOT => (alpha, self.d[at]),
-                At::Upper if alpha < -PIVOT => (-alpha, -self.d[at]),
-                At::Free if alpha.abs() > PIVOT => (alpha.abs(), 0.0),
-                _ => continue,
-            };
-            let range = self.high[at] - self.low[at];
-            work.candidates.push(Candidate { variable, alpha, gap: gap.max(0.0), range });
-        }
-        let mut slope = delta.abs();
-        let all = &mut work.candidates;
-        while !all.is_empty() {
-            let limits = all.iter().map(|one| (one.gap + tolerance) / one.alpha);
-            let limit = limits.fold(f64::INFINITY, f64::min);
-            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDED;
-            let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
-            for one in all.iter().filter(|one| within(one)) {
-                gain += one.alpha * one.range;
-                let better = best.is_none_or(|best| {
-                    one.alpha > best.alpha
-                        || one.alpha == best.alpha && one.variable < best.variable
-                });
-                if better {
-                    best = Some(*one);
-                }
-            }
-            slope -= gain;
-            if slope < 0.0 || !slope.is_finite() {
-                return best.map_or(Entering::None, |best| Entering::Variable(best.variable));
-            }
-            // All of these only change their bounds.
-            let (mut kept, mut last) = (0, None);
-            for at in 0..all.len() {
-                let one = all[at];
-                if within(&one) {
-                    work.flips.push(one.variable);
-                    last = best;
-                } else {
-                    all[kept] = one;
-                    kept += 1;
-                }
-            }
-            all.truncate(kept);
-            if all.is_empty() {
-                // With all at their other bounds the row is where it should be only if nothing is left of the slope.
-                return match last {
-                    Some(best) if slope <= reached => {
-                        work.flips.retain(|&variable| variable != best.variable);
-                        Entering::Variable(best.variable)
-                    }
-                    _ => Entering::None,
-                };
-            }
-        }
-        Entering::None
-    }
-
-    /// Returns by how much the dual objective has grown. If the pivot turned out to be wrong, the factors were made anew, and nothing
-    /// else has changed.
-    #[inline]
-    fn dual_pivot(&mut self, row: usize, entering: usize, delta: f64) -> Result<f64, Status> {
-        self.tableau_column(entering);
-        let (pivot, expected) = (self.work.column[row], self.work.alpha[entering]);
-        let differs = (pivot - expected).abs() > 1e-7 * (1.0 + pivot.abs());
-        if differs || pivot.abs() < 0.1 * PIVOT {
-            self.clear_row();
-            if self.factor.replaced() == 0 && differs {
-                return Err(Status::Trouble);
-            }
-            self.renew()?;
-            return Ok(0.0);
-        }
-        // One whose reduced cost has the wrong sign, within the tolerance, has it no more.
-        let mut d = self.d[entering];
-        let wrong = match self.at[entering] {
-            At::Lower => d < 0.0,
-            At::Upper => d > 0.0,
-            _ => d != 0.0,
-        };
-        if wrong {
-            self.cost[entering] -= d;
-            self.changed = true;
-            d = 0.0;
-        }
-        let theta = d / expected;
-        // To which bound it leaves is not a matter of what rounding leaves of the distance.
-        let above = delta > 0.0;
-        let mut delta = delta;
-        if !self.work.flips.is_empty() {
-            delta = self.flip(row, delta);
-        }
+    fn reduce(&mut self, theta: f64) {
         for &variable in &self.work.touched {
             let variable = variable as usize;
             let alpha = std::mem::take(&mut self.work.alpha[variable]);
@@ -916,13 +704,6 @@ impl Simplex {
             }
         }
         self.work.touched.clear();
-        if self.pricing == Pricing::Steepest {
-            self.update_weights(row);
-        }
-        let out = self.head[row] as usize;
-        self.d[out] = -theta;
-        self.exchange(row, entering, delta / pivot, if above { At::Upper } else { At::Lower });
-        Ok((theta * delta).abs())
     }
 
     /// The column of the tableau of a variable, in `work.column`, of which `work.column_at` are not zero.
@@ -941,54 +722,6 @@ impl Simplex {
         }
     }
 
-    /// Boxed variables that were passed go to their other bounds. Returns how far the row is beyond its bound now.
-    fn flip(&mut self, row: usize, delta: f64) -> f64 {
-        let mut change = std::mem::take(&mut self.work.tau);
-        change.clear();
-        change.resize(self.head.len(), 0.0);
-        for &variable in &self.work.flips {
-            let variable = variable as usize;
-            let range = self.high[variable] - self.low[variable];
-            let (at, by) = match self.at[variable] {
-                At::Lower => (At::Upper, range),
-                _ => (At::Lower, -range),
-            };
-            self.at[variable] = at;
-            for (row, value) in Entries::of(&self.problem, variable) {
-                change[row] += value * by;
-            }
-        }
-        self.factor.ftran(&mut change);
-        for (x, change) in self.x.iter_mut().zip(&change) {
-            *x -= change;
-        }
-        let moved = change[row];
-        self.work.tau = change;
-        self.work.flips.clear();
-        delta - moved
-    }
-
-    /// Dual weights after a pivot (Forrest and Goldfarb).
-    fn update_weights(&mut self, row: usize) {
-        let mut tau = std::mem::take(&mut self.work.tau);
-        tau.clear();
-        tau.extend_from_slice(&self.work.rho);
-        self.factor.ftran(&mut tau);
-        let length: f64 = self.work.rho.iter().map(|rho| rho * rho).sum();
-        let pivot = self.work.column[row];
-        for &other in &self.work.column_at {
-            let other = other as usize;
-            if other != row {
-                let ratio = self.work.column[other] / pivot;
-                let weight =
-                    self.weights[other] - 2.0 * ratio * tau[other] + ratio * ratio * length;
-                self.weights[other] = weight.max(ratio * ratio * length).max(1e-4);
-            }
-        }
-        self.weights[row] = (length / (pivot * pivot)).max(1e-4);
-        self.work.tau = tau;
-    }
-
     /// The variable at a row leaves to a bound, and another enters that moves by `step`.
     #[inline]
     fn exchange(&mut self, row: usize, entering: usize, step: f64, to: At) {
@@ -1005,157 +738,6 @@ impl Simplex {
         (self.low_b[row], self.high_b[row]) = (self.low[entering], self.high[entering]);
         self.factor.replace(row, &self.work.column, &self.work.column_at);
         self.pivots += 1;
-    }
-
-    /// Where the dual method does not get on: costs of nonbasic variables are moved away from zero a little, each by another number.
-    fn perturb(&mut self) {
-        let mut dice = SplitMix(self.pivots);
-        for variable in 0..self.at.len() {
-            let by = (1.0 + dice.unit()) * 1e-6 * (self.dual_scale + self.cost[variable].abs());
-            let by = match self.at[variable] {
-                At::Lower => by,
-                At::Upper => -by,
-                _ => continue,
-            };
-            self.cost[variable] += by;
-            self.d[variable] += by;
-        }
-        self.changed = true;
-    }
-
-    // --- the primal method ---
-
-    /// From a feasible point: variables enter whose reduced costs are wrong. Where it stalls, the first such enters (Bland).
-    fn primal_method(&mut self, most: u64) -> Result<(), Status> {
-        let mut stalled = 0;
-        loop {
-            if self.factor.replaced() >= REFACTOR {
-                self.refactor()?;
-                self.price();
-                self.place();
-            }
-            if self.pivots >= most {
-                return Err(Status::Limit);
-            }
-            let bland = stalled > 50 + self.head.len() / 2;
-            let Some(entering) = self.improving(bland) else {
-                if self.factor.replaced() == 0 {
-                    return Ok(());
-                }
-                // It is believed of good factors alone.
-                self.refactor()?;
-                self.price();
-                self.place();
-                continue;
-            };
-            let up = match self.at[entering] {
-                At::Lower => true,
-                At::Upper => false,
-                _ => self.d[entering] < 0.0,
-            };
-            self.tableau_column(entering);
-            let (step, leaves) = self.blocking(entering, up, bland);
-            if !step.is_finite() {
-                return Err(Status::Unbounded);
-            }
-            stalled = if step > 1e-12 { 0 } else { stalled + 1 };
-            let signed = if up { step } else { -step };
-            let Some((row, to)) = leaves else {
-                // It goes to its other bound.
-                for &at in &self.work.column_at {
-                    self.x[at as usize] -= signed * self.work.column[at as usize];
-                }
-                self.at[entering] = if up { At::Upper } else { At::Lower };
-                self.pivots += 1;
-                continue;
-            };
-            self.tableau_row(row);
-            let pivot = self.work.alpha[entering];
-            let theta = if pivot == 0.0 { 0.0 } else { self.d[entering] / pivot };
-            let wrong = (pivot - self.work.column[row]).abs() > 1e-6 * (1.0 + pivot.abs());
-            if wrong && self.factor.replaced() > 0 {
-                self.clear_row();
-                self.refactor()?;
-                self.price();
-                self.place();
-                stalled += 1;
-                if stalled > 10_000 {
-                    return Err(Status::Trouble);
-                }
-                continue;
-            }
-            for &variable in &self.work.touched {
-                let variable = variable as usize;
-                let alpha = std::mem::take(&mut self.work.alpha[variable]);
-                if self.at[variable] != At::Basic {
-                    self.d[variable] -= theta * alpha;
-                }
-            }
-            self.work.touched.clear();
-            self.weights[row] = 1.0;
-            self.d[self.head[row] as usize] = -theta;
-            self.exchange(row, entering, signed, to);
-        }
-    }
-
-    fn improving(&self, bland: bool) -> Option<usize> {
-        let tolerance = self.dual_tolerance();
-        let all = 0..self.at.len();
-        let wrong = all.map(|variable| (variable, self.dual_gap(variable)));
-        let mut wrong = wrong.filter(|(_, gap)| *gap > tolerance);
-        if bland {
-            return wrong.next().map(|(variable, _)| variable);
-        }
-        let most = wrong.fold(None, |best: Option<(usize, f64)>, one| match best {
-            Some(best) if best.1 >= one.1 => Some(best),
-            _ => Some(one),
-        });
-        most.map(|(variable, _)| variable)
-    }
-
-    /// How far a variable can go, and which row's variable is at its bound then; none if its own.
-    fn blocking(&self, entering: usize, up: bool, bland: bool) -> (f64, Option<(usize, At)>) {
-        let tolerance = self.primal_tolerance();
-        let sign = if up { 1.0 } else { -1.0 };
-        // Basic variables change by -step * sign * column.
-        let bound = |row: usize| {
-            let rate = -sign * self.work.column[row];
-            let (x, low, high) = (self.x[row], self.low_b[row], self.high_b[row]);
-            match rate < 0.0 {
-                true => (rate.abs(), (x - low).max(0.0), At::Lower),
-                false => (rate.abs(), (high - x).max(0.0), At::Upper),
-            }
-        };
-        let range = self.high[entering] - self.low[entering];
-        let mut limit = f64::INFINITY;
-        for &row in &self.work.column_at {
-            let (rate, room, _) = bound(row as usize);
-            if rate > PIVOT && room.is_finite() {
-                limit = limit.min((room + tolerance) / rate);
-            }
-        }
-        if range <= limit {
-            return (range, None);
-        }
-        let mut best: Option<(f64, f64, usize, At)> = None;
-        for &row in &self.work.column_at {
-            let row = row as usize;
-            let (rate, room, to) = bound(row);
-            if rate <= PIVOT || !room.is_finite() || room > limit * rate * ROUNDED {
-                continue;
-            }
-            let better = best.is_none_or(|(most, _, known, _)| match bland {
-                true => self.head[row] < self.head[known],
-                false => rate > most,
-            });
-            if better {
-                best = Some((rate, room / rate, row, to));
-            }
-        }
-        match best {
-            Some((_, step, row, to)) => (step, Some((row, to))),
-            None => (f64::INFINITY, None),
-        }
     }
 }
 
@@ -1197,5 +779,4 @@ impl Iterator for Entries<'_> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

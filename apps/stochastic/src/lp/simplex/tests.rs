@@ -1,6 +1,7 @@
 //! Every answer is proved: a point by the dual one, that there is none by a ray, that there is no bound by a box that it leaves.
 
 use proptest::prelude::*;
+use springtide_runtime::random::SplitMix;
 
 use super::*;
 
