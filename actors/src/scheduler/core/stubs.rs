@@ -285,6 +285,8 @@ impl Core {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
             node.state = State::Closing;
+            // Nor does anybody wait for that life of it: it would be started anew on its way out.
+            self.awaited.remove(&id);
             by_cluster.entry(node.cluster.clone()).or_default().push(id);
         }
         for (cluster, nodes) in by_cluster {
