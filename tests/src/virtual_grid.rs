@@ -16,8 +16,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Failure, Job, Loss, Note, Outcome, PoolConfig, Registry, RootEnd,
-    RootLeft, SavedRoot, StopRoot, VirtualSeam, encode_job,
+    Engine, EngineConfig, Failure, Job, Loss, Note, Outcome, PoolConfig, RESULTS_BYTES, Registry,
+    RootEnd, RootLeft, SavedRoot, StopRoot, VirtualSeam, WORK_FLOOR, encode_job,
 };
 use springtide_simulator::simulate;
 use tokio::sync::{mpsc, oneshot};
@@ -42,6 +42,22 @@ pub struct Shape {
     pub results_bytes: usize,
     /// Results of tasks that run so long are kept until their parents end, for the case of a leave; 0 keeps none.
     pub work_floor: Duration,
+}
+
+impl Shape {
+    /// Clusters of so many nodes, each of so many threads, 20 ms from each other, as a grid is by default.
+    pub fn of(clusters: &[u32], threads: usize, seed: u64) -> Self {
+        Self {
+            clusters: clusters.to_vec(),
+            threads,
+            round_trip: Duration::from_millis(20),
+            policy: StealPolicy::ClusterAware,
+            fork_time: None,
+            seed,
+            results_bytes: RESULTS_BYTES,
+            work_floor: WORK_FLOOR,
+        }
+    }
 }
 
 /// What came of a run.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId, TaskPath};
-use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
     Context, HeldTask, Job, Loss, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
     WORK_FLOOR, encode_job, solo,
@@ -18,16 +17,7 @@ use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
 fn shape(clusters: &[u32], seed: u64, results_bytes: usize) -> Shape {
-    Shape {
-        clusters: clusters.to_vec(),
-        threads: 1,
-        round_trip: Duration::from_millis(20),
-        policy: StealPolicy::ClusterAware,
-        fork_time: None,
-        seed,
-        results_bytes,
-        work_floor: WORK_FLOOR,
-    }
+    Shape { results_bytes, ..Shape::of(clusters, 1, seed) }
 }
 
 fn alone<J: Job + Clone>(job: &J) -> u64 {

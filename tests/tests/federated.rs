@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::policy::Mode;
 use springtide_actors::policy::malleability::Policy;
 use springtide_actors::scheduler::manager::{Approach, Kind, Need, Settings};
 use springtide_actors::scheduler::{GetJob, NodeState};
@@ -19,15 +18,9 @@ use springtide_tests::federation::{Federation, Kept};
 use springtide_tests::number;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::simulated::{params, registry};
+use crate::simulated::{quiet, registry};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn quiet(seed: u64) -> springtide_actors::job::JobParams {
-    let mut params = params(seed);
-    params.mode = Mode::Static;
-    params
-}
 
 /// Iterations of two seconds' work.
 const fn job(rounds: u32) -> Model {

@@ -3,40 +3,17 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::JobParams;
-use springtide_actors::policy::Mode;
-use springtide_actors::scheduler::Drain;
-use springtide_runtime::id::NodeId;
-use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{RESULTS_BYTES, Registry, WORK_FLOOR};
+use springtide_runtime::work::Registry;
 use springtide_simulator::faults::{self, History, Summed};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
-use tokio::time::sleep;
 
-use crate::simulated::{layout, params};
+use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
 
 /// About 20 s on six threads.
 const JOB: Summed = Summed { iterations: 10, tasks: 12, ..Summed::SMALL };
-
-fn shape(clusters: &[u32], threads: usize, seed: u64) -> Shape {
-    Shape {
-        clusters: clusters.to_vec(),
-        threads,
-        round_trip: Duration::from_millis(20),
-        policy: StealPolicy::ClusterAware,
-        fork_time: None,
-        seed,
-        results_bytes: RESULTS_BYTES,
-        work_floor: WORK_FLOOR,
-    }
-}
-
-async fn after(seconds: u64) {
-    sleep(Duration::from_secs(seconds)).await;
-}
 
 fn scripted<F: Future<Output = ()> + 'static>(
     shape: &Shape,
@@ -63,7 +40,7 @@ fn work_share(run: &Run, job: &Summed) -> f64 {
 #[test]
 fn all_threads_but_the_masters_work_and_one_seed_gives_one_history() {
     let once = |seed| {
-        let run = scripted(&shape(&[3, 2], 2, seed), JOB, |_| async {});
+        let run = scripted(&Shape::of(&[3, 2], 2, seed), JOB, |_| async {});
         // Nine workers have 48 blocks of a tenth of a second.
         let least = JOB.work().as_secs_f64() / 9.0;
         let took = run.wall.as_secs_f64();
@@ -80,7 +57,7 @@ fn all_threads_but_the_masters_work_and_one_seed_gives_one_history() {
 fn a_grid_of_one_node_is_enough() {
     for (threads, isolate) in [(1, false), (1, true), (3, true)] {
         let job = Summed { isolate, iterations: 3, ..JOB };
-        let run = scripted(&shape(&[1], threads, 1), job.clone(), |_| async {});
+        let run = scripted(&Shape::of(&[1], threads, 1), job.clone(), |_| async {});
         let workers = threads.max(2) - 1;
         let least = job.work().as_secs_f64() / workers as f64;
         assert!(run.wall.as_secs_f64() < 1.2 * least + 1.0, "{:?}", run.wall);
@@ -97,7 +74,7 @@ fn the_masters_node_is_left_alone_when_it_asks_for_that() {
             let here = hands.statistics(&"c0-n00".into()).times.working_ns as f64 * 1e-9;
             assert_eq!(here < 0.5, isolate, "{here}");
         };
-        scripted(&shape(&[2, 2], 2, 1), job, script);
+        scripted(&Shape::of(&[2, 2], 2, 1), job, script);
     }
 }
 
@@ -112,7 +89,7 @@ fn nodes_leave_after_the_block_that_they_do() {
             after(3).await;
             hands.leave(&["c1-n01"]).await;
         };
-        let run = scripted(&shape(&[3, 2], 1, seed), JOB, script);
+        let run = scripted(&Shape::of(&[3, 2], 1, seed), JOB, script);
         assert_eq!(masters(&run.said), 1);
         assert!(work_share(&run, &JOB) < 1.05, "{}", work_share(&run, &JOB));
     }
@@ -126,7 +103,7 @@ fn the_master_goes_on_alone_when_all_others_have_left() {
         hands.leave(&["c0-n01", "c1-n00"]).await;
     };
     let job = Summed { iterations: 4, ..JOB };
-    let run = scripted(&shape(&[2, 1], 1, 1), job, script);
+    let run = scripted(&Shape::of(&[2, 1], 1, 1), job, script);
     assert_eq!(masters(&run.said), 1);
 }
 
@@ -142,7 +119,7 @@ fn lost_nodes_cost_what_they_had() {
                 hands.declare_lost(&[node]);
             }
         };
-        let run = scripted(&shape(&[3, 2], 1, seed), JOB, script);
+        let run = scripted(&Shape::of(&[3, 2], 1, seed), JOB, script);
         assert_eq!(masters(&run.said), 1);
         assert!(work_share(&run, &JOB) < 1.15, "{}", work_share(&run, &JOB));
     }
@@ -160,7 +137,7 @@ fn a_link_that_breaks_is_waited_for_by_nobody() {
             hands.network.partition(&a, &b, false);
         };
         let job = Summed { iterations: 20, ..JOB };
-        let run = scripted(&shape(&[3, 2], 1, 1), job.clone(), script);
+        let run = scripted(&Shape::of(&[3, 2], 1, 1), job.clone(), script);
         assert_eq!(masters(&run.said), 1);
         // Two of four workers are of no use for so long.
         let most = job.work().as_secs_f64() / 4.0 * 1.3 + cut as f64 / 2.0 + 3.0;
@@ -177,7 +154,7 @@ fn who_was_taken_for_dead_works_again() {
         after(2).await;
         hands.readmit(&["c1-n00"]);
     };
-    let run = scripted(&shape(&[2, 2], 1, 1), JOB, script);
+    let run = scripted(&Shape::of(&[2, 2], 1, 1), JOB, script);
     assert_eq!(masters(&run.said), 1);
 }
 
@@ -190,7 +167,7 @@ fn the_master_moves_and_the_program_goes_on() {
             hands.move_root("c1-n00", at_checkpoint).await;
         };
         let job = Summed { iterations: 20, ..JOB };
-        let run = scripted(&shape(&[2, 2], 1, 1), job, script);
+        let run = scripted(&Shape::of(&[2, 2], 1, 1), job, script);
         let began: Vec<&String> =
             run.said.iter().filter(|text| text.starts_with("the master begins")).collect();
         assert!(began.len() == 2 && !began[1].ends_with(" 0"), "{:?}", run.said);
@@ -201,13 +178,6 @@ fn registry() -> Registry {
     let mut registry = Registry::new();
     registry.job::<Summed>();
     registry
-}
-
-/// No adaptation.
-fn quiet(seed: u64) -> JobParams {
-    let mut params = params(seed);
-    params.mode = Mode::Static;
-    params
 }
 
 fn check(ended: &Ended, job: &Summed) {
@@ -266,9 +236,7 @@ fn a_program_outlives_a_node_and_the_masters_node() {
     simulate(|| async move {
         let grid = Grid::start(&layout(&[3, 3], 1), registry()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
-        let root = run.granted().view.coordinator.clone().expect("there is a root");
-        let nodes: Vec<NodeId> = run.granted().view.members.keys().cloned().collect();
-        let other = nodes.iter().find(|node| **node != root).cloned().expect("there are six");
+        let (root, other) = root_and_another(&run);
         {
             let grid = grid.clone();
             actix_rt::spawn(async move {
@@ -293,26 +261,11 @@ fn a_drained_master_goes_on_elsewhere() {
     simulate(|| async move {
         let grid = Grid::start(&layout(&[2, 2], 1), registry()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
-        let root = run.granted().view.coordinator.clone().expect("there is a root");
-        let mut nodes = run.granted().view.members.keys().cloned();
-        let other = nodes.find(|node| *node != root).expect("there are four");
-        let drain = Drain {
-            nodes: vec![root, other],
-            reason: "a test".to_owned(),
-            deadline_ms: Some(60_000),
-            life: None,
-        };
-        let drained = {
-            let scheduler = grid.scheduler();
-            actix_rt::spawn(async move {
-                after(8).await;
-                scheduler.send(drain).deadline(Duration::from_secs(70)).await
-            })
-        };
+        let (root, other) = root_and_another(&run);
+        let drained = actix_rt::spawn(drain_after(grid.clone(), 8, vec![root, other]));
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         check(&ended, &job);
-        let drained = drained.await.expect("no panic").expect("an answer");
-        assert!(drained.is_ok(), "{drained:?}");
+        drained.await.expect("no panic");
         assert_eq!(ended.iterations.len() as u32, job.iterations, "{:?}", ended.said);
     });
 }

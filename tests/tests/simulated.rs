@@ -21,7 +21,7 @@ use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::faults;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
+use springtide_simulator::{Ended, Grid, Layout, Place, Run, simulate};
 use springtide_tests::number;
 use tokio::time::sleep;
 
@@ -64,6 +64,36 @@ pub(crate) fn params(seed: u64) -> JobParams {
     let mut params = JobParams { seed, period_ms: 2000, ..JobParams::default() };
     params.settings.period_s = 2.0;
     params
+}
+
+/// No adaptation.
+pub(crate) fn quiet(seed: u64) -> JobParams {
+    let mut params = params(seed);
+    params.mode = Mode::Static;
+    params
+}
+
+pub(crate) async fn after(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+/// The node of a job's root, and another of its nodes.
+pub(crate) fn root_and_another(run: &Run<'_>) -> (NodeId, NodeId) {
+    let view = &run.granted().view;
+    let root = view.coordinator.clone().expect("there is a root");
+    let another = view.members.keys().find(|node| **node != root);
+    let another = another.cloned().expect("there are others");
+    (root, another)
+}
+
+/// Drains nodes some seconds from now, with a minute for it.
+pub(crate) async fn drain_after(grid: Rc<Grid>, seconds: u64, nodes: Vec<NodeId>) {
+    let (reason, deadline_ms, life) = ("a test".to_owned(), Some(60_000), None);
+    let drain = Drain { nodes, reason, deadline_ms, life };
+    after(seconds).await;
+    let sent = grid.scheduler().send(drain).deadline(Duration::from_secs(70));
+    let drained = sent.await.expect("an answer");
+    assert!(drained.is_ok(), "{drained:?}");
 }
 
 /// The root's node, as it said last.

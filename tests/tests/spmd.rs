@@ -9,24 +9,22 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::manager::{Kind, Need};
-use springtide_actors::scheduler::{Drain, GetStatus, NodeState};
+use springtide_actors::scheduler::{GetStatus, NodeState};
 use springtide_malleable::{Ft, Nbody};
 use springtide_runtime::malleable::{
     Hand, Malleable, Need as Nodes, Observation, Program, Strategy,
 };
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
-use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Context, Job, Outcome, PoolConfig, RESULTS_BYTES, Registry, Sizes, Stop, WORK_FLOOR,
-    encode_job, solo,
+    Context, Job, Outcome, PoolConfig, Registry, Sizes, Stop, encode_job, solo,
 };
 use springtide_simulator::{Ended, Grid, simulate};
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
-use crate::simulated::{layout, params};
+use crate::simulated::{after, drain_after, layout, quiet, root_and_another};
 
 /// A program whose work takes modelled time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -214,19 +212,6 @@ fn alone<P: Share>(program: &P) -> u64 {
     alone.expect("it runs").outcome.expect("no failure").checksum
 }
 
-fn shape(clusters: &[u32], threads: usize, seed: u64) -> Shape {
-    Shape {
-        clusters: clusters.to_vec(),
-        threads,
-        round_trip: Duration::from_millis(20),
-        policy: StealPolicy::ClusterAware,
-        fork_time: None,
-        seed,
-        results_bytes: RESULTS_BYTES,
-        work_floor: WORK_FLOOR,
-    }
-}
-
 /// How many processes computed, one configuration after the other, on how many nodes.
 fn sizes<'a>(said: impl IntoIterator<Item = &'a str>) -> Vec<(u32, u32)> {
     let size = |text: &str| {
@@ -251,18 +236,14 @@ fn scripted<P: Share, F: Future<Output = ()> + 'static>(
     (run, sizes)
 }
 
-async fn after(seconds: u64) {
-    sleep(Duration::from_secs(seconds)).await;
-}
-
 #[test]
 fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
     let once = |seed| {
         let run = |_: Rc<Hands>| async {};
-        let (ft, sizes) = scripted(&shape(&[3, 2], 2, seed), slow(&FT, 100_000), run);
+        let (ft, sizes) = scripted(&Shape::of(&[3, 2], 2, seed), slow(&FT, 100_000), run);
         // Ten threads make eight processes, on as few nodes as that takes.
         assert_eq!(sizes, [(8, 4)], "{:?}", ft.said);
-        let (nbody, sizes) = scripted(&shape(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
+        let (nbody, sizes) = scripted(&Shape::of(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
         assert_eq!(sizes[0], (10, 5));
         (ft.hash, nbody.hash)
     };
@@ -280,7 +261,7 @@ fn nodes_leave_after_the_others_have_gone_on() {
         hands.leave(&["c1-n01"]).await;
     };
     for seed in 1..=3 {
-        let shape = shape(&[3, 2], 1, seed);
+        let shape = Shape::of(&[3, 2], 1, seed);
         let (ft, sizes) = scripted(&shape, slow(&FT, 1_000_000), script);
         assert_eq!(sizes, [(4, 4), (2, 2)], "{:?}", ft.said);
         let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
@@ -296,7 +277,7 @@ fn no_node_is_given_back_while_another_is_on_its_way() {
     let script = |hands: Rc<Hands>| async move {
         cut(&hands, ("c0", "c1"), Duration::from_millis(7500)).await;
     };
-    let (run, sizes) = scripted(&shape(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
+    let (run, sizes) = scripted(&Shape::of(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
     assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", run.said);
     assert!(!run.said.iter().any(|text| text.contains("has no use for")), "{:?}", run.said);
 }
@@ -306,7 +287,7 @@ fn no_node_is_given_back_while_another_is_on_its_way() {
 fn what_others_do_after_the_last_step_is_waited_for() {
     let none = |_: Rc<Hands>| async {};
     let late = Slow { does: Some(Does::EndLate), ..slow(&NBODY, 1_000_000) };
-    let (run, _) = scripted(&shape(&[2, 2], 1, 1), late, none);
+    let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), late, none);
     for rank in 0..4 {
         let line = format!("rank {rank} ends");
         assert_eq!(run.said.iter().filter(|text| **text == line).count(), 1, "{:?}", run.said);
@@ -314,7 +295,7 @@ fn what_others_do_after_the_last_step_is_waited_for() {
         assert_eq!(run.files.iter().filter(|one| **one == file).count(), 1, "{:?}", run.files);
     }
     let fails = Slow { does: Some(Does::FailLate), ..slow(&NBODY, 1_000_000) };
-    let run = run_scripted(&shape(&[2, 2], 1, 1), fails, none);
+    let run = run_scripted(&Shape::of(&[2, 2], 1, 1), fails, none);
     let failure = run.outcome.expect_err("one process fails");
     assert_eq!(failure.message, "the last one fails");
 }
@@ -330,7 +311,7 @@ fn a_node_that_is_lost_after_the_last_step_holds_nobody_up() {
         hands.declare_lost(&["c1-n01"]);
     };
     let late = Slow { does: Some(Does::EndLate), ..slow(&NBODY, 1_000_000) };
-    let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), late, script);
+    let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), late, script);
     assert_eq!((anew(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
     let told = "node c1-n01 was lost after the last step: what processes said then may be lost";
     assert!(run.said.iter().any(|text| text == told), "{:?}", run.said);
@@ -340,7 +321,7 @@ fn a_node_that_is_lost_after_the_last_step_holds_nobody_up() {
 #[test]
 fn what_others_say_in_a_long_step_is_heard_before_its_end() {
     let talks = Slow { does: Some(Does::TalkInLongStep), ..slow(&NBODY, 1_000_000) };
-    let (run, _) = scripted(&shape(&[2, 2], 1, 1), talks, |_: Rc<Hands>| async {});
+    let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), talks, |_: Rc<Hands>| async {});
     let said: Vec<_> = run.said.iter().filter(|text| text.contains("long step")).collect();
     assert_eq!(said, ["the long step begins", "the long step is over"], "{:?}", run.said);
 }
@@ -357,7 +338,7 @@ fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
         }
     };
     for seed in 1..=3 {
-        let shape = shape(&[3, 2], 1, seed);
+        let shape = Shape::of(&[3, 2], 1, seed);
         let (ft, sizes) = scripted(&shape, slow(&FT, 1_000_000), script);
         assert_eq!(sizes.last(), Some(&(2, 2)), "{:?}", ft.said);
         let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
@@ -381,7 +362,7 @@ fn the_root_moves_and_the_program_goes_on() {
             after(6).await;
             hands.move_root("c1-n00", at_checkpoint).await;
         };
-        let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
+        let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
         assert!(sizes.len() >= 2 && sizes.last() == Some(&(4, 4)), "{:?}", run.said);
     }
 }
@@ -409,7 +390,7 @@ fn a_link_that_breaks_loses_no_step_for_good() {
             cut(&hands, ends, LONG_CUT).await;
         };
         let nbody = slow(&Nbody { steps: 90, ..NBODY }, 2_000_000);
-        let (run, sizes) = scripted(&shape(&[2, 1, 1], 1, 1), nbody, script);
+        let (run, sizes) = scripted(&Shape::of(&[2, 1, 1], 1, 1), nbody, script);
         assert!(anew(&run.said) >= 1, "{ends:?}: {:?}", run.said);
         assert_eq!(sizes.last(), Some(&(4, 4)), "{ends:?}: {:?}", run.said);
     }
@@ -422,7 +403,7 @@ fn a_link_that_never_comes_back_fails_the_job_by_its_name() {
         after(5).await;
         hands.network.partition(&"c1".into(), &"c2".into(), true);
     };
-    let run = run_scripted(&shape(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
+    let run = run_scripted(&Shape::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
     let failure = run.outcome.expect_err("it cannot go on").message;
     assert!(failure.contains("began anew from step") && failure.contains("10 times"), "{failure}");
     assert!(
@@ -448,7 +429,7 @@ fn a_program_that_never_gets_through_its_start_fails_by_the_links_name() {
         hands.network.partition(&"c1".into(), &"c2".into(), true);
     };
     let ft = Slow { does: Some(Does::MeetFirst), ..slow(&FT, 2_000_000) };
-    let run = run_scripted(&shape(&[2, 1, 1], 1, 1), ft, script);
+    let run = run_scripted(&Shape::of(&[2, 1, 1], 1, 1), ft, script);
     let failure = run.outcome.expect_err("it cannot go on").message;
     assert!(failure.contains("began anew from step 0 10 times"), "{failure}");
     assert!(
@@ -467,7 +448,7 @@ fn a_link_that_is_silent_for_a_while_loses_nothing() {
         after(5).await;
         cut(&hands, ("c0", "c1"), Duration::from_secs(3)).await;
     };
-    let (run, sizes) = scripted(&shape(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
+    let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
     assert_eq!((anew(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
 }
 
@@ -488,7 +469,7 @@ fn a_link_that_breaks_during_a_change_holds_nobody_up() {
             leaves.await.expect("no panic");
         };
         let nbody = slow(&Nbody { steps: 60, ..NBODY }, 3_000_000);
-        let (run, sizes) = scripted(&shape(&[1, 1, 1], 1, 1), nbody, script);
+        let (run, sizes) = scripted(&Shape::of(&[1, 1, 1], 1, 1), nbody, script);
         assert_eq!(sizes.last(), Some(&(2, 2)), "{at}: {:?}", run.said);
         broke += anew(&run.said);
     }
@@ -537,9 +518,9 @@ fn random_histories_end_with_the_right_answer() {
         let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
         let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
         if seed % 2 == 0 {
-            scripted(&shape(&[2, 2, 2], 1, seed), ft, script);
+            scripted(&Shape::of(&[2, 2, 2], 1, seed), ft, script);
         } else {
-            scripted(&shape(&[2, 1, 1], 2, seed), nbody, script);
+            scripted(&Shape::of(&[2, 1, 1], 2, seed), nbody, script);
         }
     }
 }
@@ -558,12 +539,6 @@ fn check<P: Share>(ended: &Ended, program: &P) -> Vec<(u32, u32)> {
     let outcome = ended.ended.outcome.as_ref().expect("no failure");
     assert_eq!(outcome.checksum, alone(program), "{:?}", ended.said);
     sizes(ended.said.iter().map(|(_, text)| text.as_str()))
-}
-
-fn quiet(seed: u64) -> springtide_actors::job::JobParams {
-    let mut params = params(seed);
-    params.mode = Mode::Static;
-    params
 }
 
 async fn idle(grid: &Grid) -> usize {
@@ -843,27 +818,12 @@ fn a_drained_root_hands_the_whole_state_over() {
     simulate(|| async move {
         let grid = Grid::start(&layout(&[2, 2], 1), registry::<Nbody>()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
-        let root = run.granted().view.coordinator.clone().expect("there is a root");
-        let mut nodes = run.granted().view.members.keys().cloned();
-        let other = nodes.find(|node| *node != root).expect("there are four");
-        let drain = Drain {
-            nodes: vec![root, other],
-            reason: "a test".to_owned(),
-            deadline_ms: Some(60_000),
-            life: None,
-        };
-        let drained = {
-            let scheduler = grid.scheduler();
-            actix_rt::spawn(async move {
-                after(8).await;
-                scheduler.send(drain).deadline(Duration::from_secs(70)).await
-            })
-        };
+        let (root, other) = root_and_another(&run);
+        let drained = actix_rt::spawn(drain_after(grid.clone(), 8, vec![root, other]));
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         let sizes = check(&ended, &job.program);
         assert_eq!(sizes.last(), Some(&(2, 2)), "{:?}", ended.said);
-        let drained = drained.await.expect("no panic").expect("an answer");
-        assert!(drained.is_ok(), "{drained:?}");
+        drained.await.expect("no panic");
         assert_eq!(ended.iterations.len() as u64, NBODY.steps, "{:?}", ended.said);
     });
 }

@@ -7,23 +7,12 @@ use clap::{Args, Parser};
 use springtide_barnes_hut::BarnesHut;
 use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp};
 use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{
-    Job, PoolConfig, RESULTS_BYTES, Registry, WORK_FLOOR, encode_job, solo,
-};
+use springtide_runtime::work::{Job, PoolConfig, Registry, encode_job, solo};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Run, Shape, run};
 
 fn two_by_two(seed: u64) -> Shape {
-    Shape {
-        clusters: vec![2, 2],
-        threads: 1,
-        round_trip: Duration::from_millis(20),
-        policy: StealPolicy::ClusterAware,
-        fork_time: Some(Duration::from_millis(1)),
-        seed,
-        results_bytes: RESULTS_BYTES,
-        work_floor: WORK_FLOOR,
-    }
+    Shape { fork_time: Some(Duration::from_millis(1)), ..Shape::of(&[2, 2], 1, seed) }
 }
 
 fn queens(seed: u64) -> Run {
@@ -100,16 +89,7 @@ fn every_job_gives_the_answer_of_a_run_alone() {
 }
 
 fn efficiency(clusters: &[u32], policy: StealPolicy, seed: u64) -> f64 {
-    let shape = Shape {
-        clusters: clusters.to_vec(),
-        threads: 1,
-        round_trip: Duration::from_millis(20),
-        policy,
-        fork_time: None,
-        seed,
-        results_bytes: RESULTS_BYTES,
-        work_floor: WORK_FLOOR,
-    };
+    let shape = Shape { policy, ..Shape::of(clusters, 1, seed) };
     let job = Modelled { rounds: 3, leaves: 2048, leaf_us: 14_000 };
     let work = job.work();
     let run = run(&shape, job);

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::part::{Met, Part, Point};
 use super::program::Program;
 use crate::spmd::Station;
-use crate::spmd::crew::Rises;
-use crate::spmd::message::{GroupId, Recruit, Word};
+use crate::spmd::crew::seated;
+use crate::spmd::message::{GroupId, Recruit};
 use crate::spmd::seat::Order;
 use crate::work::{Context, Stop, Task};
 
@@ -27,32 +27,28 @@ impl<P: Program> Task for Process<P> {
     const PROCESS: bool = true;
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
-        let Process { group, number: process, program } = self;
-        // A pool without one runs no root of a group either.
-        let Some(post) = cx.post() else { return Ok(()) };
-        let at = Station { cx, post, group, process };
-        if !at.post.sit(&at.group, process, cx.waker()) {
-            at.tell_root(Word::Over { process });
-            return Ok(());
+        let Process { group, number, program } = self;
+        seated(cx, group, number, |at| live(&program, at))
+    }
+}
+
+fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
+    at.say_here();
+    loop {
+        // One that was here for a configuration that is over is a stub again, and says so.
+        if at.is_torn() {
+            at.seat(|seat| seat.rise());
+            at.say_here();
         }
-        let _rises = Rises(&at);
-        at.say_here();
-        loop {
-            // One that was here for a configuration that is over is a stub again, and says so.
-            if at.is_torn() {
-                at.seat(|seat| seat.rise());
-                at.say_here();
-            }
-            let ready = || {
-                let there = at.seat(|seat| seat.has_order() || seat.is_torn());
-                there.unwrap_or(true)
-            };
-            at.wait(false, &ready)?;
-            match at.seat(|seat| seat.order()) {
-                Some(Some(Order::Recruit(recruit))) => compute(&program, &at, recruit)?,
-                Some(None) => {}
-                Some(Some(Order::Dismiss)) | None => return Ok(()),
-            }
+        let ready = || {
+            let there = at.seat(|seat| seat.has_order() || seat.is_torn());
+            there.unwrap_or(true)
+        };
+        at.wait(false, &ready)?;
+        match at.seat(|seat| seat.order()) {
+            Some(Some(Order::Recruit(recruit))) => compute(program, at, recruit)?,
+            Some(None) => {}
+            Some(Some(Order::Dismiss)) | None => return Ok(()),
         }
     }
 }

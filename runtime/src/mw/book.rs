@@ -3,12 +3,15 @@
 //! A state machine without I/O and without a clock: events and the time in, actions out. Each block counts once, whoever answers it
 //! and however often; what nobody has is in the pool, and is given out by the schedule. Must not know threads, messages or programs.
 
+mod plan;
+mod worker;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use self::worker::{Cost, Item, Rate, Worker, seconds};
 use super::program::Settings;
 use super::schedule::{self, Hand, Job, Why};
 use crate::id::NodeId;
@@ -84,76 +87,6 @@ pub(super) struct Counts {
     pub(super) lost: u64,
 }
 
-/// The most workers that have the same block.
-const COPIES_MAX: usize = 2;
-/// A plan is given up for another only if that takes so much less.
-const WORTH: f64 = 0.9;
-/// What a worker begins within this time it is taken to have begun: its answers are on their way.
-const SOON: f64 = 0.02;
-/// It is late when it takes so many times as long as expected, and this longer.
-const LATE: f64 = 1.5;
-const LATE_BY: Duration = Duration::from_millis(50);
-/// A copy must be done so many times sooner.
-const SOONER: f64 = 1.5;
-/// What is known of a speed counts so much less with each batch that comes after it.
-const FADES: f64 = 0.5;
-
-/// A block that a worker has.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Item {
-    place: Place,
-    units: f64,
-    /// It did it before, in an earlier batch.
-    warm: bool,
-}
-
-/// Seconds for so many units, of which the later count more.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    seconds: f64,
-    units: f64,
-}
-
-impl Rate {
-    fn add(&mut self, seconds: f64, units: f64) {
-        self.seconds += seconds;
-        self.units += units;
-    }
-
-    fn fade(&mut self) {
-        self.seconds *= FADES;
-        self.units *= FADES;
-    }
-
-    fn get(&self) -> Option<f64> {
-        // What takes no time at all (nothing does) would take none of any amount.
-        (self.units > 0.0).then(|| (self.seconds / self.units).max(1e-12))
-    }
-}
-
-#[derive(Debug)]
-struct Worker {
-    node: NodeId,
-    leaving: bool,
-    queue: VecDeque<Item>,
-    /// When it began the first of them, as far as is known.
-    since: Instant,
-    /// When it is late with it.
-    late_at: Option<Instant>,
-    /// It had nothing to do until then, and got this.
-    ordered: Option<Instant>,
-    /// Until then it does something that nobody wants any more.
-    busy_until: Option<Instant>,
-    cold: Rate,
-    warm: Rate,
-    /// Seconds between an order and the answer to it, besides what it computes.
-    lag: f64,
-    /// Its speed was measured.
-    known: bool,
-    /// Batches of which it has the common part.
-    commons: BTreeSet<u64>,
-}
-
 #[derive(Debug)]
 struct Batch {
     tasks: Vec<Task>,
@@ -176,19 +109,6 @@ struct Block {
     output: Option<Bytes>,
     /// Who has it.
     by: Vec<u32>,
-}
-
-/// What a unit is expected to take a worker, in seconds.
-#[derive(Clone, Copy, Debug)]
-struct Cost {
-    cold: f64,
-    warm: f64,
-}
-
-impl Cost {
-    fn of(&self, item: &Item) -> f64 {
-        item.units * if item.warm { self.warm } else { self.cold }
-    }
 }
 
 /// The book.
@@ -366,10 +286,10 @@ impl Book {
         self.counts.lost += worker.queue.len() as u64;
         if let Some(item) = worker.queue.front().filter(|_| died && self.settings.deaths > 0) {
             let (batch, task, _) = item.place;
-            let task = self.batches.get_mut(&batch).and_then(|b| b.tasks.get_mut(task as usize));
-            if let Some(task) = task {
+            let most = self.settings.deaths;
+            if let Some(task) = self.task_mut(batch, task) {
                 task.deaths += 1;
-                if task.deaths >= self.settings.deaths {
+                if task.deaths >= most {
                     let (task, deaths) = (task.id, task.deaths);
                     self.actions.push(Action::Deadly { task, deaths });
                 }
@@ -390,9 +310,17 @@ impl Book {
         }
     }
 
+    /// A task, by its place in its batch.
+    fn task(&self, batch: u64, task: u32) -> Option<&Task> {
+        self.batches.get(&batch)?.tasks.get(task as usize)
+    }
+
+    fn task_mut(&mut self, batch: u64, task: u32) -> Option<&mut Task> {
+        self.batches.get_mut(&batch)?.tasks.get_mut(task as usize)
+    }
+
     fn block(&mut self, (batch, task, block): Place) -> Option<&mut Block> {
-        let task = self.batches.get_mut(&batch)?.tasks.get_mut(task as usize)?;
-        task.blocks.get_mut(block as usize)
+        self.task_mut(batch, task)?.blocks.get_mut(block as usize)
     }
 
     fn submit(&mut self, batch: u64, tasks: Vec<(u32, f64, u32)>) {
@@ -418,8 +346,7 @@ impl Book {
 
     fn answer(&mut self, by: Option<u32>, place: Place, seconds: f64, output: Bytes, now: Instant) {
         let (batch, task, block) = place;
-        let of = self.batches.get(&batch).and_then(|batch| batch.tasks.get(task as usize));
-        let of = of.filter(|task| (block as usize) < task.blocks.len());
+        let of = self.task(batch, task).filter(|task| (block as usize) < task.blocks.len());
         let known = of.map(|task| (task.id, task.units));
         if let Some(worker) = by {
             self.measure(worker, place, seconds, known, now);
@@ -498,12 +425,9 @@ impl Book {
     /// A worker is taken to begin the first block that it has now.
     fn begins(&mut self, id: u32, now: Instant) {
         let Some(cost) = self.cost(id) else { return };
-        let Some(worker) = self.workers.get_mut(&id) else { return };
-        worker.since = now;
-        worker.late_at = worker.queue.front().map(|item| {
-            let expected = cost.of(item) + worker.ordered.map_or(0.0, |_| worker.lag);
-            now + seconds(LATE * expected) + LATE_BY
-        });
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.begins(&cost, now);
+        }
     }
 
     /// A worker does not have these any more; the first, if it is among them, it does to its end all the same.
@@ -579,345 +503,4 @@ impl Book {
             _ => self.costs().get(&id).copied(),
         }
     }
-
-    // --- plans ---
-
-    /// Gives out what nobody has, and sees whether what is not begun is better done by others.
-    fn plan(&mut self, now: Instant) {
-        if self.batches.is_empty() {
-            self.replans = false;
-            return;
-        }
-        if self.settings.equal_split {
-            self.replans = false;
-            return self.split_equally(now);
-        }
-        for worker in self.workers.values_mut() {
-            if worker.late_at.is_some_and(|at| at <= now) {
-                let late = now.saturating_duration_since(worker.since);
-                worker.late_at = Some(now + late / 2 + LATE_BY);
-                self.replans = true;
-            }
-        }
-        let idle = |worker: &Worker| worker.is_idle() && worker.known;
-        if now >= self.idle_at && self.workers.values().any(idle)
-            || !self.pool.is_empty() && self.workers.values().any(Worker::is_idle)
-        {
-            self.replans = true;
-        }
-        if !std::mem::take(&mut self.replans) {
-            return;
-        }
-        let costs = self.costs();
-        self.give_benchmarks(&costs, now);
-        self.rearrange(&costs, now);
-        if self.settings.copies && self.pool.is_empty() {
-            self.give_copies(&costs, now);
-        }
-        let left = self.workers.iter().map(|(id, worker)| worker.left(&costs[id], now));
-        let left = left.fold(0.0, f64::max);
-        self.idle_at = now + seconds(left / 20.0).max(Duration::from_millis(5));
-    }
-
-    /// Who was not measured gets as much as that takes, but not what others could do as well. Where nobody has anything left, there
-    /// is nothing to measure it by.
-    fn give_benchmarks(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
-        let stay = self.workers.values().filter(|worker| !worker.leaving).count().max(1);
-        let open: f64 = self.pool.iter().map(|place| self.units_of(*place)).sum();
-        let enough = match self.pool.is_empty() {
-            true => self.settings.bench_units,
-            false => self.settings.bench_units.min(open / stay as f64),
-        };
-        let new = self.workers.iter().filter(|(_, worker)| !worker.known && worker.is_idle());
-        for id in new.map(|(id, _)| *id).collect::<Vec<_>>() {
-            let (mut units, mut places) = (0.0, Vec::new());
-            // From the pool, else from whoever would be through last.
-            for place in self.pool.iter().copied() {
-                if units >= enough && !places.is_empty() {
-                    break;
-                }
-                units += self.units_of(place);
-                places.push(place);
-            }
-            if places.is_empty() {
-                let last = self.workers.iter().filter(|(_, worker)| worker.known);
-                let last = last.map(|(id, worker)| (worker.left(&costs[id], now), *id));
-                let Some((_, last)) = last.max_by(|a, b| a.0.total_cmp(&b.0)) else { return };
-                let from = &self.workers[&last];
-                let kept = from.begun(&costs[&last], now);
-                let mine = from.queue.iter().skip(kept).rev();
-                for item in mine {
-                    if units >= enough && !places.is_empty() {
-                        break;
-                    }
-                    units += item.units;
-                    places.push(item.place);
-                }
-                places.reverse();
-                self.take_back(last, &places.iter().copied().collect());
-            }
-            self.assign(id, places, now);
-        }
-    }
-
-    fn units_of(&self, (batch, task, _): Place) -> f64 {
-        let task = self.batches.get(&batch).and_then(|batch| batch.tasks.get(task as usize));
-        task.map_or(0.0, |task| task.units)
-    }
-
-    /// What is in the pool, and what those have not begun that were measured, is given out anew, if that is worth it.
-    fn rearrange(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
-        let stays = self.workers.iter().filter(|(_, worker)| worker.known && !worker.leaving);
-        let ids: Vec<u32> = stays.map(|(id, _)| *id).collect();
-        if ids.is_empty() {
-            return;
-        }
-        let mut hands = Vec::new();
-        let mut before = 0.0f64;
-        let mut open = self.pool.clone();
-        for id in &ids {
-            let (worker, cost) = (&self.workers[id], costs[id]);
-            let begun = worker.begun(&cost, now);
-            let rest: f64 = worker.queue.iter().skip(begun).map(|item| cost.of(item)).sum();
-            let left = worker.left(&cost, now);
-            if !worker.is_idle() {
-                before = before.max(left);
-            }
-            open.extend(worker.queue.iter().skip(begun).map(|item| item.place));
-            let free = (left - rest).max(0.0) + if worker.is_idle() { worker.lag } else { 0.0 };
-            hands.push(Hand { free, warm: cost.warm, cold: cost.cold });
-        }
-        if open.is_empty() {
-            return;
-        }
-        let forced = !self.pool.is_empty();
-        let places: BTreeMap<u32, usize> = ids.iter().copied().zip(0..).collect();
-        // One batch after the other: what was submitted first is done first.
-        let mut given: Vec<Vec<Place>> = vec![Vec::new(); ids.len()];
-        let (mut why, mut after) = (Why::default(), 0.0f64);
-        let mut open = open.into_iter().peekable();
-        while let Some((batch, ..)) = open.peek().copied() {
-            let mut jobs: Vec<Job> = Vec::new();
-            let mut tasks = Vec::new();
-            while let Some((_, task, block)) = open.next_if(|(of, ..)| *of == batch) {
-                if tasks.last() != Some(&task) {
-                    tasks.push(task);
-                    jobs.push(Job { units: self.units_of((batch, task, block)), blocks: vec![] });
-                }
-                let id = self.batches[&batch].tasks[task as usize].id;
-                let by = self.held.get(&(id, block)).and_then(|by| places.get(by).copied());
-                if let Some(job) = jobs.last_mut() {
-                    job.blocks.push((block, by));
-                }
-            }
-            let plan = schedule::earliest(&jobs, &hands);
-            for (to, shares) in given.iter_mut().zip(&plan.shares) {
-                for share in shares {
-                    let task = tasks[share.job];
-                    to.extend(share.blocks.iter().map(|block| (batch, task, *block)));
-                }
-            }
-            for (hand, end) in hands.iter_mut().zip(&plan.ends) {
-                hand.free = *end;
-            }
-            after = after.max(plan.why.makespan);
-            why = plan.why;
-        }
-        if !forced && after >= WORTH * before {
-            return;
-        }
-        self.why = why;
-        tracing::debug!(%why, before, "work is given out");
-        // All is taken back first, so that nothing is in two places.
-        let mut new = Vec::new();
-        for (id, places) in ids.iter().zip(given) {
-            let begun = self.workers[id].begun(&costs[id], now);
-            let has: BTreeSet<Place> =
-                self.workers[id].queue.iter().skip(begun).map(|item| item.place).collect();
-            let gets: BTreeSet<Place> = places.iter().copied().collect();
-            self.take_back(*id, &has.difference(&gets).copied().collect());
-            new.push((*id, places.into_iter().filter(|at| !has.contains(at)).collect()));
-        }
-        for (id, places) in new {
-            self.assign(id, places, now);
-        }
-    }
-
-    /// A worker is not to do these, which it has not begun.
-    fn take_back(&mut self, id: u32, places: &BTreeSet<Place>) {
-        if places.is_empty() {
-            return;
-        }
-        let Some(worker) = self.workers.get_mut(&id) else { return };
-        worker.queue.retain(|item| !places.contains(&item.place));
-        self.counts.moved += places.len() as u64;
-        for place in places {
-            if let Some(block) = self.block(*place) {
-                block.by.retain(|by| *by != id);
-            }
-            // In the pool until it is given to another, which is at once.
-            self.pool.insert(*place);
-            self.tell_revoke(id, *place);
-        }
-    }
-
-    /// A worker is to do these, after what it has.
-    fn assign(&mut self, id: u32, places: Vec<Place>, now: Instant) {
-        if places.is_empty() || !self.workers.contains_key(&id) {
-            return;
-        }
-        for place in places {
-            self.pool.remove(&place);
-            let (batch, task, block) = place;
-            let known = self.batches.get(&batch).and_then(|b| b.tasks.get(task as usize));
-            let Some((number, units)) = known.map(|task| (task.id, task.units)) else { continue };
-            let warm = self.held.get(&(number, block)) == Some(&id);
-            if let Some(block) = self.block(place) {
-                block.by.push(id);
-            }
-            let Some(worker) = self.workers.get_mut(&id) else { continue };
-            let told = self.told.entry(id).or_default();
-            if worker.commons.insert(batch) {
-                told.push(Told::Common { batch });
-            }
-            match told.last_mut() {
-                Some(Told::Run { batch: of, task: at, to, .. })
-                    if (*of, *at, *to) == (batch, task, block) =>
-                {
-                    *to += 1;
-                }
-                _ => {
-                    let (from, to) = (block, block + 1);
-                    told.push(Told::Run { batch, task, id: number, from, to, units });
-                }
-            }
-            let was_idle = worker.queue.is_empty();
-            worker.queue.push_back(Item { place, units, warm });
-            if was_idle {
-                worker.ordered = worker.busy_until.is_none().then_some(now);
-                let begins = worker.busy_until.filter(|at| *at > now).unwrap_or(now);
-                self.begins(id, begins);
-            }
-        }
-    }
-
-    /// Who has nothing to do does once more what another would be through with later.
-    fn give_copies(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
-        let idle = self.workers.iter().filter(|(_, worker)| worker.known && worker.is_idle());
-        let mut idle: Vec<(f64, u32)> = idle.map(|(id, _)| (costs[id].cold, *id)).collect();
-        idle.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        let mut late: Vec<(f64, u32)> = self
-            .workers
-            .iter()
-            .filter(|(_, worker)| !worker.queue.is_empty())
-            .map(|(id, worker)| (worker.first_left(&costs[id], now), *id))
-            .collect();
-        late.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut late = late.into_iter().peekable();
-        for (cold, id) in idle {
-            for (left, of) in late.by_ref() {
-                let Some(item) = self.workers[&of].queue.front().copied() else { continue };
-                let takes = self.workers[&id].lag + item.units * cold;
-                let once = self.block(item.place).is_some_and(|one| one.by.len() < COPIES_MAX);
-                if once && left > SOONER * takes {
-                    self.counts.copies += 1;
-                    self.assign(id, vec![item.place], now);
-                    break;
-                }
-            }
-            if late.peek().is_none() {
-                break;
-            }
-        }
-    }
-
-    /// What nobody has is dealt out to all, as if they were equally fast.
-    fn split_equally(&mut self, now: Instant) {
-        let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
-        let ids: Vec<u32> = stays.map(|(id, _)| *id).collect();
-        if ids.is_empty() || self.pool.is_empty() {
-            return;
-        }
-        let costs = self.costs();
-        let hands = ids.iter().map(|id| {
-            let (worker, cost) = (&self.workers[id], costs[id]);
-            Hand { free: worker.left(&cost, now), warm: cost.cold, cold: cost.cold }
-        });
-        let hands: Vec<Hand> = hands.collect();
-        let mut tasks: Vec<(u64, u32)> = Vec::new();
-        let mut jobs: Vec<Job> = Vec::new();
-        for (batch, task, block) in &self.pool {
-            if tasks.last() != Some(&(*batch, *task)) {
-                tasks.push((*batch, *task));
-                jobs.push(Job { units: self.units_of((*batch, *task, *block)), blocks: vec![] });
-            }
-            if let Some(job) = jobs.last_mut() {
-                job.blocks.push((*block, None));
-            }
-        }
-        let plan = schedule::equal(&jobs, &hands);
-        self.why = plan.why;
-        for (id, shares) in ids.into_iter().zip(plan.shares) {
-            let places = shares.into_iter().flat_map(|share| {
-                let (batch, task) = tasks[share.job];
-                share.blocks.into_iter().map(move |block| (batch, task, block))
-            });
-            self.assign(id, places.collect(), now);
-        }
-    }
-
-    fn tell_revoke(&mut self, id: u32, (batch, task, block): Place) {
-        let told = self.told.entry(id).or_default();
-        match told.last_mut() {
-            Some(Told::Revoke { batch: of, task: at, to, .. })
-                if (*of, *at, *to) == (batch, task, block) =>
-            {
-                *to += 1;
-            }
-            _ => told.push(Told::Revoke { batch, task, from: block, to: block + 1 }),
-        }
-    }
-}
-
-impl Worker {
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.leaving
-    }
-
-    /// Seconds until it is through with the block that it does.
-    fn first_left(&self, cost: &Cost, now: Instant) -> f64 {
-        let rest = |at: Instant| at.saturating_duration_since(now).as_secs_f64();
-        let Some(item) = self.queue.front() else { return self.busy_until.map_or(0.0, rest) };
-        let expected = cost.of(item) + self.ordered.map_or(0.0, |_| self.lag);
-        let spent = now.saturating_duration_since(self.since).as_secs_f64();
-        let begins = rest(self.since);
-        // One that is late is thought to need half as long again.
-        begins + if spent <= expected { expected - spent } else { spent / 2.0 }
-    }
-
-    /// Seconds until it is through with all that it has.
-    fn left(&self, cost: &Cost, now: Instant) -> f64 {
-        let rest: f64 = self.queue.iter().skip(1).map(|item| cost.of(item)).sum();
-        self.first_left(cost, now) + rest
-    }
-
-    /// How many of its blocks it has begun, or will have before it could hear otherwise.
-    fn begun(&self, cost: &Cost, now: Instant) -> usize {
-        let mut begins = self.first_left(cost, now);
-        let mut begun = self.queue.len().min(1);
-        for item in self.queue.iter().skip(1) {
-            if begins >= self.lag + SOON {
-                break;
-            }
-            begins += cost.of(item);
-            begun += 1;
-        }
-        begun
-    }
-}
-
-/// Times that are too long for a clock are as long as an hour: it is looked again before.
-fn seconds(seconds: f64) -> Duration {
-    let most = Duration::from_secs(3600);
-    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(most).min(most)
 }

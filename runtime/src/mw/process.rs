@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::desk::{Block, Desk};
 use super::message::{Answer, Order};
 use super::program::Program;
-use crate::spmd::crew::Rises;
-use crate::spmd::message::{GroupId, Word};
+use crate::spmd::crew::seated;
+use crate::spmd::message::GroupId;
 use crate::spmd::{MESSAGE_MAX, Station};
 use crate::wire;
 use crate::work::{Context, Stop, Task};
@@ -37,43 +37,39 @@ impl<P: Program> Task for Process<P> {
     const PROCESS: bool = true;
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
-        let Process { group, number: process, program } = self;
-        // A pool without one runs no master either.
-        let Some(post) = cx.post() else { return Ok(()) };
-        let at = Station { cx, post, group, process };
-        if !at.post.sit(&at.group, process, cx.waker()) {
-            at.tell_root(Word::Over { process });
-            return Ok(());
+        let Process { group, number, program } = self;
+        seated(cx, group, number, |at| live(&program, at))
+    }
+}
+
+fn live<P: Program>(program: &P, at: &Station<'_>) -> Result<(), Stop> {
+    at.say_ready();
+    let mut desk = Desk::default();
+    let mut hands = Hands::new(program);
+    let mut answers = Answers::default();
+    loop {
+        let seat = at.seat(|seat| (seat.take_orders(), seat.is_dismissed()));
+        let Some((orders, dismissed)) = seat else { return Ok(()) };
+        for body in orders {
+            let orders: Vec<Order> = wire::decode_payload(&body)?;
+            orders.into_iter().for_each(|order| desk.take_in(order));
         }
-        let _rises = Rises(&at);
-        at.say_ready();
-        let mut desk = Desk::default();
-        let mut hands = Hands::new(&program);
-        let mut answers = Answers::default();
-        loop {
-            let seat = at.seat(|seat| (seat.take_orders(), seat.is_dismissed()));
-            let Some((orders, dismissed)) = seat else { return Ok(()) };
-            for body in orders {
-                let orders: Vec<Order> = wire::decode_payload(&body)?;
-                orders.into_iter().for_each(|order| desk.take_in(order));
-            }
-            if dismissed {
-                // What is not begun others do. What is done must not be on its way when the node leaves.
-                answers.flush(&at)?;
-                return at.heard(false);
-            }
-            match desk.next() {
-                Some(block) => {
-                    answers.push(hands.execute(&desk, block, cx)?);
-                    if answers.are_due() {
-                        answers.flush(&at)?;
-                    }
-                    cx.check()?;
+        if dismissed {
+            // What is not begun others do. What is done must not be on its way when the node leaves.
+            answers.flush(at)?;
+            return at.heard(false);
+        }
+        match desk.next() {
+            Some(block) => {
+                answers.push(hands.execute(&desk, block, at.cx)?);
+                if answers.are_due() {
+                    answers.flush(at)?;
                 }
-                None => {
-                    answers.flush(&at)?;
-                    at.wait_for_orders()?;
-                }
+                at.cx.check()?;
+            }
+            None => {
+                answers.flush(at)?;
+                at.wait_for_orders()?;
             }
         }
     }

@@ -14,7 +14,7 @@ use super::group::Stand;
 use super::message::{GroupId, Word};
 use super::post::{Place, Post};
 use crate::id::{NodeId, Peer};
-use crate::work::{Spawned, Stop, Task};
+use crate::work::{Context, Spawned, Stop, Task};
 
 /// Processes that nobody came for within this time are told of, to the nodes that could run them, and then this often. (A node asks
 /// few of other clusters for work: of fourteen nodes on three clusters eight never asked the root.)
@@ -192,9 +192,31 @@ impl Drop for Disbands {
     }
 }
 
+/// The life of a process that was called for, on this thread: it sits down, lives, and tells the root when it is no more. One that nobody
+/// needs ends at once.
+///
+/// # Errors
+/// As of its life.
+pub(crate) fn seated(
+    cx: &Context,
+    group: GroupId,
+    process: u32,
+    live: impl FnOnce(&Station<'_>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    // A pool without one runs no root of a group either.
+    let Some(post) = cx.post() else { return Ok(()) };
+    let at = Station { cx, post, group, process };
+    if !at.post.sit(&at.group, process, cx.waker()) {
+        at.tell_root(Word::Over { process });
+        return Ok(());
+    }
+    let _rises = Rises(&at);
+    live(&at)
+}
+
 /// Tells the root that a process is no more, whatever ends it; but not if it is halted, for then the root is gone, or counts on
 /// the membership's word.
-pub(crate) struct Rises<'a>(pub(crate) &'a Station<'a>);
+struct Rises<'a>(&'a Station<'a>);
 
 impl Drop for Rises<'_> {
     fn drop(&mut self) {
