@@ -3,8 +3,10 @@
 //! Must not know from what files it comes, nor how it is solved. Recourse is fixed: what is random is the second stage's
 //! right-hand side and its technology matrix.
 
+use serde::{Deserialize, Serialize};
+
 /// A sparse matrix by columns. Within a column rows ascend, none twice, and no value is zero.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Columns {
     /// How many rows.
     rows: usize,
@@ -117,7 +119,7 @@ impl Columns {
 
 /// Columns and rows of one stage. Row i of the stage's matrix times its variables lies in `[rhs - below, rhs + above]`, where `below` and
 /// `above` are 0 or more and may be infinite: both 0 in an equation.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// Names of columns.
     pub columns: Vec<String>,
@@ -140,7 +142,7 @@ pub struct Stage {
 }
 
 /// A random element of the second stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Place {
     /// The right-hand side of a row.
     Rhs(usize),
@@ -149,7 +151,7 @@ pub enum Place {
 }
 
 /// One realisation of a block.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Realisation {
     /// Its probability.
     pub probability: f64,
@@ -158,7 +160,7 @@ pub struct Realisation {
 }
 
 /// Elements that are random together, and independently of all other blocks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// Which elements; none is in two blocks.
     pub places: Vec<Place>,
@@ -167,7 +169,7 @@ pub struct Block {
 }
 
 /// A two-stage stochastic linear program, to be minimised.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TwoStage {
     /// Its name; may be empty.
     pub name: String,

@@ -4,7 +4,9 @@
 //! change, the root stays dual feasible. So what a scenario gives depends on nothing that was solved before, and on no machine. Must
 //! not know how scenarios are drawn, nor what is done with cuts.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,19 +74,28 @@ pub enum RecourseError {
     Failed(&'static str),
 }
 
+/// Bases of scenarios, kept where they were solved: by the scenario's number.
+#[derive(Clone, Debug, Default)]
+pub struct Kept(BTreeMap<u64, Vec<u8>>);
+
+/// So many bytes of bases are kept.
+const KEPT_MAX: usize = 256 << 20;
+
 /// From which basis scenarios are solved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RootChoice {
     /// That of the logical variables.
     Slack,
-    /// The best one where all random elements are as in the model.
+    /// The best one where all random elements are as is expected of them.
     Mean,
+    /// The best one of the first scenario; until there is one, as [`RootChoice::Slack`].
+    First,
 }
 
 /// The second stage of a model, ready to be solved.
 #[derive(Clone, Debug)]
 pub struct Recourse {
-    model: TwoStage,
+    model: Arc<TwoStage>,
     simplex: Simplex,
     root: Root,
     /// The decision that costs are asked for.
@@ -93,6 +104,8 @@ pub struct Recourse {
     base: Vec<f64>,
     /// Rows in which something is random.
     random: Vec<u32>,
+    /// What random elements are expected to be.
+    mean: Vec<(Place, f64)>,
     rhs: Vec<f64>,
     /// The sum of dual values, weighted by probability.
     duals: Vec<f64>,
@@ -104,7 +117,8 @@ impl Recourse {
     ///
     /// # Errors
     /// The root cannot be found.
-    pub fn new(model: TwoStage, choice: RootChoice) -> Result<Self, RecourseError> {
+    pub fn new(model: impl Into<Arc<TwoStage>>, choice: RootChoice) -> Result<Self, RecourseError> {
+        let model = model.into();
         let second = &model.second;
         let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
         problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
@@ -118,6 +132,13 @@ impl Recourse {
             .collect();
         random.sort_unstable();
         random.dedup();
+        let mean = model.random.iter().flat_map(|block| {
+            block.places.iter().enumerate().map(|(at, place)| {
+                let values = block.outcomes.iter();
+                (*place, values.map(|one| one.probability * one.values[at]).sum::<f64>())
+            })
+        });
+        let mean: Vec<(Place, f64)> = mean.collect();
         let mut simplex = Simplex::new(problem, Pricing::Largest);
         let root = simplex.root().map_err(failed)?;
         let (n, m) = (model.first.columns.len(), model.second.rows.len());
@@ -127,21 +148,28 @@ impl Recourse {
             x: vec![0.0; n],
             base: model.second.rhs.clone(),
             random,
+            mean,
             rhs: vec![0.0; m],
             duals: vec![0.0; m],
             solved: 0,
             model,
         };
         if choice == RootChoice::Mean {
-            recourse.root_at_mean()?;
+            recourse.root_at_mean(&vec![0.0; n])?;
         }
         Ok(recourse)
     }
 
-    /// The best basis where random elements are as in the model and no decision is taken. One without a point leaves the slack basis.
-    fn root_at_mean(&mut self) -> Result<(), RecourseError> {
-        let x = std::mem::take(&mut self.x);
-        self.at(&x);
+    /// Takes the best basis where random elements are as is expected of them for the root. Where that has no point the root stays.
+    ///
+    /// # Errors
+    /// It cannot be solved. The root is what it was.
+    pub fn root_at_mean(&mut self, x: &[f64]) -> Result<(), RecourseError> {
+        self.at(x);
+        self.simplex.restart(&self.root);
+        let mean = std::mem::take(&mut self.mean);
+        self.take(mean.iter().copied());
+        self.mean = mean;
         match self.simplex.solve() {
             Status::Optimal => self.root = self.simplex.root().map_err(failed)?,
             Status::Infeasible => {}
@@ -167,6 +195,81 @@ impl Recourse {
         }
     }
 
+    /// Takes a root that another's [`Recourse::take_root`] told. All who take it find the same in the same scenarios, to the bit.
+    ///
+    /// # Errors
+    /// It cannot be factored.
+    pub fn set_root(&mut self, bits: &[u8]) -> Result<(), RecourseError> {
+        self.simplex.set_basis(bits);
+        self.root = self.simplex.root().map_err(failed)?;
+        Ok(())
+    }
+
+    /// From which root these scenarios are solved with the least effort at a decision. It depends on no clock, so it is the same
+    /// everywhere. The root stays what it was.
+    ///
+    /// # Errors
+    /// Scenarios cannot be solved from any.
+    ///
+    /// # Panics
+    /// If the sampler has no scenario of such a number, or is of another model.
+    pub fn choose_root(
+        &self,
+        x: &[f64],
+        sampler: &Sampler,
+        numbers: Range<u64>,
+    ) -> Result<RootChoice, RecourseError> {
+        let mut best: Option<(u64, RootChoice)> = None;
+        let mut failure = RecourseError::Failed("there is no basis to begin from");
+        for choice in [RootChoice::Mean, RootChoice::First, RootChoice::Slack] {
+            let mut other = Self::new(self.model.clone(), RootChoice::Slack)?;
+            let found = other.take_root(choice, x, sampler, numbers.start).and_then(|_| {
+                other.at(x);
+                other.cut(sampler, numbers.clone())
+            });
+            match found {
+                Ok(_) if best.is_none_or(|(least, _)| other.effort() < least) => {
+                    best = Some((other.effort(), choice));
+                }
+                Ok(_) => {}
+                Err(error) => failure = error,
+            }
+        }
+        best.map(|(_, choice)| choice).ok_or(failure)
+    }
+
+    /// Takes the root of this choice at a decision, `first` being the number of the first scenario, from the slack basis: nothing that
+    /// was solved before plays a part. Returns it as bits, for others to take.
+    ///
+    /// # Errors
+    /// It cannot be solved.
+    ///
+    /// # Panics
+    /// As of [`Recourse::cut`].
+    pub fn take_root(
+        &mut self,
+        choice: RootChoice,
+        x: &[f64],
+        sampler: &Sampler,
+        first: u64,
+    ) -> Result<Vec<u8>, RecourseError> {
+        self.set_root(&[])?;
+        match choice {
+            RootChoice::Slack => {}
+            RootChoice::Mean => self.root_at_mean(x)?,
+            RootChoice::First => {
+                let mut scenario = Scenario::default();
+                sampler.scenario(first, &mut scenario);
+                self.root_at(x, &scenario)?;
+            }
+        }
+        self.simplex.restart(&self.root);
+        let bits = self.simplex.basis();
+        // As all others have it.
+        self.set_root(&bits)?;
+        Ok(bits)
+    }
+
     /// The model.
     pub fn model(&self) -> &TwoStage {
         &self.model
@@ -175,6 +278,11 @@ impl Recourse {
     /// How many pivots were made.
     pub fn pivots(&self) -> u64 {
         self.simplex.pivots()
+    }
+
+    /// How much effort pivots were: see [`Simplex::effort`].
+    pub fn effort(&self) -> u64 {
+        self.simplex.effort()
     }
 
     /// How many scenarios were solved.
@@ -206,14 +314,14 @@ impl Recourse {
         self.simplex.set_row_bounds(row, rhs - second.below[row], rhs + second.above[row]);
     }
 
-    /// Takes a scenario for the right-hand sides.
+    /// Takes random elements for the right-hand sides.
     #[inline]
-    fn draw(&mut self, scenario: &Scenario) {
+    fn take(&mut self, values: impl Iterator<Item = (Place, f64)>) {
         for &row in &self.random {
             self.rhs[row as usize] = self.base[row as usize];
         }
         let (model, rhs, x) = (&self.model, &mut self.rhs, &self.x);
-        for (place, value) in scenario.values(model) {
+        for (place, value) in values {
             match place {
                 Place::Rhs(row) => rhs[row] += value - model.second.rhs[row],
                 Place::Technology(row, column) => {
@@ -226,12 +334,22 @@ impl Recourse {
         }
     }
 
+    #[inline]
+    fn draw(&mut self, scenario: &Scenario) {
+        let model = self.model.clone();
+        self.take(scenario.values(&model));
+    }
+
     /// The cost of a scenario at the decision; none if it has no second stage. Dual values are the simplex's then.
     ///
     /// # Errors
     /// It cannot be solved.
     pub fn cost(&mut self, scenario: &Scenario) -> Result<Option<f64>, RecourseError> {
         self.simplex.restart(&self.root);
+        self.solve(scenario)
+    }
+
+    fn solve(&mut self, scenario: &Scenario) -> Result<Option<f64>, RecourseError> {
         self.draw(scenario);
         self.solved += 1;
         match self.simplex.solve() {
@@ -249,13 +367,53 @@ impl Recourse {
     /// # Panics
     /// If the sampler has no scenario of such a number, or is of another model.
     pub fn cut(&mut self, sampler: &Sampler, numbers: Range<u64>) -> Result<Found, RecourseError> {
+        self.cut_from(sampler, numbers, None)
+    }
+
+    /// The same, each scenario from the basis that it had the last time, where that is kept: fewer pivots, as long as decisions move
+    /// little; but where a scenario has several best dual values, which come out depends on what was solved before.
+    ///
+    /// # Errors
+    /// As of [`Recourse::cut`].
+    ///
+    /// # Panics
+    /// As of [`Recourse::cut`].
+    pub fn cut_with(
+        &mut self,
+        sampler: &Sampler,
+        numbers: Range<u64>,
+        kept: &mut Kept,
+    ) -> Result<Found, RecourseError> {
+        self.cut_from(sampler, numbers, Some(kept))
+    }
+
+    fn cut_from(
+        &mut self,
+        sampler: &Sampler,
+        numbers: Range<u64>,
+        mut kept: Option<&mut Kept>,
+    ) -> Result<Found, RecourseError> {
         let mut cut = Cut::none(self.x.len());
         self.duals.fill(0.0);
         let mut scenario = Scenario::default();
         for number in numbers {
             sampler.scenario(number, &mut scenario);
             let (scenario, probability) = (&scenario, scenario.probability);
-            let Some(cost) = self.cost(scenario)? else {
+            let own = kept.as_ref().and_then(|kept| kept.0.get(&number));
+            let cost = match own {
+                Some(bits) => {
+                    self.simplex.set_basis(bits);
+                    self.solve(scenario)?
+                }
+                None => self.cost(scenario)?,
+            };
+            if let Some(Kept(kept)) = &mut kept {
+                let bits = self.simplex.basis();
+                if kept.contains_key(&number) || (kept.len() + 1) * bits.len() <= KEPT_MAX {
+                    kept.insert(number, bits);
+                }
+            }
+            let Some(cost) = cost else {
                 return Ok(Found::Condition(self.condition(scenario)));
             };
             cut.value += probability * cost;

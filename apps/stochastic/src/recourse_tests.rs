@@ -184,3 +184,69 @@ fn measured() {
         println!("{name}, as one program: {:.6}, {:.1?}", whole(&model, &few), began.elapsed());
     }
 }
+
+/// Iterates, and where their time goes, alone on one thread:
+/// `SPRINGTIDE_SSN=10000,400,kept cargo test --release -p springtide-stochastic iterates_of -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement; its command is in its comment"]
+fn iterates_of_one_thread() {
+    let told = std::env::var("SPRINGTIDE_SSN").unwrap_or_else(|_| "ssn,1000,100".to_owned());
+    let told: Vec<&str> = told.split(',').collect();
+    let Some(model) = instance(told[0]) else { return };
+    let (scenarios, tasks): (u64, u64) = (told[1].parse().unwrap(), told[2].parse().unwrap());
+    let keeps = told.get(3) == Some(&"kept");
+    let sampler = Sampler::new(&model, Sampling::MonteCarlo, 1, scenarios).unwrap();
+    let mut recourse = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
+    let start = vec![0.0; model.first.cost.len()];
+    let settings = Settings::default();
+    let mut region =
+        Region::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
+    let mut step = region.begin().unwrap();
+    let (mut master, mut workers) = (0.0, 0.0);
+    let (mut kept, mut choice) = (Kept::default(), RootChoice::Slack);
+    while let Step::Evaluate { iterate, x } = step {
+        if iterate.is_power_of_two() || iterate == 0 {
+            let began = std::time::Instant::now();
+            choice = recourse.choose_root(&x, &sampler, 0..25).unwrap();
+            println!("root: {choice:?}, {:.1?}", began.elapsed());
+        }
+        recourse.take_root(choice, &x, &sampler, 0).unwrap();
+        recourse.at(&x);
+        let began = std::time::Instant::now();
+        let before = (recourse.pivots(), recourse.effort());
+        let share = |task: u64| task * sampler.count() / tasks;
+        let mut all = Vec::new();
+        for task in 0..tasks {
+            let range = share(task)..share(task + 1);
+            all.push(match keeps {
+                true => recourse.cut_with(&sampler, range, &mut kept).unwrap(),
+                false => recourse.cut(&sampler, range).unwrap(),
+            });
+        }
+        let took = began.elapsed().as_secs_f64();
+        workers += took;
+        let began = std::time::Instant::now();
+        let mut next = Vec::new();
+        for (task, found) in (0..).zip(all) {
+            next = region.found(iterate, task, found).unwrap();
+            if !next.is_empty() {
+                break;
+            }
+        }
+        master += began.elapsed().as_secs_f64();
+        let pivots = (recourse.pivots() - before.0) as f64 / scenarios as f64;
+        let effort = (recourse.effort() - before.1) as f64 / scenarios as f64;
+        println!(
+            "{iterate}: {took:.2} s, {pivots:.1} pivots, effort {effort:.0}, {:.1} us each; model {:?} {:.3} s",
+            took * 1e6 / scenarios as f64,
+            region.size(),
+            began.elapsed().as_secs_f64(),
+        );
+        step = next.pop().unwrap();
+    }
+    let cost = region.incumbent().unwrap().cost;
+    println!(
+        "{cost:.6} in {} iterates, master {master:.2} s, workers {workers:.2} s",
+        region.iterates()
+    );
+}

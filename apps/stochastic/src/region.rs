@@ -22,10 +22,11 @@ const SUFFICIENT: f64 = 1e-4;
 const GOOD: f64 = 0.5;
 /// So many steps that are a little worse than promised make the region smaller.
 const PATIENCE: u32 = 3;
-/// A cut that has had no multiplier in so many solves is dropped.
+/// A cut that has had no multiplier in so many solves rests: it is no row of the model before it is violated.
+const TIRED: u32 = 2;
+/// One that has had none in so many is dropped, once there are so many that rest for each column.
 const OLD: u32 = 100;
-/// Cuts are not looked through before there are so many rows for each column.
-const ROWS_FOR_EACH: usize = 4;
+const RESTING_FOR_EACH: usize = 20;
 /// Nothing is looked for farther away.
 const FARTHEST: f64 = 1e12;
 /// A cut is added that is above the model by this part of its value.
@@ -51,7 +52,7 @@ impl Default for Settings {
 }
 
 /// A decision that is being evaluated.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Iterate {
     x: Vec<f64>,
     /// The cost of the incumbent that it came from; none for the first.
@@ -109,11 +110,57 @@ pub enum RegionError {
 }
 
 /// A row of the model, beside those of the first stage.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Row {
     /// The iterate that it was made at; none: a condition, which stays.
     iterate: Option<u32>,
     idle: u32,
+}
+
+/// What a method that was broken off goes on from: see [`Region::saved`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    settings: Settings,
+    tasks: usize,
+    /// Rows of the model beside those of the first stage.
+    rows: Vec<Whole>,
+    resting: Vec<Whole>,
+    /// The model's last basis.
+    basis: Vec<u8>,
+    incumbent: Option<Incumbent>,
+    start: Vec<f64>,
+    radius: f64,
+    worse: u32,
+    next: u32,
+    basket: BTreeMap<u32, Iterate>,
+    cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
+    conditions: Vec<Condition>,
+    bound: f64,
+    looked: Vec<Looked>,
+    done: bool,
+}
+
+/// A row with its entries and bounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Whole {
+    of: Row,
+    entries: Vec<(u32, f64)>,
+    lower: f64,
+    upper: f64,
+}
+
+impl Whole {
+    /// Row `at` of a program.
+    fn of(problem: &Problem, at: usize, of: &Row) -> Self {
+        let entries = problem.row(at).map(|(column, value)| (column as u32, value));
+        let (lower, upper) = problem.row_bounds(at);
+        Self { of: of.clone(), entries: entries.collect(), lower, upper }
+    }
+
+    fn put_into(&self, lp: &mut Simplex) {
+        let entries = self.entries.iter().map(|(column, value)| (*column as usize, *value));
+        lp.add_row(entries, self.lower, self.upper);
+    }
 }
 
 /// What happened with an iterate, for people.
@@ -140,6 +187,8 @@ pub struct Region {
     tasks: usize,
     lp: Simplex,
     rows: Vec<Row>,
+    /// Cuts that are true and, where the model was solved last, said nothing.
+    resting: Vec<Whole>,
     incumbent: Option<Incumbent>,
     start: Vec<f64>,
     radius: f64,
@@ -183,6 +232,7 @@ impl Region {
             offset,
             tasks,
             rows: Vec::new(),
+            resting: Vec::new(),
             incumbent: None,
             start,
             radius,
@@ -197,7 +247,7 @@ impl Region {
         }
     }
 
-    /// Goes on from a decision whose radius is known: of a run that was broken off.
+    /// Begins with this radius.
     ///
     /// # Panics
     /// If it is not positive.
@@ -205,6 +255,71 @@ impl Region {
         assert!(radius > 0.0);
         self.radius = radius.min(self.settings.radius_most);
         self
+    }
+
+    /// What there is to go on from elsewhere.
+    pub fn saved(&self) -> Saved {
+        let (first, problem) = (self.first.rhs.len(), self.lp.problem());
+        let whole = |(at, of): (usize, &Row)| Whole::of(problem, first + at, of);
+        Saved {
+            settings: self.settings,
+            tasks: self.tasks,
+            rows: self.rows.iter().enumerate().map(whole).collect(),
+            resting: self.resting.clone(),
+            basis: self.lp.basis(),
+            incumbent: self.incumbent.clone(),
+            start: self.start.clone(),
+            radius: self.radius,
+            worse: self.worse,
+            next: self.next,
+            basket: self.basket.clone(),
+            cuts: self.cuts.clone(),
+            conditions: self.conditions.clone(),
+            bound: self.bound,
+            looked: self.looked.clone(),
+            done: self.done,
+        }
+    }
+
+    /// Goes on from what was saved, of the same first stage. What was being evaluated is evaluated anew: [`Region::open`] names it.
+    /// With a basket of one the iterates are those that would have come without the break, to the bit.
+    pub fn resume(first: Stage, offset: f64, saved: Saved) -> Self {
+        let mut region = Self::new(first, offset, saved.tasks, &saved.start, saved.settings);
+        let n = region.first.cost.len();
+        for row in saved.rows.iter().chain(&saved.resting) {
+            for &(column, _) in row.entries.iter().filter(|(column, _)| *column as usize >= n) {
+                region.lp.set_bounds(column as usize, f64::NEG_INFINITY, f64::INFINITY);
+            }
+        }
+        for row in saved.rows {
+            row.put_into(&mut region.lp);
+            region.rows.push(row.of);
+        }
+        region.lp.set_basis(&saved.basis);
+        let open = saved.basket.into_iter().map(|(iterate, mut open)| {
+            open.values.fill(None);
+            (open.back, open.triggered) = (0, false);
+            (iterate, open)
+        });
+        Self {
+            resting: saved.resting,
+            incumbent: saved.incumbent,
+            radius: saved.radius,
+            worse: saved.worse,
+            next: saved.next,
+            basket: open.collect(),
+            cuts: saved.cuts,
+            conditions: saved.conditions,
+            bound: saved.bound,
+            looked: saved.looked,
+            done: saved.done,
+            ..region
+        }
+    }
+
+    /// What is being evaluated: iterates and their decisions.
+    pub fn open(&self) -> impl Iterator<Item = (u32, &[f64])> {
+        self.basket.iter().map(|(iterate, open)| (*iterate, &open.x[..]))
     }
 
     /// The first decision to evaluate: the start, if it meets the first stage's rows, else a cheap one near it.
@@ -257,9 +372,9 @@ impl Region {
         &self.looked
     }
 
-    /// Rows of the model, and pivots that it took.
-    pub fn size(&self) -> (usize, u64) {
-        (self.lp.problem().rows(), self.lp.pivots())
+    /// Rows of the model, cuts that rest, and pivots that it took.
+    pub fn size(&self) -> (usize, usize, u64) {
+        (self.lp.problem().rows(), self.resting.len(), self.lp.pivots())
     }
 
     /// Whether it has ended.
@@ -268,13 +383,14 @@ impl Region {
     }
 
     /// The least cost that any decision can have, by the model without a region; none if that has no bound.
-    pub fn lower_bound(&mut self) -> Option<f64> {
-        self.flush();
-        let mut lp = self.lp.clone();
+    pub fn lower_bound(&self) -> Option<f64> {
+        let mut free = self.clone();
+        free.flush();
         for column in 0..self.first.cost.len() {
-            lp.set_bounds(column, self.first.lower[column], self.first.upper[column]);
+            free.lp.set_bounds(column, self.first.lower[column], self.first.upper[column]);
         }
-        (lp.solve() == Status::Optimal).then(|| lp.objective() + self.offset)
+        let solved = free.solve_whole();
+        (solved == Status::Optimal).then(|| free.lp.objective() + self.offset)
     }
 
     // --- what happens ---
@@ -399,6 +515,9 @@ impl Region {
     /// Solves the model inside the region: a new iterate, or the end. None if what comes out is being evaluated already.
     fn advance(&mut self) -> Result<Option<Step>, RegionError> {
         self.flush();
+        // From the last basis and nothing else that was computed before: a method that goes on elsewhere goes the same way.
+        let basis = self.lp.basis();
+        self.lp.set_basis(&basis);
         let n = self.first.cost.len();
         loop {
             let center = self.incumbent.as_ref().map_or(&self.start, |incumbent| &incumbent.x);
@@ -478,13 +597,55 @@ impl Region {
             if cold {
                 self.lp = Simplex::new(self.lp.problem().clone(), Pricing::Steepest);
             }
-            match self.lp.solve() {
+            match self.solve_whole() {
                 Status::Optimal if self.is_wrong() => {}
                 status @ (Status::Optimal | Status::Infeasible) => return Ok(status),
                 _ => {}
             }
         }
         Err(RegionError::Failed)
+    }
+
+    /// Solves the model with all its cuts: of those that rest the most violated of each task come back, until none is.
+    fn solve_whole(&mut self) -> Status {
+        let n = self.first.cost.len();
+        let mut all = vec![0.0; n + self.tasks];
+        loop {
+            let status = self.lp.solve();
+            if status != Status::Optimal || self.resting.is_empty() {
+                return status;
+            }
+            self.lp.values(&mut all);
+            let mut worst: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
+            for (at, row) in self.resting.iter().enumerate() {
+                let activity: f64 =
+                    row.entries.iter().map(|(column, value)| all[*column as usize] * value).sum();
+                let Some(&(theta, _)) = row.entries.last() else { continue };
+                let short = row.lower - activity;
+                if short > VIOLATED * (1.0 + all[theta as usize].abs()) {
+                    let most = worst.entry(theta).or_insert((short, at));
+                    if short > most.0 {
+                        *most = (short, at);
+                    }
+                }
+            }
+            if worst.is_empty() {
+                return status;
+            }
+            let mut back: Vec<usize> = worst.values().map(|(_, at)| *at).collect();
+            back.sort_unstable();
+            for &at in &back {
+                let row = &mut self.resting[at];
+                row.put_into(&mut self.lp);
+                row.of.idle = 0;
+                self.rows.push(row.of.clone());
+            }
+            let mut at = 0;
+            self.resting.retain(|_| {
+                at += 1;
+                back.binary_search(&(at - 1)).is_err()
+            });
+        }
     }
 
     fn nothing(&self) -> RegionError {
@@ -518,27 +679,41 @@ impl Region {
         Step::Evaluate { iterate, x }
     }
 
-    /// Cuts that have had no multiplier for long are dropped, but for those of the incumbent and of what is being evaluated.
+    /// Cuts that have had no multiplier for a while rest; after long they are dropped, but for those of the incumbent and of what is
+    /// being evaluated.
     fn age(&mut self) {
         let first = self.first.rhs.len();
         for (at, row) in self.rows.iter_mut().enumerate() {
             row.idle = if self.lp.dual(first + at).abs() > 1e-12 { 0 } else { row.idle + 1 };
         }
-        if self.rows.len() < ROWS_FOR_EACH * self.lp.problem().columns() {
-            return;
+        for row in &mut self.resting {
+            row.of.idle += 1;
         }
-        let incumbent = self.incumbent.as_ref().map(|incumbent| incumbent.iterate);
-        let (rows, basket) = (&self.rows, &self.basket);
-        let gone = self.lp.drop_rows(|row| {
-            let Some(row) = row.checked_sub(first).map(|at| &rows[at]) else { return true };
-            let needed = |iterate: u32| Some(iterate) == incumbent || basket.contains_key(&iterate);
-            row.idle <= OLD || row.iterate.is_none_or(needed)
-        });
-        let mut at = first;
-        self.rows.retain(|_| {
-            at += 1;
-            !gone[at - 1]
-        });
+        let rows = &self.rows;
+        let tired = |row: &Row| row.iterate.is_some() && row.idle > TIRED;
+        if rows.iter().any(tired) {
+            let whole =
+                |(at, row)| tired(row).then(|| Whole::of(self.lp.problem(), first + at, row));
+            let before: Vec<Option<Whole>> = rows.iter().enumerate().map(whole).collect();
+            let gone =
+                self.lp.drop_rows(|row| row.checked_sub(first).is_none_or(|at| !tired(&rows[at])));
+            let mut at = first;
+            self.rows.retain(|_| {
+                at += 1;
+                !gone[at - 1]
+            });
+            let gone = before.into_iter().zip(&gone[first..]).filter(|(_, gone)| **gone);
+            self.resting.extend(gone.filter_map(|(row, _)| row));
+        }
+        if self.resting.len() > RESTING_FOR_EACH * self.lp.problem().columns() {
+            let incumbent = self.incumbent.as_ref().map(|incumbent| incumbent.iterate);
+            let basket = &self.basket;
+            self.resting.retain(|row| {
+                let needed =
+                    |iterate: u32| Some(iterate) == incumbent || basket.contains_key(&iterate);
+                row.of.idle <= OLD || row.of.iterate.is_some_and(needed)
+            });
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Must not know how a scenario is solved, nor who asks for it.
 
+use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
 
 use crate::model::{Place, TwoStage};
@@ -14,7 +15,7 @@ pub const SCENARIOS_MAX: u64 = 1 << 40;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How scenarios are chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sampling {
     /// Independently, each block's outcome by its probabilities.
     MonteCarlo,

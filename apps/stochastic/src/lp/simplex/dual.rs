@@ -180,6 +180,8 @@ impl Simplex {
     #[inline]
     fn dual_pivot(&mut self, row: usize, entering: usize, delta: f64) -> Result<f64, Status> {
         self.tableau_column(entering);
+        let through = self.head.len() + self.work.touched.len() + self.factor.entries();
+        self.effort += (through + 2 * self.factor.eta_entries()) as u64;
         let (pivot, expected) = (self.work.column[row], self.work.alpha[entering]);
         let differs = (pivot - expected).abs() > 1e-7 * (1.0 + pivot.abs());
         if differs || pivot.abs() < 0.1 * PIVOT {
@@ -269,7 +271,8 @@ impl Simplex {
 
     /// Where the dual method does not get on: costs of nonbasic variables are moved away from zero a little, each by another number.
     fn perturb(&mut self) {
-        let mut dice = SplitMix(self.pivots);
+        // Not by what was solved before: a scenario's answer depends on it alone.
+        let mut dice = SplitMix(self.pivots - self.began);
         for variable in 0..self.at.len() {
             let by = (1.0 + dice.unit()) * 1e-6 * (self.dual_scale + self.cost[variable].abs());
             let by = match self.at[variable] {

@@ -109,6 +109,10 @@ pub struct Simplex {
     /// Reduced costs are those of the basis and the true costs.
     priced: bool,
     pivots: u64,
+    /// Pivots when the present solve began.
+    began: u64,
+    /// Numbers that pivots went through.
+    effort: u64,
     /// How large numbers are beside which feasibility is measured.
     primal_scale: f64,
     dual_scale: f64,
@@ -162,6 +166,8 @@ impl Simplex {
             stale: true,
             priced: false,
             pivots: 0,
+            began: 0,
+            effort: 0,
             primal_scale: 1.0,
             dual_scale: 1.0,
             ray: Vec::new(),
@@ -215,6 +221,12 @@ impl Simplex {
     /// How many pivots were made since the beginning.
     pub fn pivots(&self) -> u64 {
         self.pivots
+    }
+
+    /// How many numbers pivots of the dual method went through since the beginning: in proportion to the time that they took, and the
+    /// same on every machine.
+    pub fn effort(&self) -> u64 {
+        self.effort
     }
 
     /// Adds a row; its logical variable is basic.
@@ -356,7 +368,8 @@ impl Simplex {
         bits
     }
 
-    /// Takes a basis that [`Simplex::basis`] told. One that is no basis, or of another program, is mended when it is used.
+    /// Takes a basis that [`Simplex::basis`] told. One that is no basis, or of another program, is mended when it is used. What was
+    /// solved before plays no part in what is found from it: a program of the same rows and bounds goes the same way.
     pub fn set_basis(&mut self, bits: &[u8]) {
         let m = self.head.len();
         self.head.clear();
@@ -381,6 +394,9 @@ impl Simplex {
                 self.head.push(logical as u32);
                 self.at[logical] = At::Basic;
             }
+        }
+        if self.changed {
+            self.true_costs();
         }
         self.weights.fill(1.0);
         (self.stale, self.priced) = (true, false);
@@ -455,6 +471,7 @@ impl Simplex {
     }
 
     fn try_solve(&mut self) -> Result<(), Status> {
+        self.began = self.pivots;
         if self.low.iter().zip(&self.high).any(|(low, high)| low > high) {
             return self.crossed();
         }
