@@ -38,6 +38,8 @@ struct JobCommand {
     about: &'static str,
     augment: fn(Command) -> Command,
     encode: fn(&ArgMatches) -> Result<Bytes, Failed>,
+    /// It is a command of the program, besides one of `run`.
+    is_command: bool,
 }
 
 impl App {
@@ -67,8 +69,22 @@ impl App {
                     .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
                 Ok(encode_job(job)?)
             },
+            is_command: false,
         });
         self
+    }
+
+    /// Adds a job that is a command, too: `NAME` does what `run NAME` does, and its `--json` is the job's own result, with what is
+    /// known of the run under `run`.
+    ///
+    /// # Panics
+    /// As of [`App::job`].
+    pub fn command<J: Job + Args>(self) -> Self {
+        let mut app = self.job::<J>();
+        if let Some(job) = app.jobs.last_mut() {
+            job.is_command = true;
+        }
+        app
     }
 
     /// Starts own actors on each node, on an arbiter apart from the runtime's: `start` is called there and publishes them
@@ -89,7 +105,7 @@ impl App {
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> ExitCode {
         let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
-        let matches = match self.command().try_get_matches_from(&line) {
+        let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {
                 if let Some(said) = self.misplaced(&line, &error) {
@@ -124,7 +140,7 @@ impl App {
         }
         let before = || line.iter().take_while(|said| *said != word.as_str());
         let of_run = before().any(|w| w == "run" || w == "submit" || w == "plan");
-        let command = self.command();
+        let command = self.command_line();
         let commands = command.get_subcommands().map(Command::get_name);
         let meant = match of_run {
             true => nearest(word, self.jobs.iter().map(|job| job.name)),
@@ -161,11 +177,14 @@ impl App {
         Some(format!("options come after the job: {name} job {what} {word} {options}"))
     }
 
-    fn command(&self) -> Command {
+    fn command_line(&self) -> Command {
         let jobs = self.jobs.iter().map(|job| args::job_command(job.name, job.about, job.augment));
         let need = |job: &JobCommand| args::need_command(job.name, job.about, job.augment);
         let needs = self.jobs.iter().map(need);
+        let commands = self.jobs.iter().filter(|job| job.is_command);
+        let commands = commands.map(|job| args::job_command(job.name, job.about, job.augment));
         args::command(self.name, self.version, jobs.collect(), needs.collect())
+            .subcommands(commands)
     }
 
     fn dispatch(self, matches: &ArgMatches) -> Result<(), Failed> {
@@ -176,7 +195,14 @@ impl App {
             };
             let global = args::global(matches);
             log_to_stderr(own_level(&global), false);
-            return self.run(name, matches, global);
+            return self.run(name, matches, global, false);
+        }
+        if let Some((name, matches)) = matches.subcommand()
+            && self.jobs.iter().any(|job| job.is_command && job.name == name)
+        {
+            let global = args::global(matches);
+            log_to_stderr(own_level(&global), false);
+            return self.run(name, matches, global, true);
         }
         if let Some(("job", matches)) = matches.subcommand() {
             let global = args::global(matches);
@@ -260,7 +286,7 @@ impl App {
             }
             Other::Completions { shell } => {
                 let mut out = Vec::new();
-                clap_complete::generate(shell, &mut self.command(), self.name, &mut out);
+                clap_complete::generate(shell, &mut self.command_line(), self.name, &mut out);
                 run::print(&String::from_utf8_lossy(&out))
             }
             Other::Version { json } => run::print(&self.version_text(json)),
@@ -352,7 +378,13 @@ impl App {
         Ok((config, vec![jobs::Wanted { name: job.name, body, line, need }]))
     }
 
-    fn run(self, name: &str, matches: &ArgMatches, global: GlobalArgs) -> Result<(), Failed> {
+    fn run(
+        self,
+        name: &str,
+        matches: &ArgMatches,
+        global: GlobalArgs,
+        result_first: bool,
+    ) -> Result<(), Failed> {
         let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
             return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
         };
@@ -364,7 +396,16 @@ impl App {
         };
         let registry = Arc::new(self.registry);
         let version = self.version;
-        on_arbiter(run::run(run::Order { job: job.name, body, registry, version, args, global }))
+        let job = job.name;
+        on_arbiter(run::run(run::Order {
+            job,
+            body,
+            registry,
+            version,
+            args,
+            global,
+            result_first,
+        }))
     }
 }
 

@@ -6,6 +6,7 @@ use springtide::App;
 use springtide_barnes_hut::BarnesHut;
 use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp, Words};
 use springtide_malleable::{Ft, Nbody};
+use springtide_stochastic::Solve;
 
 fn main() -> ExitCode {
     App::new("springtide", env!("CARGO_PKG_VERSION"))
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
         .job::<Nbody>()
         .job::<Queens>()
         .job::<Raytracer>()
+        .command::<Solve>()
         .job::<Tsp>()
         .job::<Words>()
         .main()

@@ -117,6 +117,18 @@ impl Ended {
         object
     }
 
+    /// The same with the job's result first: its own keys, and the rest under `run`. Of a run without a result all is as it is there.
+    pub fn result_first(&self) -> Value {
+        let mut run = self.json();
+        let result = run.get_mut("result").map(Value::take);
+        let Some(Value::Object(mut result)) = result else { return run };
+        if let Some(run) = run.as_object_mut() {
+            run.remove("result");
+        }
+        result.insert("run".to_owned(), run);
+        Value::Object(result)
+    }
+
     /// The summary for people; of a run that has an outcome.
     pub fn summary(&self) -> String {
         let mut out = String::new();

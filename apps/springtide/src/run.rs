@@ -59,6 +59,8 @@ pub struct Order {
     pub args: RunArgs,
     /// And how to talk of it.
     pub global: GlobalArgs,
+    /// `--json` prints the job's result, with the run in it.
+    pub result_first: bool,
 }
 
 /// Runs it. The result goes to standard output, also that of a failure with `--json`.
@@ -67,11 +69,12 @@ pub struct Order {
 /// The job has no outcome.
 pub async fn run(order: Order) -> Result<(), Failed> {
     let json = order.args.json;
-    let job = order.job;
+    let (job, result_first) = (order.job, order.result_first);
     let ended = whole(order).await;
     match ended {
         Ok((ended, exit)) => {
-            let text = if json { format!("{}\n", ended.json()) } else { ended.summary() };
+            let object = || if result_first { ended.result_first() } else { ended.json() };
+            let text = if json { format!("{}\n", object()) } else { ended.summary() };
             print(&text)?;
             match ended.outcome {
                 Ok(_) => Ok(()),

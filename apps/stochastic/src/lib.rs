@@ -7,6 +7,7 @@
 //! - [`lp`]: linear programs, by the simplex method.
 //! - [`recourse`]: the second stage, and cuts made of it.
 //! - [`region`]: the trust-region method for the first stage, as a state machine.
+//! - [`solve`]: the job that solves a program on a grid, as a master and workers.
 
 #[cfg(test)]
 mod fixtures;
@@ -18,3 +19,6 @@ pub mod recourse;
 pub mod region;
 pub mod sample;
 pub mod smps;
+pub mod solve;
+
+pub use solve::Solve;

@@ -64,6 +64,8 @@ struct Iterate {
     promised: f64,
     thetas: Vec<f64>,
     values: Vec<Option<f64>>,
+    /// What tasks ask of decisions, so that all their scenarios have a second stage.
+    conditions: BTreeMap<u32, Condition>,
     back: usize,
     triggered: bool,
 }
@@ -134,7 +136,6 @@ pub struct Saved {
     next: u32,
     basket: BTreeMap<u32, Iterate>,
     cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
-    conditions: Vec<Condition>,
     bound: f64,
     looked: Vec<Looked>,
     done: bool,
@@ -197,7 +198,6 @@ pub struct Region {
     basket: BTreeMap<u32, Iterate>,
     /// Cuts that the model does not have yet, by iterate and task: gradients, and values where no decision is taken.
     cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
-    conditions: Vec<Condition>,
     /// The least that the model could be inside the last region.
     bound: f64,
     looked: Vec<Looked>,
@@ -240,7 +240,6 @@ impl Region {
             next: 0,
             basket: BTreeMap::new(),
             cuts: BTreeMap::new(),
-            conditions: Vec::new(),
             bound: f64::NEG_INFINITY,
             looked: Vec::new(),
             done: false,
@@ -274,7 +273,6 @@ impl Region {
             next: self.next,
             basket: self.basket.clone(),
             cuts: self.cuts.clone(),
-            conditions: self.conditions.clone(),
             bound: self.bound,
             looked: self.looked.clone(),
             done: self.done,
@@ -298,6 +296,7 @@ impl Region {
         region.lp.set_basis(&saved.basis);
         let open = saved.basket.into_iter().map(|(iterate, mut open)| {
             open.values.fill(None);
+            open.conditions.clear();
             (open.back, open.triggered) = (0, false);
             (iterate, open)
         });
@@ -309,7 +308,6 @@ impl Region {
             next: saved.next,
             basket: open.collect(),
             cuts: saved.cuts,
-            conditions: saved.conditions,
             bound: saved.bound,
             looked: saved.looked,
             done: saved.done,
@@ -408,27 +406,26 @@ impl Region {
         let Some(looked) = self.basket.get_mut(&iterate).filter(|_| !self.done) else {
             return Ok(Vec::new());
         };
+        let new = looked.values.get_mut(task as usize).filter(|value| value.is_none());
+        let Some(value) = new.filter(|_| !looked.conditions.contains_key(&task)) else {
+            return Ok(Vec::new());
+        };
+        looked.back += 1;
+        let (back, first) = (looked.back, looked.parent.is_none());
         let cut = match found {
             Found::Cut(cut) => cut,
             Found::Condition(condition) => {
-                self.conditions.push(condition);
-                return self.infeasible(iterate);
+                looked.conditions.insert(task, condition);
+                return if back == self.tasks { self.whole(iterate) } else { Ok(Vec::new()) };
             }
         };
-        let Some(value) = looked.values.get_mut(task as usize).filter(|value| value.is_none())
-        else {
-            return Ok(Vec::new());
-        };
         *value = Some(cut.value);
-        looked.back += 1;
-        let (back, first) = (looked.back, looked.parent.is_none());
         if cut.value > looked.thetas[task as usize] + VIOLATED * (1.0 + cut.value.abs()) {
             let at_x: f64 = cut.gradient.iter().zip(&looked.x).map(|(slope, x)| slope * x).sum();
             self.cuts.insert((iterate, task), (cut.gradient, cut.value - at_x));
         }
         if back == self.tasks {
-            self.whole(iterate);
-            return self.next_step();
+            return self.whole(iterate);
         }
         let enough = back as f64 >= self.settings.sigma * self.tasks as f64;
         if enough && !looked.triggered && !first && self.basket.len() < self.settings.basket {
@@ -444,17 +441,20 @@ impl Region {
         Ok(self.advance()?.into_iter().collect())
     }
 
-    /// Some scenario has no second stage there: it is never accepted, and says nothing about the radius.
-    fn infeasible(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
+    /// All tasks of an iterate are back. Where some scenario has no second stage it is never accepted, and says nothing about the radius;
+    /// what all tasks ask is put into the model at once, so that it does not matter who was back first.
+    fn whole(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
         let Some(looked) = self.basket.remove(&iterate) else { return Ok(Vec::new()) };
-        let (promised, radius) = (looked.promised, self.radius);
-        self.looked.push(Looked { iterate, cost: None, promised, accepted: false, radius });
-        self.next_step()
-    }
-
-    /// All tasks of an iterate are back.
-    fn whole(&mut self, iterate: u32) {
-        let Some(looked) = self.basket.remove(&iterate) else { return };
+        if !looked.conditions.is_empty() {
+            let (promised, radius) = (looked.promised, self.radius);
+            self.looked.push(Looked { iterate, cost: None, promised, accepted: false, radius });
+            for condition in looked.conditions.values() {
+                let entries = condition.row.iter().copied().enumerate();
+                self.lp.add_row(entries, f64::NEG_INFINITY, condition.most);
+                self.rows.push(Row { iterate: None, idle: 0 });
+            }
+            return self.next_step();
+        }
         // In the order of tasks, whoever was back first.
         let second: f64 = looked.values.iter().flatten().sum();
         let first: f64 = self.first.cost.iter().zip(&looked.x).map(|(cost, x)| cost * x).sum();
@@ -465,6 +465,7 @@ impl Region {
         }
         let (promised, radius) = (looked.promised, self.radius);
         self.looked.push(Looked { iterate, cost: Some(cost), promised, accepted, radius });
+        self.next_step()
     }
 
     /// Whether an iterate becomes the incumbent; and what it says about the radius. What it was to do better than is the incumbent
@@ -498,11 +499,6 @@ impl Region {
     /// Puts what was found into the model, in the order of iterates and tasks.
     fn flush(&mut self) {
         let n = self.first.cost.len();
-        for condition in std::mem::take(&mut self.conditions) {
-            let entries = condition.row.iter().copied().enumerate();
-            self.lp.add_row(entries, f64::NEG_INFINITY, condition.most);
-            self.rows.push(Row { iterate: None, idle: 0 });
-        }
         for ((iterate, task), (gradient, least)) in std::mem::take(&mut self.cuts) {
             let theta = n + task as usize;
             let slopes = gradient.iter().enumerate().map(|(column, slope)| (column, -slope));
@@ -672,6 +668,7 @@ impl Region {
             promised,
             thetas,
             values: vec![None; self.tasks],
+            conditions: BTreeMap::new(),
             back: 0,
             triggered: false,
         };

@@ -177,3 +177,45 @@ fn a_narrow_region_is_not_taken_for_the_end() {
     let (cost, _) = play(&mut region, &function, |_| 0);
     assert!((cost - least).abs() <= 1e-4 * (1.0 + least.abs()), "{cost} and {least}");
 }
+
+/// A method that is broken off anywhere, saved and taken up elsewhere goes the way that it would have gone, to the bit; with a basket of
+/// more it ends at the same cost.
+#[test]
+fn a_method_that_is_broken_off_goes_on_to_the_bit() {
+    for seed in 0..12 {
+        let tasks = 6;
+        let function = Function::random(5, tasks, seed);
+        let basket = if seed < 8 { 1 } else { 3 };
+        let settings = Settings { basket, sigma: 0.5, epsilon: 1e-9, ..Settings::default() };
+        let run = |breaks: bool| {
+            let mut dice = springtide_runtime::random::SplitMix(seed);
+            let mut region = Region::new(first(5), 1.0, tasks, &[1.0; 5], settings);
+            region.begin().unwrap();
+            let all = |region: &Region| -> Vec<(u32, u32, Vec<f64>)> {
+                let each = |task| move |(iterate, x): (u32, &[f64])| (iterate, task, x.to_vec());
+                (0..tasks as u32).flat_map(|task| region.open().map(each(task))).collect()
+            };
+            let mut open = all(&region);
+            while !region.is_done() {
+                if breaks && dice.below(20) == 0 {
+                    let bytes = rmp_serde::to_vec(&region.saved()).unwrap();
+                    let saved = rmp_serde::from_slice(&bytes).unwrap();
+                    region = Region::resume(first(5), 1.0, saved);
+                    open = all(&region);
+                }
+                let (iterate, task, x) = open.swap_remove(dice.below(open.len()));
+                for step in region.found(iterate, task, function.cut(task, &x)).unwrap() {
+                    let Step::Evaluate { iterate, x } = step else { continue };
+                    open.extend((0..tasks as u32).map(|task| (iterate, task, x.clone())));
+                }
+            }
+            let cost = region.incumbent().unwrap().cost;
+            (cost, region.looked().to_vec())
+        };
+        let (whole, broken) = (run(false), run(true));
+        match basket {
+            1 => assert_eq!(whole, broken, "seed {seed}"),
+            _ => assert!((whole.0 - broken.0).abs() < 1e-7 * (1.0 + whole.0.abs()), "seed {seed}"),
+        }
+    }
+}

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use self::worker::{Cost, Item, Rate, Worker, seconds};
 use super::program::Settings;
-use super::schedule::{self, Hand, Job, Why};
+use super::schedule::{self, Forecast, Hand, Job};
 use crate::id::NodeId;
 
 /// A block: of which batch, its task's place in that, and its own number.
@@ -122,7 +122,7 @@ pub(super) struct Book {
     /// By task's number and block: who did it last.
     held: BTreeMap<(u32, u32), u32>,
     counts: Counts,
-    why: Why,
+    planned: Forecast,
     /// It is to be seen whether another plan is better.
     replans: bool,
     /// Who has nothing to do is thought of again then.
@@ -140,7 +140,7 @@ impl Book {
             pool: BTreeSet::new(),
             held: BTreeMap::new(),
             counts: Counts::default(),
-            why: Why::default(),
+            planned: Forecast::default(),
             replans: false,
             idle_at: now,
             told: BTreeMap::new(),
@@ -187,9 +187,9 @@ impl Book {
         self.counts
     }
 
-    /// Why the last plan is as it is.
-    pub(super) fn why(&self) -> Why {
-        self.why
+    /// The last plan.
+    pub(super) fn planned(&self) -> Forecast {
+        self.planned
     }
 
     /// Whether any work is not done.
@@ -214,15 +214,16 @@ impl Book {
         })
     }
 
-    /// How long tasks of so many units, which cannot be split, would take those that are there, after what they have. None, if nobody
-    /// is there.
-    pub(super) fn forecast(&self, units: &[f64], now: Instant) -> Option<f64> {
+    /// How long tasks of so many units, which cannot be split, would take those that are there, after what they have, or if each were
+    /// given as many as any other. None, if nobody is there.
+    pub(super) fn forecast(&self, units: &[f64], equally: bool, now: Instant) -> Option<Forecast> {
         let costs = self.costs();
         let stays = self.workers.iter().filter(|(_, worker)| !worker.leaving);
         let any_known = self.workers.values().any(|worker| worker.known && !worker.leaving);
         let hands = stays.filter(|(_, worker)| worker.known || !any_known).map(|(id, worker)| {
             let cost = costs[id];
-            Hand { free: worker.left(&cost, now), warm: cost.warm, cold: cost.cold }
+            let lag = if worker.is_idle() { worker.lag } else { 0.0 };
+            Hand { free: worker.left(&cost, now) + lag, warm: cost.warm, cold: cost.cold }
         });
         let hands: Vec<Hand> = hands.collect();
         let jobs = units.iter().map(|units| Job { units: *units, blocks: vec![(0, None)] });
@@ -230,11 +231,11 @@ impl Book {
         if hands.is_empty() {
             return None;
         }
-        let plan = match self.settings.equal_split {
+        let plan = match equally {
             true => schedule::equal(&jobs, &hands),
             false => schedule::earliest(&jobs, &hands),
         };
-        Some(plan.why.makespan)
+        Some(plan.why)
     }
 
     // --- events ---

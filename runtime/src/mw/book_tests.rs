@@ -445,10 +445,13 @@ fn a_task_that_workers_die_of_is_told() {
 fn a_forecast_is_the_schedule_of_what_is_not_submitted() {
     let colds = [0.01, 0.01, 0.02];
     let mut timed = Timed::new(Settings::default(), &colds, 1.0);
-    assert_eq!(Book::new(Settings::default(), timed.now).forecast(&[1.0], timed.now), None);
+    assert_eq!(Book::new(Settings::default(), timed.now).forecast(&[1.0], false, timed.now), None);
     let batch = equal_tasks(30, 50.0, 1);
     timed.run(&batch, |_| {});
-    let told = timed.book.forecast(&[50.0; 25], timed.now).expect("somebody is there");
+    let told =
+        timed.book.forecast(&[50.0; 25], false, timed.now).expect("somebody is there").makespan_s;
+    let equal = timed.book.forecast(&[50.0; 25], true, timed.now).expect("somebody is there");
+    assert!(equal.makespan_s > 1.3 * told, "{equal} {told}");
     let batch = equal_tasks(25, 50.0, 1);
     let took = timed.run(&batch, |_| {});
     assert!((told / took - 1.0).abs() < 0.02, "{told} {took}");

@@ -41,6 +41,7 @@ mod tests;
 
 pub use program::{Batch, BatchId, Driver, Program, Settings, TaskSpec, WorkerView};
 pub use root::{Master, resume, run};
+pub use schedule::Forecast;
 
 use crate::work::Registry;
 

@@ -14,6 +14,7 @@ use super::desk::Desk;
 use super::message::{Answer, Order, Run};
 use super::process::{Hands, Process};
 use super::program::{Batch, BatchId, Driver, Program, Settings, WorkerView};
+use super::schedule::Forecast;
 use crate::id::{NodeId, Peer};
 use crate::spmd::crew::{Crew, Disbands, gone};
 use crate::spmd::group::{Group, Out, Stand};
@@ -144,6 +145,11 @@ impl<'c, P: Program> Master<'c, P> {
         self.at.cx
     }
 
+    /// The master's own node.
+    pub fn node(&self) -> &NodeId {
+        &self.at.post.me().node
+    }
+
     /// Gives out tasks, to the workers that are there now. They are done in any order: see [`Driver::done`].
     ///
     /// # Errors
@@ -232,15 +238,15 @@ impl<'c, P: Program> Master<'c, P> {
         views.collect()
     }
 
-    /// How many seconds tasks of so many units would take the workers that are there, after what they have: the schedule of a batch
-    /// that is not submitted. Absent while there is no worker.
-    pub fn forecast(&self, units: &[f64]) -> Option<f64> {
-        self.book.forecast(units, Instant::now())
+    /// What tasks of so many units, which cannot be split, would take the workers that are there, after what they have: the schedule of
+    /// a batch that is not submitted; or if each worker were given as many tasks as any other. Absent while there is no worker.
+    pub fn forecast(&self, units: &[f64], equally: bool) -> Option<Forecast> {
+        self.book.forecast(units, equally, Instant::now())
     }
 
-    /// Why work was given out as it was the last time, in a line.
-    pub fn why(&self) -> String {
-        self.book.why().to_string()
+    /// How work was given out the last time, and why. What is submitted before speeds are known is planned in two parts.
+    pub fn planned(&self) -> Forecast {
+        self.book.planned()
     }
 
     /// From now on no worker computes on the master's node, or they do again: see [`Settings::isolate`].

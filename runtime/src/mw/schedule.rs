@@ -46,30 +46,33 @@ pub(super) struct Plan {
     pub(super) shares: Vec<Vec<Share>>,
     /// By hand: when it is through, in seconds from now.
     pub(super) ends: Vec<f64>,
-    pub(super) why: Why,
+    pub(super) why: Forecast,
 }
 
-/// Why a plan is as it is.
+/// A plan in short, and why it is as it is. Its text says so in a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Why {
-    /// Tasks, and how many of them more than one worker does.
-    pub(super) tasks: usize,
-    pub(super) split: usize,
-    /// Workers that get something, and all.
-    pub(super) used: usize,
-    pub(super) hands: usize,
-    /// When the last of what is given out here is done.
-    pub(super) makespan: f64,
-    /// When it would be if work could be divided at will.
-    pub(super) fluid: f64,
+pub struct Forecast {
+    /// Tasks that are given out.
+    pub tasks: usize,
+    /// How many of them more than one worker does.
+    pub split: usize,
+    /// Workers that get something.
+    pub used: usize,
+    /// Workers that were there.
+    pub workers: usize,
+    /// In how many seconds the last of the tasks is done.
+    pub makespan_s: f64,
+    /// In how many it would be if work could be divided at will.
+    pub fluid_s: f64,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for Forecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tasks, split, used, hands, makespan, fluid } = self;
+        let Self { tasks, split, used, workers, makespan_s, fluid_s } = self;
         write!(
             f,
-            "{tasks} tasks, {split} of them split, for {used} of {hands} workers: {makespan:.3} s, and no less than {fluid:.3} s"
+            "{tasks} tasks, {split} of them split, for {used} of {workers} workers: {makespan_s:.3} s, and no less than \
+             {fluid_s:.3} s"
         )
     }
 }
@@ -249,8 +252,9 @@ impl Table<'_> {
     fn plan(self, tasks: usize, split: usize) -> Plan {
         let used = || self.shares.iter().zip(&self.ends).filter(|(shares, _)| !shares.is_empty());
         let makespan = used().map(|(_, end)| *end).fold(0.0, f64::max);
-        let (used, hands) = (used().count(), self.hands.len());
-        let why = Why { tasks, split, used, hands, makespan, fluid: self.enough };
+        let (used, workers) = (used().count(), self.hands.len());
+        let (makespan_s, fluid_s) = (makespan, self.enough);
+        let why = Forecast { tasks, split, used, workers, makespan_s, fluid_s };
         Plan { shares: self.shares, ends: self.ends, why }
     }
 }
@@ -271,7 +275,7 @@ mod tests {
     }
 
     fn makespan(plan: &Plan) -> f64 {
-        plan.why.makespan
+        plan.why.makespan_s
     }
 
     /// The paper's own way: one task at a time, and the slow get none.
@@ -306,7 +310,7 @@ mod tests {
         let hands: Vec<Hand> = (0..40).map(|at| hand(1.0 + f64::from(at % 7))).collect();
         let plan = earliest(&vec![job(1.0, 50); 10], &hands);
         assert!(plan.why.used > 30, "{}", plan.why);
-        assert!(makespan(&plan) < 1.15 * plan.why.fluid, "{}", plan.why);
+        assert!(makespan(&plan) < 1.15 * plan.why.fluid_s, "{}", plan.why);
         let whole = earliest(&vec![job(50.0, 1); 10], &hands);
         assert!(makespan(&whole) > 2.0 * makespan(&plan));
     }
@@ -320,7 +324,7 @@ mod tests {
         for (tasks, blocks, most) in [(200, 1, 1.25), (800, 1, 1.1), (200, 10, 1.05)] {
             let jobs = vec![job(50.0 / f64::from(blocks), blocks); tasks];
             let plan = earliest(&jobs, &hands);
-            assert!(makespan(&plan) <= most * plan.why.fluid, "{}", plan.why);
+            assert!(makespan(&plan) <= most * plan.why.fluid_s, "{}", plan.why);
             assert!(makespan(&equal(&jobs, &hands)) > 2.2 / most * makespan(&plan));
         }
     }
@@ -393,7 +397,7 @@ mod tests {
             let plan = earliest(&jobs, &cold);
             let grain = jobs.iter().map(|job| job.units).fold(0.0, f64::max);
             let slowest = cold.iter().map(|hand| hand.cold).fold(0.0, f64::max);
-            let most = plan.why.fluid.max(0.0) + grain * slowest;
+            let most = plan.why.fluid_s.max(0.0) + grain * slowest;
             prop_assert!(makespan(&plan) <= most * (1.0 + 1e-9) + 1e-9, "{}", plan.why);
             let even = makespan(&equal(&jobs, &cold));
             prop_assert!(makespan(&plan) <= even + grain * slowest + 1e-9, "{} {even}", plan.why);

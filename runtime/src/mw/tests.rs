@@ -92,8 +92,11 @@ impl Driver<Sums> for Driving {
         master.cx().iteration_done();
         master.checkpoint();
         if self.iteration < self.job.iterations {
-            assert!(master.forecast(&[30.0; 4]).is_some_and(f64::is_finite));
-            assert!(!master.workers().is_empty() && !master.why().is_empty());
+            let told = |equally| master.forecast(&[30.0; 4], equally);
+            assert!(
+                [false, true].map(told).iter().all(|told| told.is_some_and(|told| told.used > 0))
+            );
+            assert!(!master.workers().is_empty() && master.planned().workers > 0);
             self.submit(master)?;
         }
         Ok(())

@@ -145,7 +145,11 @@ impl Driver<Summed> for Driving {
         let cx = master.cx();
         cx.iteration_done();
         let workers = master.workers().len();
-        cx.say(format!("iteration {}, {workers} workers: {}", self.state.iteration, master.why()));
+        cx.say(format!(
+            "iteration {}, {workers} workers: {}",
+            self.state.iteration,
+            master.planned()
+        ));
         if self.job.saves > 0 && self.state.iteration.is_multiple_of(self.job.saves) {
             master.checkpoint();
         }

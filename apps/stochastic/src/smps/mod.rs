@@ -97,6 +97,21 @@ impl Files {
     }
 }
 
+/// In which line of a core file a row is named, for messages; none if it is not, or the file cannot be read.
+pub fn line_of_row(core: &Path, row: &str) -> Option<usize> {
+    let text = std::fs::read_to_string(core).ok()?;
+    let lines = (1..).zip(text.lines());
+    let mut rows =
+        lines.skip_while(|(_, line)| !line.trim_end().eq_ignore_ascii_case("ROWS")).skip(1);
+    // The next section begins in the first column.
+    let inside =
+        rows.by_ref().take_while(|(_, line)| line.starts_with([' ', '\t', '*']) || line.is_empty());
+    inside.filter(|(_, line)| !line.starts_with('*')).find_map(|(at, line)| {
+        let name = line.trim().split_once([' ', '\t'])?.1.trim();
+        (name == row).then_some(at)
+    })
+}
+
 /// Reads a program, with what is worth a note in its files.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::worker::{Cost, Item, Worker, seconds};
 use super::{Book, Place, Told};
-use crate::mw::schedule::{self, Hand, Job, Share, Why};
+use crate::mw::schedule::{self, Forecast, Hand, Job, Share};
 
 /// The most workers that have the same block.
 const COPIES_MAX: usize = 2;
@@ -126,7 +126,7 @@ impl Book {
         let places: BTreeMap<u32, usize> = ids.iter().copied().zip(0..).collect();
         // One batch after the other: what was submitted first is done first.
         let mut given: Vec<Vec<Place>> = vec![Vec::new(); ids.len()];
-        let (mut why, mut after) = (Why::default(), 0.0f64);
+        let (mut why, mut after) = (Forecast::default(), 0.0f64);
         let mut open = open.into_iter().peekable();
         while let Some((batch, ..)) = open.peek().copied() {
             let of_batch = std::iter::from_fn(|| open.next_if(|(of, ..)| *of == batch));
@@ -140,13 +140,13 @@ impl Book {
             for (hand, end) in hands.iter_mut().zip(&plan.ends) {
                 hand.free = *end;
             }
-            after = after.max(plan.why.makespan);
+            after = after.max(plan.why.makespan_s);
             why = plan.why;
         }
         if !forced && after >= WORTH * before {
             return;
         }
-        self.why = why;
+        self.planned = why;
         tracing::debug!(%why, before, "work is given out");
         // All is taken back first, so that nothing is in two places.
         let mut new = Vec::new();
@@ -286,7 +286,7 @@ impl Book {
         let hands: Vec<Hand> = hands.collect();
         let (tasks, jobs) = self.jobs(self.pool.iter().copied(), |_, _| None);
         let plan = schedule::equal(&jobs, &hands);
-        self.why = plan.why;
+        self.planned = plan.why;
         for (id, shares) in ids.into_iter().zip(plan.shares) {
             self.assign(id, blocks(&tasks, shares).collect(), now);
         }

@@ -1,0 +1,150 @@
+//! Courses played alone: what they find, and that they go on to the bit.
+
+use super::*;
+use crate::fixtures;
+use crate::solve::worker::{Output, Ways, Work, Worker};
+
+fn plan(scenarios: u64) -> Plan {
+    Plan {
+        sample: Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios },
+        tasks: Some(8),
+        warm: true,
+        start: None,
+        radius: None,
+        settings: region::Settings::default(),
+        replications: 0,
+        estimate: scenarios,
+        only_estimate: false,
+    }
+}
+
+/// Plays to the end; from time to time the course is saved, thrown away and taken up from its bytes.
+fn play(model: &TwoStage, plan: &Plan, block: u64, breaks: bool) -> Course {
+    let model = Arc::new(model.clone());
+    let new = || Course::new(model.clone(), plan.clone(), 3).unwrap();
+    let mut worker = Worker::new(model.clone()).unwrap();
+    let ways = Ways { block, keeps_bases: false, pace: None };
+    let mut dice = SplitMix(plan.sample.seed);
+    let mut course = new();
+    let mut orders = course.begin().unwrap();
+    while let Some(order) = orders.pop() {
+        let mut tasks: Vec<u32> = (0..order.tasks).collect();
+        let mut next = Vec::new();
+        while !tasks.is_empty() {
+            if breaks && dice.below(15) == 0 {
+                let bytes = rmp_serde::to_vec(&course.saved()).unwrap();
+                course = new();
+                next = course.resume(rmp_serde::from_slice(&bytes).unwrap()).unwrap();
+                assert_eq!(next, [order]);
+                break;
+            }
+            let task = tasks.swap_remove(dice.below(tasks.len()));
+            let count = crate::solve::worker::blocks(&order, task, block);
+            let work = Work { tasks: task..task + 1, by_blocks: true };
+            // Whole, or in blocks that are added up.
+            let whole = Work { by_blocks: false, ..work.clone() };
+            let mut sum: Option<Part> = None;
+            for block in 0..count {
+                let Output { mut parts, .. } = worker.solve(&ways, &order, &work, block).unwrap();
+                let (of, part) = parts.pop().unwrap();
+                assert_eq!(of, task);
+                match &mut sum {
+                    Some(sum) => sum.merge(part),
+                    none => *none = Some(part),
+                }
+            }
+            let part = sum.unwrap();
+            let Output { parts, .. } = worker.solve(&ways, &order, &whole, 0).unwrap();
+            assert_eq!(parts, [(task, part.clone())]);
+            next = course.found(order.leg, order.iterate, task, part).unwrap();
+            if !next.is_empty() {
+                break;
+            }
+        }
+        orders = next;
+    }
+    assert!(course.is_done());
+    course
+}
+
+#[test]
+fn a_course_that_is_broken_off_goes_on_to_the_bit() {
+    for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
+        let plan = Plan { replications: 3, ..plan(60) };
+        let (whole, broken) = (play(&model, &plan, 4, false), play(&model, &plan, 4, true));
+        assert_eq!(whole.ended(), broken.ended(), "{}", model.name);
+        assert_eq!(whole.estimate(), broken.estimate());
+        assert_eq!(whole.lower_bound(), broken.lower_bound());
+    }
+}
+
+/// Of all scenarios the answer is exact; of samples the intervals hold it, as often as they should.
+#[test]
+fn intervals_hold_the_exact_optimum() {
+    let model = fixtures::plants();
+    let all = Sample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
+    let settings = region::Settings { epsilon: 1e-9, ..region::Settings::default() };
+    let exact = Plan { sample: all, estimate: 0, settings, ..plan(1) };
+    let exact = play(&model, &exact, 10, false).ended()[0].objective;
+    let mut held = (0, 0);
+    for seed in 1..=40 {
+        let sample = Sample { seed, ..plan(100).sample };
+        let plan = Plan { sample, replications: 5, estimate: 400, ..plan(100) };
+        let course = play(&model, &plan, 10, false);
+        let (upper, without) = course.estimate().unwrap();
+        let lower = course.lower_bound().unwrap();
+        // What is estimated costs as much as the optimum or more.
+        held.0 += usize::from(upper.high >= exact && without == 0);
+        held.1 += usize::from(lower.low <= exact);
+        assert!(lower.low <= upper.high, "seed {seed}");
+    }
+    assert!(held.0 >= 36 && held.1 >= 36, "{held:?} of 40");
+}
+
+#[test]
+fn samples_that_grow_begin_where_the_last_one_ended() {
+    let model = fixtures::plants();
+    let plan = Plan { tasks: None, estimate: 500, ..plan(30_000) };
+    let kinds: Vec<_> = plan.legs().iter().map(|leg| (leg.kind, leg.sample.scenarios)).collect();
+    let (warm, rest) = (Kind::Warm, [(Kind::Main, 30_000), (Kind::Estimate, 500)]);
+    assert_eq!(kinds, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
+    let course = play(
+        &model,
+        &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan },
+        50,
+        false,
+    );
+    let [warm, main] = course.ended() else { panic!("{:?}", course.ended().len()) };
+    assert!(warm.looked.len() >= main.looked.len(), "{warm:?} {main:?}");
+    assert!(main.bound.unwrap() <= main.objective && warm.bound.is_none());
+    assert!(main.tasks > 1);
+}
+
+/// A decision is estimated alone, as it would be after a run.
+#[test]
+fn a_decision_is_estimated_without_a_run() {
+    let model = fixtures::farm();
+    let whole = play(&model, &plan(50), 10, false);
+    let start = Some(whole.x().to_vec());
+    let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, 10, false);
+    assert_eq!(alone.estimate(), whole.estimate());
+    assert_eq!(alone.ended(), []);
+}
+
+/// With the expectation for every scenario, it is the optimum.
+#[test]
+fn the_start_is_best_for_what_is_expected() {
+    let mut model = fixtures::farm();
+    for block in &mut model.random {
+        let mean =
+            |at: usize| block.outcomes.iter().map(|one| one.probability * one.values[at]).sum();
+        let values: Vec<f64> = (0..block.places.len()).map(mean).collect();
+        block.outcomes = vec![crate::model::Realisation { probability: 1.0, values }];
+    }
+    let all = Sample { sampling: Sampling::All, seed: 0, scenarios: 1 };
+    let one = Plan { sample: all, tasks: Some(1), estimate: 0, ..plan(1) };
+    let course = play(&model, &one, 10, false);
+    let solved = &course.ended()[0];
+    let accepted: Vec<bool> = solved.looked.iter().map(|looked| looked.accepted).collect();
+    assert!(accepted[0] && !accepted[1..].contains(&true), "{solved:?}");
+}

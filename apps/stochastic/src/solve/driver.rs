@@ -1,0 +1,359 @@
+//! The master's side: gives out what the course asks for, adds up blocks, tells the course, and compares what was expected with what it
+//! took.
+//!
+//! Must not know how scenarios are solved, nor the rules of the method.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::checksum::{START, checksum_from};
+use springtide_runtime::id::NodeId;
+use springtide_runtime::mw::{Batch, BatchId, Driver, Master, TaskSpec};
+use springtide_runtime::work::{Outcome, Stop};
+use tokio::time::Instant;
+
+use super::Solve;
+use super::controller::{self, Hosting, Objective, Row};
+use super::course::{self, Course, Order, Part};
+use super::told;
+use super::worker::{Output, Work, blocks};
+
+/// What a checkpoint of the master holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct State {
+    course: Option<course::Saved>,
+    rows: Vec<Row>,
+    basket: usize,
+    groups: Option<u32>,
+    seconds: f64,
+}
+
+/// An order that is out.
+struct Out {
+    batch: BatchId,
+    /// How many it was given out as.
+    specs: usize,
+    leg: u32,
+    iterate: u32,
+    submitted: Instant,
+    /// What is told of it when it is back.
+    row: Row,
+    back: usize,
+    pivots: u64,
+}
+
+/// The master's side of a [`Solve`].
+pub struct Driving {
+    job: Solve,
+    course: Option<Course>,
+    saved: Option<State>,
+    /// By batch.
+    out: BTreeMap<u64, Out>,
+    rows: Vec<Row>,
+    groups: Option<u32>,
+    basket: usize,
+    /// What the master took for the last decision.
+    master_s: Option<f64>,
+    began: Instant,
+    /// Seconds of those who had this before.
+    before: f64,
+    outcome: Option<Outcome>,
+}
+
+impl Driving {
+    pub(super) fn new(job: Solve, saved: Option<State>) -> Self {
+        let before = saved.as_ref().map_or(0.0, |saved| saved.seconds);
+        Self {
+            basket: job.basket,
+            groups: job.groups,
+            job,
+            course: None,
+            saved,
+            out: BTreeMap::new(),
+            rows: Vec::new(),
+            master_s: None,
+            began: Instant::now(),
+            before,
+            outcome: None,
+        }
+    }
+
+    fn course(&mut self) -> Result<&mut Course, Stop> {
+        self.course.as_mut().ok_or_else(|| Stop::fail("the run has not begun"))
+    }
+
+    fn seconds(&self) -> f64 {
+        self.before + self.began.elapsed().as_secs_f64()
+    }
+
+    // --- giving out ---
+
+    fn submit(&mut self, order: Order, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        let tasks = self.specs(&order);
+        let count = tasks.len();
+        let scenarios = order.sample.scenarios;
+        let units = |parts: u32| -> Vec<f64> {
+            let range = |at| course::part(0..scenarios, parts, at);
+            (0..parts).map(|at| (range(at).end - range(at).start) as f64).collect()
+        };
+        let master_s = self.master_s.unwrap_or(0.0);
+        let workers = master.workers();
+        let known = workers.iter().all(|worker| worker.cold_s.is_some() || worker.leaving);
+        let equal = master.forecast(&units(order.tasks), true);
+        let thumb = controller::rules_of_thumb(workers.len());
+        let by_thumb = master.forecast(&units(thumb.groups.min(order.tasks)), false);
+        let (leg, iterate) = (order.leg, order.iterate);
+        let batch = master.submit(Batch { common: order, tasks })?;
+        let planned = master.planned();
+        let foreseen = known && planned.tasks == count && self.out.is_empty();
+        // A basket keeps workers busy while an iterate's last groups are done, and needs more iterates for that.
+        let thumb_s = by_thumb.map(|by| {
+            let busy = by.fluid_s.max(by.makespan_s / thumb.basket as f64);
+            controller::basket_factor(thumb.basket) * (busy + master_s)
+        });
+        let row = Row {
+            leg,
+            iterate,
+            scenarios,
+            workers: workers.len(),
+            used: planned.used,
+            predicted_s: foreseen.then_some(planned.makespan_s + master_s),
+            fluid_s: foreseen.then_some(planned.fluid_s),
+            equal_s: equal.filter(|_| known).map(|equal| equal.makespan_s + master_s),
+            thumb_s: thumb_s.filter(|_| known),
+            ..Row::default()
+        };
+        let submitted = Instant::now();
+        let out = Out { batch, specs: count, leg, iterate, submitted, row, back: 0, pivots: 0 };
+        self.out.insert(batch.number(), out);
+        Ok(())
+    }
+
+    /// Tasks as they are given out: each by itself, to be split where that helps; or in as many groups as were asked for, each whole.
+    fn specs(&self, order: &Order) -> Vec<TaskSpec<Work>> {
+        let units = |task: u32| {
+            let range = order.sample.range(order.tasks, task);
+            (range.end - range.start) as f64
+        };
+        let groups = self.groups.filter(|groups| *groups < order.tasks);
+        let Some(groups) = groups else {
+            let spec = |task| TaskSpec {
+                id: task,
+                units: units(task),
+                blocks: blocks(order, task, self.job.block),
+                work: Work { tasks: task..task + 1, by_blocks: true },
+            };
+            return (0..order.tasks).map(spec).collect();
+        };
+        let spec = |group: u32| {
+            let tasks = course::part(0..u64::from(order.tasks), groups, group);
+            let tasks = tasks.start as u32..tasks.end as u32;
+            TaskSpec {
+                id: group,
+                units: tasks.clone().map(units).sum(),
+                blocks: 1,
+                work: Work { tasks, by_blocks: false },
+            }
+        };
+        (0..groups).map(spec).collect()
+    }
+
+    // --- what is back ---
+
+    /// Tells the course. Returns what is to be evaluated next, and, if that was decided now, when the master began with it.
+    fn tell(
+        &mut self,
+        (leg, iterate): (u32, u32),
+        parts: Vec<(u32, Part)>,
+    ) -> Result<(Vec<Order>, Option<Instant>), Stop> {
+        let began = Instant::now();
+        let (mut orders, mut decided) = (Vec::new(), false);
+        let course = self.course()?;
+        for (task, part) in parts {
+            orders.extend(course.found(leg, iterate, task, part)?);
+            decided |= !course.wants(leg, iterate) || !orders.is_empty();
+        }
+        Ok((orders, decided.then_some(began)))
+    }
+
+    /// Closes what the course wants no more. `began` is when the master began with its last decision, and it took `master_s`.
+    fn close(
+        &mut self,
+        began: Instant,
+        master_s: f64,
+        master: &mut Master<'_, Solve>,
+    ) -> Result<(), Stop> {
+        let Some(course) = &self.course else { return Ok(()) };
+        let over = |out: &Out| !course.wants(out.leg, out.iterate);
+        let numbers: Vec<u64> =
+            self.out.iter().filter(|(_, out)| over(out)).map(|(batch, _)| *batch).collect();
+        for number in numbers {
+            let Some(out) = self.out.remove(&number) else { continue };
+            if out.back < out.specs {
+                master.withdraw(out.batch)?;
+            }
+            let workers_s = began.saturating_duration_since(out.submitted).as_secs_f64();
+            let row = Row {
+                measured_s: workers_s + master_s,
+                master_s,
+                pivots: out.pivots as f64 / out.row.scenarios.max(1) as f64,
+                ..out.row
+            };
+            self.explain(&row, master);
+            self.rows.push(row);
+            master.cx().iteration_done();
+            master.checkpoint();
+        }
+        self.master_s = Some(self.master_s.map_or(master_s, |before| (before + master_s) / 2.0));
+        self.progress(master);
+        self.let_go(master);
+        Ok(())
+    }
+
+    fn explain(&mut self, row: &Row, master: &Master<'_, Solve>) {
+        let Some(course) = &mut self.course else { return };
+        let notes = course.take_notes();
+        if self.job.explain {
+            notes.into_iter().for_each(|note| master.cx().say(note));
+            let how = told::iterate(course, row);
+            master.cx().say(format!("{how}: {row}"));
+        }
+    }
+
+    fn progress(&self, master: &Master<'_, Solve>) {
+        if let Some(course) = &self.course {
+            master.cx().progress(self.rows.len() as u64, 0, &told::progress(course));
+        }
+    }
+
+    /// Where time and processor-hours are to be balanced, nodes that are not worth their time may leave.
+    fn let_go(&self, master: &mut Master<'_, Solve>) {
+        let Objective::Balanced(weight) = self.job.objective else { return };
+        let scenarios = self.rows.last().map_or(0, |row| row.scenarios);
+        let mut nodes: BTreeMap<NodeId, Hosting<NodeId>> = BTreeMap::new();
+        let mut known = true;
+        for worker in master.workers() {
+            if worker.leaving || worker.node == *master.node() {
+                continue;
+            }
+            let seconds = if self.job.keep_bases { worker.warm_s } else { None };
+            let speed = seconds.or(worker.cold_s).map(|seconds| 1.0 / seconds);
+            known &= speed.is_some();
+            let new = || Hosting { node: worker.node.clone(), speed: 0.0, workers: 0 };
+            let node = nodes.entry(worker.node.clone()).or_insert_with(new);
+            (node.speed, node.workers) = (node.speed + speed.unwrap_or(0.0), node.workers + 1);
+        }
+        let nodes: Vec<Hosting<NodeId>> = nodes.into_values().collect();
+        let master_s = self.master_s.unwrap_or(0.0);
+        let Some(release) = controller::release(weight, scenarios, master_s, &nodes) else {
+            return;
+        };
+        if known {
+            master.cx().say(release.why);
+            master.release(release.nodes);
+        }
+    }
+
+    fn finish(&mut self, master: &Master<'_, Solve>) -> Result<(), Stop> {
+        let seconds = self.seconds();
+        let Some(course) = &self.course else { return Ok(()) };
+        let cx = master.cx();
+        let result =
+            told::result(&self.job, course, &self.rows, self.basket, self.groups, seconds)?;
+        cx.artifact("x.csv", told::decision(self.job.model()?, course.x()).into_bytes());
+        if self.job.explain {
+            cx.artifact("iterates.csv", told::iterates(&self.rows).into_bytes());
+        }
+        let bits = course.x().iter().flat_map(|x| x.to_bits().to_le_bytes());
+        let checksum = checksum_from(START, bits);
+        self.outcome = Some(Outcome { checksum, result });
+        Ok(())
+    }
+
+    fn go_on(&mut self, orders: Vec<Order>, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        for order in orders {
+            self.submit(order, master)?;
+        }
+        if self.course()?.is_done() {
+            self.finish(master)?;
+        }
+        Ok(())
+    }
+}
+
+impl Driver<Solve> for Driving {
+    fn begin(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+        let workers = master.workers().len();
+        let mut plan = self.job.plan()?;
+        if self.job.rules_of_thumb {
+            let thumb = controller::rules_of_thumb(workers);
+            plan.tasks = Some(thumb.tasks);
+            (self.basket, self.groups) = (thumb.basket, Some(thumb.groups));
+        }
+        let saved = self.saved.take();
+        if let Some(saved) = &saved {
+            (self.basket, self.groups) = (saved.basket, saved.groups);
+            self.rows.clone_from(&saved.rows);
+        }
+        plan.settings.basket = self.basket;
+        let mut course = Course::new(self.job.model()?.clone(), plan, workers)?;
+        let orders = match saved {
+            Some(State { course: Some(saved), .. }) => course.resume(saved)?,
+            _ => course.begin()?,
+        };
+        self.course = Some(course);
+        self.go_on(orders, master)
+    }
+
+    fn done(
+        &mut self,
+        batch: BatchId,
+        task: u32,
+        outputs: Vec<Output>,
+        master: &mut Master<'_, Solve>,
+    ) -> Result<(), Stop> {
+        let Some(out) = self.out.get_mut(&batch.number()) else { return Ok(()) };
+        out.back += 1;
+        out.pivots += outputs.iter().map(|output| output.pivots).sum::<u64>();
+        let of = (out.leg, out.iterate);
+        if self.job.log_tasks {
+            let seconds = out.submitted.elapsed().as_secs_f64();
+            let (leg, iterate) = of;
+            master.cx().say(format!(
+                "leg {leg}, iterate {iterate}, task {task} is back after {seconds:.6} s: {:?}",
+                outputs.iter().map(|output| output.pivots).collect::<Vec<_>>()
+            ));
+        }
+        // Blocks of a task in their order; of a group each task was summed where it was solved.
+        let mut parts: Vec<(u32, Part)> = Vec::new();
+        for (task, part) in outputs.into_iter().flat_map(|output| output.parts) {
+            match parts.last_mut() {
+                Some((last, sum)) if *last == task => sum.merge(part),
+                _ => parts.push((task, part)),
+            }
+        }
+        let (orders, decided) = self.tell(of, parts)?;
+        if let Some(began) = decided {
+            if let Some(pace) = self.job.pace {
+                master.cx().model(Duration::from_micros(pace.master_us))?;
+            }
+            self.close(began, began.elapsed().as_secs_f64(), master)?;
+        }
+        self.go_on(orders, master)
+    }
+
+    fn outcome(&mut self) -> Option<Outcome> {
+        self.outcome.take()
+    }
+
+    fn state(&self) -> State {
+        State {
+            course: self.course.as_ref().map(Course::saved),
+            rows: self.rows.clone(),
+            basket: self.basket,
+            groups: self.groups,
+            seconds: self.seconds(),
+        }
+    }
+}

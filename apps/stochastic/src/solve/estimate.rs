@@ -1,0 +1,145 @@
+//! What samples say of an expectation: means, and intervals that hold it with a known confidence.
+//!
+//! Must not know what is sampled.
+
+use serde::{Deserialize, Serialize};
+
+/// Count, mean and squared deviations of numbers. Merged in one order, it has the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moments {
+    /// How many numbers.
+    pub count: u64,
+    /// Their mean; 0 of none.
+    pub mean: f64,
+    /// The sum of their squared distances from it.
+    pub squares: f64,
+    /// Scenarios that have no second stage, and so no cost: none of the numbers.
+    pub without: u64,
+}
+
+impl Moments {
+    /// One more. (Welford: Note on a method for calculating corrected sums of squares and products, Technometrics 4, 1962.)
+    pub fn add(&mut self, number: f64) {
+        self.count += 1;
+        let away = number - self.mean;
+        self.mean += away / self.count as f64;
+        self.squares += away * (number - self.mean);
+    }
+
+    /// Those of another. (Chan, Golub, LeVeque: Algorithms for computing the sample variance, The American Statistician 37, 1983.)
+    pub fn merge(&mut self, other: &Self) {
+        self.without += other.without;
+        let count = self.count + other.count;
+        if other.count == 0 {
+            return;
+        }
+        let away = other.mean - self.mean;
+        let share = other.count as f64 / count as f64;
+        self.mean += away * share;
+        self.squares += other.squares + away * away * share * self.count as f64;
+        self.count = count;
+    }
+
+    /// The interval that holds what the numbers are expected to be with a confidence of 95 %, if they are drawn independently (Student);
+    /// none of fewer than two.
+    pub fn interval(&self) -> Option<Interval> {
+        let freedom = self.count.checked_sub(1).filter(|freedom| *freedom > 0)?;
+        let error = (self.squares / freedom as f64 / self.count as f64).sqrt();
+        let half = student(freedom) * error;
+        let Self { count, mean, .. } = *self;
+        Some(Interval { mean, low: mean - half, high: mean + half, count })
+    }
+}
+
+/// An interval of confidence 95 %.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The mean of what was drawn.
+    pub mean: f64,
+    /// Its ends.
+    pub low: f64,
+    /// The upper one.
+    pub high: f64,
+    /// How many were drawn.
+    pub count: u64,
+}
+
+impl Interval {
+    /// The same of numbers that are so much larger.
+    pub fn plus(self, constant: f64) -> Self {
+        let Self { mean, low, high, count } = self;
+        Self { mean: mean + constant, low: low + constant, high: high + constant, count }
+    }
+}
+
+/// The 97.5 % point of Student's distribution of so many degrees of freedom: tabulated up to 10, above by the expansion of Cornish and
+/// Fisher, which is right to 2e-4 there.
+fn student(freedom: u64) -> f64 {
+    const FEW: [f64; 10] =
+        [12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281];
+    let few = usize::try_from(freedom).ok().and_then(|freedom| FEW.get(freedom.wrapping_sub(1)));
+    if let Some(point) = few {
+        return *point;
+    }
+    let (z, n) = (1.959_964_f64, freedom as f64);
+    let cubic = (z * z * z + z) / 4.0;
+    let fifth = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    let seventh = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
+    z + cubic / n + fifth / (n * n) + seventh / (n * n * n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_of_students_distribution() {
+        for (freedom, point) in
+            [(1, 12.7062), (10, 2.2281), (11, 2.2010), (20, 2.0860), (60, 2.0003), (999, 1.9623)]
+        {
+            assert!((student(freedom) - point).abs() < 2e-4, "{freedom}: {}", student(freedom));
+        }
+    }
+
+    #[test]
+    fn moments_of_parts_are_those_of_the_whole() {
+        let mut dice = springtide_runtime::random::SplitMix(7);
+        let numbers: Vec<f64> = (0..997).map(|_| 1e6 + dice.unit()).collect();
+        let of = |numbers: &[f64]| {
+            let mut moments = Moments::default();
+            numbers.iter().for_each(|number| moments.add(*number));
+            moments
+        };
+        let whole = of(&numbers);
+        let mean = numbers.iter().sum::<f64>() / 997.0;
+        let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+        assert!((whole.mean - mean).abs() < 1e-8 && (whole.squares / squares - 1.0).abs() < 1e-9);
+        let mut merged = Moments::default();
+        for part in numbers.chunks(100) {
+            merged.merge(&of(part));
+        }
+        merged.merge(&Moments { without: 3, ..Moments::default() });
+        assert_eq!((merged.count, merged.without), (997, 3));
+        assert!((merged.mean - mean).abs() < 1e-8);
+        assert!((merged.squares / squares - 1.0).abs() < 1e-9);
+        let interval = merged.interval().unwrap().plus(1.0);
+        // A uniform number has a deviation of 0.2887.
+        let half = (interval.high - interval.low) / 2.0;
+        assert!((half - 1.9623 * 0.2887 / 997_f64.sqrt()).abs() < 1e-3, "{interval:?}");
+        assert_eq!(of(&[1.0]).interval(), None);
+    }
+
+    /// Of a hundred intervals about as many hold the expectation as they should.
+    #[test]
+    fn intervals_hold_what_is_expected() {
+        let mut dice = springtide_runtime::random::SplitMix(11);
+        let holds = (0..1000).filter(|_| {
+            let mut moments = Moments::default();
+            (0..8).for_each(|_| moments.add((0..12).map(|_| dice.unit()).sum()));
+            let interval = moments.interval().unwrap();
+            interval.low <= 6.0 && 6.0 <= interval.high
+        });
+        let holds = holds.count();
+        assert!((930..=970).contains(&holds), "{holds}");
+    }
+}

@@ -1,0 +1,202 @@
+//! A worker's side: it makes the scenarios of its tasks itself, solves them, and sums what they give.
+//!
+//! Must not know who asked, nor what is made of it.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::work::{Context, Stop};
+
+use super::course::{Order, Part, Sample, part};
+use super::estimate::Moments;
+use crate::model::TwoStage;
+use crate::recourse::{Kept, Recourse, RecourseError, RootChoice};
+use crate::sample::{Sampler, Scenario};
+
+/// Tasks of an order that are given out together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// Which.
+    pub tasks: Range<u32>,
+    /// It is one task, of which each block is done apart.
+    pub by_blocks: bool,
+}
+
+/// What came of tasks, or of a block of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Output {
+    /// By task.
+    pub parts: Vec<(u32, Part)>,
+    /// Scenarios that were solved.
+    pub scenarios: u64,
+    /// How many pivots that took.
+    pub pivots: u64,
+}
+
+/// How scenarios are solved.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ways {
+    /// Scenarios of a block at most: sums are made of blocks in their order, whoever does them.
+    pub block: u64,
+    /// Each begins at its own last basis, where it is kept.
+    pub keeps_bases: bool,
+    /// Modelled time, in a simulation; none: the time that it takes.
+    pub pace: Option<Pace>,
+}
+
+/// Modelled time: for simulations, in which nothing that is computed takes any.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pace {
+    /// Microseconds of a scenario at speed 1.
+    pub scenario_us: u64,
+    /// Microseconds of the master between two iterates.
+    pub master_us: u64,
+}
+
+/// Into how many blocks the scenarios of a task are divided.
+pub fn blocks(order: &Order, task: u32, block: u64) -> u32 {
+    let range = order.sample.range(order.tasks, task);
+    let count = (range.end - range.start).div_ceil(block.max(1));
+    u32::try_from(count).unwrap_or(u32::MAX).max(1)
+}
+
+/// A worker.
+pub struct Worker {
+    model: Arc<TwoStage>,
+    recourse: Recourse,
+    sampler: Option<(Sample, Sampler)>,
+    root: Vec<u8>,
+    x: Vec<f64>,
+    kept: (Option<Sample>, Kept),
+}
+
+impl Worker {
+    /// For a model.
+    ///
+    /// # Errors
+    /// The second stage cannot be begun.
+    pub fn new(model: Arc<TwoStage>) -> Result<Self, RecourseError> {
+        let recourse = Recourse::new(model.clone(), RootChoice::Slack)?;
+        let kept = (None, Kept::default());
+        Ok(Self { model, recourse, sampler: None, root: Vec::new(), x: Vec::new(), kept })
+    }
+
+    fn take_up(&mut self, order: &Order) -> Result<(), Stop> {
+        if self.sampler.as_ref().is_none_or(|(sample, _)| *sample != order.sample) {
+            self.sampler = Some((order.sample, order.sample.sampler(&self.model)?));
+        }
+        if self.root != order.root {
+            self.recourse.set_root(&order.root)?;
+            self.root.clone_from(&order.root);
+        }
+        let same = self.x.iter().map(|x| x.to_bits()).eq(order.x.iter().map(|x| x.to_bits()));
+        if !same {
+            self.recourse.at(&order.x);
+            self.x.clone_from(&order.x);
+        }
+        Ok(())
+    }
+
+    /// Does tasks, or one block of one.
+    ///
+    /// # Errors
+    /// A scenario cannot be solved; or a halt.
+    pub fn execute(
+        &mut self,
+        ways: &Ways,
+        order: &Order,
+        work: &Work,
+        block: u32,
+        cx: &Context,
+    ) -> Result<Output, Stop> {
+        let Some(pace) = ways.pace else { return self.solve(ways, order, work, block) };
+        let key = key(order, work, block);
+        let known = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = known.as_ref().and_then(|known| known.get(&key)).cloned();
+        let output = match known {
+            Some(output) => output,
+            None => {
+                let output = self.solve(ways, order, work, block)?;
+                let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+                memory.get_or_insert_default().insert(key, output.clone());
+                output
+            }
+        };
+        let time = pace.scenario_us * output.scenarios;
+        cx.model(std::time::Duration::from_micros(time))?;
+        Ok(output)
+    }
+
+    pub(super) fn solve(
+        &mut self,
+        ways: &Ways,
+        order: &Order,
+        work: &Work,
+        block: u32,
+    ) -> Result<Output, Stop> {
+        self.take_up(order)?;
+        let (pivots, solved) = (self.recourse.pivots(), self.recourse.solved());
+        let mut parts = Vec::new();
+        for task in work.tasks.clone() {
+            let (all, count) =
+                (order.sample.range(order.tasks, task), blocks(order, task, ways.block));
+            let blocks = if work.by_blocks { block..block + 1 } else { 0..count };
+            let mut sum: Option<Part> = None;
+            for block in blocks {
+                let one = self.block(ways, order, part(all.clone(), count, block))?;
+                match &mut sum {
+                    Some(sum) => sum.merge(one),
+                    none => *none = Some(one),
+                }
+            }
+            parts.extend(sum.map(|sum| (task, sum)));
+        }
+        let (pivots, scenarios) =
+            (self.recourse.pivots() - pivots, self.recourse.solved() - solved);
+        Ok(Output { parts, scenarios, pivots })
+    }
+
+    fn block(&mut self, ways: &Ways, order: &Order, range: Range<u64>) -> Result<Part, Stop> {
+        let Some((sample, sampler)) = &self.sampler else { return Err(Stop::fail("no sample")) };
+        if order.costs {
+            let (mut costs, mut scenario) = (Moments::default(), Scenario::default());
+            for number in range {
+                sampler.scenario(number, &mut scenario);
+                match self.recourse.cost(&scenario)? {
+                    Some(cost) => costs.add(cost),
+                    None => costs.without += 1,
+                }
+            }
+            return Ok(Part::Costs(costs));
+        }
+        let found = match ways.keeps_bases {
+            true => {
+                if self.kept.0 != Some(*sample) {
+                    self.kept = (Some(*sample), Kept::default());
+                }
+                self.recourse.cut_with(sampler, range, &mut self.kept.1)?
+            }
+            false => self.recourse.cut(sampler, range)?,
+        };
+        Ok(Part::Found(found))
+    }
+}
+
+/// What was found in simulations of this process. It follows from what was asked, so that who asks again, a run over other workers say,
+/// is told at once.
+static MEMORY: Mutex<Option<HashMap<(u64, u64), Output>>> = Mutex::new(None);
+
+fn key(order: &Order, work: &Work, block: u32) -> (u64, u64) {
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        let Order { sample, tasks, x, root, costs, .. } = order;
+        (salt, sample.seed, sample.scenarios, sample.sampling as u8, tasks).hash(&mut hasher);
+        x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
+        (root, costs, &work.tasks, work.by_blocks, block).hash(&mut hasher);
+        hasher.finish()
+    };
+    (half(1), half(2))
+}
