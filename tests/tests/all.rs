@@ -7,6 +7,7 @@ mod managed;
 mod mw;
 mod simulated;
 mod slurm;
+mod solve;
 mod spmd;
 mod tidy;
 mod virtual_time;

@@ -205,8 +205,8 @@ impl Recourse {
         Ok(())
     }
 
-    /// From which root these scenarios are solved with the least effort at a decision. It depends on no clock, so it is the same
-    /// everywhere. The root stays what it was.
+    /// From which root these scenarios are solved with the least effort at a decision, and how much that is for each. It depends on no
+    /// clock, so it is the same everywhere. The root stays what it was.
     ///
     /// # Errors
     /// Scenarios cannot be solved from any.
@@ -218,24 +218,34 @@ impl Recourse {
         x: &[f64],
         sampler: &Sampler,
         numbers: Range<u64>,
-    ) -> Result<RootChoice, RecourseError> {
+    ) -> Result<(RootChoice, f64), RecourseError> {
         let mut best: Option<(u64, RootChoice)> = None;
         let mut failure = RecourseError::Failed("there is no basis to begin from");
         for choice in [RootChoice::Mean, RootChoice::First, RootChoice::Slack] {
             let mut other = Self::new(self.model.clone(), RootChoice::Slack)?;
             let found = other.take_root(choice, x, sampler, numbers.start).and_then(|_| {
                 other.at(x);
-                other.cut(sampler, numbers.clone())
+                let (before, mut scenario) = (other.effort(), Scenario::default());
+                for number in numbers.clone() {
+                    sampler.scenario(number, &mut scenario);
+                    other.cost(&scenario)?;
+                    // Worse already.
+                    if best.is_some_and(|(least, _)| other.effort() - before > least) {
+                        break;
+                    }
+                }
+                Ok(other.effort() - before)
             });
             match found {
-                Ok(_) if best.is_none_or(|(least, _)| other.effort() < least) => {
-                    best = Some((other.effort(), choice));
+                Ok(effort) if best.is_none_or(|(least, _)| effort < least) => {
+                    best = Some((effort, choice));
                 }
                 Ok(_) => {}
                 Err(error) => failure = error,
             }
         }
-        best.map(|(_, choice)| choice).ok_or(failure)
+        let each = |effort: u64| effort as f64 / (numbers.end - numbers.start) as f64;
+        best.map(|(effort, choice)| (choice, each(effort))).ok_or(failure)
     }
 
     /// Takes the root of this choice at a decision, `first` being the number of the first scenario, from the slack basis: nothing that

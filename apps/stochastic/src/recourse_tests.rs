@@ -207,7 +207,7 @@ fn iterates_of_one_thread() {
     while let Step::Evaluate { iterate, x } = step {
         if iterate.is_power_of_two() || iterate == 0 {
             let began = std::time::Instant::now();
-            choice = recourse.choose_root(&x, &sampler, 0..25).unwrap();
+            choice = recourse.choose_root(&x, &sampler, 0..25).unwrap().0;
             println!("root: {choice:?}, {:.1?}", began.elapsed());
         }
         recourse.take_root(choice, &x, &sampler, 0).unwrap();

@@ -22,9 +22,7 @@ const SUFFICIENT: f64 = 1e-4;
 const GOOD: f64 = 0.5;
 /// So many steps that are a little worse than promised make the region smaller.
 const PATIENCE: u32 = 3;
-/// A cut that has had no multiplier in so many solves rests: it is no row of the model before it is violated.
-const TIRED: u32 = 2;
-/// One that has had none in so many is dropped, once there are so many that rest for each column.
+/// A cut that has had no multiplier in so many solves is dropped, once there are so many that rest for each column.
 const OLD: u32 = 100;
 const RESTING_FOR_EACH: usize = 20;
 /// Nothing is looked for farther away.
@@ -676,8 +674,8 @@ impl Region {
         Step::Evaluate { iterate, x }
     }
 
-    /// Cuts that have had no multiplier for a while rest; after long they are dropped, but for those of the incumbent and of what is
-    /// being evaluated.
+    /// Cuts that had no multiplier rest: they are no rows of the model before they are violated. After long they are dropped, but for those
+    /// of the incumbent and of what is being evaluated.
     fn age(&mut self) {
         let first = self.first.rhs.len();
         for (at, row) in self.rows.iter_mut().enumerate() {
@@ -687,7 +685,7 @@ impl Region {
             row.of.idle += 1;
         }
         let rows = &self.rows;
-        let tired = |row: &Row| row.iterate.is_some() && row.idle > TIRED;
+        let tired = |row: &Row| row.iterate.is_some() && row.idle > 0;
         if rows.iter().any(tired) {
             let whole =
                 |(at, row)| tired(row).then(|| Whole::of(self.lp.problem(), first + at, row));

@@ -28,6 +28,12 @@ const WARM_TASKS: u32 = 100;
 const WARM_EPSILON: f64 = 10.0;
 /// So many scenarios tell which root is best.
 const ROOT_SCENARIOS: u64 = 25;
+/// What a block is in effort at least, where its size is not given: about a millisecond.
+const BLOCK_EFFORT: f64 = 400_000.0;
+/// But no fewer scenarios than these.
+const BLOCK_LEAST: u64 = 10;
+/// A sample that goes on from another begins with a radius of this part of its greatest number; at least 1.
+const NEXT_RADIUS: f64 = 0.05;
 
 /// Scenarios, by what they follow from.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,6 +75,8 @@ pub struct Plan {
     pub sample: Sample,
     /// Its tasks; absent: the controller's choice.
     pub tasks: Option<u32>,
+    /// Scenarios of a block at most: sums are made of blocks in their order, whoever does them; absent: by the effort that they are.
+    pub block: Option<u64>,
     /// Smaller samples are solved before it.
     pub warm: bool,
     /// Where to begin; absent: at the best decision for what is expected.
@@ -156,6 +164,8 @@ pub struct Order {
     pub sample: Sample,
     /// Into how many tasks it is divided.
     pub tasks: u32,
+    /// Scenarios of a block at most.
+    pub block: u64,
     /// The decision.
     pub x: Vec<f64>,
     /// The basis from which scenarios are solved.
@@ -196,6 +206,8 @@ pub struct Solved {
     pub sample: Sample,
     /// Into how many tasks it was divided.
     pub tasks: u32,
+    /// Scenarios of a block.
+    pub block: u64,
     /// The best decision.
     pub x: Vec<f64>,
     /// Its cost.
@@ -227,6 +239,7 @@ pub struct Saved {
     tasks: u32,
     region: Option<region::Saved>,
     choice: RootChoice,
+    block: u64,
     x: Vec<f64>,
     ended: Vec<Solved>,
     costs: Option<Moments>,
@@ -246,6 +259,7 @@ pub struct Course {
     region: Option<Region>,
     probe: Recourse,
     choice: RootChoice,
+    block: u64,
     /// Where the next leg begins.
     x: Vec<f64>,
     /// Parts of the present estimate.
@@ -278,6 +292,7 @@ impl Course {
             region: None,
             probe,
             choice: RootChoice::Slack,
+            block: BLOCK_LEAST,
             x,
             parts: BTreeMap::new(),
             ended: Vec::new(),
@@ -293,6 +308,7 @@ impl Course {
             tasks: self.tasks,
             region: self.region.as_ref().map(Region::saved),
             choice: self.choice,
+            block: self.block,
             x: self.x.clone(),
             ended: self.ended.clone(),
             costs: self.costs,
@@ -305,8 +321,8 @@ impl Course {
     /// # Errors
     /// As of [`Course::begin`].
     pub fn resume(&mut self, saved: Saved) -> Result<Vec<Order>, CourseError> {
-        let Saved { at, tasks, region, choice, x, ended, costs, notes } = saved;
-        (self.at, self.tasks, self.choice, self.x) = (at, tasks, choice, x);
+        let Saved { at, tasks, region, choice, block, x, ended, costs, notes } = saved;
+        (self.at, self.tasks, self.choice, self.block, self.x) = (at, tasks, choice, block, x);
         (self.ended, self.costs, self.notes) = (ended, costs, notes);
         let Some(region) = region else { return self.leg() };
         self.sampler = Some(self.legs[self.at].sample.sampler(&self.model)?);
@@ -343,7 +359,10 @@ impl Course {
         let (first, offset) = (self.model.first.clone(), self.model.offset);
         let settings = region::Settings { epsilon: leg.epsilon, ..self.plan.settings };
         let mut region = Region::new(first, offset, self.tasks as usize, &self.x, settings);
-        if let Some(radius) = self.plan.radius {
+        // The answer of another sample is near.
+        let near = self.x.iter().fold(0.0_f64, |most, x| most.max(x.abs())) * NEXT_RADIUS;
+        let next = (!self.ended.is_empty()).then_some(near.max(1.0));
+        if let Some(radius) = self.plan.radius.or(next) {
             region = region.with_radius(radius);
         }
         let step = region.begin()?;
@@ -357,12 +376,7 @@ impl Course {
             return Ok(main.tasks);
         }
         let few = 0..ROOT_SCENARIOS.min(sampler.count());
-        let choice = self.probe.choose_root(&self.x, sampler, few.clone())?;
-        self.probe.take_root(choice, &self.x, sampler, 0)?;
-        self.probe.at(&self.x);
-        let before = self.probe.effort();
-        self.probe.cut(sampler, few.clone())?;
-        let effort = (self.probe.effort() - before) as f64 / few.end as f64;
+        let (_, effort) = self.probe.choose_root(&self.x, sampler, few)?;
         let solved = self.ended.last().map(|one| (one.tasks, one.looked.len() as u32));
         let outlook = Outlook {
             scenarios: leg.sample.scenarios,
@@ -395,7 +409,12 @@ impl Course {
         if let Some(sampler) = &self.sampler {
             if iterate == 0 || iterate.is_power_of_two() {
                 let few = 0..ROOT_SCENARIOS.min(sampler.count());
-                self.choice = self.probe.choose_root(&x, sampler, few)?;
+                let (choice, effort) = self.probe.choose_root(&x, sampler, few)?;
+                self.choice = choice;
+                if iterate == 0 {
+                    let by_effort = (BLOCK_EFFORT / effort.max(1.0)) as u64;
+                    self.block = self.plan.block.unwrap_or(by_effort.max(BLOCK_LEAST));
+                }
             }
             root = self
                 .probe
@@ -404,7 +423,8 @@ impl Course {
         }
         let costs = leg.kind == Kind::Estimate;
         let (sample, tasks) = (leg.sample, self.tasks);
-        Ok(Order { leg: self.at as u32, iterate, sample, tasks, x, root, costs })
+        let (leg, block) = (self.at as u32, self.block);
+        Ok(Order { leg, iterate, sample, tasks, block, x, root, costs })
     }
 
     fn leg_is_over(&mut self) -> Result<Vec<Order>, CourseError> {
@@ -419,9 +439,14 @@ impl Course {
                 kind: leg.kind,
                 sample: leg.sample,
                 tasks: self.tasks,
+                block: self.block,
                 x: incumbent.x.clone(),
                 objective: incumbent.cost,
-                bound: (leg.kind != Kind::Warm).then(|| region.lower_bound()).flatten(),
+                // What is above the cost is so by rounding.
+                bound: (leg.kind != Kind::Warm)
+                    .then(|| region.lower_bound())
+                    .flatten()
+                    .map(|bound| bound.min(incumbent.cost)),
                 looked: region.looked().to_vec(),
             });
         }

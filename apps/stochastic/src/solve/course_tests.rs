@@ -8,6 +8,7 @@ fn plan(scenarios: u64) -> Plan {
     Plan {
         sample: Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios },
         tasks: Some(8),
+        block: Some(4),
         warm: true,
         start: None,
         radius: None,
@@ -19,11 +20,11 @@ fn plan(scenarios: u64) -> Plan {
 }
 
 /// Plays to the end; from time to time the course is saved, thrown away and taken up from its bytes.
-fn play(model: &TwoStage, plan: &Plan, block: u64, breaks: bool) -> Course {
+fn play(model: &TwoStage, plan: &Plan, breaks: bool) -> Course {
     let model = Arc::new(model.clone());
     let new = || Course::new(model.clone(), plan.clone(), 3).unwrap();
     let mut worker = Worker::new(model.clone()).unwrap();
-    let ways = Ways { block, keeps_bases: false, pace: None };
+    let ways = Ways { keeps_bases: false, pace: None };
     let mut dice = SplitMix(plan.sample.seed);
     let mut course = new();
     let mut orders = course.begin().unwrap();
@@ -39,7 +40,7 @@ fn play(model: &TwoStage, plan: &Plan, block: u64, breaks: bool) -> Course {
                 break;
             }
             let task = tasks.swap_remove(dice.below(tasks.len()));
-            let count = crate::solve::worker::blocks(&order, task, block);
+            let count = crate::solve::worker::blocks(&order, task);
             let work = Work { tasks: task..task + 1, by_blocks: true };
             // Whole, or in blocks that are added up.
             let whole = Work { by_blocks: false, ..work.clone() };
@@ -71,7 +72,7 @@ fn play(model: &TwoStage, plan: &Plan, block: u64, breaks: bool) -> Course {
 fn a_course_that_is_broken_off_goes_on_to_the_bit() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
         let plan = Plan { replications: 3, ..plan(60) };
-        let (whole, broken) = (play(&model, &plan, 4, false), play(&model, &plan, 4, true));
+        let (whole, broken) = (play(&model, &plan, false), play(&model, &plan, true));
         assert_eq!(whole.ended(), broken.ended(), "{}", model.name);
         assert_eq!(whole.estimate(), broken.estimate());
         assert_eq!(whole.lower_bound(), broken.lower_bound());
@@ -85,12 +86,12 @@ fn intervals_hold_the_exact_optimum() {
     let all = Sample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
     let settings = region::Settings { epsilon: 1e-9, ..region::Settings::default() };
     let exact = Plan { sample: all, estimate: 0, settings, ..plan(1) };
-    let exact = play(&model, &exact, 10, false).ended()[0].objective;
+    let exact = play(&model, &exact, false).ended()[0].objective;
     let mut held = (0, 0);
     for seed in 1..=40 {
         let sample = Sample { seed, ..plan(100).sample };
         let plan = Plan { sample, replications: 5, estimate: 400, ..plan(100) };
-        let course = play(&model, &plan, 10, false);
+        let course = play(&model, &plan, false);
         let (upper, without) = course.estimate().unwrap();
         let lower = course.lower_bound().unwrap();
         // What is estimated costs as much as the optimum or more.
@@ -108,12 +109,8 @@ fn samples_that_grow_begin_where_the_last_one_ended() {
     let kinds: Vec<_> = plan.legs().iter().map(|leg| (leg.kind, leg.sample.scenarios)).collect();
     let (warm, rest) = (Kind::Warm, [(Kind::Main, 30_000), (Kind::Estimate, 500)]);
     assert_eq!(kinds, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
-    let course = play(
-        &model,
-        &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan },
-        50,
-        false,
-    );
+    let course =
+        play(&model, &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan }, false);
     let [warm, main] = course.ended() else { panic!("{:?}", course.ended().len()) };
     assert!(warm.looked.len() >= main.looked.len(), "{warm:?} {main:?}");
     assert!(main.bound.unwrap() <= main.objective && warm.bound.is_none());
@@ -124,9 +121,9 @@ fn samples_that_grow_begin_where_the_last_one_ended() {
 #[test]
 fn a_decision_is_estimated_without_a_run() {
     let model = fixtures::farm();
-    let whole = play(&model, &plan(50), 10, false);
+    let whole = play(&model, &plan(50), false);
     let start = Some(whole.x().to_vec());
-    let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, 10, false);
+    let alone = play(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
     assert_eq!(alone.estimate(), whole.estimate());
     assert_eq!(alone.ended(), []);
 }
@@ -143,7 +140,7 @@ fn the_start_is_best_for_what_is_expected() {
     }
     let all = Sample { sampling: Sampling::All, seed: 0, scenarios: 1 };
     let one = Plan { sample: all, tasks: Some(1), estimate: 0, ..plan(1) };
-    let course = play(&model, &one, 10, false);
+    let course = play(&model, &one, false);
     let solved = &course.ended()[0];
     let accepted: Vec<bool> = solved.looked.iter().map(|looked| looked.accepted).collect();
     assert!(accepted[0] && !accepted[1..].contains(&true), "{solved:?}");

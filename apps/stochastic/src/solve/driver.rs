@@ -141,7 +141,7 @@ impl Driving {
             let spec = |task| TaskSpec {
                 id: task,
                 units: units(task),
-                blocks: blocks(order, task, self.job.block),
+                blocks: blocks(order, task),
                 work: Work { tasks: task..task + 1, by_blocks: true },
             };
             return (0..order.tasks).map(spec).collect();

@@ -114,9 +114,9 @@ pub struct Solve {
     /// Say a line of each task that is back
     #[arg(long)]
     pub log_tasks: bool,
-    /// Scenarios of a block at most: tasks can be split into blocks
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub block: u64,
+    /// Scenarios of a block at most: tasks can be split into blocks [default: 10, and more of those that are solved fast]
+    #[arg(long, value_name = "N")]
+    pub block: Option<u64>,
     /// The program, as it was read.
     #[arg(skip)]
     pub program: Option<Arc<TwoStage>>,
@@ -137,7 +137,7 @@ fn drawn(text: &str) -> Result<Sampling, String> {
 }
 
 impl Solve {
-    /// Of a program that is here, with what an empty command line says.
+    /// Of a program that is here, and is not read from files, with what an empty command line says.
     pub fn of(program: TwoStage) -> Self {
         Self {
             model: PathBuf::new(),
@@ -163,7 +163,7 @@ impl Solve {
             keep_bases: false,
             isolate: false,
             log_tasks: false,
-            block: 10,
+            block: None,
             program: Some(Arc::new(program)),
             decision: None,
             pace: None,
@@ -202,6 +202,7 @@ impl Solve {
         Ok(Plan {
             sample: Sample { sampling, seed: self.seed, scenarios },
             tasks: self.tasks,
+            block: self.block,
             warm: !self.no_warm_start,
             start: self.decision.clone(),
             radius: self.radius,
@@ -246,7 +247,7 @@ impl Solve {
             1..=64,
             "each more costs nearly twice the iterates",
         )?;
-        InputError::check("--block", self.block, 1..=1_000_000, "1: a scenario")?;
+        InputError::check("--block", self.block.unwrap_or(1), 1..=SCENARIOS_MAX, "1: a scenario")?;
         InputError::check(
             "--replications",
             self.replications,
@@ -338,15 +339,18 @@ impl Job for Solve {
 
     fn prepare(&mut self) -> Result<(), InputError> {
         self.check_options()?;
+        if let Some(program) = self.program.clone() {
+            return self.check_scenarios(&program);
+        }
         let files = Files::find(&self.model).map_err(InputError::new)?;
         let (program, _) = smps::read(&files).map_err(InputError::new)?;
         check_first_stage(&program, &files)?;
         if let Some(path) = self.evaluate.as_ref().or(self.start.as_ref()) {
             self.decision = Some(read_decision(&program, path)?);
         }
+        self.check_scenarios(&program)?;
         self.program = Some(Arc::new(program));
-        let program = self.program.clone().unwrap_or_default();
-        self.check_scenarios(&program)
+        Ok(())
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
@@ -389,7 +393,7 @@ impl Program for Solve {
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
-        let ways = Ways { block: self.block, keeps_bases: self.keep_bases, pace: self.pace };
+        let ways = Ways { keeps_bases: self.keep_bases, pace: self.pace };
         worker.execute(&ways, order, work, block, cx)
     }
 }

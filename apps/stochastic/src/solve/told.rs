@@ -99,6 +99,7 @@ fn solved(one: &Solved) -> Value {
         "seed": sample.seed,
         "scenarios": sample.scenarios,
         "tasks": tasks,
+        "block": one.block,
         "iterations": looked.len(),
         "accepted": looked.iter().filter(|looked| looked.accepted).count(),
         "infeasible": looked.iter().filter(|looked| looked.cost.is_none()).count(),
@@ -130,7 +131,6 @@ pub fn result(
     if main.is_some() {
         put("basket", json!(basket));
         put("groups", json!(groups));
-        put("block", json!(job.block));
         put("epsilon", json!(job.epsilon));
         put(
             "warm_start",

@@ -39,8 +39,6 @@ pub struct Output {
 /// How scenarios are solved.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ways {
-    /// Scenarios of a block at most: sums are made of blocks in their order, whoever does them.
-    pub block: u64,
     /// Each begins at its own last basis, where it is kept.
     pub keeps_bases: bool,
     /// Modelled time, in a simulation; none: the time that it takes.
@@ -57,9 +55,9 @@ pub struct Pace {
 }
 
 /// Into how many blocks the scenarios of a task are divided.
-pub fn blocks(order: &Order, task: u32, block: u64) -> u32 {
+pub fn blocks(order: &Order, task: u32) -> u32 {
     let range = order.sample.range(order.tasks, task);
-    let count = (range.end - range.start).div_ceil(block.max(1));
+    let count = (range.end - range.start).div_ceil(order.block.max(1));
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
 }
 
@@ -114,14 +112,11 @@ impl Worker {
     ) -> Result<Output, Stop> {
         let Some(pace) = ways.pace else { return self.solve(ways, order, work, block) };
         let key = key(order, work, block);
-        let known = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.as_ref().and_then(|known| known.get(&key)).cloned();
-        let output = match known {
+        let output = match remembered(key) {
             Some(output) => output,
             None => {
                 let output = self.solve(ways, order, work, block)?;
-                let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-                memory.get_or_insert_default().insert(key, output.clone());
+                remember(key, output.clone());
                 output
             }
         };
@@ -141,8 +136,7 @@ impl Worker {
         let (pivots, solved) = (self.recourse.pivots(), self.recourse.solved());
         let mut parts = Vec::new();
         for task in work.tasks.clone() {
-            let (all, count) =
-                (order.sample.range(order.tasks, task), blocks(order, task, ways.block));
+            let (all, count) = (order.sample.range(order.tasks, task), blocks(order, task));
             let blocks = if work.by_blocks { block..block + 1 } else { 0..count };
             let mut sum: Option<Part> = None;
             for block in blocks {
@@ -189,11 +183,21 @@ impl Worker {
 /// is told at once.
 static MEMORY: Mutex<Option<HashMap<(u64, u64), Output>>> = Mutex::new(None);
 
+fn remembered(key: (u64, u64)) -> Option<Output> {
+    let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    memory.as_ref()?.get(&key).cloned()
+}
+
+fn remember(key: (u64, u64), output: Output) {
+    let mut memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    memory.get_or_insert_default().insert(key, output);
+}
+
 fn key(order: &Order, work: &Work, block: u32) -> (u64, u64) {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
-        let Order { sample, tasks, x, root, costs, .. } = order;
-        (salt, sample.seed, sample.scenarios, sample.sampling as u8, tasks).hash(&mut hasher);
+        let Order { sample, tasks, block: size, x, root, costs, .. } = order;
+        (salt, sample.seed, sample.scenarios, sample.sampling as u8, tasks, size).hash(&mut hasher);
         x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
         (root, costs, &work.tasks, work.by_blocks, block).hash(&mut hasher);
         hasher.finish()

@@ -1,0 +1,271 @@
+//! Stochastic programs on whole grids in virtual time: the same iterates, bit for bit, whatever the workers, their speeds and failures;
+//! and times as they were foreseen.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+use springtide_runtime::work::{Outcome, Registry};
+use springtide_simulator::machines::Machine;
+use springtide_simulator::{Grid, Layout, Place, simulate};
+use springtide_stochastic::Solve;
+use springtide_stochastic::smps::{self, Files};
+use springtide_stochastic::solve::worker::Pace;
+use springtide_tests::virtual_grid::{Hands, Shape, run_scripted};
+
+use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
+
+/// A millisecond a scenario, and as much for a decision.
+const PACE: Pace = Pace { scenario_us: 1000, master_us: 1000 };
+
+/// A small program of the repository's own.
+fn program(name: &str) -> Solve {
+    let directory =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../apps/stochastic/tests/data").join(name);
+    let files = Files::find(&directory).unwrap_or_else(|error| panic!("{error}"));
+    let (model, _) = smps::read(&files).unwrap_or_else(|error| panic!("{error}"));
+    Solve { pace: Some(PACE), tasks: Some(16), block: Some(10), ..Solve::of(model) }
+}
+
+/// 3 s of one worker an iterate.
+fn job() -> Solve {
+    Solve { scenarios: Some(3000), estimate: Some(500), ..program("plants") }
+}
+
+fn outcome(
+    shape: &Shape,
+    job: &Solve,
+    script: impl FnOnce(Rc<Hands>) -> futures_of::Done + 'static,
+) -> Outcome {
+    let run = run_scripted(shape, job.clone(), script);
+    run.outcome.clone().unwrap_or_else(|why| panic!("{why}; {:?}", run.said))
+}
+
+mod futures_of {
+    //! A script of any kind.
+    use std::future::Future;
+    use std::pin::Pin;
+
+    pub type Done = Pin<Box<dyn Future<Output = ()>>>;
+}
+
+/// What does not depend on how long anything took.
+fn answer(outcome: &Outcome) -> (u64, Value) {
+    let mut result = outcome.result.clone();
+    if let Some(object) = result.as_object_mut() {
+        object.remove("controller");
+        object.remove("groups");
+    }
+    (outcome.checksum, result)
+}
+
+fn alone(job: &Solve) -> (u64, Value) {
+    answer(&outcome(&Shape::of(&[1], 1, 1), job, |_| Box::pin(async {})))
+}
+
+#[test]
+fn the_answer_has_the_same_bits_on_every_grid() {
+    for name in ["plants", "farm", "reservoir"] {
+        let job = Solve { scenarios: Some(300), replications: 2, ..program(name) };
+        let right = alone(&job);
+        assert!(right.1["gap"].as_f64().is_some_and(|gap| gap <= 1e-5), "{:?}", right.1);
+        for (clusters, threads, seed) in [(&[2, 1][..], 2, 1), (&[4, 4, 4], 1, 2)] {
+            let got =
+                answer(&outcome(&Shape::of(clusters, threads, seed), &job, |_| Box::pin(async {})));
+            assert_eq!(got, right, "{name} {clusters:?}");
+        }
+        for other in [
+            Solve { groups: Some(5), ..job.clone() },
+            Solve { equal_split: true, ..job.clone() },
+            Solve { isolate: true, explain: true, ..job.clone() },
+        ] {
+            let got = answer(&outcome(&Shape::of(&[3, 2], 1, 3), &other, |_| Box::pin(async {})));
+            assert_eq!(got, right, "{name} {:?} {}", other.groups, other.equal_split);
+        }
+    }
+}
+
+/// Nodes leave, die, and come back while it runs; a link breaks; the master moves.
+#[test]
+fn losses_and_moves_change_no_bit() {
+    let job = job();
+    let right = alone(&job);
+    for seed in 1..=2 {
+        let script = |hands: Rc<Hands>| -> futures_of::Done {
+            Box::pin(async move {
+                after(2).await;
+                hands.leave(&["c0-n01"]).await;
+                hands.crash("c1-n00");
+                after(1).await;
+                hands.declare_lost(&["c1-n00"]);
+                let (a, b) = ("c0".into(), "c1".into());
+                hands.network.partition(&a, &b, true);
+                after(2).await;
+                hands.network.partition(&a, &b, false);
+                after(1).await;
+                hands.move_root("c1-n01", true).await;
+            })
+        };
+        let got = answer(&outcome(&Shape::of(&[3, 3], 1, seed), &job, script));
+        assert_eq!(got, right, "seed {seed}");
+    }
+}
+
+fn registry() -> Registry {
+    let mut registry = Registry::new();
+    registry.job::<Solve>();
+    registry
+}
+
+fn submitted(layout: &Layout, job: &Solve, faults: bool) -> Outcome {
+    simulate(|| async move {
+        let grid = Grid::start(layout, registry()).await;
+        let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
+        if faults {
+            let (root, other) = root_and_another(&run);
+            actix_rt::spawn(drain_after(grid.clone(), 3, vec![other.clone()]));
+            let grid = grid.clone();
+            actix_rt::spawn(async move {
+                after(6).await;
+                grid.machines().kill(&root);
+            });
+        }
+        let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
+        ended.ended.outcome.unwrap_or_else(|why| panic!("{why}; {:?}", ended.said))
+    })
+}
+
+/// The master's node is killed, another drained: a new master goes on after the last iterate.
+#[test]
+fn a_killed_master_goes_on_to_the_same_bits() {
+    let job = job();
+    assert_eq!(answer(&submitted(&layout(&[3, 3], 1), &job, true)), alone(&job));
+}
+
+fn of_speeds(speeds: &[(u32, f64)]) -> Layout {
+    let place = |(at, (nodes, speed)): (usize, &(u32, f64))| Place {
+        name: format!("c{at}").into(),
+        nodes: *nodes,
+        machine: Machine { threads: 1, speed: *speed },
+    };
+    Layout { clusters: speeds.iter().enumerate().map(place).collect(), ..layout(&[1], 1) }
+}
+
+fn number(outcome: &Outcome, key: &str) -> f64 {
+    let found = &outcome.result["controller"][key];
+    found.as_f64().unwrap_or_else(|| panic!("{key} in {}", outcome.result))
+}
+
+/// Speeds from one to seven: it takes what was foreseen within a tenth, and an equal split three times as long.
+#[test]
+fn what_was_foreseen_is_what_it_takes() {
+    let layout = of_speeds(&[(1, 7.0), (10, 7.0), (6, 5.0), (3, 1.0)]);
+    let job = Solve { scenarios: Some(20_000), tasks: Some(100), isolate: true, ..job() };
+    let job = Solve {
+        no_warm_start: true,
+        estimate: Some(0),
+        pace: Some(Pace { scenario_us: 30_000, master_us: 100_000 }),
+        ..job
+    };
+    let ours = submitted(&layout, &job, false);
+    let even = submitted(&layout, &Solve { equal_split: true, ..job }, false);
+    assert_eq!(answer(&ours), answer(&even));
+    for one in [&ours, &even] {
+        assert!(number(one, "error").abs() < 0.1, "{}", one.result["controller"]);
+    }
+    let (ours_s, even_s) = (number(&ours, "seconds"), number(&even, "seconds"));
+    println!("{}", ours.result["controller"]);
+    assert!(even_s > 3.0 * ours_s, "{even_s} {ours_s}");
+    assert!(number(&ours, "measured_s") < 1.1 * number(&ours, "fluid_s"));
+    // What it would have been was foreseen, too.
+    let foreseen = number(&ours, "equal_split_s") / number(&ours, "foreseen_iterates");
+    let was = number(&even, "measured_s") / number(&even, "foreseen_iterates");
+    assert!((foreseen / was - 1.0).abs() < 0.15, "{foreseen} {was}");
+}
+
+/// More workers than a quarter of the tasks: they are split into blocks.
+#[test]
+fn many_workers_share_few_tasks() {
+    let layout = of_speeds(&[(20, 1.0), (20, 2.0)]);
+    let job = Solve {
+        scenarios: Some(4000),
+        tasks: Some(40),
+        isolate: true,
+        no_warm_start: true,
+        ..job()
+    };
+    let job = Solve {
+        pace: Some(Pace { scenario_us: 50_000, master_us: 10_000 }),
+        estimate: Some(0),
+        ..job
+    };
+    let ended = submitted(&layout, &job, false);
+    assert!(
+        number(&ended, "measured_s") < 1.1 * number(&ended, "fluid_s"),
+        "{}",
+        ended.result["controller"]
+    );
+}
+
+/// While nodes join a busy run, what was foreseen of each iterate stays right.
+#[test]
+fn what_was_foreseen_holds_while_nodes_come() {
+    let job = Solve {
+        scenarios: Some(20_000),
+        tasks: Some(100),
+        no_warm_start: true,
+        estimate: Some(0),
+        epsilon: 1e-9,
+        // From so small a region it takes a while.
+        radius: Some(1e-3),
+        ..job()
+    };
+    let job = Solve { pace: Some(Pace { scenario_us: 10_000, master_us: 50_000 }), ..job };
+    let ended = simulate(|| async move {
+        let grid = Grid::start(&layout(&[8, 8], 1), registry()).await;
+        let some = [("c0".into(), 4)].into();
+        let run = grid.submit(job, params(1), Some(some)).await.expect("it is taken");
+        let ended = run.ended(Duration::from_secs(7200)).await.expect("it ends");
+        let joined = ended.said.iter().filter(|(_, text)| text.contains("joins the job")).count();
+        assert!(joined > 0, "{:?}", ended.said);
+        ended.ended.outcome.unwrap_or_else(|why| panic!("{why}"))
+    });
+    println!("{}", ended.result["controller"]);
+    assert!(number(&ended, "error").abs() < 0.1, "{}", ended.result["controller"]);
+}
+
+/// A balanced objective lets go of nodes that cost more than they give.
+#[test]
+fn a_balanced_objective_releases_slow_nodes() {
+    let layout = of_speeds(&[(1, 4.0), (4, 4.0), (4, 0.2)]);
+    let job = Solve { scenarios: Some(20_000), no_warm_start: true, estimate: Some(0), ..job() };
+    let ended = simulate(|| async move {
+        let job = Solve { objective: "balanced:0.5".parse().expect("it is one"), ..job };
+        let grid = Grid::start(&layout, registry()).await;
+        let run = grid.submit(job, quiet(1), None).await.expect("it is taken");
+        run.ended(Duration::from_secs(3600)).await.expect("it ends")
+    });
+    ended.ended.outcome.as_ref().unwrap_or_else(|why| panic!("{why}"));
+    let said = |word: &str| ended.said.iter().filter(|(_, text)| text.contains(word)).count();
+    assert!(said("are let go: an iterate of") == 1, "{:?}", ended.said);
+    assert!(said("has no use for c2-") >= 1, "{:?}", ended.said);
+}
+
+/// A basket of more than one ends at the same cost.
+#[test]
+fn a_basket_ends_at_the_same_cost() {
+    let job = Solve { scenarios: Some(300), epsilon: 1e-8, ..program("plants") };
+    let right = alone(&job).1["objective"].as_f64().expect("a number");
+    for (basket, sigma, seed) in [(3, 0.5, 1), (6, 0.3, 2)] {
+        let job = Solve { basket, sigma: Some(sigma), ..job.clone() };
+        let got = outcome(&Shape::of(&[3, 2], 1, seed), &job, |_| Box::pin(async {}));
+        let got = got.result["objective"].as_f64().expect("a number");
+        assert!((got - right).abs() < 1e-6 * (1.0 + right.abs()), "{got} {right}");
+    }
+    let thumb = Solve { rules_of_thumb: true, tasks: None, ..job };
+    let got = outcome(&Shape::of(&[3, 2], 1, 3), &thumb, |_| Box::pin(async {}));
+    assert_eq!(got.result["basket"], 3);
+    let got = got.result["objective"].as_f64().expect("a number");
+    assert!((got - right).abs() < 1e-6 * (1.0 + right.abs()), "{got} {right}");
+}
