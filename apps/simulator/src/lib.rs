@@ -26,7 +26,7 @@ mod tests_wire;
 pub mod workload;
 
 /// Does this for each, as many at a time as there are cores, and gives the answers in their order. Each is a world of its own.
-pub(crate) fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Mutex, PoisonError};
 

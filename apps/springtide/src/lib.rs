@@ -14,6 +14,7 @@
 mod agree;
 mod app;
 mod args;
+mod atr;
 mod dates;
 mod desk;
 #[cfg(target_os = "linux")]

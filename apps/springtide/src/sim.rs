@@ -23,6 +23,7 @@ use springtide_simulator::scenario::{Play, Played, params, play_over};
 use springtide_simulator::shipped::{self, Shipped};
 
 use crate::args::{time, words};
+use crate::atr::{AtrArgs, atr};
 use crate::exit::{Exit, Failed};
 use crate::outdir::{self, OutDir, manifest};
 use crate::provisioning::{ProvisioningArgs, provisioning};
@@ -92,6 +93,8 @@ pub enum SimCommand {
     Workload(Box<WorkloadArgs>),
     /// Provision slots for a workflow, and compare with best effort, as the provisioning paper's experiments do
     Provisioning(Box<ProvisioningArgs>),
+    /// Play the tables and figures of the paper on adaptive control of ATR, with its workers' speeds
+    Atr(Box<AtrArgs>),
     /// Play histories of random faults on small grids: jobs must end with the right answer, and leave nobody at work
     Faults {
         /// Which: seeds from A up to, and not with, B
@@ -137,6 +140,7 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
             paper(&only, period, seeds.max(1), json, out.as_deref())
         }
         SimCommand::Workload(args) => workload(&args),
+        SimCommand::Atr(args) => atr(&args),
         SimCommand::Provisioning(args) => provisioning(&args),
         SimCommand::Faults { seeds, json } => faults(seeds, json),
         SimCommand::Replay { seed } => replay(seed),

@@ -18,7 +18,8 @@ use crate::spmd::{MESSAGE_MAX, Station};
 use crate::wire;
 use crate::work::{Context, Stop, Task};
 
-/// Answers wait so long for others that go with them, or until there are so many bytes, while there is more to do.
+/// Answers wait so long for others that go with them, or until there are so many bytes, while there is more to do. What took longer
+/// itself waits for nothing: the next block may take as long.
 const GATHER_FOR: Duration = Duration::from_millis(5);
 const GATHER_BYTES: usize = 256 << 10;
 
@@ -81,18 +82,21 @@ struct Answers {
     answers: Vec<Answer>,
     bytes: usize,
     since: Option<Instant>,
+    /// One took so long that no other is waited for.
+    was_long: bool,
 }
 
 impl Answers {
     fn push(&mut self, answer: Answer) {
         self.since.get_or_insert_with(Instant::now);
         self.bytes += answer.output.len();
+        self.was_long |= answer.seconds >= GATHER_FOR.as_secs_f64();
         self.answers.push(answer);
     }
 
     fn are_due(&self) -> bool {
         let waited = self.since.is_some_and(|since| since.elapsed() >= GATHER_FOR);
-        waited || self.bytes >= GATHER_BYTES
+        waited || self.was_long || self.bytes >= GATHER_BYTES
     }
 
     fn flush(&mut self, at: &Station<'_>) -> Result<(), Stop> {

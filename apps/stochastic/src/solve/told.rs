@@ -183,6 +183,7 @@ pub fn result(
         "controller",
         json!({
             "seconds": seconds,
+        "iterates": job.explain.then_some(rows),
             "master_s": rows.iter().map(|row| row.master_s).sum::<f64>(),
             "foreseen_iterates": foreseen.len(),
             "predicted_s": predicted,
