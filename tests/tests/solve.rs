@@ -17,7 +17,7 @@ use springtide_tests::virtual_grid::{Hands, Shape, run_scripted};
 use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
 
 /// A millisecond a scenario, and as much for a decision.
-const PACE: Pace = Pace { scenario_us: 1000, master_us: 1000 };
+const PACE: Pace = Pace { scenario_us: 1000, master_us: 1000, bench: 25 };
 
 /// A small program of the repository's own.
 fn program(name: &str) -> Solve {
@@ -165,7 +165,7 @@ fn what_was_foreseen_is_what_it_takes() {
     let job = Solve {
         no_warm_start: true,
         estimate: Some(0),
-        pace: Some(Pace { scenario_us: 30_000, master_us: 100_000 }),
+        pace: Some(Pace { scenario_us: 30_000, master_us: 100_000, bench: 25 }),
         ..job
     };
     let ours = submitted(&layout, &job, false);
@@ -196,7 +196,7 @@ fn many_workers_share_few_tasks() {
         ..job()
     };
     let job = Solve {
-        pace: Some(Pace { scenario_us: 50_000, master_us: 10_000 }),
+        pace: Some(Pace { scenario_us: 50_000, master_us: 10_000, bench: 25 }),
         estimate: Some(0),
         ..job
     };
@@ -221,7 +221,8 @@ fn what_was_foreseen_holds_while_nodes_come() {
         radius: Some(1e-3),
         ..job()
     };
-    let job = Solve { pace: Some(Pace { scenario_us: 10_000, master_us: 50_000 }), ..job };
+    let job =
+        Solve { pace: Some(Pace { scenario_us: 10_000, master_us: 50_000, bench: 25 }), ..job };
     let ended = simulate(|| async move {
         let grid = Grid::start(&layout(&[8, 8], 1), registry()).await;
         let some = [("c0".into(), 4)].into();

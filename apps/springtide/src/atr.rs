@@ -117,9 +117,10 @@ fn play(play: &Play, model: &TwoStage, args: &AtrArgs) -> Result<Played, Failed>
     let fastest = play.shares_s.iter().copied().fold(f64::INFINITY, f64::min);
     let scenario_us = (fastest / share * 1e6) as u64;
     let speeds: Vec<f64> = play.shares_s.iter().map(|seconds| fastest / seconds).collect();
+    let bench = ((25.0 * args.scale) as u32).max(1);
     let base = Solve::of(model.clone());
     let block = match play.how {
-        How::Ours => 10,
+        How::Ours => ((10.0 * args.scale) as u64).max(1),
         _ => scenarios,
     };
     let job = Solve {
@@ -135,7 +136,7 @@ fn play(play: &Play, model: &TwoStage, args: &AtrArgs) -> Result<Played, Failed>
         basket: if let How::Basket(basket) = play.how { basket } else { 1 },
         no_warm_start: play.blind,
         decision: play.blind.then(|| vec![0.0; model.first.columns.len()]),
-        pace: Some(Pace { scenario_us, master_us: (play.master_s * 1e6) as u64 }),
+        pace: Some(Pace { scenario_us, master_us: (play.master_s * 1e6) as u64, bench }),
         ..base
     };
     let machine = |speed| Machine { threads: 1, speed };

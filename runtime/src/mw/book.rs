@@ -260,6 +260,7 @@ impl Book {
             late_at: None,
             ordered: None,
             busy_until: None,
+            unwanted: None,
             cold,
             warm,
             lag,
@@ -401,6 +402,7 @@ impl Book {
         let Some(worker) = self.workers.get_mut(&id) else { return };
         let at = worker.queue.iter().position(|item| item.place == place);
         let item = at.and_then(|at| worker.queue.remove(at));
+        let item = item.or_else(|| worker.unwanted.take_if(|item| item.place == place));
         worker.busy_until = None;
         let seconds = if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
         if let Some(ordered) = worker.ordered.take() {
@@ -440,6 +442,7 @@ impl Book {
         worker.queue.retain(|item| !goes(item));
         if first.is_some_and(|first| goes(&first)) {
             worker.busy_until = Some(now + seconds(left));
+            worker.unwanted = first;
             worker.ordered = None;
             self.begins(id, now + seconds(left));
         }

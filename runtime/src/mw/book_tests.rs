@@ -456,3 +456,42 @@ fn a_forecast_is_the_schedule_of_what_is_not_submitted() {
     let took = timed.run(&batch, |_| {});
     assert!((told / took - 1.0).abs() < 0.02, "{told} {took}");
 }
+
+/// A worker so slow that others did its block as well is measured by it all the same, though the batch is over when it answers.
+#[test]
+fn who_answers_too_late_is_measured() {
+    let now = Instant::now();
+    let mut book = Book::new(Settings { bench_units: 1.0, ..Settings::default() }, now);
+    for worker in [1, 2] {
+        book.handle(Event::Here { worker, node: format!("n{worker}").as_str().into() }, now);
+    }
+    let tasks = vec![(0, 1.0, 1), (1, 1.0, 1)];
+    let told = book.handle(Event::Submit { batch: 1, tasks }, now);
+    let first = told.iter().find_map(|action| match action {
+        Action::Tell { worker: 1, what } => what.iter().find_map(|told| match told {
+            Told::Run { task, .. } => Some(*task),
+            _ => None,
+        }),
+        _ => None,
+    });
+    let first = first.expect("each has one");
+    let (mine, others) = ((1, first, 0), (1, 1 - first, 0));
+    let answer = |worker, place| Event::Answer {
+        worker: Some(worker),
+        place,
+        seconds: 1.0,
+        output: Bytes::new(),
+    };
+    let later = now + Duration::from_secs(60);
+    book.handle(answer(1, mine), now + Duration::from_secs(1));
+    // It is late, and the other does what it has.
+    book.handle(Event::Tick, later);
+    let over = book.handle(answer(1, others), later + Duration::from_secs(1));
+    assert!(over.contains(&Action::Over { batch: 1 }), "{over:?}");
+    assert_eq!(book.workers().filter(|seen| seen.cold_s.is_some()).count(), 1);
+    let slow =
+        Event::Answer { worker: Some(2), place: others, seconds: 70.0, output: Bytes::new() };
+    book.handle(slow, later + Duration::from_secs(10));
+    let seen: Vec<Option<f64>> = book.workers().map(|seen| seen.cold_s).collect();
+    assert_eq!(seen, [Some(1.0), Some(70.0)]);
+}

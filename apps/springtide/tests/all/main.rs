@@ -16,6 +16,7 @@ mod poison;
 mod sites;
 #[cfg(target_os = "linux")]
 mod slurm;
+mod solve;
 mod spmd;
 #[cfg(target_os = "linux")]
 mod ssh;

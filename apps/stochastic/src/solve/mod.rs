@@ -373,7 +373,9 @@ impl Program for Solve {
 
     fn settings(&self) -> Settings {
         let Self { isolate, equal_split, keep_bases, .. } = *self;
-        Settings { isolate, equal_split, affinity: keep_bases, ..Settings::default() }
+        let settings = Settings::default();
+        let bench_units = self.pace.map_or(settings.bench_units, |pace| f64::from(pace.bench));
+        Settings { isolate, equal_split, affinity: keep_bases, bench_units, ..settings }
     }
 
     fn worker(&self, _: &Context) -> Result<Worker, Stop> {

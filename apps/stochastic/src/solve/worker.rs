@@ -52,6 +52,8 @@ pub struct Pace {
     pub scenario_us: u64,
     /// Microseconds of the master between two iterates.
     pub master_us: u64,
+    /// Scenarios by which a worker is measured: fewer, where a simulation has fewer in all.
+    pub bench: u32,
 }
 
 /// Into how many blocks the scenarios of a task are divided.

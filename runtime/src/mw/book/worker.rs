@@ -64,6 +64,8 @@ pub(super) struct Worker {
     pub(super) ordered: Option<Instant>,
     /// Until then it does something that nobody wants any more.
     pub(super) busy_until: Option<Instant>,
+    /// What that is: its answer tells how fast the worker is, though all others are through with it.
+    pub(super) unwanted: Option<Item>,
     pub(super) cold: Rate,
     pub(super) warm: Rate,
     /// Seconds between an order and the answer to it, besides what it computes.
