@@ -151,6 +151,8 @@ impl<'p, P: Program> Hands<'p, P> {
         let output = self.program.execute(worker, common, id, work, block, cx);
         let output =
             output.map_err(|stop| stop.within(format_args!("task {id}, block {block}")))?;
+        // A thread that is slowed down is so slow, and not one that is fast and waits afterwards.
+        cx.rest();
         let seconds = began.elapsed().as_secs_f64();
         cx.count_units(units);
         let output = wire::encode_payload(&output)?;

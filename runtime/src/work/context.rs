@@ -87,6 +87,13 @@ impl<'w> Context<'w> {
         }
     }
 
+    /// Lets the thread rest now, if it is one that is slowed down ([`Throttle`](super::Throttle)): what it owes for its work counts as
+    /// part of the work then.
+    pub(crate) fn rest(&self) {
+        let worker = self.worker();
+        worker.shared().rest(worker.index());
+    }
+
     /// Work of so many units has ended here that is no task of its own: it counts as a task's [`cost`](Task::cost) does.
     pub(crate) fn count_units(&self, cost: f64) {
         if let Some(units) = self.worker().units() {
