@@ -7,6 +7,10 @@ use crate::model::Columns;
 use crate::region::{Region, Settings, Step};
 use crate::sample::Sampling;
 
+#[cfg(feature = "highs")]
+#[path = "oracle_tests.rs"]
+mod oracle;
+
 /// A program over all scenarios of a sampler as one linear program, but for the constant of its objective.
 fn extensive(model: &TwoStage, sampler: &Sampler) -> Problem {
     let (first, second) = (&model.first, &model.second);
