@@ -72,8 +72,14 @@ fn rooted(model: &TwoStage, root: &str, x: &[f64], sampler: &Sampler) -> Recours
     recourse
 }
 
-/// The same by decomposition into so many tasks, and after how many iterates.
-fn decomposed(mut recourse: Recourse, sampler: &Sampler, tasks: u64, epsilon: f64) -> (f64, u32) {
+/// The same by decomposition into so many tasks, and after how many iterates; `at` takes second stages to each.
+fn decomposed(
+    mut recourse: Recourse,
+    sampler: &Sampler,
+    tasks: u64,
+    epsilon: f64,
+    mut at: impl FnMut(&mut Recourse, &[f64]),
+) -> (f64, u32) {
     let model = recourse.model().clone();
     let start = vec![0.0; model.first.cost.len()];
     let settings = Settings { epsilon, ..Settings::default() };
@@ -81,7 +87,7 @@ fn decomposed(mut recourse: Recourse, sampler: &Sampler, tasks: u64, epsilon: f6
         Region::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
     while let Step::Evaluate { iterate, x } = step {
-        recourse.at(&x);
+        at(&mut recourse, &x);
         let mut next = Vec::new();
         for task in 0..tasks {
             let share = |task: u64| task * sampler.count() / tasks;
@@ -106,7 +112,7 @@ fn decomposition_finds_what_one_program_of_all_scenarios_finds() {
             for choice in [RootChoice::Slack, RootChoice::Mean] {
                 for tasks in [1, 4] {
                     let recourse = Recourse::new(model.clone(), choice).unwrap();
-                    let (cost, _) = decomposed(recourse, &sampler, tasks, 1e-10);
+                    let (cost, _) = decomposed(recourse, &sampler, tasks, 1e-10, Recourse::at);
                     let close = (cost - expected).abs() <= 1e-7 * (1.0 + expected.abs());
                     assert!(close, "{}: {cost} and {expected}", model.name);
                 }
@@ -155,7 +161,7 @@ fn exact_optima() {
         let began = std::time::Instant::now();
         let all = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
         let recourse = Recourse::new(model, RootChoice::Mean).unwrap();
-        let (cost, iterates) = decomposed(recourse, &all, 50, 1e-9);
+        let (cost, iterates) = decomposed(recourse, &all, 50, 1e-9, Recourse::at);
         println!("{name}: {cost:.7} in {iterates} iterates, {:.1?}", began.elapsed());
         assert!((cost - expected).abs() <= 1e-7 * expected, "{name}: {cost}");
     }
@@ -185,7 +191,7 @@ fn measured() {
         let few = Sampler::new(&model, Sampling::MonteCarlo, 1, 100).unwrap();
         let began = std::time::Instant::now();
         let recourse = Recourse::new(model.clone(), RootChoice::Mean).unwrap();
-        let (cost, iterates) = decomposed(recourse, &few, 25, 1e-7);
+        let (cost, iterates) = decomposed(recourse, &few, 25, 1e-7, Recourse::at);
         println!(
             "{name}, 100 scenarios: {cost:.6} in {iterates} iterates, {:.1?}",
             began.elapsed()
