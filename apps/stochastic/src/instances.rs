@@ -24,6 +24,16 @@ pub fn instance(name: &str) -> Option<TwoStage> {
     Some(program)
 }
 
+/// The best first-stage decision that was published for it.
+pub fn published(name: &str) -> Option<Vec<f64>> {
+    let mut files =
+        std::fs::read_dir(instances()?.join(name)).unwrap().map(|file| file.unwrap().path());
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "sol")).unwrap();
+    let text = std::fs::read_to_string(file).unwrap();
+    // The first word counts those that follow.
+    Some(text.split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect())
+}
+
 /// m1 x n1, m2 x n2, entries of W, random elements, and scenarios.
 #[test]
 fn instances_have_their_sizes() {

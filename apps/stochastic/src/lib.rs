@@ -11,6 +11,8 @@
 
 #[cfg(test)]
 mod fixtures;
+#[cfg(all(test, feature = "highs"))]
+mod highs;
 #[cfg(test)]
 mod instances;
 pub mod lp;

@@ -2,13 +2,17 @@
 
 use super::*;
 use crate::fixtures;
-use crate::instances::{instance, instances};
+use crate::instances::{instance, published};
 use crate::model::Columns;
 use crate::region::{Region, Settings, Step};
 use crate::sample::Sampling;
 
-/// The least cost of a program over all scenarios of a sampler, as one linear program.
-fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
+#[cfg(feature = "highs")]
+#[path = "oracle_tests.rs"]
+mod oracle;
+
+/// A program over all scenarios of a sampler as one linear program, but for the constant of its objective.
+fn extensive(model: &TwoStage, sampler: &Sampler) -> Problem {
     let (first, second) = (&model.first, &model.second);
     let (n, y, m) = (first.cost.len(), second.cost.len(), second.rhs.len());
     let (mut cost, mut lower) = (first.cost.clone(), first.lower.clone());
@@ -43,27 +47,47 @@ fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
             problem.add_row(technology.column(row).chain(own), low, high);
         }
     }
-    let mut simplex = Simplex::new(problem, Pricing::Steepest);
+    problem
+}
+
+/// Its least cost.
+fn whole(model: &TwoStage, sampler: &Sampler) -> f64 {
+    let mut simplex = Simplex::new(extensive(model, sampler), Pricing::Steepest);
     assert_eq!(simplex.solve(), Status::Optimal);
     simplex.objective() + model.offset
 }
 
-/// The same by decomposition into so many tasks.
+/// Which roots there are.
+const ROOTS: [&str; 3] = ["slack", "mean", "first"];
+
+/// Second stages from one of them; the first scenario's is the one at `x`.
+fn rooted(model: &TwoStage, root: &str, x: &[f64], sampler: &Sampler) -> Recourse {
+    let choice = if root == "slack" { RootChoice::Slack } else { RootChoice::Mean };
+    let mut recourse = Recourse::new(model.clone(), choice).unwrap();
+    if root == "first" {
+        let mut scenario = Scenario::default();
+        sampler.scenario(0, &mut scenario);
+        recourse.root_at(x, &scenario).unwrap();
+    }
+    recourse
+}
+
+/// The same by decomposition into so many tasks, and after how many iterates; `at` takes second stages to each.
 fn decomposed(
-    model: &TwoStage,
+    mut recourse: Recourse,
     sampler: &Sampler,
     tasks: u64,
-    choice: RootChoice,
     epsilon: f64,
+    mut at: impl FnMut(&mut Recourse, &[f64]),
 ) -> (f64, u32) {
-    let mut recourse = Recourse::new(model.clone(), choice).unwrap();
+    let model = recourse.model().clone();
     let start = vec![0.0; model.first.cost.len()];
     let settings = Settings { epsilon, ..Settings::default() };
     let mut region =
         Region::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
     while let Step::Evaluate { iterate, x } = step {
-        recourse.at(&x);
+        at(&mut recourse, &x);
         let mut next = Vec::new();
         for task in 0..tasks {
             let share = |task: u64| task * sampler.count() / tasks;
@@ -87,7 +111,8 @@ fn decomposition_finds_what_one_program_of_all_scenarios_finds() {
             let expected = whole(&model, &sampler);
             for choice in [RootChoice::Slack, RootChoice::Mean] {
                 for tasks in [1, 4] {
-                    let (cost, _) = decomposed(&model, &sampler, tasks, choice, 1e-10);
+                    let recourse = Recourse::new(model.clone(), choice).unwrap();
+                    let (cost, _) = decomposed(recourse, &sampler, tasks, 1e-10, Recourse::at);
                     let close = (cost - expected).abs() <= 1e-7 * (1.0 + expected.abs());
                     assert!(close, "{}: {cost} and {expected}", model.name);
                 }
@@ -135,7 +160,8 @@ fn exact_optima() {
         let Some(model) = instance(name) else { return };
         let began = std::time::Instant::now();
         let all = Sampler::new(&model, Sampling::All, 0, 0).unwrap();
-        let (cost, iterates) = decomposed(&model, &all, 50, RootChoice::Mean, 1e-9);
+        let recourse = Recourse::new(model, RootChoice::Mean).unwrap();
+        let (cost, iterates) = decomposed(recourse, &all, 50, 1e-9, Recourse::at);
         println!("{name}: {cost:.7} in {iterates} iterates, {:.1?}", began.elapsed());
         assert!((cost - expected).abs() <= 1e-7 * expected, "{name}: {cost}");
     }
@@ -147,21 +173,10 @@ fn exact_optima() {
 fn measured() {
     for name in ["20term", "ssn", "storm"] {
         let Some(model) = instance(name) else { return };
-        let path = instances().unwrap().join(name);
-        let mut files = std::fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
-        let sol = files.find(|path| path.extension().is_some_and(|end| end == "sol")).unwrap();
-        let text = std::fs::read_to_string(sol).unwrap();
-        let x: Vec<f64> =
-            text.split_whitespace().skip(1).map(|word| word.parse().unwrap()).collect();
+        let x = published(name).unwrap();
         let sampler = Sampler::new(&model, Sampling::MonteCarlo, 1, 2000).unwrap();
-        for which in ["slack", "mean", "first"] {
-            let choice = if which == "slack" { RootChoice::Slack } else { RootChoice::Mean };
-            let mut recourse = Recourse::new(model.clone(), choice).unwrap();
-            if which == "first" {
-                let mut scenario = Scenario::default();
-                sampler.scenario(0, &mut scenario);
-                recourse.root_at(&x, &scenario).unwrap();
-            }
+        for which in ROOTS {
+            let mut recourse = rooted(&model, which, &x, &sampler);
             recourse.at(&x);
             let (pivots, began) = (recourse.pivots(), std::time::Instant::now());
             let found = recourse.cut(&sampler, 0..2000).unwrap();
@@ -175,7 +190,8 @@ fn measured() {
         }
         let few = Sampler::new(&model, Sampling::MonteCarlo, 1, 100).unwrap();
         let began = std::time::Instant::now();
-        let (cost, iterates) = decomposed(&model, &few, 25, RootChoice::Mean, 1e-7);
+        let recourse = Recourse::new(model.clone(), RootChoice::Mean).unwrap();
+        let (cost, iterates) = decomposed(recourse, &few, 25, 1e-7, Recourse::at);
         println!(
             "{name}, 100 scenarios: {cost:.6} in {iterates} iterates, {:.1?}",
             began.elapsed()

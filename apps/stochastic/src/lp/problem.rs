@@ -135,6 +135,14 @@ impl Problem {
         (self.row_lower[row], self.row_upper[row]) = (lower, upper);
     }
 
+    /// What a column costs.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn cost(&self, column: usize) -> f64 {
+        self.cost[column]
+    }
+
     /// Bounds of a column.
     ///
     /// # Panics
