@@ -80,6 +80,12 @@ struct Play {
     how: How,
 }
 
+/// Runs, each with what the paper has of it.
+type Plays = Vec<(Play, Value)>;
+
+/// What is made of them: its name, and which.
+type Part = (&'static str, fn() -> Plays);
+
 /// By which rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
@@ -209,7 +215,7 @@ const TABLE3: [Row3; 13] = [
     ("ssn", 10_000, 100, 100, 44, 70.32, 3.31, 3.65, 4.71),
 ];
 
-fn table3() -> Vec<(Play, Value)> {
+fn table3() -> Plays {
     let row = |row: &Row3| {
         let (program, scenarios, tasks, workers, iterations, master, share, model, measured) = *row;
         let play = Play {
@@ -267,7 +273,7 @@ fn spread(mean: f64, least: f64, most: f64, count: u32) -> Vec<f64> {
 }
 
 /// The paper does not say how many tasks; its numbers of iterations are those of 50 with 50 workers, and of 100 with more.
-fn table4() -> Vec<(Play, Value)> {
+fn table4() -> Plays {
     let mut plays = Vec::new();
     for (mean, least, most, workers, non_adaptive, adaptive, used) in TABLE4 {
         let (tasks, master_s) = if workers > 50 { (100, 71.79 / 50.0) } else { (50, 56.70 / 66.0) };
@@ -292,7 +298,7 @@ fn table4() -> Vec<(Play, Value)> {
 // --- Table 5, figures ---
 
 /// ssn with 40,000 scenarios and 50 workers, of one speed, or of those of the first row of Table 4: by the rules of thumb, and ours.
-fn table5() -> Vec<(Play, Value)> {
+fn table5() -> Plays {
     let mut plays = Vec::new();
     for (shares_s, tasks) in
         [(vec![30.97; 50], 400), (spread(4.0 * 7.04, 4.0 * 4.21, 4.0 * 28.62, 50), 400)]
@@ -316,11 +322,11 @@ fn table5() -> Vec<(Play, Value)> {
     plays
 }
 
-fn of_tasks() -> Vec<(Play, Value)> {
+fn of_tasks() -> Plays {
     [25, 50, 100, 200, 400, 800].map(|tasks| (figure_play(tasks, How::Ours), Value::Null)).to_vec()
 }
 
-fn of_baskets() -> Vec<(Play, Value)> {
+fn of_baskets() -> Plays {
     let both = |tasks: u32| {
         [1, 2, 4, 8].map(|basket| (figure_play(tasks, How::Basket(basket)), Value::Null))
     };
@@ -338,7 +344,7 @@ fn figure_play(tasks: u32, how: How) -> Play {
 /// A program is not there or wrong, a run does not end, or a file cannot be written.
 pub fn atr(args: &AtrArgs) -> Result<(), Failed> {
     let wanted = |part: &str| args.only.is_empty() || args.only.iter().any(|one| one == part);
-    let parts: [(&str, fn() -> Vec<(Play, Value)>); 5] = [
+    let parts: [Part; 5] = [
         (PARTS[0], table3),
         (PARTS[1], table4),
         (PARTS[2], table5),

@@ -133,7 +133,7 @@ fn bad_input_is_told_with_file_and_line() {
     let model = broken("TOTAL             14.0", "TOTAL           1400.0", "plants.cor");
     refused(&model, &[], &["plants.cor:", "no first-stage decision meets all rows", "TOTAL"]);
     let model = broken("BUDGET           190.0", "BUDGE            190.0", "plants.cor");
-    refused(&model, &[], &["plants.cor:45", "BUDGE"]);
+    refused(&model, &[], &["plants.cor:40", "BUDGE"]);
     let model = broken("DISCRETE", "GAMMA", "plants.sto");
     refused(&model, &[], &["plants.sto:", "GAMMA"]);
     let table = temp.path().join("x.csv");

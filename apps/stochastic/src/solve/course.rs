@@ -549,7 +549,7 @@ impl Course {
 /// bounds allow.
 pub fn expected(model: &TwoStage) -> Vec<f64> {
     let (first, second) = (&model.first, &model.second);
-    let (n, m) = (first.cost.len(), second.rhs.len());
+    let n = first.cost.len();
     let both = |one: &[f64], other: &[f64]| [one, other].concat();
     let mut problem = Problem::new(
         &both(&first.cost, &second.cost),
@@ -569,13 +569,13 @@ pub fn expected(model: &TwoStage) -> Vec<f64> {
         }
     }
     let (technology, own) = (model.technology.transposed(), second.matrix.transposed());
-    for row in 0..m {
+    for (row, rhs) in rhs.into_iter().enumerate() {
         let is_changed = |column: usize| changes.contains_key(&(row, column));
         let fixed = technology.column(row).filter(|(column, _)| !is_changed(*column));
         let random = changes.range((row, 0)..(row + 1, 0));
         let random = random.map(|((_, column), mean)| (*column, *mean));
         let own = own.column(row).map(|(column, value)| (n + column, value));
-        let (low, high) = (rhs[row] - second.below[row], rhs[row] + second.above[row]);
+        let (low, high) = (rhs - second.below[row], rhs + second.above[row]);
         problem.add_row(fixed.chain(random).chain(own), low, high);
     }
     let mut simplex = Simplex::new(problem, Pricing::Steepest);

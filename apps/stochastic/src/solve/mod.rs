@@ -348,9 +348,9 @@ impl Job for Solve {
         if let Some(path) = self.evaluate.as_ref().or(self.start.as_ref()) {
             self.decision = Some(read_decision(&program, path)?);
         }
-        self.check_scenarios(&program)?;
-        self.program = Some(Arc::new(program));
-        Ok(())
+        let program = Arc::new(program);
+        self.program = Some(program.clone());
+        self.check_scenarios(&program)
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
