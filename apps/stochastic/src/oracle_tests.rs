@@ -233,7 +233,8 @@ fn told(time: f64, digits: usize, count: impl std::fmt::Display) -> String {
 
 /// What second stages take from each root, and in HiGHS from each basis, at the published decisions: the least of three rounds, in which
 /// all take their turns. Then whole programs by decomposition, with all that it takes, and as one program in HiGHS, of which only the
-/// run is timed. Their roots are found where no decision is taken, but for the last: that is the first scenario's at each iterate anew:
+/// run is timed. Their roots are found where no decision is taken, but for the last: that is
+/// chosen and found at each iterate anew, as a run does:
 /// `cargo test --release -p springtide-stochastic --features highs beside_highs -- --ignored --nocapture`
 #[test]
 #[ignore = "a measurement of ten minutes; its command is in its comment"]
@@ -285,8 +286,6 @@ fn second_stages(name: &str, model: &TwoStage, x: &[f64], bar: f64) {
 fn whole_program(name: &str, model: &TwoStage, count: u64) {
     let sampler = Sampler::new(model, Sampling::MonteCarlo, 1, count).unwrap();
     let start = vec![0.0; model.first.cost.len()];
-    let mut first = Scenario::default();
-    sampler.scenario(0, &mut first);
     print!("{name:8}{count:>9}");
     let (mut costs, mut best) = (Vec::new(), f64::INFINITY);
     for root in ROOTS.into_iter().chain(["anew"]) {
@@ -294,8 +293,9 @@ fn whole_program(name: &str, model: &TwoStage, count: u64) {
         let recourse = rooted(model, root, &start, &sampler);
         let (cost, iterates) = decomposed(recourse, &sampler, 25, 1e-7, |recourse, x| {
             if root == "anew" {
-                // Where this scenario has no second stage the root stays what it was.
-                let _ = recourse.root_at(x, &first);
+                // As a run does, but for how often it looks which is best.
+                let (choice, _) = recourse.choose_root(x, &sampler, 0..25).unwrap();
+                recourse.take_root(choice, x, &sampler, 0).unwrap();
             }
             recourse.at(x);
         });

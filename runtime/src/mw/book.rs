@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::worker::{Cost, Item, Rate, Worker, seconds};
+use self::worker::{Cost, FADES, Item, Rate, Worker, seconds};
 use super::program::Settings;
 use super::schedule::{self, Forecast, Hand, Job};
 use crate::id::NodeId;
@@ -408,7 +408,7 @@ impl Book {
         if let Some(ordered) = worker.ordered.take() {
             let took = now.saturating_duration_since(ordered).as_secs_f64();
             let lag = (took - seconds).max(0.0);
-            worker.lag = if worker.lag > 0.0 { (worker.lag + lag) / 2.0 } else { lag };
+            worker.answers_after(lag);
         }
         let units = item.map(|item| item.units).or(known.map(|(_, units)| units));
         if let Some(units) = units.filter(|units| *units > 0.0) {
@@ -461,6 +461,9 @@ impl Book {
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             if worker.commons.remove(&batch) {
                 self.told.entry(id).or_default().push(Told::Forget { batch });
+            } else {
+                // Who got nothing, for it was slow to answer, is tried again some time.
+                worker.lag *= FADES;
             }
             worker.cold.fade();
             worker.warm.fade();

@@ -15,8 +15,10 @@ const LATE: f64 = 1.5;
 const LATE_BY: Duration = Duration::from_millis(50);
 /// What a worker begins within this time it is taken to have begun: its answers are on their way.
 const SOON: f64 = 0.02;
+/// Answers that come so many seconds later than before are nothing special.
+const LAG_LEAST: f64 = 0.05;
 /// What is known of a speed counts so much less with each batch that comes after it.
-const FADES: f64 = 0.5;
+pub(super) const FADES: f64 = 0.5;
 
 /// A block that a worker has.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,6 +94,13 @@ impl Cost {
 impl Worker {
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.leaving
+    }
+
+    /// It answered so many seconds after it was ordered to, besides what it computed. A link that broke and is back again is not taken for
+    /// a slow one: what is much longer than ever before counts as twice that.
+    pub(super) fn answers_after(&mut self, lag: f64) {
+        let lag = if self.lag > 0.0 { lag.min(2.0 * self.lag + LAG_LEAST) } else { lag };
+        self.lag = if self.lag > 0.0 { (self.lag + lag) / 2.0 } else { lag };
     }
 
     /// Seconds that it is expected to take for its first block, from the order on if it waited for that.
