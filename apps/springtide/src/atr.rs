@@ -179,7 +179,14 @@ fn played(result: &Value) -> Option<Played> {
         rows.iter().filter(of).filter_map(|row| row[key].as_f64()).sum()
     };
     let known = |row: &&&Value| row["predicted_s"].is_f64();
-    let (all, measured) = (sum("measured_s", &|_| true), sum("measured_s", &known));
+    let measured = sum("measured_s", &known);
+    // From the end of the samples before it: iterates may overlap.
+    let every = result["controller"]["iterates"].as_array()?.iter();
+    let ends = |of: &dyn Fn(u64) -> bool| {
+        let ends = every.clone().filter(|row| row["leg"].as_u64().is_some_and(of));
+        ends.filter_map(|row| row["ended_s"].as_f64()).fold(0.0, f64::max)
+    };
+    let all = ends(&|leg| leg == legs) - ends(&|leg| leg < legs);
     let ratio = if measured > 0.0 { sum("predicted_s", &known) / measured } else { f64::NAN };
     let least = sum("fluid_s", &known) + sum("master_s", &known);
     let mut used: Vec<u64> = rows.iter().filter_map(|row| row["used"].as_u64()).collect();

@@ -225,6 +225,8 @@ pub struct Row {
     pub predicted_s: Option<f64>,
     /// Seconds that it took.
     pub measured_s: f64,
+    /// When it was over, in seconds of the run. With a basket of more than one iterates overlap.
+    pub ended_s: f64,
     /// Seconds of the master for the next decision.
     pub master_s: f64,
     /// Seconds that workers would take at least, if work could be divided at will.

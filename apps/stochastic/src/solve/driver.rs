@@ -196,6 +196,7 @@ impl Driving {
             let workers_s = began.saturating_duration_since(out.submitted).as_secs_f64();
             let row = Row {
                 measured_s: workers_s + master_s,
+                ended_s: self.seconds(),
                 master_s,
                 pivots: out.pivots as f64 / out.row.scenarios.max(1) as f64,
                 ..out.row

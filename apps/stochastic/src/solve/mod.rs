@@ -198,7 +198,8 @@ impl Solve {
         let scenarios = self.count();
         let sampling = if self.all_scenarios { Sampling::All } else { self.sampling };
         let estimate = if self.all_scenarios { 0 } else { scenarios };
-        let sigma = self.sigma.unwrap_or(if self.basket > 1 { SIGMA } else { 1.0 });
+        let several = self.basket > 1 || self.rules_of_thumb;
+        let sigma = self.sigma.unwrap_or(if several { SIGMA } else { 1.0 });
         Ok(Plan {
             sample: Sample { sampling, seed: self.seed, scenarios },
             tasks: self.tasks,

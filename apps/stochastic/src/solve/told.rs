@@ -250,13 +250,14 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
 /// What the controller expected of each iterate and what it was, as a table.
 pub fn iterates(rows: &[Row]) -> String {
     let mut out = String::from(
-        "leg,iterate,scenarios,workers,used,predicted_s,measured_s,master_s,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
+        "leg,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
-        let Row { leg, iterate, scenarios, workers, used, measured_s, master_s, pivots, .. } = row;
+        let Row { leg, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } = row;
+        let pivots = row.pivots;
         out.push_str(&format!(
-            "{leg},{iterate},{scenarios},{workers},{used},{},{measured_s},{master_s},{},{},{},{pivots}\n",
+            "{leg},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{},{},{},{pivots}\n",
             shown(row.predicted_s),
             shown(row.fluid_s),
             shown(row.equal_s),
