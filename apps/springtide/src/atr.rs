@@ -173,30 +173,29 @@ fn play(play: &Play, model: &TwoStage, args: &AtrArgs) -> Result<Played, Failed>
 
 fn played(result: &Value) -> Option<Played> {
     let legs = result["warm_start"].as_array()?.len() as u64;
-    let rows = result["controller"]["iterates"].as_array()?;
-    let rows: Vec<&Value> = rows.iter().filter(|row| row["leg"] == legs).collect();
+    let all = result["controller"]["iterates"].as_array()?;
+    let rows: Vec<&Value> = all.iter().filter(|row| row["leg"] == legs).collect();
     let sum = |key: &str, of: &dyn Fn(&&&Value) -> bool| -> f64 {
         rows.iter().filter(of).filter_map(|row| row[key].as_f64()).sum()
     };
     let known = |row: &&&Value| row["predicted_s"].is_f64();
     let measured = sum("measured_s", &known);
     // From the end of the samples before it: iterates may overlap.
-    let every = result["controller"]["iterates"].as_array()?.iter();
     let ends = |of: &dyn Fn(u64) -> bool| {
-        let ends = every.clone().filter(|row| row["leg"].as_u64().is_some_and(of));
+        let ends = all.iter().filter(|row| row["leg"].as_u64().is_some_and(of));
         ends.filter_map(|row| row["ended_s"].as_f64()).fold(0.0, f64::max)
     };
-    let all = ends(&|leg| leg == legs) - ends(&|leg| leg < legs);
+    let seconds = ends(&|leg| leg == legs) - ends(&|leg| leg < legs);
     let ratio = if measured > 0.0 { sum("predicted_s", &known) / measured } else { f64::NAN };
     let least = sum("fluid_s", &known) + sum("master_s", &known);
     let mut used: Vec<u64> = rows.iter().filter_map(|row| row["used"].as_u64()).collect();
     used.sort_unstable();
     Some(Played {
         iterations: result["iterations"].as_u64()? as u32,
-        minutes: all / 60.0,
-        foreseen_minutes: ratio * all / 60.0,
+        minutes: seconds / 60.0,
+        foreseen_minutes: ratio * seconds / 60.0,
         error: ratio - 1.0,
-        least_minutes: least / measured * all / 60.0,
+        least_minutes: least / measured * seconds / 60.0,
         used: used.get(used.len() / 2).copied().unwrap_or(0),
     })
 }

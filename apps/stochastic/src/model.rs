@@ -191,6 +191,17 @@ impl TwoStage {
         let counts = self.random.iter().map(|block| block.outcomes.len() as u64);
         counts.into_iter().try_fold(1_u64, |all, count| all.checked_mul(count))
     }
+
+    /// What is expected of random elements.
+    pub fn mean(&self) -> impl Iterator<Item = (Place, f64)> {
+        self.random.iter().flat_map(|block| {
+            let mean = |at: usize| {
+                let outcomes = block.outcomes.iter();
+                outcomes.map(|one| one.probability * one.values[at]).sum::<f64>()
+            };
+            block.places.iter().enumerate().map(move |(at, place)| (*place, mean(at)))
+        })
+    }
 }
 
 #[cfg(test)]

@@ -132,13 +132,6 @@ impl Recourse {
             .collect();
         random.sort_unstable();
         random.dedup();
-        let mean = model.random.iter().flat_map(|block| {
-            block.places.iter().enumerate().map(|(at, place)| {
-                let values = block.outcomes.iter();
-                (*place, values.map(|one| one.probability * one.values[at]).sum::<f64>())
-            })
-        });
-        let mean: Vec<(Place, f64)> = mean.collect();
         let mut simplex = Simplex::new(problem, Pricing::Largest);
         let root = simplex.root().map_err(failed)?;
         let (n, m) = (model.first.columns.len(), model.second.rows.len());
@@ -148,7 +141,7 @@ impl Recourse {
             x: vec![0.0; n],
             base: model.second.rhs.clone(),
             random,
-            mean,
+            mean: model.mean().collect(),
             rhs: vec![0.0; m],
             duals: vec![0.0; m],
             solved: 0,

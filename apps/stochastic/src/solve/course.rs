@@ -559,13 +559,10 @@ pub fn expected(model: &TwoStage) -> Vec<f64> {
     problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
     let mut rhs = second.rhs.clone();
     let mut changes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
-    for block in &model.random {
-        for (at, place) in block.places.iter().enumerate() {
-            let mean = block.outcomes.iter().map(|one| one.probability * one.values[at]).sum();
-            match *place {
-                Place::Rhs(row) => rhs[row] = mean,
-                Place::Technology(row, column) => drop(changes.insert((row, column), mean)),
-            }
+    for (place, mean) in model.mean() {
+        match place {
+            Place::Rhs(row) => rhs[row] = mean,
+            Place::Technology(row, column) => drop(changes.insert((row, column), mean)),
         }
     }
     let (technology, own) = (model.technology.transposed(), second.matrix.transposed());

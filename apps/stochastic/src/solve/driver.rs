@@ -233,24 +233,20 @@ impl Driving {
         let Objective::Balanced(weight) = self.job.objective else { return };
         let scenarios = self.rows.last().map_or(0, |row| row.scenarios);
         let mut nodes: BTreeMap<NodeId, Hosting<NodeId>> = BTreeMap::new();
-        let mut known = true;
         for worker in master.workers() {
             if worker.leaving || worker.node == *master.node() {
                 continue;
             }
             let seconds = if self.job.keep_bases { worker.warm_s } else { None };
-            let speed = seconds.or(worker.cold_s).map(|seconds| 1.0 / seconds);
-            known &= speed.is_some();
+            // While one is not measured nobody is judged.
+            let Some(seconds) = seconds.or(worker.cold_s) else { return };
             let new = || Hosting { node: worker.node.clone(), speed: 0.0, workers: 0 };
             let node = nodes.entry(worker.node.clone()).or_insert_with(new);
-            (node.speed, node.workers) = (node.speed + speed.unwrap_or(0.0), node.workers + 1);
+            (node.speed, node.workers) = (node.speed + 1.0 / seconds, node.workers + 1);
         }
         let nodes: Vec<Hosting<NodeId>> = nodes.into_values().collect();
         let master_s = self.master_s.unwrap_or(0.0);
-        let Some(release) = controller::release(weight, scenarios, master_s, &nodes) else {
-            return;
-        };
-        if known {
+        if let Some(release) = controller::release(weight, scenarios, master_s, &nodes) {
             master.cx().say(release.why);
             master.release(release.nodes);
         }
