@@ -120,23 +120,11 @@ struct Row {
 /// What a method that was broken off goes on from: see [`Region::saved`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
-    settings: Settings,
-    tasks: usize,
+    state: State,
     /// Rows of the model beside those of the first stage.
     rows: Vec<Whole>,
-    resting: Vec<Whole>,
     /// The model's last basis.
     basis: Vec<u8>,
-    incumbent: Option<Incumbent>,
-    start: Vec<f64>,
-    radius: f64,
-    worse: u32,
-    next: u32,
-    basket: BTreeMap<u32, Iterate>,
-    cuts: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
-    bound: f64,
-    looked: Vec<Looked>,
-    done: bool,
 }
 
 /// A row with its entries and bounds.
@@ -177,15 +165,11 @@ pub struct Looked {
     pub radius: f64,
 }
 
-/// The method's state.
-#[derive(Clone, Debug)]
-pub struct Region {
+/// What the method knows, but for the model that is made of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct State {
     settings: Settings,
-    first: Stage,
-    offset: f64,
     tasks: usize,
-    lp: Simplex,
-    rows: Vec<Row>,
     /// Cuts that are true and, where the model was solved last, said nothing.
     resting: Vec<Whole>,
     incumbent: Option<Incumbent>,
@@ -200,6 +184,16 @@ pub struct Region {
     bound: f64,
     looked: Vec<Looked>,
     done: bool,
+}
+
+/// The method.
+#[derive(Clone, Debug)]
+pub struct Region {
+    first: Stage,
+    offset: f64,
+    lp: Simplex,
+    rows: Vec<Row>,
+    state: State,
 }
 
 impl Region {
@@ -223,13 +217,9 @@ impl Region {
             (0..n).map(|at| start[at].clamp(first.lower[at], first.upper[at])).collect();
         let largest = start.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
         let radius = (0.2 * largest).max(1.0).min(settings.radius_most);
-        Self {
-            lp: Simplex::new(problem, Pricing::Steepest),
+        let state = State {
             settings,
-            first,
-            offset,
             tasks,
-            rows: Vec::new(),
             resting: Vec::new(),
             incumbent: None,
             start,
@@ -241,7 +231,9 @@ impl Region {
             bound: f64::NEG_INFINITY,
             looked: Vec::new(),
             done: false,
-        }
+        };
+        let lp = Simplex::new(problem, Pricing::Steepest);
+        Self { first, offset, lp, rows: Vec::new(), state }
     }
 
     /// Begins with this radius.
@@ -250,7 +242,7 @@ impl Region {
     /// If it is not positive.
     pub fn with_radius(mut self, radius: f64) -> Self {
         assert!(radius > 0.0);
-        self.radius = radius.min(self.settings.radius_most);
+        self.state.radius = radius.min(self.state.settings.radius_most);
         self
     }
 
@@ -259,63 +251,39 @@ impl Region {
         let (first, problem) = (self.first.rhs.len(), self.lp.problem());
         let whole = |(at, of): (usize, &Row)| Whole::of(problem, first + at, of);
         Saved {
-            settings: self.settings,
-            tasks: self.tasks,
+            state: self.state.clone(),
             rows: self.rows.iter().enumerate().map(whole).collect(),
-            resting: self.resting.clone(),
             basis: self.lp.basis(),
-            incumbent: self.incumbent.clone(),
-            start: self.start.clone(),
-            radius: self.radius,
-            worse: self.worse,
-            next: self.next,
-            basket: self.basket.clone(),
-            cuts: self.cuts.clone(),
-            bound: self.bound,
-            looked: self.looked.clone(),
-            done: self.done,
         }
     }
 
     /// Goes on from what was saved, of the same first stage. What was being evaluated is evaluated anew: [`Region::open`] names it.
     /// With a basket of one the iterates are those that would have come without the break, to the bit.
     pub fn resume(first: Stage, offset: f64, saved: Saved) -> Self {
-        let mut region = Self::new(first, offset, saved.tasks, &saved.start, saved.settings);
+        let Saved { mut state, rows, basis } = saved;
+        let mut region = Self::new(first, offset, state.tasks, &state.start, state.settings);
         let n = region.first.cost.len();
-        for row in saved.rows.iter().chain(&saved.resting) {
+        for row in rows.iter().chain(&state.resting) {
             for &(column, _) in row.entries.iter().filter(|(column, _)| *column as usize >= n) {
                 region.lp.set_bounds(column as usize, f64::NEG_INFINITY, f64::INFINITY);
             }
         }
-        for row in saved.rows {
+        for row in rows {
             row.put_into(&mut region.lp);
             region.rows.push(row.of);
         }
-        region.lp.set_basis(&saved.basis);
-        let open = saved.basket.into_iter().map(|(iterate, mut open)| {
+        region.lp.set_basis(&basis);
+        for open in state.basket.values_mut() {
             open.values.fill(None);
             open.conditions.clear();
             (open.back, open.triggered) = (0, false);
-            (iterate, open)
-        });
-        Self {
-            resting: saved.resting,
-            incumbent: saved.incumbent,
-            radius: saved.radius,
-            worse: saved.worse,
-            next: saved.next,
-            basket: open.collect(),
-            cuts: saved.cuts,
-            bound: saved.bound,
-            looked: saved.looked,
-            done: saved.done,
-            ..region
         }
+        Self { state, ..region }
     }
 
     /// What is being evaluated: iterates and their decisions.
     pub fn open(&self) -> impl Iterator<Item = (u32, &[f64])> {
-        self.basket.iter().map(|(iterate, open)| (*iterate, &open.x[..]))
+        self.state.basket.iter().map(|(iterate, open)| (*iterate, &open.x[..]))
     }
 
     /// The first decision to evaluate: the start, if it meets the first stage's rows, else a cheap one near it.
@@ -323,9 +291,13 @@ impl Region {
     /// # Errors
     /// There is none.
     pub fn begin(&mut self) -> Result<Step, RegionError> {
-        if self.meets_rows(&self.start) {
-            let x = self.start.clone();
-            return Ok(self.evaluate(x, f64::NEG_INFINITY, vec![f64::NEG_INFINITY; self.tasks]));
+        if self.meets_rows(&self.state.start) {
+            let x = self.state.start.clone();
+            return Ok(self.evaluate(
+                x,
+                f64::NEG_INFINITY,
+                vec![f64::NEG_INFINITY; self.state.tasks],
+            ));
         }
         self.advance().map(|step| step.unwrap_or(Step::Done))
     }
@@ -345,37 +317,37 @@ impl Region {
 
     /// The best decision so far.
     pub fn incumbent(&self) -> Option<&Incumbent> {
-        self.incumbent.as_ref()
+        self.state.incumbent.as_ref()
     }
 
     /// The present radius.
     pub fn radius(&self) -> f64 {
-        self.radius
+        self.state.radius
     }
 
     /// What the model promised inside the last region.
     pub fn promised(&self) -> f64 {
-        self.bound
+        self.state.bound
     }
 
     /// Iterates that were made.
     pub fn iterates(&self) -> u32 {
-        self.next
+        self.state.next
     }
 
     /// What came of iterates, in order of their ends.
     pub fn looked(&self) -> &[Looked] {
-        &self.looked
+        &self.state.looked
     }
 
     /// Rows of the model, cuts that rest, and pivots that it took.
     pub fn size(&self) -> (usize, usize, u64) {
-        (self.lp.problem().rows(), self.resting.len(), self.lp.pivots())
+        (self.lp.problem().rows(), self.state.resting.len(), self.lp.pivots())
     }
 
     /// Whether it has ended.
     pub fn is_done(&self) -> bool {
-        self.done
+        self.state.done
     }
 
     /// The least cost that any decision can have, by the model without a region; none if that has no bound.
@@ -401,7 +373,7 @@ impl Region {
         task: u32,
         found: Found,
     ) -> Result<Vec<Step>, RegionError> {
-        let Some(looked) = self.basket.get_mut(&iterate).filter(|_| !self.done) else {
+        let Some(looked) = self.state.basket.get_mut(&iterate).filter(|_| !self.state.done) else {
             return Ok(Vec::new());
         };
         let new = looked.values.get_mut(task as usize).filter(|value| value.is_none());
@@ -414,20 +386,24 @@ impl Region {
             Found::Cut(cut) => cut,
             Found::Condition(condition) => {
                 looked.conditions.insert(task, condition);
-                return if back == self.tasks { self.whole(iterate) } else { Ok(Vec::new()) };
+                return if back == self.state.tasks { self.whole(iterate) } else { Ok(Vec::new()) };
             }
         };
         *value = Some(cut.value);
         if cut.value > looked.thetas[task as usize] + VIOLATED * (1.0 + cut.value.abs()) {
             let at_x: f64 = cut.gradient.iter().zip(&looked.x).map(|(slope, x)| slope * x).sum();
-            self.cuts.insert((iterate, task), (cut.gradient, cut.value - at_x));
+            self.state.cuts.insert((iterate, task), (cut.gradient, cut.value - at_x));
         }
-        if back == self.tasks {
+        if back == self.state.tasks {
             return self.whole(iterate);
         }
-        let enough = back as f64 >= self.settings.sigma * self.tasks as f64;
-        if enough && !looked.triggered && !first && self.basket.len() < self.settings.basket {
-            if let Some(looked) = self.basket.get_mut(&iterate) {
+        let enough = back as f64 >= self.state.settings.sigma * self.state.tasks as f64;
+        if enough
+            && !looked.triggered
+            && !first
+            && self.state.basket.len() < self.state.settings.basket
+        {
+            if let Some(looked) = self.state.basket.get_mut(&iterate) {
                 looked.triggered = true;
             }
             return self.next_step();
@@ -442,10 +418,16 @@ impl Region {
     /// All tasks of an iterate are back. Where some scenario has no second stage it is never accepted, and says nothing about the radius;
     /// what all tasks ask is put into the model at once, so that it does not matter who was back first.
     fn whole(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
-        let Some(looked) = self.basket.remove(&iterate) else { return Ok(Vec::new()) };
+        let Some(looked) = self.state.basket.remove(&iterate) else { return Ok(Vec::new()) };
         if !looked.conditions.is_empty() {
-            let (promised, radius) = (looked.promised, self.radius);
-            self.looked.push(Looked { iterate, cost: None, promised, accepted: false, radius });
+            let (promised, radius) = (looked.promised, self.state.radius);
+            self.state.looked.push(Looked {
+                iterate,
+                cost: None,
+                promised,
+                accepted: false,
+                radius,
+            });
             for condition in looked.conditions.values() {
                 let entries = condition.row.iter().copied().enumerate();
                 self.lp.add_row(entries, f64::NEG_INFINITY, condition.most);
@@ -459,10 +441,10 @@ impl Region {
         let cost = self.offset + first + second;
         let accepted = self.judge(&looked, cost);
         if accepted {
-            self.incumbent = Some(Incumbent { x: looked.x, cost, iterate });
+            self.state.incumbent = Some(Incumbent { x: looked.x, cost, iterate });
         }
-        let (promised, radius) = (looked.promised, self.radius);
-        self.looked.push(Looked { iterate, cost: Some(cost), promised, accepted, radius });
+        let (promised, radius) = (looked.promised, self.state.radius);
+        self.state.looked.push(Looked { iterate, cost: Some(cost), promised, accepted, radius });
         self.next_step()
     }
 
@@ -471,24 +453,24 @@ impl Region {
     fn judge(&mut self, looked: &Iterate, cost: f64) -> bool {
         let Some(parent) = looked.parent else { return true };
         let promised = parent - looked.promised;
-        let now = self.incumbent.as_ref().map_or(f64::INFINITY, |incumbent| incumbent.cost);
+        let now = self.state.incumbent.as_ref().map_or(f64::INFINITY, |incumbent| incumbent.cost);
         let accepted = cost < now && cost <= parent - SUFFICIENT * promised;
         if accepted {
             let moved = looked.x.iter().zip(&looked.center).map(|(x, center)| (x - center).abs());
             let far = moved.fold(0.0_f64, f64::max) >= looked.radius * (1.0 - 1e-6);
             if far && cost <= parent - GOOD * promised {
-                let larger = (2.0 * looked.radius).min(self.settings.radius_most);
-                self.radius = self.radius.max(larger);
+                let larger = (2.0 * looked.radius).min(self.state.settings.radius_most);
+                self.state.radius = self.state.radius.max(larger);
             }
-            self.worse = 0;
+            self.state.worse = 0;
         } else if promised > 0.0 {
             let ratio = looked.radius.min(1.0) * (cost - parent) / promised;
             if ratio > 0.0 {
-                self.worse += 1;
+                self.state.worse += 1;
             }
-            if ratio > 3.0 || self.worse >= PATIENCE && ratio > 1.0 {
-                self.radius = self.radius.min(looked.radius / ratio.min(4.0));
-                self.worse = 0;
+            if ratio > 3.0 || self.state.worse >= PATIENCE && ratio > 1.0 {
+                self.state.radius = self.state.radius.min(looked.radius / ratio.min(4.0));
+                self.state.worse = 0;
             }
         }
         accepted
@@ -497,7 +479,7 @@ impl Region {
     /// Puts what was found into the model, in the order of iterates and tasks.
     fn flush(&mut self) {
         let n = self.first.cost.len();
-        for ((iterate, task), (gradient, least)) in std::mem::take(&mut self.cuts) {
+        for ((iterate, task), (gradient, least)) in std::mem::take(&mut self.state.cuts) {
             let theta = n + task as usize;
             let slopes = gradient.iter().enumerate().map(|(column, slope)| (column, -slope));
             self.lp.add_row(slopes.chain([(theta, 1.0)]), least, f64::INFINITY);
@@ -514,25 +496,30 @@ impl Region {
         self.lp.set_basis(&basis);
         let n = self.first.cost.len();
         loop {
-            let center = self.incumbent.as_ref().map_or(&self.start, |incumbent| &incumbent.x);
+            let center =
+                self.state.incumbent.as_ref().map_or(&self.state.start, |incumbent| &incumbent.x);
             for column in 0..n {
                 let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
-                let (center, radius) = (center[column], self.radius);
+                let (center, radius) = (center[column], self.state.radius);
                 self.lp.set_bounds(column, lower.max(center - radius), upper.min(center + radius));
             }
             match self.solve()? {
                 // A narrow region promises little though much may be gained beyond it: the end is believed of one that binds nothing.
-                Status::Optimal if self.is_close() && self.binds() && self.radius < FARTHEST => {
-                    self.radius *= 4.0;
+                Status::Optimal
+                    if self.is_close() && self.binds() && self.state.radius < FARTHEST =>
+                {
+                    self.state.radius *= 4.0;
                 }
                 Status::Optimal => break,
                 // Before there is an incumbent nothing says that there is a decision nearby.
-                _ if self.incumbent.is_none() && self.radius < FARTHEST => self.radius *= 4.0,
+                _ if self.state.incumbent.is_none() && self.state.radius < FARTHEST => {
+                    self.state.radius *= 4.0
+                }
                 _ => return Err(self.nothing()),
             }
         }
         self.age();
-        let mut all = vec![0.0; n + self.tasks];
+        let mut all = vec![0.0; n + self.state.tasks];
         self.lp.values(&mut all);
         let thetas = all.split_off(n);
         // A decision that is beyond a bound by rounding alone can leave a scenario without a second stage.
@@ -541,18 +528,18 @@ impl Region {
             *x = x.clamp(self.first.lower[column], self.first.upper[column]);
         }
         let promised = self.lp.objective() + self.offset;
-        match self.incumbent {
-            Some(_) => self.bound = promised,
-            None => self.radius = self.radius.min(self.settings.radius_most),
+        match self.state.incumbent {
+            Some(_) => self.state.bound = promised,
+            None => self.state.radius = self.state.radius.min(self.state.settings.radius_most),
         }
         if self.is_close() {
-            self.done = true;
-            self.basket.clear();
+            self.state.done = true;
+            self.state.basket.clear();
             return Ok(Some(Step::Done));
         }
         // What is known of tasks on the way may be too little to say anything new.
         let same = |open: &Iterate| open.x.iter().zip(&x).all(|(one, other)| one == other);
-        if self.basket.values().any(same) {
+        if self.state.basket.values().any(same) {
             return Ok(None);
         }
         Ok(Some(self.evaluate(x, promised, thetas)))
@@ -561,26 +548,26 @@ impl Region {
     /// The incumbent is a decision of the model, at its own cost: what is said to be the least may not be more.
     fn is_wrong(&self) -> bool {
         let promised = self.lp.objective() + self.offset;
-        self.incumbent.as_ref().is_some_and(|incumbent| {
+        self.state.incumbent.as_ref().is_some_and(|incumbent| {
             promised > incumbent.cost + 1e-6 * (1.0 + incumbent.cost.abs())
         })
     }
 
     /// Whether the model, as it was solved, promises next to nothing.
     fn is_close(&self) -> bool {
-        let Some(incumbent) = &self.incumbent else { return false };
+        let Some(incumbent) = &self.state.incumbent else { return false };
         let promised = self.lp.objective() + self.offset;
-        incumbent.cost - promised <= self.settings.epsilon * (1.0 + incumbent.cost.abs())
+        incumbent.cost - promised <= self.state.settings.epsilon * (1.0 + incumbent.cost.abs())
     }
 
     /// Whether the model's decision is at the edge of the region, where that is no bound of its own.
     fn binds(&self) -> bool {
-        let Some(incumbent) = &self.incumbent else { return false };
+        let Some(incumbent) = &self.state.incumbent else { return false };
         let mut all = vec![0.0; self.lp.problem().columns()];
         self.lp.values(&mut all);
         incumbent.x.iter().enumerate().any(|(column, center)| {
             let (lower, upper) = (self.first.lower[column], self.first.upper[column]);
-            let (x, edge) = (all[column], self.radius * (1.0 - 1e-9));
+            let (x, edge) = (all[column], self.state.radius * (1.0 - 1e-9));
             (x - center >= edge && x < upper) || (center - x >= edge && x > lower)
         })
     }
@@ -603,15 +590,15 @@ impl Region {
     /// Solves the model with all its cuts: of those that rest the most violated of each task come back, until none is.
     fn solve_whole(&mut self) -> Status {
         let n = self.first.cost.len();
-        let mut all = vec![0.0; n + self.tasks];
+        let mut all = vec![0.0; n + self.state.tasks];
         loop {
             let status = self.lp.solve();
-            if status != Status::Optimal || self.resting.is_empty() {
+            if status != Status::Optimal || self.state.resting.is_empty() {
                 return status;
             }
             self.lp.values(&mut all);
             let mut worst: BTreeMap<u32, (f64, usize)> = BTreeMap::new();
-            for (at, row) in self.resting.iter().enumerate() {
+            for (at, row) in self.state.resting.iter().enumerate() {
                 let activity: f64 =
                     row.entries.iter().map(|(column, value)| all[*column as usize] * value).sum();
                 let Some(&(theta, _)) = row.entries.last() else { continue };
@@ -629,13 +616,13 @@ impl Region {
             let mut back: Vec<usize> = worst.values().map(|(_, at)| *at).collect();
             back.sort_unstable();
             for &at in &back {
-                let row = &mut self.resting[at];
+                let row = &mut self.state.resting[at];
                 row.put_into(&mut self.lp);
                 row.of.idle = 0;
                 self.rows.push(row.of.clone());
             }
             let mut at = 0;
-            self.resting.retain(|_| {
+            self.state.resting.retain(|_| {
                 at += 1;
                 back.binary_search(&(at - 1)).is_err()
             });
@@ -655,22 +642,23 @@ impl Region {
     }
 
     fn evaluate(&mut self, x: Vec<f64>, promised: f64, thetas: Vec<f64>) -> Step {
-        let iterate = self.next;
-        self.next += 1;
-        let parent = self.incumbent.as_ref();
+        let iterate = self.state.next;
+        self.state.next += 1;
+        let parent = self.state.incumbent.as_ref();
         let looked = Iterate {
             x: x.clone(),
             parent: parent.map(|incumbent| incumbent.cost),
-            center: parent.map_or_else(|| self.start.clone(), |incumbent| incumbent.x.clone()),
-            radius: self.radius,
+            center: parent
+                .map_or_else(|| self.state.start.clone(), |incumbent| incumbent.x.clone()),
+            radius: self.state.radius,
             promised,
             thetas,
-            values: vec![None; self.tasks],
+            values: vec![None; self.state.tasks],
             conditions: BTreeMap::new(),
             back: 0,
             triggered: false,
         };
-        self.basket.insert(iterate, looked);
+        self.state.basket.insert(iterate, looked);
         Step::Evaluate { iterate, x }
     }
 
@@ -681,7 +669,7 @@ impl Region {
         for (at, row) in self.rows.iter_mut().enumerate() {
             row.idle = if self.lp.dual(first + at).abs() > 1e-12 { 0 } else { row.idle + 1 };
         }
-        for row in &mut self.resting {
+        for row in &mut self.state.resting {
             row.of.idle += 1;
         }
         let rows = &self.rows;
@@ -698,12 +686,12 @@ impl Region {
                 !gone[at - 1]
             });
             let gone = before.into_iter().zip(&gone[first..]).filter(|(_, gone)| **gone);
-            self.resting.extend(gone.filter_map(|(row, _)| row));
+            self.state.resting.extend(gone.filter_map(|(row, _)| row));
         }
-        if self.resting.len() > RESTING_FOR_EACH * self.lp.problem().columns() {
-            let incumbent = self.incumbent.as_ref().map(|incumbent| incumbent.iterate);
-            let basket = &self.basket;
-            self.resting.retain(|row| {
+        if self.state.resting.len() > RESTING_FOR_EACH * self.lp.problem().columns() {
+            let incumbent = self.state.incumbent.as_ref().map(|incumbent| incumbent.iterate);
+            let basket = &self.state.basket;
+            self.state.resting.retain(|row| {
                 let needed =
                     |iterate: u32| Some(iterate) == incumbent || basket.contains_key(&iterate);
                 row.of.idle <= OLD || row.of.iterate.is_some_and(needed)
