@@ -115,6 +115,7 @@ pub fn of_refusal(refused: Option<RefuseReason>) -> Exit {
             | RefuseReason::ForeignCa
             | RefuseReason::BadCertificate
             | RefuseReason::Identity
+            | RefuseReason::Revoked
             | RefuseReason::Grid,
         ) => Exit::Auth,
         Some(

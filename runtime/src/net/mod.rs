@@ -5,6 +5,7 @@
 mod bulk;
 mod config;
 mod hello;
+pub mod join;
 pub mod link;
 pub mod memory;
 mod paths;
@@ -354,6 +355,20 @@ impl Net {
     /// Payload bytes sent to each node so far, in any order.
     pub fn bytes_out(&self) -> Vec<(NodeId, u64)> {
         self.0.transport.bytes_out()
+    }
+
+    /// Shows this certificate, of the same node, in links that are opened from now on. Those that are up stay.
+    ///
+    /// # Errors
+    /// [`tls::TlsError`]: it cannot be used, or is of another node; the former one is shown on.
+    pub fn renew(&self, identity: &tls::NodeIdentity) -> Result<(), tls::TlsError> {
+        self.0.transport.renew(identity)
+    }
+
+    /// Whose certificates are not valid any more, and why: they get no link ([`RefuseReason::Revoked`]), and those that they have
+    /// are closed. Replaces what was said before.
+    pub fn revoke(&self, nodes: &BTreeMap<NodeId, String>) {
+        self.0.transport.revoke(nodes);
     }
 
     /// Links refused by this side, by reason.

@@ -3,6 +3,8 @@
 //! Must not know connections. Every link is mutual TLS 1.3 under this authority alone: a node certificate names node,
 //! cluster and role in one URI (`springtide://<cluster>/<role>/<node>`), the grid as its subject's organisation.
 
+mod enrol;
+
 use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,9 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SanType, SerialNumber,
-    SignatureAlgorithm,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SerialNumber, SignatureAlgorithm,
 };
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject as _;
@@ -23,6 +24,8 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+pub(crate) use self::enrol::pinned_config;
+pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar};
 use crate::id::{ClusterId, NodeId};
 
 /// The application protocol of every link: the protocol's major version, refused in the handshake when it differs.
@@ -222,29 +225,7 @@ impl Ca {
         role: &str,
         validity: Duration,
     ) -> Result<NodeIdentity, TlsError> {
-        let name = NodeName { node: node.clone(), cluster: cluster.clone(), role: role.to_owned() };
-        check_name("node", node.as_str())?;
-        check_name("cluster", cluster.as_str())?;
-        check_name("role", role)?;
-        let uri = name.to_string();
-        let key = KeyPair::generate_for(self.kind.algorithm())?;
-        let mut params = params(validity.min(self.validity));
-        params.serial_number = self.kind.serial();
-        params.distinguished_name = subject(node.as_str(), &self.grid);
-        params.subject_alt_names =
-            vec![SanType::DnsName(SERVER_NAME.try_into()?), SanType::URI(uri.as_str().try_into()?)];
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        params.use_authority_key_identifier_extension = true;
-        let cert = params.signed_by(&key, &self.issuer)?;
-        Ok(NodeIdentity {
-            name,
-            grid: self.grid.clone(),
-            cert_pem: cert.pem(),
-            key_pem: key.serialize_pem(),
-            ca_pem: self.cert_pem.clone(),
-        })
+        self.issue_at(node, cluster, role, validity, calendar()())
     }
 }
 
@@ -453,11 +434,7 @@ impl Dates {
     /// `Read`, `Malformed`.
     pub fn of_file(file: &Path) -> Result<Self, TlsError> {
         let pem = read(file, "name a certificate in PEM")?;
-        let certs = certificates(file, &pem)?;
-        let first = certs.first().ok_or_else(|| malformed(file, "it holds no certificate"))?;
-        let (_, cert) = X509Certificate::from_der(first).map_err(|error| malformed(file, error))?;
-        let validity = cert.validity();
-        Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
+        Self::of_pem(file, &pem)
     }
 
     /// Days left at this time (seconds since 1970); negative when it is past its end.
@@ -546,6 +523,14 @@ fn read(file: &Path, mend: &'static str) -> Result<String, TlsError> {
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
 
+/// Writes a file that its owner alone may read, whole or not at all.
+///
+/// # Errors
+/// `Write`.
+pub fn write_secret(file: &Path, text: &str) -> Result<(), TlsError> {
+    write(file, text, SECRET)
+}
+
 /// Writes a whole file or none: beside its place first, with its rights from the start, then renamed.
 fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
     let attempt = || -> io::Result<()> {
@@ -579,6 +564,8 @@ fn create(file: &Path, _mode: u32) -> io::Result<fs::File> {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::SanType;
+
     use super::*;
 
     fn issue(ca: &Ca, node: &str) -> NodeIdentity {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::tls::Role;
+use super::tls::{NodeIdentity, Role, TlsError};
 use super::{Address, Class, Contact, LinkPolicy, SendError};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::wire::Frame;
@@ -99,6 +99,19 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Links refused by this side, by reason.
     fn refused(&self) -> RefusedCounts;
+
+    /// Shows this certificate, of the same node, in links that are opened from now on; those that are up stay. Does nothing where
+    /// there are no certificates.
+    ///
+    /// # Errors
+    /// [`TlsError`]; the former one is shown on.
+    fn renew(&self, _identity: &NodeIdentity) -> Result<(), TlsError> {
+        Ok(())
+    }
+
+    /// Whose certificates are not valid any more, and why: they get no link, and those that they have are closed. Replaces what
+    /// was said before.
+    fn revoke(&self, _nodes: &BTreeMap<NodeId, String>) {}
 
     /// A peer broke the protocol inside its frames: closes the link that they came over with this reason, and notes a
     /// strike, as for broken frames themselves. [`Events::struck`] follows. On the endpoint's thread.
@@ -272,6 +285,8 @@ pub enum RefuseReason {
     Banned,
     /// The endpoint is closing.
     Closing,
+    /// The peer's certificate was revoked.
+    Revoked,
     /// A reason that a newer version gave and this one does not know.
     #[serde(other)]
     Other,

@@ -62,6 +62,12 @@ kinds! {
     REFUSE = 3, "refuse", Named, 4 * KIB;
     /// Last frame of a side that closes on purpose.
     GOODBYE = 4, "goodbye", Named, 4 * KIB;
+    /// At the door at which nodes join: a token, and a request for a certificate.
+    JOIN_REQUEST = 8, "join-request", Named, 8 * KIB;
+    /// The door's answer: the certificate, and what the node's config needs.
+    JOIN_GRANT = 9, "join-grant", Named, 64 * KIB;
+    /// The door's answer: no.
+    JOIN_REFUSED = 10, "join-refused", Named, 4 * KIB;
     /// A message to a published actor that wants an answer.
     CALL = 16, "call", Named, DATA_MAX;
     /// The answer to a call.

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::machine::{Conn, Event};
+use super::settings::Configs;
 use super::{Code, Dial, DialState, Entry, Greeted, Shared, Slot, relay};
 use crate::id::NodeId;
 use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
@@ -99,6 +100,10 @@ impl Shared {
         }
     }
 
+    fn configs(&self) -> Arc<Configs> {
+        self.configs.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
     /// What known peers may have open, and as many handshakes on top as are let in.
     fn most_connections(&self) -> usize {
         let peers = self.peers.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
@@ -119,7 +124,7 @@ impl Shared {
     async fn receive(self: Arc<Self>, incoming: Incoming) {
         let remote = incoming.remote_address();
         let limit = self.config.connect_timeout();
-        let config = self.configs.accept(self.cluster_at(remote).as_ref());
+        let config = self.configs().accept(self.cluster_at(remote).as_ref());
         let connecting = match incoming.accept_with(config) {
             Ok(connecting) => connecting,
             Err(error) => return self.not_connected(&error, remote),
@@ -186,7 +191,13 @@ impl Shared {
         let greeted = Greeted { conn: conn.clone(), send, recv, role, first: None };
         let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
         match hello.check(&expected) {
-            Ok(_protocol) => Ok((hello, greeted)),
+            Ok(_protocol) => match self.revoked(&hello.node) {
+                None => Ok((hello, greeted)),
+                Some(detail) => {
+                    let refuse = Refuse { reason: RefuseReason::Revoked, detail: cut(detail) };
+                    Err((refuse, Some(Box::new(greeted))))
+                }
+            },
             Err(refuse) => Err((refuse, Some(Box::new(greeted)))),
         }
     }
@@ -373,11 +384,14 @@ impl Shared {
         if self.is_banned(entry) {
             return Err(Failure::refused(RefuseReason::Banned, banned(&entry.node)));
         }
+        if let Some(why) = self.revoked(&entry.node) {
+            return Err(Failure::refused(RefuseReason::Revoked, why));
+        }
         let address = way.ok_or_else(|| Failure::passing("no address is known"))?;
         let cluster = entry.lock().cluster.clone();
         let conn = self
             .endpoint
-            .connect_with(self.configs.dial(&cluster), address, SERVER_NAME)
+            .connect_with(self.configs().dial(&cluster), address, SERVER_NAME)
             .map_err(|error| Failure::fatal(format!("{address}: {error}")))?
             .await
             .inspect_err(|error| self.not_connected(error, address))

@@ -135,7 +135,12 @@ struct Shared {
     me: Peer,
     grid: String,
     config: NetConfig,
-    configs: Configs,
+    /// Others when this node has another certificate.
+    configs: RwLock<Arc<Configs>>,
+    /// The date; the system's when absent.
+    calendar: Option<Arc<dyn quinn::TimeSource>>,
+    /// Whose certificates are not valid any more, and why.
+    revoked: Mutex<BTreeMap<NodeId, String>>,
     start: Instant,
     address: SocketAddr,
     buffers: Option<Buffers>,
@@ -264,7 +269,7 @@ impl Quic {
     ) -> Result<Self, NetError> {
         let runtime = on_one_thread()?;
         let Below { socket, address, buffers, rng_seed, calendar, timers } = below;
-        let configs = Configs::new(&config, identity, calendar)?;
+        let configs = Configs::new(&config, identity, calendar.clone())?;
         let server = configs.accept(None).as_ref().clone();
         let mut endpoint_config = quinn::EndpointConfig::default();
         endpoint_config.rng_seed(rng_seed);
@@ -282,7 +287,9 @@ impl Quic {
             me,
             grid: identity.grid().to_owned(),
             config,
-            configs,
+            configs: RwLock::new(Arc::new(configs)),
+            calendar,
+            revoked: Mutex::default(),
             start: Instant::now(),
             address,
             buffers,
@@ -443,6 +450,32 @@ impl Transport for Quic {
 
     fn refused(&self) -> RefusedCounts {
         self.0.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn renew(&self, identity: &NodeIdentity) -> Result<(), TlsError> {
+        let shared = &self.0;
+        let (name, me) = (identity.name(), &shared.me);
+        if (&name.node, &name.cluster) != (&me.node, &me.cluster) {
+            return Err(TlsError::Malformed {
+                file: Default::default(),
+                reason: format!("the certificate is of {name}, and this is {}", me.node),
+            });
+        }
+        let configs = Configs::new(&shared.config, identity, shared.calendar.clone())?;
+        if !shared.closing.load(Ordering::Acquire) {
+            let server = configs.accept(None).as_ref().clone();
+            shared.endpoint.set_server_config(Some(server));
+        }
+        *shared.configs.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(configs);
+        Ok(())
+    }
+
+    fn revoke(&self, nodes: &BTreeMap<NodeId, String>) {
+        self.0.revoked.lock().unwrap_or_else(PoisonError::into_inner).clone_from(nodes);
+        let shared = self.0.clone();
+        let nodes: Vec<NodeId> = nodes.keys().cloned().collect();
+        // On the endpoint's thread, where events are told.
+        self.0.runtime.spawn(async move { nodes.iter().for_each(|node| shared.cut_off(node)) });
     }
 
     fn breach(&self, peer: &Peer, why: &str) {
@@ -615,6 +648,34 @@ impl Shared {
         let banned = entry.strikes().strike(self.start.elapsed());
         tracing::warn!(peer = %live.peer, why, banned, "the peer broke the protocol; the link is closed");
         self.events.struck(&live.peer, why, banned);
+    }
+
+    /// Why a node's certificate is not valid any more, if it is not.
+    fn revoked(&self, node: &NodeId) -> Option<String> {
+        let revoked = self.revoked.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = revoked.get(node)?;
+        Some(format!(
+            "the certificate of {node} is revoked ({why}): it may join anew with another token"
+        ))
+    }
+
+    /// Closes what there is of a link to a node whose certificate is not valid any more.
+    fn cut_off(&self, node: &NodeId) {
+        let (Some(entry), Some(why)) = (self.find(node), self.revoked(node)) else { return };
+        let link = entry.lock();
+        let mut closed = false;
+        for slot in link.conns.values() {
+            match slot {
+                Slot::Live(live) => closed |= live.abandon(Code::Refused, &why),
+                Slot::Greeted(greeted) => greeted.conn.close(Code::Refused.into(), why.as_bytes()),
+                // It sees by itself that the node may have no link.
+                Slot::Dialling(_) => {}
+            }
+        }
+        drop(link);
+        if closed {
+            tracing::warn!(%node, why, "the link is closed");
+        }
     }
 
     fn is_banned(&self, entry: &Entry) -> bool {

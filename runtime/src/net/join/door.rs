@@ -1,0 +1,285 @@
+//! The door's endpoint: QUIC without client certificates, one stream a connection, one frame each way.
+//!
+//! Must not know tokens. Threads: all runs on the runtime that it was opened in.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicServerConfig;
+use quinn::{
+    Connection, ConnectionError, Endpoint, IdleTimeout, Incoming, RecvStream, SendStream,
+    TransportConfig, VarInt,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::visit::{Action, Entry, Event, Visit, entry};
+use super::{
+    ANSWER_GRACE, JoinCounts, JoinJudge, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
+};
+use crate::net::NetError;
+use crate::net::tls::{NodeIdentity, TlsError};
+use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
+
+/// Connections that wait to be looked at.
+const WAITING_MAX: usize = 64;
+/// What is sent at once; no message at the door is longer.
+const WINDOW: u32 = 80 << 10;
+
+/// How much the door does at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinLimits {
+    /// Callers at a time; others are refused.
+    pub at_once: usize,
+    /// A caller has had its answer by then, or is hung up on.
+    pub within: Duration,
+}
+
+impl Default for JoinLimits {
+    fn default() -> Self {
+        Self { at_once: 16, within: Duration::from_secs(10) }
+    }
+}
+
+/// An open door. Dropped, it closes.
+pub struct JoinDoor {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    judge: Arc<dyn JoinJudge>,
+    limits: JoinLimits,
+    inside: AtomicUsize,
+    counts: Mutex<JoinCounts>,
+}
+
+impl JoinDoor {
+    /// Listens, and shows this certificate, which must be a head's. To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// [`NetError`].
+    pub fn open(
+        bind: SocketAddr,
+        identity: &NodeIdentity,
+        judge: Arc<dyn JoinJudge>,
+        limits: JoinLimits,
+    ) -> Result<Self, NetError> {
+        let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
+        let failed = |source| NetError::Bind { what: bind.to_string(), source };
+        let endpoint = Endpoint::server(config(identity)?, bind).map_err(failed)?;
+        let address = endpoint.local_addr().map_err(failed)?;
+        let (inside, counts) = (AtomicUsize::new(0), Mutex::default());
+        let shared = Arc::new(Shared { endpoint, judge, limits, inside, counts });
+        runtime.spawn(shared.clone().listen());
+        Ok(Self { shared, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many came to what so far.
+    pub fn counts(&self) -> JoinCounts {
+        self.shared.counts().clone()
+    }
+
+    #[cfg(test)]
+    pub(super) fn shared_inside(&self) -> usize {
+        self.shared.inside.load(Ordering::Relaxed)
+    }
+
+    /// Shows this certificate from now on.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn renew(&self, identity: &NodeIdentity) -> Result<(), TlsError> {
+        self.shared.endpoint.set_server_config(Some(config(identity)?));
+        Ok(())
+    }
+}
+
+impl Drop for JoinDoor {
+    fn drop(&mut self) {
+        self.shared.endpoint.close(VarInt::from_u32(0), b"the door closes");
+    }
+}
+
+fn config(identity: &NodeIdentity) -> Result<quinn::ServerConfig, TlsError> {
+    let unusable = |_| rustls::Error::General("no cipher suite for QUIC's first packets".into());
+    let crypto = QuicServerConfig::try_from(identity.door_config()?).map_err(unusable)?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config.transport_config(Arc::new(transport())).migration(false).max_incoming(WAITING_MAX);
+    Ok(config)
+}
+
+/// Of both sides: one stream, small windows, and nobody is kept alive.
+pub(super) fn transport() -> TransportConfig {
+    let idle = IdleTimeout::try_from(Duration::from_secs(10)).expect("10 s are a valid timeout");
+    let mut transport = TransportConfig::default();
+    transport
+        .max_concurrent_bidi_streams(VarInt::from_u32(1))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .max_idle_timeout(Some(idle))
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(u64::from(WINDOW))
+        .datagram_receive_buffer_size(None);
+    transport
+}
+
+impl Shared {
+    fn counts(&self) -> std::sync::MutexGuard<'_, JoinCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self, from: SocketAddr, refusal: &JoinRefusal) {
+        *self.counts().refused.entry(refusal.reason).or_default() += 1;
+        let JoinRefusal { reason, detail, .. } = refusal;
+        tracing::warn!(%reason, %from, detail, "not let in to the grid");
+        self.judge.refused(from, refusal);
+    }
+
+    async fn listen(self: Arc<Self>) {
+        while let Some(incoming) = self.endpoint.accept().await {
+            let shown = incoming.remote_address_validated();
+            match entry(self.inside.load(Ordering::Relaxed), self.limits.at_once, shown) {
+                Entry::Take => {
+                    self.inside.fetch_add(1, Ordering::Relaxed);
+                    tokio::spawn(self.clone().receive(incoming));
+                }
+                Entry::Retry => drop(incoming.retry()), // fails only for one that has shown it
+                Entry::Refuse => {
+                    let from = incoming.remote_address();
+                    incoming.refuse();
+                    let why = format!("{} are at the door already", self.limits.at_once);
+                    self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
+                }
+            }
+        }
+    }
+
+    async fn receive(self: Arc<Self>, incoming: Incoming) {
+        let from = incoming.remote_address();
+        let until = Instant::now() + self.limits.within;
+        match timeout_at(until, incoming).await {
+            Ok(Ok(conn)) => self.talk(&conn, from, until).await,
+            Ok(Err(error)) => {
+                let reason = match &error {
+                    ConnectionError::TransportError(refused)
+                        if u64::from(refused.code) == ALPN_ALERT =>
+                    {
+                        JoinReason::Alpn
+                    }
+                    _ => JoinReason::Handshake,
+                };
+                self.refused(from, &JoinRefusal::closed(reason, error.to_string()));
+            }
+            Err(_) => {
+                let why = "the handshake was not finished in time";
+                self.refused(from, &JoinRefusal::closed(JoinReason::Late, why));
+            }
+        }
+        self.inside.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    async fn talk(&self, conn: &Connection, from: SocketAddr, until: Instant) {
+        let mut visit = Visit::default();
+        let mut send = None;
+        let said = async {
+            let (answer, mut recv) = conn.accept_bi().await.map_err(|_| Event::Gone)?;
+            send = Some(answer);
+            read::<JoinRequest>(&mut recv, Kind::JOIN_REQUEST)
+                .await
+                .map_err(|why| Event::Said(Err(why)))
+        };
+        let event = match timeout_at(until, said).await {
+            Ok(Ok(request)) => Event::Said(Ok(request)),
+            Ok(Err(event)) => event,
+            Err(_) => Event::Late,
+        };
+        let mut actions = visit.handle(event);
+        while !actions.is_empty() {
+            let mut next = Vec::new();
+            for action in actions {
+                match action {
+                    Action::Judge(request) => {
+                        let judged = async {
+                            tokio::select! {
+                                biased;
+                                judged = self.judge.judge(request, from) => Event::Judged(judged),
+                                _ = conn.closed() => Event::Gone,
+                            }
+                        };
+                        let event = timeout_at(until, judged).await.unwrap_or(Event::Late);
+                        next.extend(visit.handle(event));
+                    }
+                    Action::Grant(grant) => {
+                        answer(send.as_mut(), Kind::JOIN_GRANT, &grant).await;
+                    }
+                    Action::Refuse(why) => {
+                        answer(send.as_mut(), Kind::JOIN_REFUSED, &JoinRefused { why }).await;
+                    }
+                    Action::Granted => self.counts().granted += 1,
+                    Action::Refused(refusal) => self.refused(from, &refusal),
+                    Action::Hang => {}
+                }
+            }
+            actions = next;
+        }
+        conn.close(VarInt::from_u32(0), b"");
+    }
+}
+
+/// QUIC's number of the TLS alert "no application protocol" (RFC 9001, 4.8; RFC 8446, 6.2).
+pub(super) const ALPN_ALERT: u64 = 0x100 + 120;
+
+/// Says the last thing, and waits a moment for it to be heard.
+async fn answer<T: Serialize>(send: Option<&mut SendStream>, kind: Kind, value: &T) {
+    let Some(send) = send else { return };
+    let Ok(body) = wire::encode(kind, value) else {
+        return tracing::error!(?kind, "an answer at the door does not fit its kind");
+    };
+    // An error says that the caller is gone: it will see so itself.
+    let _ = timeout(ANSWER_GRACE, async {
+        write(send, &Frame::new(kind, body)).await?;
+        send.stopped().await.map_err(|error| error.to_string())
+    })
+    .await;
+}
+
+/// Writes the one frame of a side.
+pub(super) async fn write(send: &mut SendStream, frame: &Frame) -> Result<(), String> {
+    send.write_all(&frame.header()).await.map_err(|error| error.to_string())?;
+    send.write_all(&frame.body).await.map_err(|error| error.to_string())?;
+    send.finish().map_err(|error| error.to_string())
+}
+
+/// Reads one frame, of this kind.
+pub(super) async fn read<T: DeserializeOwned>(
+    recv: &mut RecvStream,
+    kind: Kind,
+) -> Result<T, String> {
+    let frame = read_frame(recv, &[kind]).await?;
+    wire::decode(kind, &frame.body).map_err(|error| error.to_string())
+}
+
+/// Reads one frame, of one of these kinds: what is longer than they may be is not read.
+pub(super) async fn read_frame(recv: &mut RecvStream, kinds: &[Kind]) -> Result<Frame, String> {
+    let mut header = [0; HEADER_LEN];
+    recv.read_exact(&mut header).await.map_err(|error| error.to_string())?;
+    let Header { len, kind } = Header::parse(&header).map_err(|error| error.to_string())?;
+    let cap = kind.info().map_or(0, |info| info.cap);
+    if !kinds.contains(&kind) || len > cap {
+        return Err(format!("a {kind:?} frame of {len} bytes at the door"));
+    }
+    let mut body = vec![0; len];
+    recv.read_exact(&mut body).await.map_err(|error| error.to_string())?;
+    Ok(Frame::new(kind, body))
+}

@@ -1,0 +1,481 @@
+//! What enrolment needs of certificates: a node's own key and request, what the authority signs for it, and the check that the
+//! authority is the one that a token names.
+//!
+//! Must not know tokens, connections, nor who may have which name.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    CertificateParams, CertificateSigningRequestParams, DistinguishedName, ExtendedKeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, SanType,
+};
+use ring::digest::{SHA256, digest};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::{
+    BACKDATE, Ca, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC, Role, SERVER_NAME, Subject,
+    TlsError, certificates, check_name, malformed, subject, write,
+};
+use crate::id::{ClusterId, NodeId};
+
+/// The application protocol of the door at which nodes join.
+pub const JOIN_ALPN: &[u8] = b"springtide-join/1";
+
+/// What the date is, in seconds since 1970: certificates and tokens hold by it. A value, so that tests can set it.
+pub type Calendar = Arc<dyn Fn() -> i64 + Send + Sync>;
+
+/// The system's date.
+pub fn calendar() -> Calendar {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        i64::try_from(since.unwrap_or_default().as_secs()).unwrap_or(i64::MAX)
+    })
+}
+
+/// SHA-256 of a certificate in DER: 64 digits of hexadecimal as text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    fn of(der: &[u8]) -> Self {
+        let mut sum = [0; 32];
+        sum.copy_from_slice(digest(&SHA256, der).as_ref());
+        Self(sum)
+    }
+
+    /// That of the first certificate in a PEM text.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn of_pem(pem: &str) -> Result<Self, TlsError> {
+        let none = Path::new("");
+        let certs = certificates(none, pem)?;
+        let first = certs.first().ok_or_else(|| malformed(none, "it holds no certificate"))?;
+        Ok(Self::of(first))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "must be 64 digits of hexadecimal".to_owned();
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(wrong());
+        }
+        let mut sum = [0; 32];
+        for (byte, two) in sum.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let two = std::str::from_utf8(two).map_err(|_| wrong())?;
+            *byte = u8::from_str_radix(two, 16).map_err(|_| wrong())?;
+        }
+        Ok(Self(sum))
+    }
+}
+
+/// A key whose owner has no certificate yet.
+pub struct NewKey(KeyPair);
+
+impl NewKey {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// `Make`.
+    pub fn make() -> Result<Self, TlsError> {
+        Ok(Self(KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?))
+    }
+
+    /// A request for a certificate, in DER: it shows the public key, and that its sender has the private one. It names nobody.
+    ///
+    /// # Errors
+    /// `Make`.
+    pub fn request(&self) -> Result<Vec<u8>, TlsError> {
+        request_of(&self.0)
+    }
+
+    /// The identity that came of it.
+    ///
+    /// # Errors
+    /// `Malformed`, `Tls`: the certificate is not for this key, or names no node.
+    pub fn identity(self, cert_pem: &str, ca_pem: &str) -> Result<NodeIdentity, TlsError> {
+        NodeIdentity::of_parts(cert_pem, &self.0.serialize_pem(), ca_pem)
+    }
+}
+
+fn request_of(key: &KeyPair) -> Result<Vec<u8>, TlsError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    Ok(params.serialize_request(key)?.der().to_vec())
+}
+
+impl Ca {
+    /// SHA-256 of its certificate.
+    pub fn fingerprint(&self) -> Fingerprint {
+        // It was made or read from this text.
+        Fingerprint::of_pem(self.cert_pem()).unwrap_or(Fingerprint([0; 32]))
+    }
+
+    /// Signs a certificate for the public key of a request. All else that the request says is not looked at: who the owner is says
+    /// `name`. Valid from an hour before `now` (seconds since 1970) to `validity` after it.
+    ///
+    /// # Errors
+    /// `Malformed`: the request is none, is not signed with its own key, or the key is of a kind that links do not take. `Name`,
+    /// `Make`.
+    pub fn sign(
+        &self,
+        request: &[u8],
+        name: &NodeName,
+        validity: Duration,
+        now: i64,
+    ) -> Result<String, TlsError> {
+        let wrong = |reason: String| malformed(Path::new("the request"), reason);
+        let request = CertificateSigningRequestParams::from_der(&request.to_vec().into())
+            .map_err(|error| wrong(error.to_string()))?;
+        let key = request.public_key;
+        if ![&PKCS_ECDSA_P256_SHA256, &PKCS_ED25519].contains(&PublicKeyData::algorithm(&key)) {
+            return Err(wrong("its key is neither ECDSA P-256 nor Ed25519".to_owned()));
+        }
+        let params = self.leaf(name, validity, now)?;
+        Ok(params.signed_by(&key, &self.issuer)?.pem())
+    }
+
+    /// Makes a node's key and certificate as [`Ca::issue`] does, at another time than now (seconds since 1970).
+    ///
+    /// # Errors
+    /// As of [`Ca::issue`].
+    pub fn issue_at(
+        &self,
+        node: &NodeId,
+        cluster: &ClusterId,
+        role: &str,
+        validity: Duration,
+        now: i64,
+    ) -> Result<NodeIdentity, TlsError> {
+        let name = NodeName { node: node.clone(), cluster: cluster.clone(), role: role.to_owned() };
+        let params = self.leaf(&name, validity, now)?;
+        let key = KeyPair::generate_for(self.kind.algorithm())?;
+        let cert = params.signed_by(&key, &self.issuer)?;
+        Ok(NodeIdentity {
+            name,
+            grid: self.grid.clone(),
+            cert_pem: cert.pem(),
+            key_pem: key.serialize_pem(),
+            ca_pem: self.cert_pem.clone(),
+        })
+    }
+
+    /// What stands in the certificate of a node.
+    fn leaf(
+        &self,
+        name: &NodeName,
+        validity: Duration,
+        now: i64,
+    ) -> Result<CertificateParams, TlsError> {
+        check_name("node", name.node.as_str())?;
+        check_name("cluster", name.cluster.as_str())?;
+        check_name("role", &name.role)?;
+        let uri = name.to_string();
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(now).unwrap_or(0));
+        let mut params = CertificateParams::default();
+        params.not_before = (now - BACKDATE).into();
+        params.not_after = (now + validity.min(self.validity)).into();
+        params.serial_number = self.kind.serial();
+        params.distinguished_name = subject(name.node.as_str(), &self.grid);
+        params.subject_alt_names =
+            vec![SanType::DnsName(SERVER_NAME.try_into()?), SanType::URI(uri.as_str().try_into()?)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        Ok(params)
+    }
+}
+
+impl NodeIdentity {
+    /// Of texts in PEM.
+    ///
+    /// # Errors
+    /// `Malformed`, `Tls`: the certificate is not for this key, or names no node.
+    pub fn of_parts(cert_pem: &str, key_pem: &str, ca_pem: &str) -> Result<Self, TlsError> {
+        let none = Path::new("");
+        let Subject { grid, name, .. } = Subject::of_pem(none, cert_pem)?;
+        Subject::of_pem(none, ca_pem)?;
+        let name = name.ok_or_else(|| malformed(none, "it names no springtide:// node"))?;
+        let [cert_pem, key_pem, ca_pem] = [cert_pem, key_pem, ca_pem].map(str::to_owned);
+        let identity = Self { name, grid, cert_pem, key_pem, ca_pem };
+        // Key and certificate are held against each other there.
+        identity.client_config()?;
+        Ok(identity)
+    }
+
+    /// A request for another certificate for the same key, in DER.
+    ///
+    /// # Errors
+    /// `Make`.
+    pub fn request(&self) -> Result<Vec<u8>, TlsError> {
+        request_of(&KeyPair::from_pem(&self.key_pem)?)
+    }
+
+    /// The same node with this certificate.
+    ///
+    /// # Errors
+    /// `Malformed`, `Tls`: it is not for this node's key, or not for this node.
+    pub fn with_certificate(&self, cert_pem: &str) -> Result<Self, TlsError> {
+        let new = Self::of_parts(cert_pem, &self.key_pem, &self.ca_pem)?;
+        if (new.name(), new.grid()) != (self.name(), self.grid()) {
+            let reason = format!("it names {}, and this is {}", new.name, self.name);
+            return Err(malformed(Path::new("the certificate"), reason));
+        }
+        Ok(new)
+    }
+
+    /// Writes the certificate alone, whole or not at all: the key that it is for is there.
+    ///
+    /// # Errors
+    /// `Write`.
+    pub fn save_certificate(&self, dir: &Path) -> Result<(), TlsError> {
+        write(&dir.join(NODE_CERT), &self.cert_pem, PUBLIC)
+    }
+
+    /// From when to when its certificate is valid.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn dates(&self) -> Result<Dates, TlsError> {
+        Dates::of_pem(Path::new(""), &self.cert_pem)
+    }
+
+    /// What the door uses: it shows the authority's certificate, too, and asks for none.
+    pub(crate) fn door_config(&self) -> Result<ServerConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let (mut certs, key, _) = self.material()?;
+        certs.extend(certificates(Path::new(""), &self.ca_pem)?);
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_no_client_auth()
+            .with_single_cert(certs, key)?;
+        config.alpn_protocols = vec![JOIN_ALPN.to_vec()];
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+}
+
+/// What a caller at the door uses: the head of the grid of this authority is spoken with, and nobody else.
+pub(crate) fn pinned_config(authority: Fingerprint) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Pinned { authority, provider: provider.clone() };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![JOIN_ALPN.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// Trusts the authority of this fingerprint, whose certificate the server must show, and of its certificates that of a head: every
+/// node's is signed by it, and none of them is to be given a token.
+#[derive(Debug)]
+struct Pinned {
+    authority: Fingerprint,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let named = |cert: &&CertificateDer<'_>| Fingerprint::of(cert) == self.authority;
+        let root = intermediates.iter().find(named).ok_or(CertificateError::UnknownIssuer)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(root.clone().into_owned())?;
+        let chain =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
+                .build()
+                .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let verified =
+            chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        match NodeName::of_certificate(end_entity).map(|name| name.may()) {
+            Some(Role::Head) => Ok(verified),
+            _ => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    /// Never asked: TLS 1.3 alone is spoken.
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl Dates {
+    /// Those of the first certificate of a PEM text, which `file` names in errors.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub fn of_pem(file: &Path, pem: &str) -> Result<Self, TlsError> {
+        let certs = certificates(file, pem)?;
+        let first = certs.first().ok_or_else(|| malformed(file, "it holds no certificate"))?;
+        let (_, cert) = X509Certificate::from_der(first).map_err(|error| malformed(file, error))?;
+        let validity = cert.validity();
+        Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
+    }
+
+    /// When it was made: certificates begin a while before that.
+    pub fn made(&self) -> i64 {
+        let made = self.from + i64::try_from(BACKDATE.as_secs()).unwrap_or(0);
+        if made < self.until { made } else { self.from }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::tls::NODE_VALIDITY;
+
+    fn name(role: &str) -> NodeName {
+        NodeName { node: "lab-1".into(), cluster: "lab".into(), role: role.to_owned() }
+    }
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn fingerprints_are_text_and_back() {
+        let ca = Ca::ephemeral("g").unwrap();
+        let text = ca.fingerprint().to_string();
+        assert_eq!(text.len(), 64);
+        assert_eq!(text.parse::<Fingerprint>(), Ok(ca.fingerprint()));
+        assert_ne!(ca.fingerprint(), Ca::ephemeral("g").unwrap().fingerprint());
+        for bad in ["", &text[1..], &format!("{text}0"), &format!("g{}", &text[1..])] {
+            assert!(bad.parse::<Fingerprint>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_authority_takes_the_key_and_fills_in_all_else() {
+        let ca = Ca::ephemeral("g").unwrap();
+        let key = NewKey::make().unwrap();
+        // Whoever asks for another name, or to be an authority, gets what is given.
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject("head", "other");
+        params.subject_alt_names =
+            vec![SanType::URI("springtide://head/head/head".try_into().unwrap())];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let request = params.serialize_request(&key.0).unwrap().der().to_vec();
+        let now = calendar()();
+        let cert = ca.sign(&request, &name("node"), DAY, now).unwrap();
+        let identity = key.identity(&cert, ca.cert_pem()).unwrap();
+        assert_eq!((identity.name(), identity.grid()), (&name("node"), "g"));
+        let dates = identity.dates().unwrap();
+        assert_eq!((dates.made(), dates.until), (now, now + 24 * 3600));
+        let der = certificates(Path::new(""), &cert).unwrap();
+        let (_, read) = X509Certificate::from_der(&der[0]).unwrap();
+        assert!(!read.is_ca());
+        assert!(!read.key_usage().unwrap().unwrap().value.key_cert_sign());
+    }
+
+    #[test]
+    fn a_request_that_is_not_its_own_keys_is_refused() {
+        let ca = Ca::ephemeral("g").unwrap();
+        let sound = NewKey::make().unwrap().request().unwrap();
+        let now = calendar()();
+        ca.sign(&sound, &name("node"), DAY, now).unwrap();
+        for at in [sound.len() - 1, sound.len() / 2] {
+            let mut bent = sound.clone();
+            bent[at] ^= 1;
+            assert!(ca.sign(&bent, &name("node"), DAY, now).is_err(), "{at}");
+        }
+        for bad in [&b""[..], &sound[..40], b"-----BEGIN"] {
+            assert!(ca.sign(bad, &name("node"), DAY, now).is_err());
+        }
+    }
+
+    #[test]
+    fn a_new_certificate_is_taken_for_the_same_key_and_name_alone() {
+        let ca = Ca::ephemeral("g").unwrap();
+        let now = calendar()();
+        let (node, cluster) = ("lab-1".into(), "lab".into());
+        let first = ca.issue(&node, &cluster, "node", NODE_VALIDITY).unwrap();
+        let request = first.request().unwrap();
+        let next = ca.sign(&request, &name("node"), DAY, now).unwrap();
+        let renewed = first.with_certificate(&next).unwrap();
+        assert_eq!(renewed.dates().unwrap().until, now + 24 * 3600);
+        let other = ca.sign(&request, &name("client"), DAY, now).unwrap();
+        assert!(first.with_certificate(&other).unwrap_err().to_string().contains("names"));
+        let foreign = NewKey::make().unwrap().request().unwrap();
+        let foreign = ca.sign(&foreign, &name("node"), DAY, now).unwrap();
+        assert!(matches!(first.with_certificate(&foreign), Err(TlsError::Tls(_))));
+    }
+
+    #[test]
+    fn only_the_head_of_the_named_authority_is_trusted() {
+        let (ca, other) = (Ca::ephemeral("g").unwrap(), Ca::ephemeral("g").unwrap());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let pinned = Pinned { authority: ca.fingerprint(), provider };
+        let judge = |of: &Ca, role: &str, shown: &Ca, now: i64| {
+            let identity = of.issue_at(&"head".into(), &"head".into(), role, DAY, now).unwrap();
+            let none = Path::new("");
+            let leaf = certificates(none, identity.pem()[0]).unwrap();
+            let chain = certificates(none, shown.cert_pem()).unwrap();
+            let server = ServerName::try_from(SERVER_NAME).unwrap();
+            pinned.verify_server_cert(&leaf[0], &chain, &server, &[], UnixTime::now()).map(drop)
+        };
+        let now = calendar()();
+        judge(&ca, "head", &ca, now).unwrap();
+        assert!(judge(&ca, "node", &ca, now).is_err(), "a node is no head");
+        assert!(judge(&other, "head", &other, now).is_err());
+        assert!(
+            judge(&other, "head", &ca, now).is_err(),
+            "the right authority beside a foreign leaf"
+        );
+        assert!(judge(&ca, "head", &other, now).is_err(), "the authority must be shown");
+        assert!(judge(&ca, "head", &ca, now - 3 * 24 * 3600).is_err(), "past its date");
+    }
+}
