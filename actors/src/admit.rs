@@ -3,7 +3,7 @@
 //! | role   | may                                                                                  |
 //! | ------ | ------------------------------------------------------------------------------------ |
 //! | client | submit jobs under its own name, cancel them, ask for the grid's status, drain nodes   |
-//! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes |
+//! | node   | register and drain under its own name, report, coordinate jobs and ask for their nodes; have its own certificate renewed |
 //! | site   | tell of its own cluster: its nodes and files; drain its nodes; read other clusters' files |
 //! | head   | all that a client may, and give orders to nodes, sites and coordinators              |
 //!
@@ -11,10 +11,11 @@
 //! judged, and networks without certificates (in memory) know no roles. Must not know what the messages do.
 
 use springtide_runtime::id::{ClusterId, NodeId, Peer};
-use springtide_runtime::net::tls::Role;
+use springtide_runtime::net::tls::{NodeName, Role};
 use springtide_runtime::remote::{Refusal, Sender};
 
 use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
+use crate::enrol::RenewCertificate;
 use crate::files::FilesHere;
 use crate::node::RegisterAnew;
 use crate::scheduler::{
@@ -130,6 +131,15 @@ pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
 /// Being asked to register again: by the node's own site, wherever that is.
 pub(crate) fn register_anew(from: &Sender<'_>, _: &RegisterAnew) -> Verdict {
     from.is(&[Role::Site, Role::Head])
+}
+
+/// A certificate asks for itself alone: the same name, cluster and role.
+pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> Verdict {
+    let (node, cluster) = (message.node.clone(), message.cluster.clone());
+    let name = NodeName { node, cluster, role: message.role.clone() };
+    from.is(&[Role::Node, Role::Site, Role::Client])?;
+    from.is(&[name.may()])?;
+    from.holds(|peer| name.node == peer.node && name.cluster == peer.cluster)
 }
 
 pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {
@@ -250,12 +260,38 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_asks_for_itself_alone() {
+        let renew_of = |node: &str, cluster: &str, role: &str| RenewCertificate {
+            node: node.into(),
+            cluster: cluster.into(),
+            role: role.into(),
+            request: vec![1].into(),
+        };
+        let own = renew_of("ams-1", "ams", "node");
+        assert_eq!(admitted(|from| renew(from, &own)), [false, true, false, false, true, false]);
+        let peer = life(5);
+        let from = Sender { peer: &peer, role: Some(Role::Node) };
+        for (node, cluster, role, why) in [
+            ("ams-2", "ams", "node", Refusal::Identity),
+            ("ams-1", "del", "node", Refusal::Identity),
+            ("ams-1", "ams", "client", Refusal::Role),
+            ("ams-1", "ams", "head", Refusal::Role),
+            ("ams-1", "ams", "king", Refusal::Role),
+        ] {
+            assert_eq!(renew(&from, &renew_of(node, cluster, role)), Err(why), "{node} {role}");
+        }
+        let head = Sender { peer: &peer, role: Some(Role::Head) };
+        assert_eq!(renew(&head, &renew_of("ams-1", "ams", "head")), Err(Refusal::Role));
+    }
+
+    #[test]
     fn a_site_speaks_of_its_own_cluster_alone() {
         let peer =
             Peer { node: "ams-site".into(), cluster: "ams".into(), incarnation: Incarnation(3) };
         let site = Sender { peer: &peer, role: Some(Role::Site) };
         let node = Sender { peer: &peer, role: Some(Role::Node) };
         let up = |cluster: &str, at: Option<&str>, nodes: &[&str]| SiteUp {
+            joins: false,
             cluster: cluster.into(),
             nodes: nodes.iter().map(|&node| node.into()).collect(),
             starts_programs: true,

@@ -21,6 +21,7 @@ use crate::cluster::{
     ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
     GetMemory, Joined, Period, Silent,
 };
+use crate::enrol::{DoorStatus, GetDoor, LookAtBook, RenewCertificate, RenewError};
 use crate::files::{LookForFiles, RemoveFiles};
 use crate::hardware::Hardware;
 use crate::job::{
@@ -124,6 +125,7 @@ fn messages_of_scheduler_and_site() {
     answer("get-slots", &GridSlots { now, sites, reservations, links });
     let (cluster, nodes) = ("ams".into(), vec!["ams-1".into()]);
     message(&SiteUp {
+        joins: false,
         cluster,
         nodes: nodes.clone(),
         starts_programs: true,
@@ -278,6 +280,21 @@ fn report() -> NodeReport {
         seq: 2,
         statistics: Statistics { threads: 1, ..Statistics::default() },
     }
+}
+
+#[test]
+fn messages_of_enrolment() {
+    let (node, cluster, role) = ("ams-1".into(), "ams".into(), "node".to_owned());
+    message(&RenewCertificate { node, cluster, role, request: vec![1, 2].into() });
+    let reason = "stolen".to_owned();
+    answer::<Result<String, RenewError>>("renew-ok", &Ok("-----BEGIN".to_owned()));
+    let revoked = RenewError::Revoked { node: "ams-1".into(), reason };
+    answer::<Result<String, RenewError>>("renew-revoked", &Err(revoked));
+    message(&LookAtBook {});
+    message(&GetDoor {});
+    let refused = BTreeMap::from([("used-up-token".to_owned(), 2)]);
+    let links_refused = BTreeMap::from([("revoked".to_owned(), 1)]);
+    answer("get-door", &DoorStatus { granted: 1, refused, links_refused });
 }
 
 #[test]

@@ -2,16 +2,22 @@
 //!
 //! Assembly only; must not know jobs, nor how files and certificates come about.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::Contact;
+use springtide_runtime::net::join::{JoinDoor, JoinLimits};
+use springtide_runtime::net::tls::{NodeIdentity, TlsError};
+use springtide_runtime::net::{Contact, NetError};
 
 use crate::admit;
 use crate::endpoint::Endpoint;
+use crate::enrol::{Enrolment, Office};
 use crate::files::{FilesHere, Keeping};
 use crate::job::{JobOver, SCHEDULER};
 use crate::links::{Door, Links};
@@ -47,6 +53,8 @@ pub struct Head {
     sites: BTreeMap<ClusterId, Addr<Site>>,
     /// Nodes that are always there, by cluster.
     standing: BTreeMap<ClusterId, usize>,
+    /// Where nodes join, if they may.
+    door: Rc<RefCell<Option<JoinDoor>>>,
 }
 
 impl Head {
@@ -110,7 +118,13 @@ impl Head {
         Prober::publish(&endpoint.hub);
         before(&endpoint, &scheduler);
         endpoint.start();
-        Self { endpoint, scheduler, sites: BTreeMap::new(), standing: BTreeMap::new() }
+        Self {
+            endpoint,
+            scheduler,
+            sites: BTreeMap::new(),
+            standing: BTreeMap::new(),
+            door: Rc::default(),
+        }
     }
 
     /// How nodes and clients reach it.
@@ -138,13 +152,53 @@ impl Head {
         on_demand: OnDemand,
         keeping: Option<Keeping>,
     ) {
-        if !provider.on_demand() {
+        if !provider.on_demand() && !provider.joins() {
             self.standing.insert(cluster.clone(), nodes.len());
         }
         let here = self.endpoint.net.me().node.clone();
         let part = Part { cluster: cluster.clone(), nodes, provider, on_demand, keeping };
         let (site, _) = part.publish(&self.endpoint, &here, None);
         self.sites.insert(cluster, site);
+    }
+
+    /// Lets `office` renew certificates and revoke them, and where `door` says so, opens the door at which nodes join, which shows
+    /// `identity`. To be called when all sites are started. Returns where the door is.
+    ///
+    /// # Errors
+    /// The door cannot be opened there.
+    pub fn enrol(
+        &mut self,
+        office: Office,
+        identity: &NodeIdentity,
+        door: Option<(SocketAddr, JoinLimits)>,
+    ) -> Result<Option<SocketAddr>, NetError> {
+        let office = Arc::new(office);
+        let opened =
+            door.map(|(bind, limits)| JoinDoor::open(bind, identity, office.clone(), limits));
+        let opened = opened.transpose()?;
+        let address = opened.as_ref().map(JoinDoor::address);
+        *self.door.borrow_mut() = opened;
+        let door = Rc::clone(&self.door);
+        let counts = move || door.borrow().as_ref().map(JoinDoor::counts).unwrap_or_default();
+        let Endpoint { hub, net, .. } = &self.endpoint;
+        Enrolment::publish(office, hub, net, self.sites.clone(), Box::new(counts));
+        Ok(address)
+    }
+
+    /// Where nodes join, if they may.
+    pub fn door(&self) -> Option<SocketAddr> {
+        self.door.borrow().as_ref().map(JoinDoor::address)
+    }
+
+    /// Shows this certificate, of the same head, from now on.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn renew(&self, identity: &NodeIdentity) -> Result<(), TlsError> {
+        if let Some(door) = &*self.door.borrow() {
+            door.renew(identity)?;
+        }
+        self.endpoint.net.renew(identity)
     }
 
     /// How the grid is.
@@ -187,6 +241,7 @@ impl Head {
     /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint. No process is left when this
     /// completes.
     pub async fn stop(self, grace: Duration, reason: &str) {
+        drop(self.door.take());
         let ends: Vec<_> = self.sites.values().map(|site| site.send(EndNodes { grace })).collect();
         for end in ends {
             // A site that is gone has taken its nodes with it.

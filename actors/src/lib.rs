@@ -5,6 +5,7 @@ pub mod client;
 pub mod cluster;
 pub mod coordinator;
 pub mod endpoint;
+pub mod enrol;
 pub mod files;
 #[cfg(test)]
 mod golden;

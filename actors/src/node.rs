@@ -10,16 +10,17 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId};
-use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::net::{Address, Contact, RefuseReason};
 use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError};
 use springtide_runtime::remote_message;
 use springtide_runtime::work::Registry;
-use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::admit;
 use crate::endpoint::Endpoint;
+use crate::enrol::{ENROLMENT, Renewal};
 use crate::hardware::Hardware;
 use crate::job::{SCHEDULER, Shutdown};
 use crate::links::{Door, Links};
@@ -34,6 +35,8 @@ const HEAD_GONE: Duration = Duration::from_secs(60);
 const REGISTER_WITHIN: Duration = Duration::from_secs(3);
 /// Wait before a registration is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The same where the head has been away for long.
+const PATIENT_PAUSE: Duration = Duration::from_secs(5);
 /// A job's threads get this long to stop when the node ends.
 const STOP_WITHIN: Duration = Duration::from_millis(700);
 
@@ -102,6 +105,19 @@ pub struct NodeOptions {
     pub leave_within: Duration,
     /// The users' own actors.
     pub actors: Option<UserActors>,
+    /// Hears whether the node is registered.
+    pub registered: Option<watch::Sender<bool>>,
+    /// It joined by itself: it renews its certificate, and waits for its head however long that is away.
+    pub renewal: Option<Renewal>,
+}
+
+/// How a node ended, by order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Whoever runs its process said so.
+    Ended,
+    /// The grid said so. A node that joined by itself is to begin a new life.
+    Dismissed,
 }
 
 /// Why a node ended, other than by order.
@@ -116,6 +132,9 @@ pub enum NodeError {
     /// Its certificate does not let it register.
     #[error("the head does not let this node register: {0}")]
     Denied(RemoteError),
+    /// Its certificate has ended.
+    #[error("{0}")]
+    Expired(String),
     /// Its head is gone, or never was there.
     #[error("the head at {address} could not be reached for {} s: {why}", HEAD_GONE.as_secs())]
     HeadGone {
@@ -184,17 +203,38 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`], after an orderly end.
-    pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<(), NodeError> {
-        let Self { endpoint, worker, links, asked, mut shutdowns, register, options } = self;
+    pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<Served, NodeError> {
+        let Self { endpoint, worker, links, asked, mut shutdowns, register, mut options } = self;
+        let renewal = options.renewal.take();
+        let patient = renewal.is_some();
+        let registered = options.registered.take();
+        let enrolment = endpoint.hub.remote(&options.head.node, ENROLMENT);
+        let mut expired = pin!(async {
+            match renewal {
+                Some(renewal) => renewal.keep(&endpoint.net, &enrolment).await,
+                None => std::future::pending().await,
+            }
+        });
+        let tell = |is| {
+            if let Some(registered) = &registered {
+                registered.send_replace(is);
+            }
+        };
         let head = &options.head;
         let host = options.site_at.as_ref().unwrap_or(head);
         let site = endpoint.hub.remote(&host.node, &options.site);
+        let calling = Calling { address: &host.address, patient, tell: &tell };
         let mut registration =
-            pin!(stay_registered(&site, &worker, &register, (&links, &asked), &host.address));
+            pin!(stay_registered(&site, &worker, &register, (&links, &asked), calling));
+        let mut served = Served::Ended;
         let told = tokio::select! {
             biased;
             Some(end) = ends.recv() => Ok(end),
-            Some(reason) = shutdowns.recv() => Ok(End::Now(reason)),
+            Some(reason) = shutdowns.recv() => {
+                served = Served::Dismissed;
+                Ok(End::Now(reason))
+            }
+            why = &mut expired => Err(NodeError::Expired(why)),
             error = &mut registration => Err(error),
         };
         let told = match told {
@@ -217,13 +257,14 @@ impl Node {
             Err(error) => Err(error),
         };
         let (ended, reason) = match told {
-            Ok(reason) => (Ok(()), reason),
+            Ok(reason) => (Ok(served), reason),
             Err(error) => {
                 let reason = error.to_string();
                 (Err(error), reason)
             }
         };
         tracing::info!("ends: {reason}");
+        tell(false);
         // The threads of a job must not hold up the end; what they work on is lost with the node in any case.
         let _ = timeout(STOP_WITHIN, worker.send(Shutdown { reason: reason.clone() })).await;
         endpoint.net.close(&reason).await;
@@ -264,22 +305,36 @@ fn how_it_went(
     }
 }
 
+/// How a node calls whom it registers with.
+struct Calling<'a> {
+    address: &'a Address,
+    /// However long it is not reached.
+    patient: bool,
+    /// Hears whether the node is registered.
+    tell: &'a dyn Fn(bool),
+}
+
 /// Registers, and again after each change of the link and when the site asks for it. Completes when that is in vain.
 async fn stay_registered(
     site: &Remote<Site>,
     worker: &Addr<Worker>,
     register: &Register,
     (links, asked): (&Links, &Notify),
-    address: &Address,
+    Calling { address, patient, tell }: Calling<'_>,
 ) -> NodeError {
     let mut alone_since = Instant::now();
+    let mut told_alone = false;
     loop {
         // The site may be another than the one that knows what this node does.
         let work = worker.send(GetWork).await.unwrap_or_default();
         let register = Register { work, ..register.clone() };
         match site.send(register).deadline(REGISTER_WITHIN).await {
             Ok(Ok(())) => {
-                tracing::debug!("registered");
+                match std::mem::take(&mut told_alone) {
+                    true => tracing::info!("registered again"),
+                    false => tracing::debug!("registered"),
+                }
+                tell(true);
                 let changed = async { while !links.next().await.contains_key(site.node()) {} };
                 tokio::select! {
                     biased;
@@ -287,11 +342,23 @@ async fn stay_registered(
                     () = asked.notified() => {}
                 }
                 alone_since = Instant::now();
+                tell(false);
             }
             Ok(Err(refused)) => return refused.into(),
             Err(error @ RemoteError::Version { .. }) => return NodeError::Version(error),
             Err(error @ RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. }) => {
                 return NodeError::Denied(error);
+            }
+            Err(error) if error.refused() == Some(RefuseReason::Revoked) => {
+                return NodeError::Denied(error);
+            }
+            Err(error) if alone_since.elapsed() >= HEAD_GONE && patient => {
+                if !std::mem::replace(&mut told_alone, true) {
+                    tracing::warn!(
+                        "the head at {address} is not reached, and is called until it is: {error}"
+                    );
+                }
+                sleep(PATIENT_PAUSE).await;
             }
             Err(error) if alone_since.elapsed() >= HEAD_GONE => {
                 return NodeError::HeadGone { address: address.clone(), why: error };

@@ -1,6 +1,7 @@
 //! The site: one a cluster. It starts the cluster's nodes through a provider, takes their registration, starts those anew
 //! that end, and ends them all. Where the provider holds processors on demand (a batch system), nodes are there only while
-//! the scheduler wants them: none is started anew, and what the cluster has is polled.
+//! the scheduler wants them: none is started anew, and what the cluster has is polled. Where nodes join by themselves, it takes their
+//! word, and starts and ends none.
 //!
 //! Must not know jobs: what a node's end means to a job is the scheduler's to say.
 
@@ -23,13 +24,15 @@ use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::job::{Shutdown, WORKER};
 use crate::node::{REGISTRAR, RegisterAnew, Registrar};
 use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubId, StubNews};
 use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone};
 use crate::supervise::{Intensity, Limits};
+use crate::worker::Worker;
 
 pub use self::messages::{
-    Announce, CloseStubs, EndNodes, GetHeld, HoldStubs, LeaveJobs, LeaveNodes, Register,
+    Announce, CloseStubs, EndNodes, Expelled, GetHeld, HoldStubs, LeaveJobs, LeaveNodes, Register,
     RegisterError, StartAnew,
 };
 
@@ -387,7 +390,8 @@ impl Site {
             let node = listed.node.clone();
             self.start(ctx, &node, Some(listed));
         }
-        let all = nodes.iter().filter(|_| !on_demand);
+        let starts = !on_demand && !self.provider.joins();
+        let all = nodes.iter().filter(|_| starts);
         for node in all {
             if self.slots.get(node).is_some_and(|slot| slot.keeper.is_none()) {
                 self.start(ctx, node, None);
@@ -410,6 +414,7 @@ impl Site {
             stubs,
             files: self.files,
             at: self.at.clone(),
+            joins: self.provider.joins(),
         };
         let site = ctx.address();
         let word: Word = Box::new(move |scheduler: &Remote<Scheduler>| {
@@ -440,6 +445,17 @@ impl Site {
                 }
             };
         ctx.spawn(asked.into_actor(self).map(then));
+    }
+
+    /// Tells a node that joined by itself, and was taken for dead, to begin a new life. One that is dead indeed does not hear it.
+    fn begin_anew(&self, node: NodeId, reason: String) {
+        let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
+        actix::spawn(async move {
+            let reason = format!("it is to begin anew: {reason}");
+            if let Err(error) = worker.send(Shutdown { reason }).deadline(ASK_WITHIN).await {
+                tracing::info!("node {node} was not told to begin anew: {error}");
+            }
+        });
     }
 
     /// Ends what runs for a node of which nothing is held: a batch job that came after it had been given up.
@@ -598,7 +614,8 @@ impl Handler<Register> for Site {
         slot.said = Some(registered.clone());
         // A scheduler that has not heard of the site would not know the node: it is asked anew then. One that has heard of this
         // life knows better what it works for than a word that comes by another way.
-        if self.introduced && !(again && slot.known) {
+        // Of one that joined by itself the scheduler knows by its link alone that it is gone, and may have taken it for that.
+        if self.introduced && (self.provider.joins() || !(again && slot.known)) {
             slot.known = true;
             self.tell(registered);
         }
@@ -620,6 +637,10 @@ impl Handler<StartAnew> for Site {
                 slot.restarts = Intensity::new(LIMITS);
             }
             (slot.registered, slot.unreached) = (None, 0);
+            if self.provider.joins() {
+                self.begin_anew(node, message.reason.clone());
+                continue;
+            }
             if on_demand && let Some(keeper) = &slot.keeper {
                 // Full or closed: it is ending, which is told.
                 let _ = keeper.try_send(Order::Recruit(Box::new(slot.request.clone())));
@@ -639,6 +660,17 @@ impl Handler<StartAnew> for Site {
             let then =
                 move |(), site: &mut Site, ctx: &mut Context<Site>| site.start(ctx, &node, None);
             ctx.spawn(ended.into_actor(self).map(then));
+        }
+    }
+}
+
+impl Handler<Expelled> for Site {
+    type Result = ();
+
+    fn handle(&mut self, Expelled { node, reason }: Expelled, _: &mut Self::Context) {
+        let Some(slot) = self.slots.get_mut(&node) else { return };
+        if slot.registered.take().is_some() {
+            self.tell(NodeLost { node, reason, returns: false });
         }
     }
 }

@@ -4,10 +4,11 @@
 //! is started in it as soon as it is there. A node that has registered and works for nobody is a held stub; a job that gets it
 //! recruits it by a message, which is why that is fast. Must not know jobs, nor why a processor is held.
 //!
-//! `local` starts processes on this machine, `ssh` on others, `slurm` has each stub as a batch job of size 1: batch
+//! `local` starts processes on this machine, `ssh` on others, `join` none at all, `slurm` has each stub as a batch job of size 1: batch
 //! systems do not resize jobs in a way that lasts from version to version, and many small ones need nothing that is not
 //! everywhere (Buisson et al., CLUSTER 2007, section 5.2).
 
+mod join;
 mod local;
 mod slurm;
 mod ssh;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use springtide_runtime::id::NodeId;
 
+pub use self::join::JoinProvider;
 pub use self::local::LocalProvider;
 pub use self::slurm::SlurmProvider;
 pub use self::ssh::{SshError, SshProvider};
@@ -120,6 +122,9 @@ pub enum ProviderError {
         /// What is wrong with it.
         reason: String,
     },
+    /// There is nobody to start nodes.
+    #[error("the nodes of this cluster join by themselves: none can be started from here")]
+    Joins,
 }
 
 impl ProviderError {
@@ -127,7 +132,7 @@ impl ProviderError {
     /// a file that is missing does not.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Start { .. } | Self::Log { .. } => false,
+            Self::Start { .. } | Self::Log { .. } | Self::Joins => false,
             Self::Failed { .. } | Self::Hung { .. } | Self::Nonsense { .. } => true,
         }
     }
@@ -226,6 +231,11 @@ pub trait Provider {
     /// Whether processors are held when jobs need them and released afterwards. If not, all are held as long as the site is
     /// there.
     fn on_demand(&self) -> bool {
+        false
+    }
+
+    /// Whether nodes come and go by themselves, and nothing is asked of this.
+    fn joins(&self) -> bool {
         false
     }
 }

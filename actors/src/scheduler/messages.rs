@@ -283,6 +283,9 @@ pub struct SiteStatus {
     /// Its nodes are there only while jobs need them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_demand: bool,
+    /// Its nodes join and leave by themselves: those that are off have not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joins: bool,
     /// Why it cannot be used at the moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing: Option<String>,
@@ -395,6 +398,9 @@ pub struct SiteUp {
     /// Where the site's process is; absent: it is the scheduler's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Contact>,
+    /// It starts no nodes: they join by themselves, and are off before and after.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub joins: bool,
 }
 
 /// To the scheduler, by a site that holds processors on demand: what there is now, or why that is not known.

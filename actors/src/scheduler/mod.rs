@@ -282,8 +282,11 @@ impl Actor for Scheduler {
                     let news = links.next().await;
                     for (node, link) in news {
                         let Some(me) = me.upgrade() else { return };
-                        let up = matches!(link, Link::Up);
-                        let _ = me.send(LinkChanged { node, up }).await;
+                        let down = match link {
+                            Link::Up => None,
+                            Link::Down(why) => Some(why.text),
+                        };
+                        let _ = me.send(LinkChanged { node, down }).await;
                     }
                 }
             }
@@ -297,14 +300,18 @@ impl Actor for Scheduler {
 #[rtype(result = "()")]
 struct LinkChanged {
     node: NodeId,
-    up: bool,
+    /// Why, if it is down.
+    down: Option<String>,
 }
 
 impl Handler<LinkChanged> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, LinkChanged { node, up }: LinkChanged, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Link { node, up });
+    fn handle(&mut self, LinkChanged { node, down }: LinkChanged, ctx: &mut Self::Context) {
+        self.feed(ctx, Event::Link { node: node.clone(), up: down.is_none() });
+        if let Some(why) = down {
+            self.feed(ctx, Event::Unheard { node, why });
+        }
     }
 }
 

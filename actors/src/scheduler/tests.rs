@@ -112,7 +112,16 @@ impl Grid {
             let (nodes, starts_programs) = (vec![node.clone()], false);
             let (keep_ms, stubs) = (None, BTreeSet::new());
             let (of, files, at) = (cluster.clone(), false, None);
-            let site = SiteUp { cluster: of, nodes, starts_programs, keep_ms, stubs, files, at };
+            let site = SiteUp {
+                joins: false,
+                cluster: of,
+                nodes,
+                starts_programs,
+                keep_ms,
+                stubs,
+                files,
+                at,
+            };
             grid.tell(site).await;
             let hardware = Hardware { model: "cpu".into(), threads: 1, mhz: 1000 };
             let fingerprint = grid.registry.fingerprint();

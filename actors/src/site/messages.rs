@@ -105,6 +105,16 @@ pub struct Announce;
 #[rtype(result = "()")]
 pub struct LeaveNodes;
 
+/// To a site of this process: one of its nodes, which joined by itself, is let in no more.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Expelled {
+    /// Which.
+    pub node: NodeId,
+    /// Why.
+    pub reason: String,
+}
+
 /// To a site of this process: end all nodes. Answered when no process is left.
 #[derive(Message)]
 #[rtype(result = "()")]

@@ -323,6 +323,8 @@ impl Machines {
             pid: 1,
             leave_within: self.0.leave_within,
             actors: None,
+            registered: None,
+            renewal: None,
         };
         let own = self.0.stoppable.then(LocalSet::new);
         // All that the process spawns from here on is its own.
@@ -343,7 +345,7 @@ impl Machines {
         let (machines, name, of) = (self.clone(), node.clone(), Rc::downgrade(&life));
         let serving = async move {
             let how = match served.serve(ends).await {
-                Ok(()) => "exit status: 0".to_owned(),
+                Ok(_) => "exit status: 0".to_owned(),
                 Err(error) => format!("exit status: 1; {error}"),
             };
             let Some(life) = of.upgrade() else { return };

@@ -228,9 +228,9 @@ fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
     let (all, own) = (&config.slots, cluster.slots.as_ref());
     let share = |of: fn(&ClusterSlotsSection) -> Option<f64>, all| own.and_then(of).unwrap_or(all);
     Terms {
-        // No batch system promises that a job begins at a time.
+        // No batch system promises that a job begins at a time, and nobody that a node joins.
         advertise: own.and_then(|own| own.advertise).unwrap_or(all.advertise)
-            && cluster.provider != Provider::Slurm,
+            && !matches!(cluster.provider, Provider::Slurm | Provider::Join),
         rate: share(|own| own.rate, all.rate),
         fixed: share(|own| own.fixed, all.fixed),
         discount_a_day: share(|own| own.discount_a_day, all.discount_a_day),

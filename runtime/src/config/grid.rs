@@ -58,6 +58,8 @@ section! {
         files: FilesSection = Section;
         /// Certificates.
         tls: TlsSection = Section;
+        /// The door at which nodes join that nobody here starts.
+        join: JoinSection = Section;
         /// Log lines on stderr and in the nodes' files.
         log: LogSection = Section;
         /// Runs of jobs.
@@ -76,7 +78,7 @@ section! {
     ClusterSection {
         /// Its name; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// How many nodes; with provider "slurm", how many there may be at once.
+        /// How many nodes; with provider "slurm" or "join", how many there may be at once.
         nodes: Whole<1, 100_000> = Is("1");
         /// Compute threads of each node; those of [work] where not given.
         threads: Option<Whole<1, 4096>> = Absent("1");
@@ -85,7 +87,7 @@ section! {
         /// Most of its processors beyond which no job is grown there; where not given, no limit but that of [scheduling].
         cap: Option<Whole<1, 100_000>> = Absent("2");
         /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch system, while jobs need
-        /// them) or "ssh" (other machines).
+        /// them), "ssh" (other machines) or "join" (nobody: nodes come by themselves, with a token; see [join]).
         provider: Provider = Is("\"local\"");
         /// Where its site is: "head" (in the head's process) or "own": a process of its own on a machine of the cluster,
         /// which is started there with `springtide site run`. `up` writes what that needs.
@@ -111,7 +113,8 @@ section! {
 
     /// What may be reserved, and what it costs, in units of your own. A slot is processors of a cluster for a while.
     SlotsSection {
-        /// Slots are offered. Those of batch systems are not, whatever this says: no batch system promises them.
+        /// Slots are offered. Those of batch systems, and of nodes that join by themselves, are not, whatever this says: nobody
+        /// promises them.
         advertise: bool = Is("true");
         /// Price of a processor and second that is had at once.
         rate: f64 = Is("1.0");
@@ -377,6 +380,20 @@ section! {
         ca: Option<PathBuf> = Absent("\"/etc/springtide/ca\"");
     }
 
+    /// The door at which nodes join: whoever shows a token (`springtide token create`) gets a certificate there.
+    JoinSection {
+        /// Where it listens, on UDP; where not given, nobody can join. The port should be a fixed one: it is in what is pasted.
+        bind: Option<SocketAddr> = Absent("\"0.0.0.0:47900\"");
+        /// Where those who join reach it, when that is not `bind`.
+        advertise: Option<HostPort> = Absent("\"head.example.org:47900\"");
+        /// How long a certificate is valid that is got there. Nodes renew theirs while they run, at two thirds of this time.
+        validity: Time = Is("\"24h\"");
+        /// So many callers are heard at once; others are refused.
+        at_once: Whole<1, 1000> = Is("16");
+        /// A caller that has not got its answer by then is hung up on.
+        answer_within: Time = Is("\"10s\"");
+    }
+
     /// Log lines.
     LogSection {
         /// From which severity on: "error", "warn", "info", "debug" or "trace".
@@ -435,6 +452,23 @@ impl GridConfig {
         })
     }
 
+    /// What a cluster needs whose nodes join by themselves.
+    fn check_joined(&self, cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
+        if self.join.bind.is_none() {
+            let reason = "provider \"join\" needs a door at which nodes join: set `join.bind`";
+            checker.tell(&format!("{path}.provider"), reason);
+        }
+        if cluster.site == SitePlace::Own {
+            let reason = "the site of a cluster that nodes join is at the head: leave `site` out";
+            checker.tell(&format!("{path}.site"), reason);
+        }
+        if cluster.program.is_some() {
+            let reason =
+                "nodes that join run the program that they are started with: leave `program` out";
+            checker.tell(&format!("{path}.program"), reason);
+        }
+    }
+
     fn check_slots(&self, checker: &mut Checker<'_>) {
         let mut check = |path: &str, key: &str, most: f64, value: Option<f64>| {
             if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
@@ -488,6 +522,7 @@ impl Config for GridConfig {
             match cluster.provider {
                 Provider::Ssh => check_ssh(cluster, &path, checker),
                 Provider::Slurm => check_slurm(cluster, &path, checker),
+                Provider::Join => self.check_joined(cluster, &path, checker),
                 Provider::Local => {}
             }
             let nodes = cluster.nodes.get();
@@ -518,6 +553,7 @@ impl Config for GridConfig {
                 checker.tell(&format!("cluster[{i}].site_bind"), reason);
             }
         }
+        check_join(&self.join, checker);
         check_links(&self.link, checker);
         for (i, link) in self.link.iter().enumerate() {
             let Pair(a, b) = &link.between;
@@ -714,6 +750,26 @@ pub(super) fn check_links(links: &[LinkSection], checker: &mut Checker<'_>) {
             let reason =
                 format!("`link.bandwidth` must be at least \"1B/s\", found \"{}\"", link.bandwidth);
             checker.tell(&format!("link[{i}].bandwidth"), reason);
+        }
+    }
+}
+
+fn check_join(join: &JoinSection, checker: &mut Checker<'_>) {
+    if let Some(bind) = join.bind.filter(|bind| bind.ip().is_unspecified())
+        && join.advertise.is_none()
+    {
+        let reason = format!(
+            "`join.bind` {bind} is no address that nodes can connect to: set `join.advertise` as well"
+        );
+        checker.tell("join.bind", reason);
+    }
+    for (key, time, least, shown) in [
+        ("validity", join.validity, Duration::from_secs(3), "3s"),
+        ("answer_within", join.answer_within, Duration::from_millis(100), "100ms"),
+    ] {
+        if time.get() < least {
+            let reason = format!("`join.{key}` must be at least \"{shown}\", found \"{time}\"");
+            checker.tell(&format!("join.{key}"), reason);
         }
     }
 }

@@ -32,8 +32,8 @@ use toml::de::{DeTable, DeValue};
 
 pub use grid::{
     AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, FilesSection,
-    GridConfig, HeadSection, LinkSection, LogSection, NetSection, RunSection, SlurmSection,
-    SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
+    GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection, RunSection,
+    SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
 pub use jobs::{ComponentSection, JobSection, JobsConfig, Part, Sizes, Words};
 pub use links::{InsideSection, LinksConfig};

@@ -33,6 +33,8 @@ section! {
         head: HeadContact = Section;
         /// Who the node is.
         identity: IdentitySection = Section;
+        /// The certificate is renewed over the link to the head before it ends: that of a node that has joined by a token.
+        renew: bool = Is("false");
         /// Directory of the cluster's input files, as this node sees it.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");
         /// The network.

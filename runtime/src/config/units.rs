@@ -629,6 +629,8 @@ choice! {
         Slurm = "slurm",
         /// Other machines, by ssh.
         Ssh = "ssh",
+        /// Nobody: nodes join by themselves, with a token.
+        Join = "join",
     }
 }
 

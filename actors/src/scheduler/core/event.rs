@@ -69,7 +69,14 @@ pub enum Event {
     Reserved(Vec<Reservation>, ReservationId),
     /// A node has registered.
     Registered(Registered),
-    /// A node is gone.
+    /// A link went down, for this reason: of a node that joined by itself nobody else tells.
+    Unheard {
+        /// Whose.
+        node: NodeId,
+        /// Why.
+        why: String,
+    },
+    /// A node is gone, as its site says.
     NodeLost {
         /// Which.
         node: NodeId,

@@ -32,7 +32,10 @@ impl Core {
         let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return };
         let before = node.state;
+        node.unheard_until = None;
         match (returns, on_demand) {
+            // Whether it comes back nobody here knows.
+            _ if node.joins => node.turn_off(None),
             (true, _) => node.starts(now),
             (false, true) => node.turn_off(None),
             (false, false) => node.state = State::Broken,
@@ -102,7 +105,11 @@ impl Core {
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
         held.let_go(&id);
-        node.starts(now);
+        match node.joins {
+            // If it lives all the same, it is told to begin anew.
+            true => node.turn_off(None),
+            false => node.starts(now),
+        }
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
         self.member_died(job, &id, &reason, now);

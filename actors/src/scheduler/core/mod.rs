@@ -262,6 +262,7 @@ impl Core {
             Event::MemberSilent(silent) => self.silent(silent, now, out),
             Event::Link { node, up: true } => {
                 self.site_link(&node, true, now);
+                self.joined_link(&node, None, now);
                 self.unheard.remove(&node);
             }
             Event::Link { node, up: false } => {
@@ -269,6 +270,7 @@ impl Core {
                 self.client_lost(&node, now, out);
                 self.unheard.insert(node);
             }
+            Event::Unheard { node, why } => self.joined_link(&node, Some(why), now),
             Event::Request(request) => self.request(*request, now, out),
             Event::Withdraw(withdraw) => self.withdraw(withdraw),
             Event::GrantTold { job, grant, ok } => self.grant_told(job, grant, ok, now, out),
@@ -308,6 +310,7 @@ impl Core {
         self.blame_roots(now, out);
         self.return_jobs(now, out);
         self.look_at_sites(now, out);
+        self.look_at_joined(now, out);
         self.manage(now, out);
         self.ask_files(now, out);
         // Whole jobs come before the wishes of those that run.
@@ -331,6 +334,7 @@ impl Core {
             self.managing.due(),
             self.files.due(),
             self.look_due(),
+            self.joined_due(),
             self.close_due(),
             self.returning_due(),
         ];
@@ -342,7 +346,8 @@ impl Core {
         let mut sites: BTreeMap<ClusterId, SiteStatus> = BTreeMap::new();
         for (cluster, site) in &self.sites {
             let (on_demand, failing) = (site.on_demand.is_some(), self.failing(cluster));
-            sites.insert(cluster.clone(), SiteStatus { on_demand, failing, nodes: Vec::new() });
+            let (joins, nodes) = (site.joins, Vec::new());
+            sites.insert(cluster.clone(), SiteStatus { on_demand, joins, failing, nodes });
         }
         for (cluster, node) in self.node_statuses() {
             sites.entry(cluster.clone()).or_default().nodes.push(node);

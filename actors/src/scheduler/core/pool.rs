@@ -22,6 +22,8 @@ pub(super) struct Site {
     pub(super) starts_programs: bool,
     /// Its processors are held when jobs need them; else its nodes are always there.
     pub(super) on_demand: Option<OnDemand>,
+    /// Its nodes join by themselves.
+    pub(super) joins: bool,
     /// The process that it is in, where that is its own.
     pub(super) at: Option<NodeId>,
     /// When its nodes are looked at, for its process is not heard.
@@ -44,6 +46,10 @@ pub(super) struct Node {
     pub(super) reserved: Option<JobId>,
     /// Since when it is idle, or is being started.
     pub(super) since: Option<Instant>,
+    /// Nobody starts it: it joins by itself, and is off before and after.
+    pub(super) joins: bool,
+    /// When it is taken for gone: it joins by itself, and is not heard.
+    pub(super) unheard_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +79,8 @@ impl Node {
             drain: None,
             reserved: None,
             since: None,
+            joins: false,
+            unheard_until: None,
         }
     }
 
@@ -110,7 +118,9 @@ impl Node {
 
     /// Whether jobs may count on it.
     pub(super) fn works(&self) -> bool {
-        self.state != State::Broken && self.drain.is_none()
+        // One that has not joined may never do so.
+        let away = self.joins && self.state == State::Off;
+        self.state != State::Broken && !away && self.drain.is_none()
     }
 
     /// Its life, if that runs a program with this registry.
@@ -169,6 +179,10 @@ impl Core {
         let SiteUp { cluster, nodes, starts_programs, .. } = site;
         for id in nodes {
             let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(cluster.clone()));
+            node.joins = site.joins;
+            if node.joins && node.life.is_none() && node.state == State::Starting {
+                node.state = State::Off; // it was just made
+            }
             if let Some(reason) = self.marks.remove(id) {
                 node.drain = Some(Mark::lasting(reason));
                 self.marked.insert(id.clone());
@@ -179,7 +193,8 @@ impl Core {
         let nodes = nodes.iter().cloned().collect();
         let (starts_programs, look_at) = (*starts_programs, None);
         let at = site.at.as_ref().map(|at| at.node.clone());
-        let known = Site { nodes, starts_programs, on_demand, at, look_at };
+        let joins = site.joins;
+        let known = Site { nodes, starts_programs, on_demand, joins, at, look_at };
         self.sites.insert(cluster.clone(), known);
         self.keeps_files(cluster, site.files);
         self.stubs_up(site, now, out);
@@ -207,7 +222,7 @@ impl Core {
         {
             node.drain = None; // it drained itself to end, and has
         }
-        node.reason = None;
+        (node.reason, node.unheard_until) = (None, None);
         // What a life does that is known already is known here better than from a word that may be late; but not whether it
         // outlived another scheduler.
         let is_new = node.life.as_ref().is_none_or(|known| known.incarnation != life.incarnation);

@@ -284,7 +284,9 @@ impl Core {
         for id in &site.nodes {
             match self.nodes.get(id) {
                 Some(node) if node.works() => works += 1,
-                Some(node) if node.state != State::Broken => drained.push(id.clone()),
+                Some(node) if !matches!(node.state, State::Broken | State::Off) => {
+                    drained.push(id.clone())
+                }
                 _ => {}
             }
         }

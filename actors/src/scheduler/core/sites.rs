@@ -1,6 +1,7 @@
-//! Sites in processes of their own: what it means that one is not heard, or is there again.
+//! Sites in processes of their own: what it means that one is not heard, or is there again. And nodes that nobody starts.
 //!
-//! Nodes live on without their site where their provider lets them, and nobody tells of those that do not. Must not know how
+//! Nodes live on without their site where their provider lets them, and nobody tells of those that do not. Of those that join by
+//! themselves their links tell. Must not know how
 //! links are watched.
 
 use std::time::Duration;
@@ -17,7 +18,39 @@ use crate::scheduler::manager::Event as News;
 /// A site's process that is not heard for so long may be gone; its nodes are looked at then, and again after each such time.
 const UNHEARD: Duration = Duration::from_secs(5);
 
+/// A node that joined by itself is gone if it has not called again by then.
+const CALLS_WITHIN: Duration = Duration::from_secs(5);
+
 impl Core {
+    /// The link to a node that joins by itself is up, or down for this reason.
+    pub(super) fn joined_link(&mut self, node: &NodeId, down: Option<String>, now: Instant) {
+        let Some(node) = self.nodes.get_mut(node).filter(|node| node.joins) else { return };
+        match down {
+            None if node.unheard_until.take().is_some() => node.reason = None,
+            None => {}
+            Some(_) if node.state == State::Off => {}
+            Some(why) => {
+                node.unheard_until = Some(now + CALLS_WITHIN);
+                node.reason = Some(format!("its link is down: {why}"));
+            }
+        }
+    }
+
+    pub(super) fn joined_due(&self) -> Option<Instant> {
+        self.nodes.values().filter_map(|node| node.unheard_until).min()
+    }
+
+    /// Nodes that joined by themselves and have not called again in time are gone.
+    pub(super) fn look_at_joined(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let late = |node: &super::Node| node.unheard_until.is_some_and(|until| until <= now);
+        let gone = self.nodes.iter().filter(|(_, node)| late(node));
+        let gone: Vec<(NodeId, String)> =
+            gone.map(|(id, node)| (id.clone(), node.reason.clone().unwrap_or_default())).collect();
+        for (id, reason) in gone {
+            self.lost(&id, &reason, false, now, out);
+        }
+    }
+
     /// The link to a process is up or down: it may be a site's.
     pub(super) fn site_link(&mut self, node: &NodeId, up: bool, now: Instant) {
         for site in self.sites.values_mut().filter(|site| site.at.as_ref() == Some(node)) {

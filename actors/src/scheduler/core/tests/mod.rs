@@ -5,6 +5,7 @@ mod choice;
 mod drains;
 mod files;
 mod histories;
+mod joined;
 mod managed;
 mod poison;
 mod recover;
@@ -75,6 +76,7 @@ impl Grid {
     /// A site comes; `keep_ms`: its processors are held on demand.
     fn site(&mut self, cluster: &str, nodes: &[NodeId], keep_ms: Option<u64>) -> Vec<String> {
         self.put(Event::SiteUp(SiteUp {
+            joins: false,
             cluster: cluster.into(),
             nodes: nodes.to_vec(),
             starts_programs: true,

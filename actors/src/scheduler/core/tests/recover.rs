@@ -75,7 +75,8 @@ impl Anew {
         let (cluster, keep_ms) = ("vu".into(), Some(5000));
         let (starts_programs, files) = (true, false);
         let at = None;
-        let site = SiteUp { cluster, nodes, starts_programs, keep_ms, stubs, files, at };
+        let site =
+            SiteUp { joins: false, cluster, nodes, starts_programs, keep_ms, stubs, files, at };
         let mut out = self.grid.put(Event::SiteUp(site));
         let found = Ok((4, 0));
         out.extend(self.grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found })));

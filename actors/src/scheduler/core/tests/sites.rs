@@ -14,6 +14,7 @@ impl Grid {
         let at =
             Contact { node: "del-site".into(), cluster: "del".into(), address: Address::Memory };
         self.put(Event::SiteUp(SiteUp {
+            joins: false,
             cluster: "del".into(),
             nodes: vec!["del-1".into(), "del-2".into()],
             starts_programs: true,

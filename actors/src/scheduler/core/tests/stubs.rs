@@ -197,6 +197,7 @@ fn a_site_that_comes_back_says_which_stubs_live() {
     let nodes: Vec<NodeId> = (1..=3).map(|n| format!("vu-{n}").into()).collect();
     let site = |stubs: &[&str]| {
         Event::SiteUp(SiteUp {
+            joins: false,
             cluster: "vu".into(),
             nodes: nodes.clone(),
             starts_programs: true,
@@ -299,6 +300,7 @@ impl Batch {
 
     fn site(&self) -> Event {
         Event::SiteUp(SiteUp {
+            joins: false,
             cluster: "vu".into(),
             nodes: (0..6).map(Self::node).collect(),
             starts_programs: true,
@@ -635,6 +637,7 @@ fn an_order_to_release_that_was_not_heard_is_given_again() {
     // The site was away, and its stub is there still.
     let site = |stubs: &[&str]| {
         Event::SiteUp(SiteUp {
+            joins: false,
             cluster: "vu".into(),
             nodes: vec!["vu-1".into(), "vu-2".into()],
             starts_programs: true,

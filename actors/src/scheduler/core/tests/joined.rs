@@ -1,0 +1,143 @@
+//! Nodes that join by themselves: nobody starts them, and their links alone tell that they are gone.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Longer than a node that is not heard is waited for.
+const LATER: Duration = Duration::from_secs(6);
+
+impl Grid {
+    /// The site of lab, whose two nodes join by themselves.
+    fn lab(&mut self) -> Vec<String> {
+        self.put(Event::SiteUp(SiteUp {
+            cluster: "lab".into(),
+            nodes: vec!["lab-1".into(), "lab-2".into()],
+            starts_programs: false,
+            keep_ms: None,
+            stubs: BTreeSet::new(),
+            files: false,
+            at: None,
+            joins: true,
+        }))
+    }
+
+    fn quiet(&mut self, node: &str) -> Vec<String> {
+        self.put(Event::Link { node: node.into(), up: false });
+        self.put(Event::Unheard { node: node.into(), why: "cut".to_owned() })
+    }
+
+    fn heard(&mut self, node: &str) {
+        self.put(Event::Link { node: node.into(), up: true });
+    }
+
+    fn lab_states(&self) -> [NodeState; 2] {
+        ["lab-1", "lab-2"].map(|node| self.state(node))
+    }
+
+    fn why(&self, node: &str) -> Option<String> {
+        let status = self.core.status();
+        let mut nodes = status.sites.into_values().flat_map(|site| site.nodes);
+        nodes.find(|known| known.node.as_str() == node).and_then(|known| known.reason)
+    }
+}
+
+#[test]
+fn they_are_off_until_they_come_and_jobs_do_not_count_on_them() {
+    let mut grid = Grid::of(1, OURS);
+    grid.lab();
+    assert_eq!(grid.lab_states(), [NodeState::Off; 2]);
+    assert!(grid.core.status().sites[&"lab".into()].joins);
+    let told = grid.submit(submit(Some(&[("lab", 1)]), OURS, None));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("which has 0 that work"), "{told:?}");
+    grid.register("lab-2", 1, OURS);
+    assert_eq!(grid.lab_states(), [NodeState::Off, NodeState::Idle]);
+    assert_eq!(grid.submit(submit(Some(&[("lab", 1)]), OURS, None)), ["assign job-2 lab-2"]);
+    assert_eq!(grid.core.due(), None);
+}
+
+#[test]
+fn one_that_is_not_heard_for_long_is_gone_and_comes_back_in_the_same_life() {
+    let mut grid = Grid::of(1, OURS);
+    grid.lab();
+    grid.register("lab-1", 1, OURS);
+    // A link that is soon back is nothing.
+    grid.quiet("lab-1");
+    assert_eq!(grid.why("lab-1").as_deref(), Some("its link is down: cut"));
+    grid.after(Duration::from_secs(4));
+    grid.heard("lab-1");
+    assert_eq!((grid.state("lab-1"), grid.why("lab-1")), (NodeState::Idle, None));
+    grid.after(LATER);
+    assert_eq!(grid.state("lab-1"), NodeState::Idle);
+    grid.quiet("lab-1");
+    grid.after(LATER);
+    assert_eq!(grid.state("lab-1"), NodeState::Off);
+    assert_eq!(grid.why("lab-1").as_deref(), Some("its link is down: cut"));
+    assert_eq!(grid.core.due(), None);
+    grid.heard("lab-1");
+    grid.register("lab-1", 1, OURS);
+    assert_eq!((grid.state("lab-1"), grid.why("lab-1")), (NodeState::Idle, None));
+}
+
+#[test]
+fn a_job_goes_on_without_it_and_a_new_life_of_it_is_free() {
+    let mut grid = Grid::of(1, OURS);
+    grid.lab();
+    grid.register("lab-1", 1, OURS);
+    grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
+    grid.accept(1, &["ams-1", "lab-1"]);
+    grid.quiet("lab-1");
+    assert_eq!(grid.after(LATER), ["lost job-1 ams-1 lab-1"]);
+    assert_eq!(grid.state("lab-1"), NodeState::Off);
+    grid.register("lab-1", 2, OURS);
+    assert_eq!(grid.state("lab-1"), NodeState::Idle);
+    // And one that comes back before it was missed.
+    let mut grid = Grid::of(1, OURS);
+    grid.lab();
+    grid.register("lab-1", 1, OURS);
+    grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
+    grid.accept(1, &["ams-1", "lab-1"]);
+    assert_eq!(grid.register("lab-1", 2, OURS), ["lost job-1 ams-1 lab-1"]);
+    assert_eq!(grid.state("lab-1"), NodeState::Idle);
+}
+
+#[test]
+fn one_that_its_job_does_not_hear_is_told_to_begin_anew() {
+    let mut grid = Grid::of(1, OURS);
+    grid.lab();
+    grid.register("lab-1", 1, OURS);
+    grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
+    grid.accept(1, &["ams-1", "lab-1"]);
+    let (job, epoch, node, incarnation) = (JobId(1), Epoch(1), "lab-1".into(), Incarnation(1));
+    let reason = "silent for 3 s".to_owned();
+    let (by, voice) = (None, None);
+    let silent = MemberSilent { job, epoch, node, incarnation, reason, by, voice };
+    let told = grid.put(Event::MemberSilent(silent));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("lab-1"), "{told:?}");
+    assert_eq!(grid.state("lab-1"), NodeState::Off, "nobody here starts it");
+}
+
+#[test]
+fn what_was_said_of_it_by_an_operator_lasts() {
+    let mut grid = Grid::of(1, OURS);
+    grid.lab();
+    grid.register("lab-1", 1, OURS);
+    let order = Drain {
+        nodes: vec!["lab-1".into()],
+        reason: "maintenance".to_owned(),
+        deadline_ms: None,
+        life: None,
+    };
+    grid.put(Event::Drain { drain: 1, order });
+    assert_eq!(grid.state("lab-1"), NodeState::Drained);
+    grid.quiet("lab-1");
+    grid.after(LATER);
+    assert_eq!(grid.state("lab-1"), NodeState::Off);
+    grid.register("lab-1", 2, OURS);
+    assert_eq!(grid.state("lab-1"), NodeState::Drained);
+    assert_eq!(grid.why("lab-1").as_deref(), Some("maintenance"));
+    grid.put(Event::Undrain { nodes: vec!["lab-1".into()] });
+    assert_eq!(grid.state("lab-1"), NodeState::Idle);
+}
