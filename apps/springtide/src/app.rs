@@ -21,7 +21,8 @@ use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
 use crate::site::SiteCommand;
 use crate::{
-    drain, files, inputs, jobs, netcheck, node, run, sim, site, slots, talk, up, why, workflow,
+    drain, files, inputs, jobs, join, netcheck, node, nodes, run, sim, site, slots, talk, token,
+    up, why, workflow,
 };
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
@@ -227,9 +228,38 @@ impl App {
                 let registry = Arc::new(self.registry);
                 on_arbiter(node::run(config, with_parent, registry, self.actors))
             }
-            Other::Node(NodeCommand::Drain { nodes, config, deadline, json }) => {
+            Other::Node(NodeCommand::Join(args)) => {
+                // Before a log of any level begins: that is the node's config's to say.
+                let Some(config) = on_runtime(join::run(&args))? else { return Ok(()) };
+                let config = node::config(&config)?;
+                let json = config.log.format == springtide_runtime::config::Format::Json;
+                log_to_stderr(global.log_level.unwrap_or(config.log.level), json);
+                let registry = Arc::new(self.registry);
+                on_arbiter(node::run(config, false, registry, self.actors))
+            }
+            Other::Node(NodeCommand::List { config, json }) => {
                 log_to_stderr(own_level(&global), false);
-                let order = drain::Order { nodes: &nodes, file: &config, deadline, json };
+                on_arbiter(nodes::list(&config, json))
+            }
+            Other::Node(NodeCommand::Status { node, config, json, .. }) => {
+                log_to_stderr(own_level(&global), false);
+                match node {
+                    Some(node) => on_arbiter(nodes::status(&node, &config, json)),
+                    None => nodes::status_of_self(&config, json),
+                }
+            }
+            Other::Node(NodeCommand::Revoke { node, config, reason }) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(nodes::revoke(&node, &config, &reason))
+            }
+            Other::Token(command) => {
+                log_to_stderr(own_level(&global), false);
+                on_arbiter(token::token(command))
+            }
+            Other::Node(NodeCommand::Drain { nodes, config, deadline, reason, json }) => {
+                log_to_stderr(own_level(&global), false);
+                let reason = reason.as_deref();
+                let order = drain::Order { nodes: &nodes, file: &config, deadline, reason, json };
                 on_arbiter(drain::drain(order, &global))
             }
             Other::Node(NodeCommand::Undrain { nodes, config }) => {
@@ -289,6 +319,7 @@ impl App {
                 clap_complete::generate(shell, &mut self.command_line(), self.name, &mut out);
                 run::print(&String::from_utf8_lossy(&out))
             }
+            Other::Man { dir } => files::man(&self.command_line(), &dir),
             Other::Version { json } => run::print(&self.version_text(json)),
         }
     }
@@ -413,6 +444,13 @@ impl App {
 pub(crate) fn on_arbiter<T>(command: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
     abort_on_panic();
     actix::System::new().block_on(command)
+}
+
+/// Runs what needs no arbiter, before there is one.
+fn on_runtime<T>(command: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let failed = |error| Failed::failure(format!("this machine gives no runtime: {error}"));
+    runtime.map_err(failed)?.block_on(command)
 }
 
 /// A panic in one of the runtime's own actors leaves the process in a state nobody has thought of: it ends, and its site

@@ -10,9 +10,11 @@ use springtide_runtime::config::{Level, Mode, Sources, Steal, Time};
 use crate::exit::EXIT_CODES;
 use crate::inputs::FilesCommand;
 use crate::jobs::{FileArgs, JobCommand, NeedArgs};
+use crate::join::JoinArgs;
 use crate::sim::SimCommand;
 use crate::site::SiteCommand;
 use crate::slots::{ReleaseArgs, ReserveArgs, SlotsCommand};
+use crate::token::TokenCommand;
 #[cfg(target_os = "linux")]
 use crate::wan::WanCommand;
 use crate::workflow::WorkflowCommand;
@@ -156,9 +158,12 @@ pub enum Other {
         #[arg(long, value_name = "DIR", default_value = ".springtide-dev", value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
-    /// Nodes: run one, take some out of service and put them back
+    /// Nodes: run one, join a grid, look at them, take some out of service and put them back
     #[command(subcommand, arg_required_else_help = true)]
     Node(NodeCommand),
+    /// Tokens: who may join a grid
+    #[command(subcommand, arg_required_else_help = true)]
+    Token(TokenCommand),
     /// Input files of jobs in the clusters of a grid that is up
     #[command(subcommand, arg_required_else_help = true)]
     Files(FilesCommand),
@@ -218,6 +223,12 @@ pub enum Other {
         /// Which
         shell: clap_complete::Shell,
     },
+    /// Write manual pages, one of each command
+    Man {
+        /// Where to
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
     /// Print the version
     Version {
         /// As one JSON object
@@ -238,6 +249,50 @@ pub enum NodeCommand {
         #[arg(long, hide = true)]
         with_parent: bool,
     },
+    /// Join a grid with a token: get a certificate, write the node's files, and run it
+    #[command(after_help = JOIN_EXIT_CODES)]
+    Join(JoinArgs),
+    /// List the nodes of a grid that is up
+    List {
+        /// The grid's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// Print them as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell how a node is
+    #[command(after_help = STATUS_EXIT_CODES)]
+    Status {
+        /// Its name
+        #[arg(
+            value_name = "NODE",
+            required_unless_present = "of_self",
+            conflicts_with = "of_self"
+        )]
+        node: Option<String>,
+        /// Whether the node of this machine with this config is registered, for health checks: it must have joined by a token
+        #[arg(id = "of_self", long = "self")]
+        of_self: bool,
+        /// The grid's config; with --self the node's
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// Print it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Cut a node off that has joined: its certificate is not valid any more
+    Revoke {
+        /// Its name
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// The grid's config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: PathBuf,
+        /// Why, for whoever asks later
+        #[arg(long, value_name = "TEXT", default_value = "by order")]
+        reason: String,
+    },
     /// Empty nodes of a grid that is up, and give them no more jobs; returns when they are empty
     #[command(after_help = DRAIN_EXIT_CODES)]
     Drain {
@@ -250,6 +305,9 @@ pub enum NodeCommand {
         /// After this time jobs let them go in any case, for example 30s: what was unfinished there is computed again
         #[arg(long, value_name = "TIME", value_parser = time)]
         deadline: Option<Duration>,
+        /// Why, for whoever looks at them later [default: drained by `node drain`]
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
@@ -268,6 +326,14 @@ pub enum NodeCommand {
 
 const RESERVE_EXIT_CODES: &str = "\
 Exit codes: 0 reserved; 1 no grid is up; 3 it is not to be had, or there is no such cluster.";
+
+const JOIN_EXIT_CODES: &str = "\
+Exit codes: 0 joined, and ended by order; 1 nobody answers, or files cannot be written; 2 wrong options, or what is no token; \
+5 the token is not good, or another grid answers (then nothing was said to it); 6 it is no door, or of another version.";
+
+const STATUS_EXIT_CODES: &str = "\
+Exit codes: 0 it was told (with --self: the node is registered); 1 no grid is up (with --self: the node does not run, or is \
+not registered); 2 there is no such node.";
 
 const DRAIN_EXIT_CODES: &str = "\
 Exit codes: 0 done; 1 no grid is up, or somebody put the nodes back; 2 there is no such node; 3 a job needs the nodes; \
@@ -322,6 +388,18 @@ pub enum CaCommand {
         /// The grid's name
         #[arg(long, value_name = "NAME", default_value = "local")]
         grid: String,
+    },
+    /// Print SHA-256 of its certificate: what join tokens name it by
+    Fingerprint {
+        /// Where the authority is kept, or a file with its certificate
+        #[arg(long, value_name = "DIR", default_value = "ca", conflicts_with = "config", value_hint = ValueHint::AnyPath)]
+        dir: PathBuf,
+        /// The authority of the grid of this config
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        config: Option<PathBuf>,
+        /// Print it as one JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// Issue a node's certificate
     Issue {

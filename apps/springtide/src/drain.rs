@@ -35,6 +35,8 @@ pub struct Order<'a> {
     pub file: &'a Path,
     /// When they go in any case.
     pub deadline: Option<Duration>,
+    /// Why.
+    pub reason: Option<&'a str>,
     /// Whether the result is one JSON object.
     pub json: bool,
 }
@@ -65,7 +67,7 @@ async fn emptied(order: &Order<'_>, global: &GlobalArgs) -> Result<Drained, Fail
     let nodes: Vec<NodeId> = order.nodes.iter().map(|name| name.as_str().into()).collect();
     let drain = Drain {
         nodes,
-        reason: "drained by `node drain`".to_owned(),
+        reason: order.reason.unwrap_or("drained by `node drain`").to_owned(),
         deadline_ms: order.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
         life: None,
     };

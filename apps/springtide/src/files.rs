@@ -9,13 +9,14 @@ use springtide_runtime::config::{
     Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources, load,
 };
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::tls::Ca;
+use springtide_runtime::net::tls::{Ca, Fingerprint};
 
 use crate::args::{CaCommand, ConfigCommand, Shape};
-use crate::exit::Failed;
-use crate::grid::{ad_hoc, called, make_private_dir};
+use crate::exit::{Exit, Failed};
+use crate::grid::{self, ad_hoc, called, make_private_dir};
 use crate::netconf;
-use crate::outdir::write_file;
+use crate::outdir::{make_dir, write_file};
+use crate::report::SCHEMA;
 use crate::run::print;
 
 /// `config ...`
@@ -86,6 +87,22 @@ fn show<T: Config>(file: Option<&Path>, origin: bool) -> Result<(), Failed> {
     print(&load::<T>(&Sources::of_process(file))?.show(origin))
 }
 
+/// `man`: a page of each command, under the names that `man` looks for.
+///
+/// # Errors
+/// They cannot be written.
+pub fn man(command: &clap::Command, dir: &Path) -> Result<(), Failed> {
+    make_dir(dir)?;
+    clap_mangen::generate_to(command.clone(), dir)
+        .map_err(|error| grid::cannot("write to", dir, &error))?;
+    eprintln!(
+        "wrote the manual pages to {0}; read one with `man {0}/{1}.1`",
+        dir.display(),
+        command.get_name()
+    );
+    Ok(())
+}
+
 /// `ca ...`
 ///
 /// # Errors
@@ -99,6 +116,29 @@ pub fn ca(command: &CaCommand) -> Result<(), Failed> {
             eprintln!(
                 "made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
             );
+        }
+        CaCommand::Fingerprint { dir, config, json } => {
+            let at = match config {
+                Some(file) => {
+                    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
+                    grid::ca_dir(&config, &grid::dir_of(file, &config))
+                }
+                None => dir.clone(),
+            };
+            let file = if at.is_file() { at } else { at.join("ca.pem") };
+            let pem = std::fs::read_to_string(&file).map_err(|error| {
+                let Failed { exit, message } = grid::cannot("read", &file, &error);
+                Failed { exit, message: format!("{message}; name an authority's directory with --dir, or a grid with --config") }
+            })?;
+            let sum = Fingerprint::of_pem(&pem)
+                .map_err(|error| Failed::new(Exit::Auth, format!("{}: {error}", file.display())))?;
+            return match json {
+                true => {
+                    let object = serde_json::json!({ "schema": SCHEMA, "sha256": sum.to_string() });
+                    print(&format!("{object}\n"))
+                }
+                false => print(&format!("{sum}\n")),
+            };
         }
         CaCommand::Issue { node, cluster, role, dir, out, days } => {
             let (id, cluster) = (NodeId::from(node.as_str()), ClusterId::from(cluster.as_str()));

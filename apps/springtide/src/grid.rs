@@ -6,6 +6,7 @@
 //! DIR/ca/              the authority, where the config names no other
 //! DIR/node/NODE/       a node's config, certificate and key
 //! DIR/nodes/NODE.log   its log
+//! DIR/join.json        join tokens, names that were given to nodes which joined, and those that were revoked
 //! DIR/site/NAME/       a cluster's site with a process of its own: its config, that of the grid, its certificate, and those of its nodes
 //! ```
 //!
@@ -19,11 +20,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::new_incarnation;
+use springtide_actors::enrol::{BookFile, Clusters, JoinTerms, NodeText, Office};
 use springtide_actors::files::{Keeping, Limits};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::lease::LeaseError;
 use springtide_actors::provider::{
-    LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
+    JoinProvider, LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
 };
 use springtide_actors::scheduler::manager::Settings;
 use springtide_actors::scheduler::{GridStatus, NodeState};
@@ -35,7 +37,8 @@ use springtide_runtime::config::{
 };
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
-use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity};
+use springtide_runtime::net::join::JoinLimits;
+use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NODE_VALIDITY, NodeIdentity, calendar};
 
 use crate::agree;
 use crate::args::Shape;
@@ -119,6 +122,9 @@ pub struct HeadFile {
     /// Its machine. Absent from former versions: then nobody knows which process is meant.
     #[serde(default)]
     pub host: Option<String>,
+    /// Where nodes join, if they may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join: Option<SocketAddr>,
 }
 
 /// This machine's name, as a head's file has it.
@@ -314,6 +320,7 @@ pub fn provider_for(
     };
     match (cluster.provider, &cluster.ssh, &cluster.slurm) {
         (Whose::Local, ..) => Ok(Rc::new(LocalProvider::new())),
+        (Whose::Join, ..) => Ok(Rc::new(JoinProvider)),
         (Whose::Ssh, Some(ssh), _) => {
             let provider = SshProvider::new(ssh, nodes)
                 .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
@@ -396,7 +403,11 @@ async fn launch(
         let provider = provider(cluster, &nodes)?;
         let requests: Result<Vec<_>, _> = nodes
             .iter()
-            .map(|node| request(plan, cluster, node, (address, None), network.as_ref()))
+            .map(|node| match cluster.provider {
+                // Nothing is written for a node that nobody here starts.
+                Whose::Join => Ok(place(node, config.threads_of(cluster))),
+                _ => request(plan, cluster, node, (address, None), network.as_ref()),
+            })
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
@@ -419,11 +430,82 @@ async fn launch(
         desk = drawer.map(|drawer| Desk::open(drawer, endpoint, scheduler, &jobs));
     });
     let (pid, host) = (std::process::id(), this_host());
-    HeadFile { schema: 1, address, pid, host }.write(dir)?;
+    let mut file = HeadFile { schema: 1, address, pid, host, join: None };
+    file.write(dir)?;
     for (cluster, requests, provider, on_demand, keeping) in sites {
         head.start_site_by(cluster, requests, provider, on_demand, keeping);
     }
+    // Of a grid that ends with its command nobody has a token.
+    if matches!(plan.authority, Authority::Kept(_)) {
+        file.join = enrol(plan, &mut head, &identity, address)?;
+        if file.join.is_some() {
+            file.write(dir)?;
+        }
+    }
     Ok((head, desk))
+}
+
+/// Lets certificates be renewed and revoked, and opens the door at which nodes join, where the config has one. Returns where it is.
+fn enrol(
+    plan: &Plan<'_>,
+    head: &mut Head,
+    identity: &NodeIdentity,
+    address: SocketAddr,
+) -> Result<Option<SocketAddr>, Failed> {
+    let Plan { config, dir, .. } = *plan;
+    let join = &config.join;
+    let mut clusters = Clusters::new();
+    for cluster in config.cluster.iter().filter(|cluster| cluster.provider == Whose::Join) {
+        let terms = join_terms(plan, cluster, address)?;
+        clusters.insert(ClusterId::from(cluster.name.as_str()), terms);
+    }
+    let terms = (clusters, join.validity.get());
+    let recorder = head.endpoint.recorder.clone();
+    let ca = Ca::load(&ca_dir(config, dir))?;
+    let office = Office::new(ca, BookFile::of(dir), calendar(), terms, recorder);
+    let limits =
+        JoinLimits { at_once: join.at_once.get() as usize, within: join.answer_within.get() };
+    let opened = head.enrol(office, identity, join.bind.map(|bind| (bind, limits)));
+    opened.map_err(|error| {
+        let failed = Failed::from(error);
+        Failed { message: format!("join.bind: {}", failed.message), ..failed }
+    })
+}
+
+/// What nodes that join a cluster are told: what the others of the grid have in their files, without what is this machine's own.
+fn join_terms(
+    plan: &Plan<'_>,
+    cluster: &ClusterSection,
+    head: SocketAddr,
+) -> Result<JoinTerms, Failed> {
+    let text =
+        node_config(plan, cluster, &cluster.name.as_str().into(), (head, None), plan.dir, None)?;
+    let mut table: toml::Table = text.parse().map_err(Failed::failure)?;
+    table.remove("identity");
+    for (section, keys) in [
+        ("net", &["bind", "advertise", "ports", "shape"][..]),
+        ("work", &["share", "share_file", "cgroup"][..]),
+    ] {
+        if let Some(section) = table.get_mut(section).and_then(toml::Value::as_table_mut) {
+            keys.iter().for_each(|key| drop(section.remove(*key)));
+        }
+    }
+    if cluster.files.is_none() {
+        table.remove("files");
+    }
+    table.insert("renew".to_owned(), true.into());
+    let config: NodeText = Box::new(move |node| {
+        let mut table = table.clone();
+        table.insert("node".to_owned(), node.as_str().into());
+        toml::to_string(&table).map_err(|error| error.to_string())
+    });
+    Ok(JoinTerms { most: cluster.nodes.get(), config })
+}
+
+/// The place of a node that nobody here starts.
+fn place(node: &NodeId, threads: u32) -> NodeRequest {
+    let (program, config, log) = Default::default();
+    NodeRequest { node: node.clone(), program, config, log, env: Vec::new(), threads }
 }
 
 /// Where the head listens. One that takes any free port takes that of the last one, if it is free: nodes that have outlived it know no
@@ -601,6 +683,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             pid,
             host: host.map(str::to_owned),
+            join: None,
         };
         let dead = |head: &HeadFile| head.is_dead(Some("here"), proc);
         assert!(!dead(&head(7, Some("here"))));

@@ -27,6 +27,7 @@ mod grid;
 mod gridlog;
 mod inputs;
 mod jobs;
+mod join;
 #[cfg(target_os = "linux")]
 mod live;
 #[cfg(target_os = "linux")]
@@ -34,6 +35,8 @@ mod live_report;
 mod netcheck;
 mod netconf;
 mod node;
+mod nodes;
+mod notify;
 mod outdir;
 mod provisioning;
 mod report;
@@ -45,6 +48,7 @@ mod site;
 mod slots;
 mod solo;
 mod talk;
+mod token;
 mod up;
 #[cfg(target_os = "linux")]
 mod wan;

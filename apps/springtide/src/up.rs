@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use springtide_actors::head::Head;
+use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::scheduler::{
     GetSlots, GridStatus, JobState, NodeState, NodeStatus, SiteStatus,
 };
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
 use springtide_runtime::id::NodeId;
+use springtide_runtime::net::tls::NODE_VALIDITY;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
@@ -20,6 +21,7 @@ use crate::exit::Failed;
 use crate::grid::{self, Plan, cannot};
 use crate::gridlog::GridLog;
 use crate::netconf;
+use crate::notify::Notifier;
 use crate::outdir::write_file;
 use crate::signals::{Signals, word};
 use crate::site;
@@ -134,6 +136,18 @@ async fn stay(
             for line in own_sites(&config.value, &dir) {
                 talk.say(&line);
             }
+            if let Some(bound) = head.door() {
+                let advertise = config.value.join.advertise.as_ref();
+                let at = advertise.map_or_else(|| bound.to_string(), ToString::to_string);
+                talk.say(&format!(
+                    "nodes join at {at}: {} token create --cluster NAME --config {} prints how",
+                    grid::called(),
+                    file.display()
+                ));
+            }
+            let notifier = Notifier::of_env();
+            notifier.ready(&format!("{} nodes", status.nodes()));
+            notifier.keep_alive();
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
             talk.say(&format!("what is decided is in {}", GridLog::path(&dir).display()));
             talk.say(&format!(
@@ -144,12 +158,16 @@ async fn stay(
             let mut advertisements =
                 interval(config.value.slots.advertise_every.get().max(LOOK_EVERY));
             let slots_file = dir.join("slots.json");
+            // The head's own certificate is made here, and need not end while it runs.
+            let mut certificates = interval(NODE_VALIDITY / 3);
+            certificates.tick().await;
             let mut last = status;
             loop {
                 tokio::select! {
                     biased;
                     // Being ended is what it is for.
                     exit = signals.next() => {
+                        notifier.stopping();
                         talk.say(&format!("{}: ending {} nodes", word(exit), last.nodes()));
                         break Ok(());
                     }
@@ -159,6 +177,13 @@ async fn stay(
                         let written = found.ok().map(|found| slots::advertise(&found, &slots_file));
                         if let Some(Err(failed)) = written {
                             tracing::warn!("slots are not advertised: {}", failed.message);
+                        }
+                    }
+                    _ = certificates.tick() => {
+                        let issued = plan.authority.issue(&HEAD.into(), HEAD_CLUSTER, "head");
+                        let renewed = issued.and_then(|identity| Ok(head.renew(&identity)?));
+                        if let Err(failed) = renewed {
+                            talk.say(&format!("the head's certificate is not renewed: {}", failed.message));
                         }
                     }
                     _ = looks.tick() => {
@@ -226,6 +251,11 @@ fn overview(status: &GridStatus) -> Vec<String> {
             lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));
             continue;
         }
+        if site.joins {
+            let (most, there) = (site.nodes.len(), held(site).0);
+            lines.push(format!("cluster {cluster}: {there} of up to {most} nodes have joined"));
+            continue;
+        }
         let idle = site.nodes.iter().filter(|node| node.state != NodeState::Broken).count();
         let threads: u32 = site.nodes.iter().filter_map(|node| node.threads).sum();
         lines.push(format!(
@@ -263,10 +293,10 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             lines.push(format!("{} ({}) is over", job.job, job.name));
         }
     }
-    let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, bool)> {
+    let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, (bool, bool))> {
         let with = |site: &SiteStatus| {
-            let on_demand = site.on_demand;
-            site.nodes.clone().into_iter().map(move |node| (node.node.clone(), (node, on_demand)))
+            let kind = (site.on_demand, site.joins);
+            site.nodes.clone().into_iter().map(move |node| (node.node.clone(), (node, kind)))
         };
         status.sites.values().flat_map(with).collect()
     };
@@ -293,7 +323,7 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
         }
     }
     let before = nodes(before);
-    for (id, (new, on_demand)) in nodes(now) {
+    for (id, (new, (on_demand, joins))) in nodes(now) {
         let Some((old, _)) = before.get(&id).filter(|(old, _)| old.state != new.state) else {
             continue;
         };
@@ -304,12 +334,19 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             NodeState::Starting => {
                 lines.push(format!("node {} is started anew: {reason}", new.node));
             }
+            NodeState::Idle if old.state == NodeState::Off => {
+                let threads = new.threads.unwrap_or(0);
+                lines.push(format!("node {} has joined, with {threads} threads", new.node));
+            }
             NodeState::Idle if old.state == NodeState::Starting => {
                 lines.push(format!("node {} is back", new.node));
             }
             NodeState::Drained => lines.push(format!("node {} is drained: {reason}", new.node)),
             NodeState::Idle if old.state == NodeState::Drained => {
                 lines.push(format!("node {} is in service again", new.node));
+            }
+            NodeState::Off if joins && new.reason.is_some() => {
+                lines.push(format!("node {} is gone: {reason}", new.node));
             }
             NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
                 lines.push(format!("node {} has ended: {reason}", new.node));

@@ -1,0 +1,344 @@
+//! `node list`, `node status` and `node revoke`: the nodes of a grid, for people, programs and health checks.
+//!
+//! Must not know how a node is started or ended.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use springtide_actors::enrol::{Book, RevokeError};
+use springtide_actors::job::SCHEDULER;
+use springtide_actors::scheduler::{GetStatus, GridStatus, NodeStatus, Scheduler};
+use springtide_runtime::config::{NodeConfig, nearest};
+use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_runtime::net::tls::{Dates, calendar};
+use springtide_runtime::remote::Remote;
+
+use crate::dates::date;
+use crate::exit::Failed;
+use crate::grid::{called, cannot};
+use crate::node;
+use crate::outdir::write_file;
+use crate::report::SCHEMA;
+use crate::run::{Attachment, attach, print};
+use crate::token::{Desk, columns, tell_head};
+
+/// How long the scheduler may take to answer.
+const WITHIN: Duration = Duration::from_secs(5);
+/// A node's word of itself is good for this long.
+const FRESH: Duration = Duration::from_secs(20);
+
+/// A node, and until when its certificate is valid, where that is known.
+struct Row {
+    cluster: ClusterId,
+    status: NodeStatus,
+    until: Option<i64>,
+    revoked: Option<String>,
+}
+
+async fn rows(file: &Path, desk: &Desk) -> Result<Vec<Row>, Failed> {
+    let Attachment { endpoint, head, .. } = attach(file, &desk.config).await?;
+    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
+    let status = scheduler.send(GetStatus {}).deadline(WITHIN).await;
+    endpoint.net.close("told").await;
+    let book = desk.book.read()?;
+    Ok(of_status(status?, &book, &desk.dir))
+}
+
+fn of_status(status: GridStatus, book: &Book, dir: &Path) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (cluster, site) in status.sites {
+        for status in site.nodes {
+            let given = book.given(&status.node);
+            let file = || dir.join("node").join(status.node.as_str()).join("node.pem");
+            let of_file = || Dates::of_file(&file()).ok().map(|dates| dates.until);
+            let until = match site.joins {
+                true => given.map(|given| given.until),
+                false => of_file(),
+            };
+            let revoked = given.and_then(|given| given.revoked.clone()).map(|it| it.reason);
+            rows.push(Row { cluster: cluster.clone(), status, until, revoked });
+        }
+    }
+    rows
+}
+
+impl Row {
+    fn state(&self) -> String {
+        let state = serde_json::to_value(self.status.state).ok();
+        state.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    fn reason(&self) -> String {
+        let revoked = self.revoked.as_ref().map(|why| format!("revoked: {why}"));
+        let reason = revoked.or_else(|| self.status.reason.clone()).unwrap_or_default();
+        reason.replace('\n', " ")
+    }
+
+    fn until(&self) -> Option<String> {
+        self.until.map(|until| date(u64::try_from(until).unwrap_or(0)))
+    }
+
+    fn object(&self) -> Value {
+        let NodeStatus { node, job, threads, pid, address, reason, .. } = &self.status;
+        json!({
+            "node": node,
+            "cluster": self.cluster,
+            "state": self.status.state,
+            "job": job,
+            "threads": threads,
+            "pid": pid,
+            "address": address.as_ref().map(ToString::to_string),
+            "certificate_until": self.until(),
+            "reason": reason,
+            "revoked": self.revoked,
+        })
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let dash = |text: Option<String>| text.filter(|t| !t.is_empty()).unwrap_or("-".to_owned());
+        let NodeStatus { node, job, threads, address, .. } = &self.status;
+        [
+            node.to_string(),
+            self.cluster.to_string(),
+            self.state(),
+            dash(job.map(|job| job.to_string())),
+            dash(threads.map(|threads| threads.to_string())),
+            dash(address.as_ref().map(ToString::to_string)),
+            dash(self.until()),
+            self.reason(),
+        ]
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let head =
+        ["NODE", "CLUSTER", "STATE", "JOB", "THREADS", "ADDRESS", "CERTIFICATE UNTIL", "REASON"];
+    let mut cells = vec![head.map(str::to_owned)];
+    cells.extend(rows.iter().map(Row::cells));
+    columns(&cells)
+}
+
+/// `node list`
+///
+/// # Errors
+/// No grid is up.
+pub async fn list(file: &Path, json: bool) -> Result<(), Failed> {
+    let desk = Desk::of(file)?;
+    let rows = rows(file, &desk).await?;
+    match json {
+        true => {
+            let nodes: Vec<Value> = rows.iter().map(Row::object).collect();
+            print(&format!("{}\n", json!({ "schema": SCHEMA, "nodes": nodes })))
+        }
+        false => print(&table(&rows)),
+    }
+}
+
+/// `node status NODE`
+///
+/// # Errors
+/// No grid is up, or it has no such node.
+pub async fn status(node: &str, file: &Path, json: bool) -> Result<(), Failed> {
+    let desk = Desk::of(file)?;
+    let rows = rows(file, &desk).await?;
+    let Some(row) = rows.iter().find(|row| row.status.node.as_str() == node) else {
+        return Err(unknown(node, rows.iter().map(|row| row.status.node.as_str())));
+    };
+    if json {
+        let mut object = row.object();
+        object["schema"] = SCHEMA.into();
+        return print(&format!("{object}\n"));
+    }
+    let names =
+        ["node", "cluster", "state", "job", "threads", "address", "certificate until", "reason"];
+    let lines = names.into_iter().zip(row.cells()).filter(|(_, cell)| !cell.is_empty());
+    let rows: Vec<[String; 2]> = lines.map(|(name, cell)| [name.to_owned(), cell]).collect();
+    print(&columns(&rows))
+}
+
+fn unknown<'a>(node: &str, known: impl Iterator<Item = &'a str> + Clone) -> Failed {
+    let hint = match nearest(node, known.clone()) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("it has {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    Failed::usage(format!("the grid has no node {node}: {hint}"))
+}
+
+/// `node revoke`
+///
+/// # Errors
+/// Nobody has joined under this name; the book cannot be written.
+pub async fn revoke(node: &str, file: &Path, reason: &str) -> Result<(), Failed> {
+    let desk = Desk::of(file)?;
+    let (id, now) = (NodeId::from(node), calendar()());
+    let revoked = desk.book.change(|book| {
+        book.revoke(&id, reason, now).map(|()| book.given(&id).map_or(now, |given| given.until))
+    })?;
+    let until = revoked.map_err(|error| {
+        let RevokeError::Unknown { known, .. } = &error;
+        let hint = match nearest(node, known.iter().map(NodeId::as_str)) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None if known.is_empty() => "nobody has joined this grid yet".to_owned(),
+            None => format!("there are {}", known.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ")),
+        };
+        Failed::usage(format!(
+            "{error}: {hint} (nodes that the grid starts itself are taken out of service with `{} node drain`)",
+            called()
+        ))
+    })?;
+    let until = date(u64::try_from(until).unwrap_or(0));
+    match tell_head(file, &desk).await {
+        true => eprintln!(
+            "{node} is revoked: its link is closed, and it gets none, nor another certificate; its name is free again when its \
+             certificate has ended, at {until}"
+        ),
+        false => eprintln!(
+            "{node} is revoked, until its certificate ends at {until}: no head answers now, the next will heed it"
+        ),
+    }
+    Ok(())
+}
+
+/// What a node that has joined says of itself, beside its certificate: for health checks on its own machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnState {
+    /// Of this content.
+    pub schema: u32,
+    /// Who.
+    pub node: String,
+    /// Its cluster.
+    pub cluster: String,
+    /// Whether its site knows it.
+    pub registered: bool,
+    /// Its process.
+    pub pid: u32,
+    /// When that was said, in seconds since 1970.
+    pub at: i64,
+}
+
+impl OwnState {
+    /// Where it is.
+    pub fn path(config: &NodeConfig) -> PathBuf {
+        config.identity.certificate.with_file_name("node.state.json")
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn write(&self, path: &Path) -> Result<(), Failed> {
+        write_file(path, &serde_json::to_vec(self).map_err(Failed::failure)?)
+    }
+
+    /// Why it is not well, if it is not.
+    fn ill(&self, now: i64) -> Option<String> {
+        let ago = now.saturating_sub(self.at);
+        if ago > FRESH.as_secs() as i64 {
+            return Some(format!(
+                "{} has said nothing for {ago} s: it does not run, or hangs",
+                self.node
+            ));
+        }
+        (!self.registered)
+            .then(|| format!("{} runs and is not registered: its head is not reached", self.node))
+    }
+}
+
+/// `node status --self`
+///
+/// # Errors
+/// It does not run, or is not registered.
+pub fn status_of_self(file: &Path, json: bool) -> Result<(), Failed> {
+    let config = node::config(file)?;
+    if !config.renew {
+        return Err(Failed::usage(format!(
+            "{} is not the config of a node that has joined (`renew = true`): of others `node status NODE --config GRID` tells",
+            file.display()
+        )));
+    }
+    let path = OwnState::path(&config);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(Failed::failure(format!(
+                "{} has not run yet: start it with `{} node run --config {}`",
+                config.node,
+                called(),
+                file.display()
+            )));
+        }
+        Err(error) => return Err(cannot("read", &path, &error)),
+    };
+    let state: OwnState = serde_json::from_slice(&bytes)
+        .map_err(|error| Failed::failure(format!("{}: {error}", path.display())))?;
+    let ill = state.ill(calendar()());
+    if json {
+        let object = json!({
+            "schema": SCHEMA,
+            "node": state.node,
+            "cluster": state.cluster,
+            "registered": ill.is_none(),
+            "pid": state.pid,
+            "reason": ill,
+        });
+        print(&format!("{object}\n"))?;
+    } else if ill.is_none() {
+        print(&format!("{} is registered\n", state.node))?;
+    }
+    ill.map_or(Ok(()), |ill| Err(Failed::failure(ill)))
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_actors::scheduler::{NodeState, SiteStatus};
+
+    use super::*;
+
+    #[test]
+    fn nodes_are_listed_with_state_certificate_and_reason() {
+        let node = |name: &str, state, reason: Option<&str>| NodeStatus {
+            node: name.into(),
+            state,
+            job: None,
+            threads: (state == NodeState::Idle).then_some(4),
+            pid: None,
+            incarnation: None,
+            address: None,
+            reason: reason.map(str::to_owned),
+        };
+        let nodes = vec![
+            node("lab-1", NodeState::Idle, None),
+            node("lab-2", NodeState::Off, Some("its link is down:\nthe peer says goodbye")),
+        ];
+        let site = SiteStatus { joins: true, nodes, ..SiteStatus::default() };
+        let status = GridStatus { sites: [("lab".into(), site)].into(), ..GridStatus::default() };
+        let rows = of_status(status, &Book::default(), Path::new("/nowhere"));
+        let expected = "\
+NODE   CLUSTER  STATE  JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
+lab-1  lab      idle   -    4        -        -
+lab-2  lab      off    -    -        -        -                  its link is down: the peer says goodbye
+";
+        assert_eq!(table(&rows), expected);
+        assert_eq!(rows[0].object()["state"], "idle");
+    }
+
+    #[test]
+    fn a_node_is_well_while_it_says_so() {
+        let state = |registered| OwnState {
+            schema: 1,
+            node: "lab-1".into(),
+            cluster: "lab".into(),
+            registered,
+            pid: 1,
+            at: 100,
+        };
+        assert_eq!(state(true).ill(110), None);
+        assert!(state(true).ill(121).unwrap().contains("does not run"));
+        assert!(state(false).ill(110).unwrap().contains("not registered"));
+        // A clock that was set back makes nobody ill.
+        assert_eq!(state(true).ill(50), None);
+    }
+}
