@@ -3,6 +3,7 @@
 mod faults;
 mod federated;
 mod histories;
+mod join;
 mod managed;
 mod mw;
 mod simulated;

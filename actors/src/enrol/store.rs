@@ -7,7 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use springtide_runtime::net::tls::{TlsError, write_secret};
+use springtide_runtime::net::tls::{TlsError, give_to_owner, write_secret};
 
 use super::book::Book;
 
@@ -81,6 +81,7 @@ impl BookFile {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(&lock);
         let file = file.map_err(io)?;
+        give_to_owner(&lock).map_err(io)?;
         file.lock().map_err(io)?;
         let mut book = self.read()?;
         let before = book.clone();
@@ -119,6 +120,20 @@ mod tests {
         assert_eq!(again.tokens()[0].id, id);
         let mode = fs::metadata(&file.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_root_writes_is_its_folders_owners() {
+        use std::os::unix::fs::{MetadataExt as _, chown};
+        let dir = tempfile::tempdir().unwrap();
+        if chown(dir.path(), Some(65_534), Some(65_534)).is_err() {
+            return println!("skipped: this is not root");
+        }
+        let file = BookFile::of(dir.path());
+        create(&file);
+        for path in [file.path.clone(), file.path.with_extension("lock")] {
+            assert_eq!(fs::metadata(&path).unwrap().uid(), 65_534, "{}", path.display());
+        }
     }
 
     #[test]

@@ -85,6 +85,9 @@ pub enum TlsError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What asks for a certificate is not sound.
+    #[error("the request for a certificate is not sound: {0}")]
+    Request(String),
     /// A name that cannot stand in a certificate.
     #[error("{what} name {name:?}: use 1 to 63 letters, digits, '.', '_' or '-'")]
     Name {
@@ -542,6 +545,7 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
         let _ = fs::remove_file(&beside); // left by a process of the same number that was killed
         let written = create(&beside, mode)
             .and_then(|mut f| f.write_all(text.as_bytes()).and_then(|()| f.sync_all()))
+            .and_then(|()| give_to_owner(&beside))
             .and_then(|()| fs::rename(&beside, file));
         if written.is_err() {
             let _ = fs::remove_file(&beside);
@@ -549,6 +553,31 @@ fn write(file: &Path, text: &str, mode: u32) -> Result<(), TlsError> {
         written
     };
     attempt().map_err(|source| TlsError::Write { file: file.to_owned(), source })
+}
+
+/// What root writes into somebody's folder is to be theirs: a service that runs as its own user could not read it else. Of other users,
+/// and in folders of root's, nothing changes.
+///
+/// # Errors
+/// The system's.
+#[cfg(unix)]
+pub fn give_to_owner(file: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let (folder, own) = (fs::metadata(folder.unwrap_or(Path::new(".")))?, fs::metadata(file)?);
+    match own.uid() == 0 && folder.uid() != 0 {
+        true => chown(file, Some(folder.uid()), Some(folder.gid())),
+        false => Ok(()),
+    }
+}
+
+/// There are no owners elsewhere.
+///
+/// # Errors
+/// None.
+#[cfg(not(unix))]
+pub fn give_to_owner(_: &Path) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(unix)]

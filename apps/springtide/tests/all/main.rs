@@ -8,6 +8,8 @@ mod grids;
 mod inputs;
 mod jobs;
 #[cfg(target_os = "linux")]
+mod joined;
+#[cfg(target_os = "linux")]
 mod live;
 mod malleable;
 #[cfg(target_os = "linux")]

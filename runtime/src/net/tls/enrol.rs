@@ -142,7 +142,7 @@ impl Ca {
     /// `name`. Valid from an hour before `now` (seconds since 1970) to `validity` after it.
     ///
     /// # Errors
-    /// `Malformed`: the request is none, is not signed with its own key, or the key is of a kind that links do not take. `Name`,
+    /// `Request`: it is none, is not signed with its own key, or the key is of a kind that links do not take. `Name`,
     /// `Make`.
     pub fn sign(
         &self,
@@ -151,12 +151,12 @@ impl Ca {
         validity: Duration,
         now: i64,
     ) -> Result<String, TlsError> {
-        let wrong = |reason: String| malformed(Path::new("the request"), reason);
         let request = CertificateSigningRequestParams::from_der(&request.to_vec().into())
-            .map_err(|error| wrong(error.to_string()))?;
+            .map_err(|error| TlsError::Request(error.to_string()))?;
         let key = request.public_key;
         if ![&PKCS_ECDSA_P256_SHA256, &PKCS_ED25519].contains(&PublicKeyData::algorithm(&key)) {
-            return Err(wrong("its key is neither ECDSA P-256 nor Ed25519".to_owned()));
+            let why = "its key is neither ECDSA P-256 nor Ed25519";
+            return Err(TlsError::Request(why.to_owned()));
         }
         let params = self.leaf(name, validity, now)?;
         Ok(params.signed_by(&key, &self.issuer)?.pem())
