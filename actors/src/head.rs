@@ -152,7 +152,7 @@ impl Head {
         on_demand: OnDemand,
         keeping: Option<Keeping>,
     ) {
-        if !provider.on_demand() && !provider.joins() {
+        if !provider.on_demand() {
             self.standing.insert(cluster.clone(), nodes.len());
         }
         let here = self.endpoint.net.me().node.clone();

@@ -29,6 +29,7 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         &[
             "actors/src/endpoint.rs",
             "runtime/src/net/tls.rs",
+            "runtime/src/net/tls/enrol.rs",
             "runtime/src/net/memory/endpoints.rs",
         ],
     ),

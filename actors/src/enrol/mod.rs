@@ -115,8 +115,8 @@ pub struct Enrolment {
     net: Net,
     sites: BTreeMap<ClusterId, Addr<Site>>,
     counts: Counts,
-    /// What the network was told.
-    revoked: BTreeMap<NodeId, String>,
+    /// What the network was told; none before the first look.
+    revoked: Option<BTreeMap<NodeId, String>>,
 }
 
 impl Enrolment {
@@ -128,7 +128,7 @@ impl Enrolment {
         sites: BTreeMap<ClusterId, Addr<Site>>,
         counts: Counts,
     ) -> Addr<Self> {
-        let (net, revoked) = (net.clone(), BTreeMap::new());
+        let (net, revoked) = (net.clone(), None);
         let enrolment = Self { office, net, sites, counts, revoked }.start();
         hub.publish(ENROLMENT, enrolment.clone())
             .accepts_from::<RenewCertificate>(admit::renew)
@@ -145,12 +145,14 @@ impl Enrolment {
             Err(error) => return tracing::error!("{error}"),
         };
         let revoked = book.revoked((self.office.calendar())());
-        if revoked == self.revoked {
+        if self.revoked.as_ref() == Some(&revoked) {
             return;
         }
         self.net.revoke(&revoked);
-        for (node, why) in &revoked {
-            if self.revoked.get(node) == Some(why) {
+        // What the book says at first was told by a former head.
+        let before = self.revoked.replace(revoked.clone());
+        for (node, why) in revoked.iter().filter(|_| before.is_some()) {
+            if before.as_ref().and_then(|before| before.get(node)) == Some(why) {
                 continue;
             }
             tracing::warn!("{node} is revoked: {why}");
@@ -166,7 +168,6 @@ impl Enrolment {
                 site.do_send(Expelled { node: node.clone(), reason });
             }
         }
-        self.revoked = revoked;
     }
 }
 

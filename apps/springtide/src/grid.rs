@@ -388,6 +388,10 @@ async fn launch(
         }
         opened => opened?,
     };
+    if matches!(plan.authority, Authority::Kept(_)) {
+        // Before anybody can call.
+        endpoint.net.revoke(&BookFile::of(dir).read()?.revoked(calendar()()));
+    }
     let Address::Socket(address) = endpoint.net.address() else {
         return Err(Failed::failure("the head has no socket address"));
     };

@@ -72,6 +72,8 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
                     let (node, cluster) = (node.node, cluster.clone());
                     contacts.push(Contact { node, cluster, address });
                 }
+                // Nobody waits for those that have not joined.
+                None if site.joins => {}
                 None => {
                     let error = Some("it has not registered".to_owned());
                     mine.paths.insert(node.node, probe::Path { error, ..Default::default() });

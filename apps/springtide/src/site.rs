@@ -31,6 +31,7 @@ use tokio::time::interval;
 use crate::args::GlobalArgs;
 use crate::exit::{Exit, Failed};
 use crate::grid::{self, Authority, NODE_GRACE, Plan};
+use crate::notify::Notifier;
 use crate::outdir::{make_dir, write_file};
 use crate::signals::{Signals, word};
 use crate::talk::Talk;
@@ -237,6 +238,9 @@ pub async fn run(
     talk.say(&format!("the site of cluster {name} is at {here}; Ctrl-C ends it and its nodes"));
     let mut looks = interval(LOOK_EVERY);
     let mut known = head;
+    let notifier = Notifier::of_env();
+    notifier.ready(&format!("the site of cluster {name}"));
+    notifier.keep_alive();
     let exit = loop {
         tokio::select! {
             biased;
@@ -253,6 +257,7 @@ pub async fn run(
             }
         }
     };
+    notifier.stopping();
     talk.say(&format!(
         "{}: the nodes of cluster {name} leave their jobs and end; a second Ctrl-C ends them at once",
         word(exit)

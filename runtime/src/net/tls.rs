@@ -25,7 +25,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 pub(crate) use self::enrol::pinned_config;
-pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar};
+pub use self::enrol::{Calendar, Fingerprint, JOIN_ALPN, NewKey, calendar, check_request};
 use crate::id::{ClusterId, NodeId};
 
 /// The application protocol of every link: the protocol's major version, refused in the handshake when it differs.

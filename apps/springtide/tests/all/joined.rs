@@ -205,7 +205,7 @@ fn a_job_goes_on_without_a_node_that_is_revoked() {
     let (secret, door) = token(&up, &[]);
     let mut node = machine.join(&door, &secret, &[]);
     until("it is there", || state(&up, "lab-1") == "idle");
-    let mut job = program(&["run", "queens", "--size", "13", "-v", "--json", "--config"]);
+    let mut job = program(&["run", "queens", "--size", "15", "-v", "--json", "--config"]);
     job.arg(&up.file);
     let dir = up.temp.path().join("client");
     fs::create_dir_all(&dir).unwrap();
@@ -215,7 +215,7 @@ fn a_job_goes_on_without_a_node_that_is_revoked() {
     assert_eq!(node.wait().code(), Some(5), "{}", machine.said());
     assert_eq!(job.wait().code(), Some(0), "{}", text(&dir.join("stderr.log")));
     let result: Value = serde_json::from_str(&text(&dir.join("stdout.log"))).unwrap();
-    assert_eq!(result["result"]["solutions"], 73_712, "{result}");
+    assert_eq!(result["result"]["solutions"], 2_279_184, "{result}");
     up.end();
 }
 

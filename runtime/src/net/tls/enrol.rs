@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use rcgen::{
     CertificateParams, CertificateSigningRequestParams, DistinguishedName, ExtendedKeyUsagePurpose,
-    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKeyData, SanType,
+    KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PublicKey, PublicKeyData,
+    SanType,
 };
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -131,6 +132,26 @@ fn request_of(key: &KeyPair) -> Result<Vec<u8>, TlsError> {
     Ok(params.serialize_request(key)?.der().to_vec())
 }
 
+/// The public key that a request (PKCS #10 in DER) is for, which has signed it.
+fn key_of(request: &[u8]) -> Result<PublicKey, TlsError> {
+    let request = CertificateSigningRequestParams::from_der(&request.to_vec().into())
+        .map_err(|error| TlsError::Request(error.to_string()))?;
+    let key = request.public_key;
+    if ![&PKCS_ECDSA_P256_SHA256, &PKCS_ED25519].contains(&PublicKeyData::algorithm(&key)) {
+        let why = "its key is neither ECDSA P-256 nor Ed25519";
+        return Err(TlsError::Request(why.to_owned()));
+    }
+    Ok(key)
+}
+
+/// Whether [`Ca::sign`] takes a request.
+///
+/// # Errors
+/// `Request`.
+pub fn check_request(request: &[u8]) -> Result<(), TlsError> {
+    key_of(request).map(drop)
+}
+
 impl Ca {
     /// SHA-256 of its certificate.
     pub fn fingerprint(&self) -> Fingerprint {
@@ -151,13 +172,7 @@ impl Ca {
         validity: Duration,
         now: i64,
     ) -> Result<String, TlsError> {
-        let request = CertificateSigningRequestParams::from_der(&request.to_vec().into())
-            .map_err(|error| TlsError::Request(error.to_string()))?;
-        let key = request.public_key;
-        if ![&PKCS_ECDSA_P256_SHA256, &PKCS_ED25519].contains(&PublicKeyData::algorithm(&key)) {
-            let why = "its key is neither ECDSA P-256 nor Ed25519";
-            return Err(TlsError::Request(why.to_owned()));
-        }
+        let key = key_of(request)?;
         let params = self.leaf(name, validity, now)?;
         Ok(params.signed_by(&key, &self.issuer)?.pem())
     }
