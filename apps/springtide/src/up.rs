@@ -357,6 +357,7 @@ mod tests {
             state,
             sizes: [("ams".into(), 2)].into(),
             waits_for: Some("nodes".into()),
+            coordinator: None,
         };
         let nodes = nodes.iter().map(node).collect();
         let site = SiteStatus { nodes, ..SiteStatus::default() };

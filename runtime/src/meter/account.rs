@@ -103,6 +103,20 @@ impl Times {
         ThreadState::ALL.iter().fold(0, |sum, &state| sum.saturating_add(self.get(state)))
     }
 
+    /// Hundredths in each of [`ThreadState::ALL`], which add up to 100, or are all 0 where no time has passed. (The largest takes
+    /// what rounding leaves.)
+    pub fn percent(&self) -> [u8; 5] {
+        let all = ThreadState::ALL.map(|state| u128::from(self.get(state)));
+        let sum: u128 = all.iter().sum();
+        if sum == 0 {
+            return [0; 5];
+        }
+        let mut shares = all.map(|ns| u8::try_from(ns * 100 / sum).unwrap_or(100));
+        let most = (0..all.len()).max_by_key(|&at| all[at]).unwrap_or(0);
+        shares[most] += 100 - shares.iter().sum::<u8>();
+        shares
+    }
+
     /// The time passed since an `earlier` snapshot of the same account. A state that is smaller than before (another
     /// account's snapshot was handed in) counts as zero.
     pub fn since(&self, earlier: &Times) -> Times {
