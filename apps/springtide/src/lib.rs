@@ -15,6 +15,7 @@ mod agree;
 mod app;
 mod args;
 mod atr;
+mod dashboard;
 mod dates;
 mod desk;
 #[cfg(target_os = "linux")]

@@ -15,6 +15,7 @@ use springtide_runtime::id::NodeId;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
+use crate::dashboard::Dashboard;
 use crate::desk::Setting;
 use crate::exit::Failed;
 use crate::grid::{self, Plan, cannot};
@@ -112,6 +113,7 @@ async fn stay(
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
     let (head, desk) = grid::start_again(&plan, setting, alone).await?;
+    let board = Dashboard::start(&head, config.value.grid.as_str(), &config.value.dashboard)?;
     let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
@@ -133,6 +135,9 @@ async fn stay(
             }
             for line in own_sites(&config.value, &dir) {
                 talk.say(&line);
+            }
+            if let Some(board) = &board {
+                talk.say(&format!("the dashboard is at {}", board.url()));
             }
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
             talk.say(&format!("what is decided is in {}", GridLog::path(&dir).display()));
@@ -163,6 +168,9 @@ async fn stay(
                     }
                     _ = looks.tick() => {
                         let records = head.endpoint.recorder.drain();
+                        if let Some(board) = &board {
+                            board.records(&records);
+                        }
                         for record in &records {
                             tracing::info!(event = ?record.event, "{}", record.node);
                         }
@@ -185,6 +193,7 @@ async fn stay(
             }
         }
     };
+    drop(board);
     tokio::select! {
         biased;
         _ = signals.next() => {}
@@ -241,7 +250,7 @@ fn overview(status: &GridStatus) -> Vec<String> {
 }
 
 /// What happened between two looks.
-fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
+pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
     let mut lines = Vec::new();
     for job in &now.jobs {
         let known = before.jobs.iter().find(|known| known.job == job.job);

@@ -1,0 +1,132 @@
+//! The dashboard: a page on which one sees what a grid does and why, while it does it, and the same numbers for programs.
+//!
+//! ```text
+//! head's thread       gather: asks scheduler, coordinators, cluster coordinators        --Seen-->
+//! dashboard's thread  model: one state of the grid; serve: HTTP, ticks and events       --bytes--> browsers, top, Prometheus
+//! ```
+//!
+//! It must never slow the grid: it asks only while somebody watches (else every few seconds, for the history), a tick is made once for
+//! all who look, who reads slowly skips ticks, and its HTTP server has a thread of its own. It is read-only: where something can be
+//! done, it shows the command.
+
+mod gather;
+mod guard;
+mod metrics;
+mod model;
+mod serve;
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+
+use springtide_actors::head::Head;
+use springtide_runtime::config::DashboardSection;
+use springtide_runtime::event::Record;
+use tokio::sync::mpsc;
+
+use self::guard::Guard;
+use self::serve::Board;
+use crate::exit::Failed;
+
+/// Records that wait for the dashboard at most; beyond that it misses some, and says so.
+const RECORDS_MAX: usize = 4096;
+
+/// A dashboard that runs. Dropped, it ends.
+pub struct Dashboard {
+    url: String,
+    board: Arc<Board>,
+    records: mpsc::Sender<Record>,
+    server: Option<(actix_web::dev::ServerHandle, std::thread::JoinHandle<()>)>,
+    gathering: actix_rt::task::JoinHandle<()>,
+}
+
+impl Dashboard {
+    /// Starts the dashboard of a head, if its config wants one. It asks `head`'s actors from this arbiter.
+    ///
+    /// # Errors
+    /// Its address is taken, or it would be open to everybody.
+    pub fn start(
+        head: &Head,
+        grid: &str,
+        config: &DashboardSection,
+    ) -> Result<Option<Self>, Failed> {
+        if !config.on {
+            return Ok(None);
+        }
+        let token = config.token_file.as_deref().map(read_token).transpose()?;
+        let listener = listen(config.bind)?;
+        let at = listener.local_addr().map_err(Failed::failure)?;
+        let name = config.name.as_deref();
+        let guard = Guard::new(at, token.as_deref(), name).map_err(Failed::usage)?;
+        let board = Arc::new(Board::new(grid, guard));
+        let server = serve::start(listener, board.clone()).map_err(Failed::failure)?;
+        let (records, heard) = mpsc::channel(RECORDS_MAX);
+        let scheduler = head.scheduler.clone();
+        let hub = head.endpoint.hub.clone();
+        let gathering = actix_rt::spawn(gather::gather(hub, scheduler, board.clone(), heard));
+        let host = match (name, at.ip().is_unspecified()) {
+            (Some(name), _) => format!("{name}:{}", at.port()),
+            (None, true) => format!("localhost:{}", at.port()),
+            (None, false) => at.to_string(),
+        };
+        let url = format!("http://{host}/");
+        Ok(Some(Self { url, board, records, server: Some(server), gathering }))
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What the head has recorded.
+    pub fn records(&self, records: &[Record]) {
+        let left_out =
+            records.iter().filter(|record| self.records.try_send((*record).clone()).is_err());
+        self.board.left_out(left_out.count() as u64);
+    }
+}
+
+impl Drop for Dashboard {
+    fn drop(&mut self) {
+        self.gathering.abort();
+        let Some((server, thread)) = self.server.take() else { return };
+        // Streams have no end of their own: they are not waited for.
+        drop(server.stop(false));
+        self.board.close();
+        let _ = thread.join();
+    }
+}
+
+/// Its usual port may be another grid's: then any is taken, as long as it is this machine's own.
+fn listen(bind: SocketAddr) -> Result<TcpListener, Failed> {
+    let bound = TcpListener::bind(bind).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse if bind.ip().is_loopback() => {
+            TcpListener::bind(SocketAddr::new(bind.ip(), 0))
+        }
+        _ => Err(error),
+    });
+    bound.map_err(|error| {
+        Failed::failure(format!(
+            "the dashboard cannot listen on {bind}: {error}; set dashboard.bind, or dashboard.on = false"
+        ))
+    })
+}
+
+fn read_token(file: &Path) -> Result<String, Failed> {
+    let cannot = |error| crate::grid::cannot("read", file, &error);
+    let text = fs::read_to_string(file).map_err(cannot)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(file).map_err(cannot)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            let shown = file.display();
+            return Err(Failed::usage(format!(
+                "{shown} can be read by others than its owner: chmod 600 {shown}"
+            )));
+        }
+    }
+    Ok(text.trim().to_owned())
+}
