@@ -15,7 +15,7 @@ use springtide_runtime::id::NodeId;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
-use crate::dashboard::Dashboard;
+use crate::dashboard::Prepared;
 use crate::desk::Setting;
 use crate::exit::Failed;
 use crate::grid::{self, Plan, cannot};
@@ -111,9 +111,16 @@ async fn stay(
     };
     let log_max = config.value.run.log_size.bytes();
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
+    let board = Prepared::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
     let (head, desk) = grid::start_again(&plan, setting, alone).await?;
-    let board = Dashboard::start(&head, config.value.grid.as_str(), &config.value.dashboard)?;
+    let board = match board.map(|board| board.start(&head)).transpose() {
+        Ok(board) => board,
+        Err(failed) => {
+            end(head, &dir, false).await;
+            return Err(failed);
+        }
+    };
     let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = tokio::select! {

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
+use actix_rt::task::JoinHandle;
 use springtide_actors::cluster::ClusterCoordinator;
 use springtide_actors::coordinator::Coordinator;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
-use springtide_actors::look::{LookAtCluster, LookAtJob};
+use springtide_actors::look::{JobLook, LookAtCluster, LookAtJob, WorkerLook};
 use springtide_actors::scheduler::{GetStatus, JobState, Scheduler};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::remote::Hub;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::model::Seen;
 use super::serve::Board;
@@ -25,8 +26,10 @@ use super::serve::Board;
 const EVERY: Duration = Duration::from_millis(500);
 /// Of these looks every so many is taken while nobody does, for the history.
 const IDLE_EVERY: u32 = 10;
-/// Who does not answer in this time is shown as it was.
+/// Who does not answer in this time is asked again.
 const WITHIN: Duration = Duration::from_secs(2);
+/// A look waits for answers no longer than this: what comes later is in the next one, and nobody waits for who does not answer.
+const MOMENT: Duration = Duration::from_millis(60);
 /// So many jobs are looked at at once; of more, these are the first.
 const JOBS: usize = 32;
 
@@ -40,6 +43,7 @@ pub(super) async fn gather(
     let mut looks = interval(EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut skipped = IDLE_EVERY;
+    let mut asked: BTreeMap<JobId, JoinHandle<Option<Found>>> = BTreeMap::new();
     loop {
         looks.tick().await;
         skipped += 1;
@@ -53,12 +57,18 @@ pub(super) async fn gather(
             seen.records.push(record);
         }
         let running = seen.status.jobs.iter().filter(|job| job.state == JobState::Running);
-        let asked: Vec<_> = running
-            .filter_map(|job| Some((job.job, job.coordinator.clone()?)))
-            .take(JOBS)
-            .map(|(job, node)| actix_rt::spawn(look(hub.clone(), job, node)))
-            .collect();
-        for answer in asked {
+        let hosts = running.filter_map(|job| Some((job.job, job.coordinator.clone()?)));
+        for (job, node) in hosts.take(JOBS) {
+            asked.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), job, node)));
+        }
+        if !asked.is_empty() {
+            sleep(MOMENT).await;
+        }
+        for (job, answer) in std::mem::take(&mut asked) {
+            if !answer.is_finished() {
+                asked.insert(job, answer);
+                continue;
+            }
             let Ok(Some((job, look, workers))) = answer.await else { continue };
             seen.jobs.insert(job, look);
             seen.workers.insert(job, workers);
@@ -67,11 +77,7 @@ pub(super) async fn gather(
     }
 }
 
-type Found = (
-    JobId,
-    springtide_actors::look::JobLook,
-    BTreeMap<ClusterId, Vec<springtide_actors::look::WorkerLook>>,
-);
+type Found = (JobId, JobLook, BTreeMap<ClusterId, Vec<WorkerLook>>);
 
 /// A job and its workers, as far as they answer.
 async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<Found> {

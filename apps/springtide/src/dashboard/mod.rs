@@ -42,39 +42,54 @@ pub struct Dashboard {
     gathering: actix_rt::task::JoinHandle<()>,
 }
 
-impl Dashboard {
-    /// Starts the dashboard of a head, if its config wants one. It asks `head`'s actors from this arbiter.
+/// A dashboard that may be started: it has its address, and is not open to everybody.
+pub struct Prepared {
+    listener: TcpListener,
+    board: Arc<Board>,
+    url: String,
+}
+
+impl Prepared {
+    /// As the config of a grid wants it, if it wants one. To be done before anything is started that would have to be ended again.
     ///
     /// # Errors
-    /// Its address is taken, or it would be open to everybody.
-    pub fn start(
-        head: &Head,
-        grid: &str,
-        config: &DashboardSection,
-    ) -> Result<Option<Self>, Failed> {
+    /// Its address is taken, its token cannot be read, or it would be open to everybody.
+    pub fn of(grid: &str, config: &DashboardSection) -> Result<Option<Self>, Failed> {
         if !config.on {
             return Ok(None);
         }
         let token = config.token_file.as_deref().map(read_token).transpose()?;
+        let name = config.name.as_deref();
+        Guard::new(config.bind, token.as_deref(), name).map_err(Failed::usage)?;
         let listener = listen(config.bind)?;
         let at = listener.local_addr().map_err(Failed::failure)?;
-        let name = config.name.as_deref();
+        // By the port that it got.
         let guard = Guard::new(at, token.as_deref(), name).map_err(Failed::usage)?;
-        let board = Arc::new(Board::new(grid, guard));
-        let server = serve::start(listener, board.clone()).map_err(Failed::failure)?;
-        let (records, heard) = mpsc::channel(RECORDS_MAX);
-        let scheduler = head.scheduler.clone();
-        let hub = head.endpoint.hub.clone();
-        let gathering = actix_rt::spawn(gather::gather(hub, scheduler, board.clone(), heard));
         let host = match (name, at.ip().is_unspecified()) {
             (Some(name), _) => format!("{name}:{}", at.port()),
             (None, true) => format!("localhost:{}", at.port()),
             (None, false) => at.to_string(),
         };
-        let url = format!("http://{host}/");
-        Ok(Some(Self { url, board, records, server: Some(server), gathering }))
+        let board = Arc::new(Board::new(grid, guard));
+        Ok(Some(Self { listener, board, url: format!("http://{host}/") }))
     }
 
+    /// Starts it. It asks the head's actors from this arbiter.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(self, head: &Head) -> Result<Dashboard, Failed> {
+        let Self { listener, board, url } = self;
+        let server = serve::start(listener, board.clone()).map_err(Failed::failure)?;
+        let (records, heard) = mpsc::channel(RECORDS_MAX);
+        let scheduler = head.scheduler.clone();
+        let hub = head.endpoint.hub.clone();
+        let gathering = actix_rt::spawn(gather::gather(hub, scheduler, board.clone(), heard));
+        Ok(Dashboard { url, board, records, server: Some(server), gathering })
+    }
+}
+
+impl Dashboard {
     /// Where it is.
     pub fn url(&self) -> &str {
         &self.url

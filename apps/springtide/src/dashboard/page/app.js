@@ -10,7 +10,7 @@ const KINDS = { all: () => true, failed: (e) => e.kind === "failed", adapt: (e) 
   jobs: (e) => e.kind === "job" || e.kind === "schedule", security: (e) => e.kind === "security" };
 
 const state = { tick: null, history: new Map(), events: [], gone: 0, job: null, chosen: false, paused: false, heard: 0, filter: "all",
-  tiles: new Map(), worker: null, last: 0, dirty: false };
+  tiles: new Map(), worker: null, open: new Set(), last: 0, dirty: false };
 
 function svg(name, attributes, ...children) {
   const node = document.createElementNS(SVG, name);
@@ -50,6 +50,7 @@ function take(tick) {
     if (points.length > 7200) points.splice(0, points.length - 7200);
     state.history.set(job.id, points);
   }
+  stale();
   draw();
 }
 
@@ -207,7 +208,8 @@ function columns(tick, job) {
       const heights = w.state === 1 || w.state === 4 ? [w.shares[0], w.shares[2], w.shares[3]] : [0, 0, 0];
       let y = 22;
       [work, near, far].forEach((rect, i) => { const h = heights[i] * 0.22; y -= h; rect.setAttribute("y", y); rect.setAttribute("height", h); });
-      text(sign, SIGNS[w.state]);
+      text(sign, SIGNS[w.state] || (how === "large" ? w.name.slice(w.name.lastIndexOf("-") + 1) : ""));
+      tile.dataset.state = STATES[w.state];
       tile.toggleAttribute("data-old", w.old > 0 || w.state === 7);
       tile.setAttribute("aria-label", label(w));
       tile.title = label(w);
@@ -230,11 +232,18 @@ function label(w) {
 
 function entry(event) {
   const cls = event.sign > 0 ? "up" : event.sign < 0 ? "down" : event.kind === "failed" ? "failed" : "";
-  return el("li", { id: `e${event.id}` }, el("time", {}, time(event.at)), el("span", { className: cls }, event.text), ...(event.why ?? []).map((why) => el("span", { className: "why" }, why)));
+  const line = [el("time", {}, time(event.at)), el("span", { className: cls }, event.text)];
+  const why = event.why ?? [];
+  if (why.length === 0) return el("li", { id: `e${event.id}` }, ...line);
+  const more = el("details", { open: state.open.has(event.id) }, el("summary", {}, ...line, why.length > 1 ? el("span", { className: "dim" }, ` ${why.length} reasons`) : null), ...why.map((why) => el("span", { className: "why" }, why)));
+  // What is open stays so when more comes.
+  more.addEventListener("toggle", () => { if (more.open) state.open.add(event.id); else state.open.delete(event.id); });
+  return el("li", { id: `e${event.id}` }, more);
 }
 
 function list(box, events, none) {
-  const shown = events.slice(-SHOW).reverse();
+  // A decision is heard of a moment after what it led to.
+  const shown = events.slice(-SHOW).sort((a, b) => b.at - a.at || b.id - a.id);
   const items = shown.map(entry);
   if (events.length > SHOW) items.push(el("li", { className: "dim" }, `${events.length - SHOW} older are not shown`));
   box.replaceChildren(...(items.length ? items : [el("li", { className: "dim" }, none)]));
@@ -252,7 +261,7 @@ function logs() {
 function find(id) {
   document.querySelectorAll(".found").forEach((item) => item.classList.remove("found"));
   const item = $(`e${id}`);
-  if (item) { item.classList.add("found"); item.scrollIntoView({ block: "nearest" }); }
+  if (item) { item.querySelector("details")?.setAttribute("open", ""); item.classList.add("found"); item.scrollIntoView({ block: "nearest" }); }
 }
 
 function rows(table, head, body) {
@@ -306,7 +315,7 @@ function drawer(tick) {
 
 function stale() {
   const age = (performance.now() - state.heard) / 1000, box = $("live");
-  const how = !state.tick ? "wait" : state.paused ? "paused" : age > 12 ? "stale" : "live";
+  const how = !state.tick ? "wait" : state.paused ? "paused" : age > 2 ? "stale" : "live";
   box.dataset.state = how;
   document.body.dataset.stale = how === "stale";
   text(box, how === "wait" ? "connecting" : how === "paused" ? "paused" : how === "stale" ? `stale: nothing heard for ${time(age)}` : "live");
@@ -322,7 +331,7 @@ function connect() {
   source.addEventListener("gap", (message) => { state.gone += Number(message.data); });
   source.onerror = () => {
     // A refusal ends it for good: it is begun again.
-    if (state.heard) state.heard = Math.min(state.heard, performance.now() - 13000);
+    if (state.heard) state.heard = Math.min(state.heard, performance.now() - 2100);
     stale();
     if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
   };
@@ -357,3 +366,6 @@ async function begin() {
 }
 
 begin();
+
+// For tests, and for who wants to feed it by hand.
+window.springtide = { take, tell };

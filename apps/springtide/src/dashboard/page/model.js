@@ -70,7 +70,7 @@ export function thin(points, most) {
 }
 
 /// How large tiles are drawn for so many workers.
-export function size(workers) { return workers > 600 ? "tiny" : workers > 150 ? "small" : ""; }
+export function size(workers) { return workers > 600 ? "tiny" : workers > 150 ? "small" : workers > 60 ? "" : "large"; }
 
 /// Sums of the grid.
 export function sums(tick) {
