@@ -17,6 +17,7 @@ use springtide_simulator::apps::Model;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
+use crate::dashboard;
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
 use crate::site::SiteCommand;
@@ -262,6 +263,7 @@ impl App {
                 why::why(&why::Question { run: &run, at, node: node.as_deref(), json })
             }
             Other::Replay { run } => why::replay(&run),
+            Other::Report { run, out } => dashboard::report(&run, out),
             Other::Sim(command) => {
                 log_to_stderr(own_level(&global), false);
                 sim::sim(command, self.version)

@@ -188,6 +188,15 @@ pub enum Other {
         #[arg(long)]
         json: bool,
     },
+    /// Show a run on one page: a file that is opened in a browser, without a server
+    Report {
+        /// The run's directory: what `run` was given as --out
+        #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
+        run: PathBuf,
+        /// The file; report.html in the run's directory where it is not given
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        out: Option<PathBuf>,
+    },
     /// Take a run's decisions again from its log: they must come out the same
     Replay {
         /// The run's directory: what `run` was given as --out

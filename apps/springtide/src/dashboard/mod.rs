@@ -13,6 +13,8 @@ mod gather;
 mod guard;
 mod metrics;
 mod model;
+mod replay;
+mod report;
 mod serve;
 
 use std::fs;
@@ -25,6 +27,8 @@ use springtide_actors::head::Head;
 use springtide_runtime::config::DashboardSection;
 use springtide_runtime::event::Record;
 use tokio::sync::mpsc;
+
+pub use self::report::report;
 
 use self::guard::Guard;
 use self::serve::Board;

@@ -428,3 +428,55 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     );
     board.up.wait();
 }
+
+#[test]
+fn a_run_that_is_over_is_one_page_that_needs_no_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let run_dir = out.to_str().unwrap();
+    let line = [
+        "run",
+        "barnes-hut",
+        "--bodies",
+        "2000",
+        "--steps",
+        "60",
+        "--clusters",
+        "2x2@1",
+        "--mode",
+        "monitor",
+    ];
+    let ended = run(&[&line[..], &["--period", "200ms", "--out", run_dir]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let told = run(&["report", run_dir]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    let file = out.join("report.html");
+    assert_eq!(told.out.trim(), file.to_str().unwrap());
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.len() < 2 << 20, "{} bytes", text.len());
+    let data = text.split("id=\"run\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    let ticks = data["ticks"].as_array().unwrap();
+    let last = &ticks[ticks.len() - 1];
+    let nodes: usize =
+        last["clusters"].as_array().unwrap().iter().map(|c| c["w"].as_array().unwrap().len()).sum();
+    assert_eq!(nodes, 4);
+    let job = &last["jobs"][0];
+    assert_eq!((&job["name"], &job["iter"][0]), (&json!("barnes-hut"), &json!(60)));
+    let steals = job["steals"].as_array().unwrap();
+    assert!(steals.iter().any(|steal| steal[2].as_u64() > Some(0)), "{job}");
+    let nothing = run(&["report", dir.path().to_str().unwrap()]);
+    assert_eq!(nothing.code, Some(2), "{}", nothing.err);
+
+    let Some(browser) = Browser::start() else { return };
+    browser.open(&format!("file://{}", file.display()));
+    wait("the page", || {
+        browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
+    });
+    assert_eq!(browser.js("return document.querySelectorAll('.tile').length"), 4);
+    let at = "const at = document.getElementById('at'); at.value = 0; at.dispatchEvent(new Event('input')); \
+              return document.body.dataset.ready";
+    assert_eq!(browser.js(at), "1");
+    assert_eq!(browser.js("return document.getElementById('live').textContent"), "replay");
+    assert_eq!(browser.complaints(), [""; 0]);
+}

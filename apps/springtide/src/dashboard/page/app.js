@@ -10,7 +10,7 @@ const KINDS = { all: () => true, failed: (e) => e.kind === "failed", adapt: (e) 
   jobs: (e) => e.kind === "job" || e.kind === "schedule", security: (e) => e.kind === "security" };
 
 const state = { tick: null, history: new Map(), events: [], gone: 0, job: null, chosen: false, paused: false, heard: 0, filter: "all",
-  tiles: new Map(), worker: null, open: new Set(), last: 0, dirty: false };
+  tiles: new Map(), worker: null, open: new Set(), width: 1200, run: null, last: 0, dirty: false };
 
 function svg(name, attributes, ...children) {
   const node = document.createElementNS(SVG, name);
@@ -40,7 +40,7 @@ function take(tick) {
     state.chosen = false;
     state.job = running[0]?.id ?? state.job;
   }
-  for (const job of running) {
+  for (const job of state.run ? [] : running) {
     const points = state.history.get(job.id) ?? [];
     const last = points.at(-1);
     const working = {};
@@ -117,9 +117,9 @@ function chart(tick, job) {
     : `${job.eff.toFixed(2)} weighted average · band ${job.band[0]} to ${job.band[1]} · ${job.mode}, every ${time(job.period)}`);
   if (!job || points.length === 0) { $("chart").replaceChildren(); $("eff-legend").replaceChildren(); return; }
   // In points of the screen, so that letters keep their form.
-  const WIDTH = $("chart").clientWidth || 1200;
+  const WIDTH = state.width;
   const left = 34, right = WIDTH - 40, top = 8, bottom = HEIGHT - 20;
-  const from = points[0][0], to = Math.max(tick.at, from + 10);
+  const from = points[0][0], to = Math.max(state.run ? state.run.ticks.at(-1).at : tick.at, from + 10);
   const x = (t) => left + ((t - from) / (to - from)) * (right - left), y = (v) => bottom - v * (bottom - top);
   const most = Math.max(1, ...points.map((p) => p[2])), yn = (n) => bottom - (n / most) * (bottom - top) * 0.95;
   const shown = thin(points, 800), clusters = Object.keys(job.clusters);
@@ -141,6 +141,7 @@ function chart(tick, job) {
     mark.addEventListener("click", () => find(event.id));
     out.append(mark);
   }
+  if (state.run) out.append(svg("line", { class: "cursor", x1: x(tick.at), x2: x(tick.at), y1: top, y2: bottom }));
   $("chart").replaceChildren(out);
   const key = clusters.join("\n") + (job.eff == null);
   if ($("eff-legend").dataset.key !== key) {
@@ -197,22 +198,22 @@ function columns(tick, job) {
         tile = el("button", { type: "button" }, svg("svg", { viewBox: "0 0 22 22" }, svg("rect", { class: "work", x: 0, width: 22, y: 22, height: 0 }), svg("rect", { class: "near", x: 0, width: 22, y: 22, height: 0 }),
           svg("rect", { class: "far", x: 0, width: 22, y: 22, height: 0 }), svg("text", { x: 11, y: 15 })));
         tile.addEventListener("click", () => open(w.name));
+        tile.addEventListener("pointerenter", () => { tile.title = tile.getAttribute("aria-label"); });
         column.tiles.set(w.name, tile);
         tiles.append(tile);
       }
       const mark = `${w.shares}/${w.speed}/${w.state}/${w.old}/${w.job}/${how}`;
       if (tile.dataset.mark === mark) continue;
       tile.dataset.mark = mark;
-      tile.className = `tile ${how}`;
+      if (tile.className !== `tile ${how}`) tile.className = `tile ${how}`;
       const [work, near, far, sign] = tile.firstChild.children;
       const heights = w.state === 1 || w.state === 4 ? [w.shares[0], w.shares[2], w.shares[3]] : [0, 0, 0];
       let y = 22;
       [work, near, far].forEach((rect, i) => { const h = heights[i] * 0.22; y -= h; rect.setAttribute("y", y); rect.setAttribute("height", h); });
       text(sign, SIGNS[w.state] || (how === "large" ? w.name.slice(w.name.lastIndexOf("-") + 1) : ""));
-      tile.dataset.state = STATES[w.state];
+      if (tile.dataset.state !== STATES[w.state]) tile.dataset.state = STATES[w.state];
       tile.toggleAttribute("data-old", w.old > 0 || w.state === 7);
       tile.setAttribute("aria-label", label(w));
-      tile.title = label(w);
     }
     for (const [name, tile] of column.tiles) if (!known.has(name)) { tile.remove(); column.tiles.delete(name); }
   }
@@ -314,6 +315,7 @@ function drawer(tick) {
 // How it is kept going.
 
 function stale() {
+  if (state.run) return;
   const age = (performance.now() - state.heard) / 1000, box = $("live");
   const how = !state.tick ? "wait" : state.paused ? "paused" : age > 2 ? "stale" : "live";
   box.dataset.state = how;
@@ -337,6 +339,35 @@ function connect() {
   };
 }
 
+/// A run that is over: all of it is here.
+function replay(run) {
+  $("pause").hidden = true;
+  $("player").hidden = false;
+  $("live").dataset.state = "replay";
+  run.events.forEach(tell);
+  state.gone = run.more_events;
+  // For the lines: nothing is drawn of them one by one.
+  state.paused = true;
+  run.ticks.forEach(take);
+  state.paused = false;
+  state.run = run;
+  text($("live"), run.gap ? `replay · ${run.gap}` : "replay");
+  const at = $("at"), play = $("play");
+  at.max = run.ticks.length - 1;
+  const show = (i) => { at.value = i; const tick = run.ticks[i]; at.setAttribute("aria-valuetext", time(tick.at)); take(tick); };
+  at.addEventListener("input", () => show(Number(at.value)));
+  let timer = null;
+  play.addEventListener("click", () => {
+    if (timer) { clearInterval(timer); timer = null; }
+    else {
+      if (Number(at.value) >= run.ticks.length - 1) show(0);
+      timer = setInterval(() => { const i = Number(at.value) + 1; if (i < run.ticks.length) show(i); else { clearInterval(timer); timer = null; play.setAttribute("aria-pressed", false); } }, 100);
+    }
+    play.setAttribute("aria-pressed", Boolean(timer));
+  });
+  show(run.ticks.length - 1);
+}
+
 async function begin() {
   for (const name of Object.keys(KINDS)) {
     const button = el("button", { type: "button" }, name);
@@ -348,6 +379,8 @@ async function begin() {
     });
     $("filters").append(button);
   }
+  // Asked while drawing, the browser would have to lay everything out anew at once.
+  new ResizeObserver(([entry]) => { state.width = Math.max(200, Math.round(entry.contentRect.width)); draw(); }).observe($("efficiency"));
   $("pause").addEventListener("click", () => {
     state.paused = !state.paused;
     $("pause").setAttribute("aria-pressed", state.paused);
@@ -357,6 +390,8 @@ async function begin() {
   $("jobs").addEventListener("change", () => { state.job = Number($("jobs").value); state.chosen = true; draw(); });
   $("drawer").addEventListener("close", () => { state.worker = null; $("drawer-body").dataset.key = ""; });
   document.addEventListener("visibilitychange", draw);
+  const told = $("run");
+  if (told) return replay(JSON.parse(told.textContent));
   setInterval(stale, 1000);
   try {
     const history = await (await fetch("/api/v1/history")).json();
