@@ -46,6 +46,7 @@ mod site;
 mod slots;
 mod solo;
 mod talk;
+mod top;
 mod up;
 #[cfg(target_os = "linux")]
 mod wan;

@@ -114,7 +114,7 @@ async fn stay(
     let board = Prepared::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
     let (head, desk) = grid::start_again(&plan, setting, alone).await?;
-    let board = match board.map(|board| board.start(&head)).transpose() {
+    let board = match board.map(|board| board.start(&head, &dir)).transpose() {
         Ok(board) => board,
         Err(failed) => {
             end(head, &dir, false).await;

@@ -391,7 +391,7 @@ section! {
     DashboardSection {
         /// Whether there is one.
         on: bool = Is("true");
-        /// Where it listens. A loopback port that is taken is replaced by a free one; elsewhere than on loopback it needs a token.
+        /// Where it listens; any free port of loopback if that is taken. Elsewhere it needs a token.
         bind: SocketAddr = Is("\"127.0.0.1:7475\"");
         /// The name by which browsers reach it, when that is not `bind`.
         name: Option<String> = Absent("\"grid.example.org\"");

@@ -9,6 +9,8 @@
 //! all who look, who reads slowly skips ticks, and its HTTP server has a thread of its own. It is read-only: where something can be
 //! done, it shows the command.
 
+#[cfg(all(test, target_os = "linux"))]
+mod cost;
 mod gather;
 mod guard;
 mod metrics;
@@ -20,9 +22,10 @@ mod serve;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use springtide_actors::head::Head;
 use springtide_runtime::config::DashboardSection;
 use springtide_runtime::event::Record;
@@ -33,12 +36,14 @@ pub use self::report::report;
 use self::guard::Guard;
 use self::serve::Board;
 use crate::exit::Failed;
+use crate::outdir::write_file;
 
 /// Records that wait for the dashboard at most; beyond that it misses some, and says so.
 const RECORDS_MAX: usize = 4096;
 
 /// A dashboard that runs. Dropped, it ends.
 pub struct Dashboard {
+    file: PathBuf,
     url: String,
     board: Arc<Board>,
     records: mpsc::Sender<Record>,
@@ -78,18 +83,28 @@ impl Prepared {
         Ok(Some(Self { listener, board, url: format!("http://{host}/") }))
     }
 
-    /// Starts it. It asks the head's actors from this arbiter.
+    /// Starts it, and says where it is in the grid's directory. It asks the head's actors from this arbiter.
     ///
     /// # Errors
-    /// The system gives no thread.
-    pub fn start(self, head: &Head) -> Result<Dashboard, Failed> {
+    /// The system gives no thread, or the directory cannot be written.
+    pub fn start(self, head: &Head, dir: &Path) -> Result<Dashboard, Failed> {
         let Self { listener, board, url } = self;
+        let told = UrlFile { schema: 1, url: url.clone() };
+        let text = serde_json::to_string(&told).map_err(Failed::failure)?;
+        write_file(&UrlFile::path(dir), text.as_bytes())?;
         let server = serve::start(listener, board.clone()).map_err(Failed::failure)?;
         let (records, heard) = mpsc::channel(RECORDS_MAX);
         let scheduler = head.scheduler.clone();
         let hub = head.endpoint.hub.clone();
         let gathering = actix_rt::spawn(gather::gather(hub, scheduler, board.clone(), heard));
-        Ok(Dashboard { url, board, records, server: Some(server), gathering })
+        Ok(Dashboard {
+            file: UrlFile::path(dir),
+            url,
+            board,
+            records,
+            server: Some(server),
+            gathering,
+        })
     }
 }
 
@@ -110,6 +125,8 @@ impl Dashboard {
 impl Drop for Dashboard {
     fn drop(&mut self) {
         self.gathering.abort();
+        // It says that there is one; another start replaces it.
+        let _ = fs::remove_file(&self.file);
         let Some((server, thread)) = self.server.take() else { return };
         // Streams have no end of their own: they are not waited for.
         drop(server.stop(false));
@@ -133,7 +150,42 @@ fn listen(bind: SocketAddr) -> Result<TcpListener, Failed> {
     })
 }
 
-fn read_token(file: &Path) -> Result<String, Failed> {
+/// Where the dashboard of a grid that is up is: `dashboard.json` in the grid's directory.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct UrlFile {
+    schema: u32,
+    url: String,
+}
+
+impl UrlFile {
+    fn path(dir: &Path) -> PathBuf {
+        dir.join("dashboard.json")
+    }
+
+    /// The address.
+    ///
+    /// # Errors
+    /// No grid is up there, or it has no dashboard.
+    pub fn read(dir: &Path) -> Result<String, Failed> {
+        let file = Self::path(dir);
+        let nothing = |why: String| {
+            let shown = file.display();
+            Failed::failure(format!(
+                "{shown}: {why}: no grid is up there, or its dashboard is off (dashboard.on)"
+            ))
+        };
+        let text = fs::read_to_string(&file).map_err(|error| nothing(error.to_string()))?;
+        let found: Self =
+            serde_json::from_str(&text).map_err(|error| nothing(error.to_string()))?;
+        Ok(found.url)
+    }
+}
+
+/// The token in a file that its owner alone can read.
+///
+/// # Errors
+/// It cannot be read, or others can read it.
+pub fn read_token(file: &Path) -> Result<String, Failed> {
     let cannot = |error| crate::grid::cannot("read", file, &error);
     let text = fs::read_to_string(file).map_err(cannot)?;
     #[cfg(unix)]

@@ -636,4 +636,4 @@ fn thousandth(x: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

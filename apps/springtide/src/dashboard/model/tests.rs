@@ -7,7 +7,7 @@ use springtide_runtime::id::Epoch;
 use super::*;
 
 /// A grid of so many clusters with so many workers each, all of one job, after so many seconds.
-fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
+pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
     let job = JobId(1);
     let mut seen = Seen::default();
     let mut look = JobLook {
