@@ -343,8 +343,8 @@ impl Shown {
                 format!("efficiency is not measured ({} job)", job["mode"].as_str().unwrap_or("?"))
             }
         });
-        let thought = job["thought"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        parts.extend(thought.last().map(|last| format!("now: {last}")));
+        let thought = job["thought"].as_array().and_then(|thought| thought.last()?.as_str());
+        parts.extend(thought.map(|last| format!("now: {last}")));
         parts.join(" · ")
     }
 
