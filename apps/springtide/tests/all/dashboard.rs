@@ -480,3 +480,23 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
     assert_eq!(browser.js("return document.getElementById('live').textContent"), "replay");
     assert_eq!(browser.complaints(), [""; 0]);
 }
+
+#[test]
+fn top_shows_the_same_in_a_terminal() {
+    let mut board = Board::start(&[("ams", 2)], "");
+    board.submit(&["queens", "--size", "19", "--min", "2", "--max", "2"]);
+    let config = board.config();
+    let line = ["top", "--once", "--config", config.to_str().unwrap()];
+    let text = wait("workers that work", || {
+        let ended = run(&line);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out.contains("% work, 2 nodes").then_some(ended.out)
+    });
+    assert!(text.starts_with("local · 1 clusters · 2/2 workers, 2 busy\n"), "{text}");
+    assert!(text.contains("job 1 queens") && !text.contains('\u{1b}'), "{text}");
+    board.up.signal("TERM");
+    board.up.wait();
+    let nothing = run(&line);
+    assert_eq!(nothing.code, Some(1), "{}", nothing.err);
+    assert!(nothing.err.contains("no grid is up there"), "{}", nothing.err);
+}
