@@ -68,8 +68,8 @@ pub fn top(at: &At<'_>, once: bool) -> Result<(), Failed> {
         return print(&shown.text(PLAIN));
     }
     let (tell, heard) = mpsc::channel();
+    let mut last = shown.last;
     std::thread::spawn(move || {
-        let mut last = 0;
         loop {
             let seen = client.seen(last);
             if let Ok(seen) = &seen {
@@ -223,8 +223,10 @@ impl Shown {
     fn take(&mut self, seen: Seen) {
         self.silent = None;
         self.tick = seen.tick;
-        self.last = newest(&seen.events).max(self.last);
-        self.events.extend(seen.events);
+        let known = self.last;
+        self.last = newest(&seen.events).max(known);
+        let fresh = seen.events.into_iter().filter(|event| event["id"].as_u64() > Some(known));
+        self.events.extend(fresh);
         let over = self.events.len().saturating_sub(EVENTS);
         self.events.drain(..over);
         let ids: Vec<u64> = self.running().iter().filter_map(|job| job["id"].as_u64()).collect();
@@ -526,6 +528,14 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn an_event_that_is_told_twice_is_shown_once() {
+        let mut shown = shown();
+        let (tick, events) = (shown.tick.clone(), shown.events.clone());
+        shown.take(Seen { tick, events });
+        assert_eq!(shown.events.len(), 2);
     }
 
     #[test]
