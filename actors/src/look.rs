@@ -8,21 +8,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::event::WorkerRow;
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::meter::{LatencySummary, Statistics, ThreadState, Times};
+use springtide_runtime::meter::{LatencySummary, Statistics, ThreadState};
 use springtide_runtime::remote_message;
 
 use crate::policy::{Action, LinkEstimate, Logged, Mode, Progress, action};
-
-/// Of a job's decisions that changed something so many are told.
-const DECISIONS: usize = 32;
-/// Bytes a second that the rows of a cluster's workers may come to on the way to the job's coordinator.
-const ROWS_RATE: f64 = 128.0;
-/// And no more often than every so many periods.
-const ROWS_EVERY: u32 = 4;
-/// What a row takes on that way, roughly.
-const ROW_BYTES: f64 = 32.0;
 
 /// To a job's coordinator, by whoever shows it: how is the job?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,22 +136,6 @@ impl DecisionLook {
     }
 }
 
-/// The decisions that a coordinator keeps for who looks.
-#[derive(Debug, Default)]
-pub(crate) struct Thoughts {
-    pub decisions: VecDeque<DecisionLook>,
-    pub last: Vec<String>,
-}
-
-impl Thoughts {
-    pub fn take_in(&mut self, logged: &Logged) {
-        self.last = logged.decision.why.iter().map(ToString::to_string).collect();
-        self.decisions.extend(DecisionLook::of(logged));
-        let over = self.decisions.len().saturating_sub(DECISIONS);
-        self.decisions.drain(..over);
-    }
-}
-
 /// The workers of a cluster as its coordinator sees them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -218,67 +192,5 @@ impl WorkerSums {
     /// Whether it is of a later moment than the other, of the same life.
     pub fn is_later(&self, other: &Self) -> bool {
         self.times_us.iter().sum::<u64>() > other.times_us.iter().sum()
-    }
-}
-
-/// Rows of workers for the run's log: no more of them than fit [`ROWS_RATE`], so that what reaches the job's coordinator does not grow
-/// with the number of workers.
-#[derive(Debug, Default)]
-pub(crate) struct Rows {
-    shown: BTreeMap<NodeId, Times>,
-    /// Since the last, in seconds and periods.
-    since: (f64, u32),
-}
-
-impl Rows {
-    /// A period of so many seconds has ended. The workers' times since the job's start, and their speeds.
-    pub fn period<'a>(
-        &mut self,
-        period_s: f64,
-        workers: impl ExactSizeIterator<Item = (&'a NodeId, Times, Option<f64>)>,
-    ) -> Vec<WorkerRow> {
-        self.since = (self.since.0 + period_s, self.since.1 + 1);
-        if self.since.1 < ROWS_EVERY || self.since.0 * ROWS_RATE < workers.len() as f64 * ROW_BYTES
-        {
-            return Vec::new();
-        }
-        self.since = (0.0, 0);
-        let before = std::mem::take(&mut self.shown);
-        let row = |(node, times, speed): (&NodeId, Times, Option<f64>)| {
-            let since = before.get(node).map_or(times, |before| times.since(before));
-            self.shown.insert(node.clone(), times);
-            WorkerRow { node: node.clone(), time: since.percent(), speed: speed.map(|v| v as f32) }
-        };
-        workers.map(row).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn times(working_ns: u64, idle_ns: u64) -> Times {
-        Times { working_ns, idle_ns, ..Times::default() }
-    }
-
-    #[test]
-    fn rows_tell_of_the_time_since_the_last_and_fit_the_rate() {
-        let names: Vec<NodeId> = (1..=16).map(|n| NodeId::from(format!("ams-{n}"))).collect();
-        let mut rows = Rows::default();
-        let at = |worked: u64| {
-            let all = names.iter().map(move |node| (node, times(worked, 1000), Some(2.0)));
-            all.collect::<Vec<_>>().into_iter()
-        };
-        // 16 workers take 512 bytes, the bytes of 4 s; however long periods are, every fourth is enough.
-        for period_s in [1.0, 10.0] {
-            assert!((0..3).all(|_| rows.period(period_s, at(500)).is_empty()));
-            let told = rows.period(period_s, at(1000));
-            assert_eq!((told.len(), told[0].speed), (16, Some(2.0)));
-            if period_s == 1.0 {
-                assert_eq!(told[0].time, [50, 50, 0, 0, 0]);
-            }
-        }
-        assert!((0..7).all(|_| rows.period(0.5, at(2000)).is_empty()));
-        assert_eq!(rows.period(0.5, at(3000))[15].time, [100, 0, 0, 0, 0]);
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::WorkerRow;
 use springtide_runtime::id::{Incarnation, NodeId};
-use springtide_runtime::meter::Statistics;
+use springtide_runtime::meter::{Statistics, Times};
 use tokio::time::Instant;
 
 use super::ClusterCoordinator;
 use crate::job::WORKER;
-use crate::look::{ClusterLook, Glance, LookAtCluster, Rows, WorkerLook, WorkerSums};
+use crate::look::{ClusterLook, Glance, LookAtCluster, WorkerLook, WorkerSums};
 use crate::worker::Worker;
 
 /// Workers are glanced at no more often than this, however many look.
@@ -22,6 +22,13 @@ const GLANCE_EVERY: Duration = Duration::from_millis(900);
 const GLANCES: usize = 256;
 /// A worker that is glanced at answers within this time, or is glanced at again.
 const GLANCE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Bytes a second that the rows of a cluster's workers may come to on the way to the job's coordinator.
+const ROWS_RATE: f64 = 128.0;
+/// And no more often than every so many periods.
+const ROWS_EVERY: u32 = 4;
+/// What a row takes on that way, roughly.
+const ROW_BYTES: f64 = 32.0;
 
 /// What is known of workers beyond their reports.
 #[derive(Default)]
@@ -67,27 +74,59 @@ impl Looked {
     }
 
     fn take_in(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerSums, at: Instant) {
-        let older = self.seen.get(node).is_some_and(|seen| {
-            seen.incarnation > incarnation
-                || (seen.incarnation == incarnation && !sums.is_later(&seen.sums))
-        });
-        match self.seen.get_mut(node).filter(|_| older) {
+        match self.seen.get_mut(node) {
+            Some(seen) if seen.incarnation > incarnation => {}
             // It lives, and has no more to say.
-            Some(seen) if seen.incarnation == incarnation => seen.at = at,
-            Some(_) => {}
-            None => drop(self.seen.insert(node.clone(), Seen { incarnation, at, sums })),
+            Some(seen) if seen.incarnation == incarnation && !sums.is_later(&seen.sums) => {
+                seen.at = at;
+            }
+            _ => drop(self.seen.insert(node.clone(), Seen { incarnation, at, sums })),
         }
     }
 }
 
+/// A worker with its times since the job's start and its speed.
+type Sums<'a> = (&'a NodeId, Times, Option<f64>);
+
+/// Rows of workers for the run's log: no more of them than fit [`ROWS_RATE`], so that what reaches the job's coordinator does not grow
+/// with the number of workers.
+#[derive(Debug, Default)]
+struct Rows {
+    shown: BTreeMap<NodeId, Times>,
+    /// Since the last, in seconds and periods.
+    since: (f64, u32),
+}
+
+impl Rows {
+    /// A period of so many seconds has ended. The workers' times since the job's start, and their speeds.
+    fn period(&mut self, period_s: f64, workers: &[Sums<'_>]) -> Vec<WorkerRow> {
+        self.since = (self.since.0 + period_s, self.since.1 + 1);
+        if self.since.1 < ROWS_EVERY || self.since.0 * ROWS_RATE < workers.len() as f64 * ROW_BYTES
+        {
+            return Vec::new();
+        }
+        self.since = (0.0, 0);
+        let before = std::mem::take(&mut self.shown);
+        let row = |&(node, times, speed): &Sums<'_>| {
+            let since = before.get(node).map_or(times, |before| times.since(before));
+            self.shown.insert(node.clone(), times);
+            WorkerRow { node: node.clone(), time: since.percent(), speed: speed.map(|v| v as f32) }
+        };
+        workers.iter().map(row).collect()
+    }
+}
+
 impl ClusterCoordinator {
+    /// How fast a worker is, in the job's unit.
+    fn speed(&self, node: &NodeId) -> Option<f64> {
+        self.measured.get(node).and_then(|measured| measured.history.speed())
+    }
+
     /// Rows of the workers for the run's log, in periods in which they are due.
     pub(super) fn rows(&mut self, period_s: f64) -> Vec<WorkerRow> {
-        let speeds = &self.measured;
-        let speed = |node: &NodeId| speeds.get(node).and_then(|m| m.history.speed());
-        let members: Vec<_> =
-            self.tally.iter().map(|(node, sums)| (node, sums.times, speed(node))).collect();
-        self.looked.rows.period(period_s, members.into_iter())
+        let workers = self.tally.iter().map(|(node, sums)| (node, sums.times, self.speed(node)));
+        let workers: Vec<Sums<'_>> = workers.collect();
+        self.looked.rows.period(period_s, &workers)
     }
 
     fn glance(&mut self, ctx: &mut Context<Self>) {
@@ -130,7 +169,7 @@ impl Handler<LookAtCluster> for ClusterCoordinator {
                 leaving: member.leaving,
                 age_ms: age.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
                 sums: seen.map(|seen| seen.sums.clone()).unwrap_or_default(),
-                speed: self.measured.get(node).and_then(|measured| measured.history.speed()),
+                speed: self.speed(node),
             })
         };
         MessageResult(Some(ClusterLook { workers: members.filter_map(worker).collect() }))
@@ -167,5 +206,29 @@ mod tests {
         looked.take_in(&node, Incarnation(2), sums(1), later);
         looked.take_in(&node, Incarnation(1), sums(9), at);
         assert_eq!(told(&looked), (1, later), "of a new life only the new one counts");
+    }
+
+    fn times(working_ns: u64, idle_ns: u64) -> Times {
+        Times { working_ns, idle_ns, ..Times::default() }
+    }
+
+    #[test]
+    fn rows_tell_of_the_time_since_the_last_and_fit_the_rate() {
+        let names: Vec<NodeId> = (1..=16).map(|n| NodeId::from(format!("ams-{n}"))).collect();
+        let mut rows = Rows::default();
+        let at = |worked: u64| -> Vec<Sums<'_>> {
+            names.iter().map(|node| (node, times(worked, 1000), Some(2.0))).collect()
+        };
+        // 16 workers take 512 bytes, the bytes of 4 s; however long periods are, every fourth is enough.
+        for period_s in [1.0, 10.0] {
+            assert!((0..3).all(|_| rows.period(period_s, &at(500)).is_empty()));
+            let told = rows.period(period_s, &at(1000));
+            assert_eq!((told.len(), told[0].speed), (16, Some(2.0)));
+            if period_s == 1.0 {
+                assert_eq!(told[0].time, [50, 50, 0, 0, 0]);
+            }
+        }
+        assert!((0..7).all(|_| rows.period(0.5, &at(2000)).is_empty()));
+        assert_eq!(rows.period(0.5, &at(3000))[15].time, [100, 0, 0, 0, 0]);
     }
 }

@@ -2,46 +2,63 @@
 //!
 //! Must not know who looks, nor why.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use actix::prelude::*;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::meter::{Histograms, Statistics};
+use springtide_runtime::meter::Statistics;
 
 use super::{Coordinator, PoisonError, workers_by_cluster};
 use crate::cluster::ClusterPeriod;
 use crate::job::NoteKind;
-use crate::look::{ClusterSum, JobLook, LookAtJob};
+use crate::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
+use crate::policy::Logged;
+
+/// Of a job's decisions that changed something so many are told.
+const DECISIONS: usize = 32;
+/// The decisions that a coordinator keeps for who looks.
+#[derive(Debug, Default)]
+pub(super) struct Thoughts {
+    decisions: VecDeque<DecisionLook>,
+    last: Vec<String>,
+}
+
+impl Thoughts {
+    pub(super) fn take_in(&mut self, logged: &Logged) {
+        self.last = logged.decision.why.iter().map(ToString::to_string).collect();
+        self.decisions.extend(DecisionLook::of(logged));
+        let over = self.decisions.len().saturating_sub(DECISIONS);
+        self.decisions.drain(..over);
+    }
+}
 
 impl Coordinator {
     /// What a cluster did since its last word, and its workers.
-    pub(super) fn period_of(&self, message: &ClusterPeriod) -> [Option<Event>; 2] {
-        let known = self.tally.iter().find(|(cluster, _)| **cluster == message.cluster);
-        let before = known.map(|(_, sums)| sums.clone()).unwrap_or_default();
+    pub(super) fn period_of(&self, message: &ClusterPeriod) -> Vec<Event> {
+        let before = self.tally.latest(&message.cluster).cloned().unwrap_or_default();
         let (job, cluster) = (self.spec.id, message.cluster.clone());
         let told = &message.statistics;
-        let mut latencies = Histograms::default();
-        // What is malformed of them is told where they are added up.
-        let summaries = latencies.apply(&told.latencies).map(|()| latencies.summaries());
         let period_s = self.spec.params.period().as_secs_f64();
-        let period = Event::Period {
+        let mut events = vec![Event::Period {
             job,
             cluster: Some(cluster.clone()),
             period: (self.started.elapsed().as_secs_f64() / period_s).round() as u64,
             threads: told.threads,
             times: told.times.since(&before.times),
             counters: Box::new(told.counters.since(&before.counters)),
-            latencies: summaries.unwrap_or_default(),
-        };
-        let workers = message.rows.clone();
-        let rows = (!workers.is_empty()).then_some(Event::Workers { job, cluster, workers });
-        [Some(period), rows]
+            // What is malformed of them is told where they are added up.
+            latencies: told.latencies.summaries().unwrap_or_default(),
+        }];
+        if !message.rows.is_empty() {
+            events.push(Event::Workers { job, cluster, workers: message.rows.clone() });
+        }
+        events
     }
 
     /// Writes it down.
-    pub(super) fn record_period(&self, told: [Option<Event>; 2]) {
-        told.into_iter().flatten().for_each(|event| self.recorder.record(event));
+    pub(super) fn record_period(&self, events: Vec<Event>) {
+        events.into_iter().for_each(|event| self.recorder.record(event));
         if !self.adapts() {
             // Else they go with the period's decision.
             self.tell(NoteKind::Events { records: self.recorder.drain() });
@@ -73,8 +90,6 @@ impl Handler<LookAtJob> for Coordinator {
         if look.job != self.spec.id {
             return MessageResult(None);
         }
-        let mut latencies = Histograms::default();
-        let summaries = latencies.apply(&self.latencies).map(|()| latencies.summaries());
         let settings = &self.spec.params.settings;
         let (progress, reached, iteration_s) = {
             let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +108,7 @@ impl Handler<LookAtJob> for Coordinator {
             progress,
             iterations: (reached.iterations, iteration_s),
             clusters: self.cluster_sums(),
-            latencies: summaries.unwrap_or_default(),
+            latencies: self.latencies.summaries().unwrap_or_default(),
             decisions: self.thoughts.decisions.clone(),
             thought: self.thoughts.last.clone(),
             links: self.links(),

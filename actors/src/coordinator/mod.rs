@@ -39,7 +39,7 @@ use crate::job::{
     CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
     JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, cluster_coordinator_name, coordinator_name,
 };
-use crate::look::{LookAtJob, Thoughts};
+use crate::look::LookAtJob;
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{
@@ -193,7 +193,7 @@ pub struct Coordinator {
     poison: Poison,
     told: Arc<Mutex<RootTold>>,
     /// For who looks.
-    thoughts: Thoughts,
+    thoughts: look::Thoughts,
     /// How far the root got, as the scheduler was told.
     reached_told: Reached,
     /// The client is not to be waited for: the job was cancelled.
@@ -248,7 +248,7 @@ impl Coordinator {
             wants: 0,
             poison,
             told: Arc::default(),
-            thoughts: Thoughts::default(),
+            thoughts: look::Thoughts::default(),
             cancelled: Arc::default(),
             reached_told: Reached::default(),
             out,

@@ -256,8 +256,24 @@ fn overview(status: &GridStatus) -> Vec<String> {
     lines
 }
 
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// Jobs.
+    Job,
+    /// Nodes that come and go.
+    Member,
+    /// What does not work.
+    Failure,
+}
+
+/// What happened between two looks, in a line each.
+fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
+    happened(before, now).into_iter().map(|(_, line)| line).collect()
+}
+
 /// What happened between two looks.
-pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
+pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
     let mut lines = Vec::new();
     for job in &now.jobs {
         let known = before.jobs.iter().find(|known| known.job == job.job);
@@ -265,10 +281,14 @@ pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             match job.state {
                 JobState::Queued => {
                     let what = job.waits_for.as_deref().unwrap_or_default();
-                    lines.push(format!("{} ({}) waits for {what}", job.job, job.name));
+                    lines
+                        .push((About::Job, format!("{} ({}) waits for {what}", job.job, job.name)));
                 }
                 JobState::Running => {
-                    lines.push(format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()));
+                    lines.push((
+                        About::Job,
+                        format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()),
+                    ));
                 }
                 JobState::Assigning | JobState::Ending => {}
             }
@@ -276,7 +296,7 @@ pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
     }
     for job in &before.jobs {
         if now.jobs.iter().all(|left| left.job != job.job) {
-            lines.push(format!("{} ({}) is over", job.job, job.name));
+            lines.push((About::Job, format!("{} ({}) is over", job.job, job.name)));
         }
     }
     let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, bool)> {
@@ -291,21 +311,27 @@ pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
         let (was, is) = (former.map_or((0, 0), held), held(site));
         if former.is_none() && site.on_demand {
             let most = site.nodes.len();
-            lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));
+            lines.push((
+                About::Member,
+                format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
+            ));
         }
         // At first it has not said what it has.
         let failed = former.and_then(|site| site.failing.as_ref());
         match &site.failing {
             now if former.is_none() || now.as_ref() == failed => {}
-            Some(reason) => lines.push(format!("cluster {cluster} cannot be used: {reason}")),
-            None => lines.push(format!("cluster {cluster} can be used")),
+            Some(reason) => {
+                lines.push((About::Failure, format!("cluster {cluster} cannot be used: {reason}")))
+            }
+            None => lines.push((About::Member, format!("cluster {cluster} can be used"))),
         }
         if is != was && site.on_demand {
             let (there, coming) = is;
-            lines.push(match coming {
+            let line = match coming {
                 0 => format!("cluster {cluster}: {there} nodes are held"),
                 _ => format!("cluster {cluster}: {there} nodes are held, {coming} are asked for"),
-            });
+            };
+            lines.push((About::Member, line));
         }
     }
     let before = nodes(before);
@@ -315,20 +341,24 @@ pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
         };
         let reason = new.reason.as_deref().unwrap_or("by order");
         match new.state {
-            NodeState::Broken => lines.push(format!("node {} is broken: {reason}", new.node)),
+            NodeState::Broken => {
+                lines.push((About::Failure, format!("node {} is broken: {reason}", new.node)));
+            }
             NodeState::Starting | NodeState::Idle if on_demand => {} // told as a number
             NodeState::Starting => {
-                lines.push(format!("node {} is started anew: {reason}", new.node));
+                lines.push((About::Member, format!("node {} is started anew: {reason}", new.node)));
             }
             NodeState::Idle if old.state == NodeState::Starting => {
-                lines.push(format!("node {} is back", new.node));
+                lines.push((About::Member, format!("node {} is back", new.node)));
             }
-            NodeState::Drained => lines.push(format!("node {} is drained: {reason}", new.node)),
+            NodeState::Drained => {
+                lines.push((About::Member, format!("node {} is drained: {reason}", new.node)))
+            }
             NodeState::Idle if old.state == NodeState::Drained => {
-                lines.push(format!("node {} is in service again", new.node));
+                lines.push((About::Member, format!("node {} is in service again", new.node)));
             }
             NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
-                lines.push(format!("node {} has ended: {reason}", new.node));
+                lines.push((About::Member, format!("node {} has ended: {reason}", new.node)));
             }
             NodeState::Idle
             | NodeState::Busy
@@ -343,7 +373,7 @@ pub fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
 }
 
 /// Nodes of a cluster that are there, and those that are asked for.
-fn held(site: &SiteStatus) -> (usize, usize) {
+pub fn held(site: &SiteStatus) -> (usize, usize) {
     let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
     let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
     (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)

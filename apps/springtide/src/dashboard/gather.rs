@@ -39,6 +39,7 @@ pub(super) async fn gather(
     scheduler: Addr<Scheduler>,
     board: Arc<Board>,
     mut records: mpsc::Receiver<Record>,
+    show: mpsc::Sender<Seen>,
 ) {
     let mut looks = interval(EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -69,15 +70,17 @@ pub(super) async fn gather(
                 asked.insert(job, answer);
                 continue;
             }
-            let Ok(Some((job, look, workers))) = answer.await else { continue };
+            let Ok(Some((look, workers))) = answer.await else { continue };
             seen.jobs.insert(job, look);
             seen.workers.insert(job, workers);
         }
-        board.see(seen);
+        if show.send(seen).await.is_err() {
+            return;
+        }
     }
 }
 
-type Found = (JobId, JobLook, BTreeMap<ClusterId, Vec<WorkerLook>>);
+type Found = (JobLook, BTreeMap<ClusterId, Vec<WorkerLook>>);
 
 /// A job and its workers, as far as they answer.
 async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<Found> {
@@ -98,5 +101,5 @@ async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<Found> {
             workers.insert(cluster, found.workers);
         }
     }
-    Some((job, look, workers))
+    Some((look, workers))
 }

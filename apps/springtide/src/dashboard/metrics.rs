@@ -21,6 +21,10 @@ use super::model::Model;
 /// A metric with its labels.
 type Sample = (Vec<(&'static str, String)>, f64);
 
+fn one(name: &'static str, value: &str) -> Vec<(&'static str, String)> {
+    vec![(name, value.to_owned())]
+}
+
 /// All as text in the OpenMetrics format.
 pub(super) fn render(model: &Model, left_out: u64, streams: u64) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
@@ -30,14 +34,18 @@ pub(super) fn render(model: &Model, left_out: u64, streams: u64) -> Result<Strin
     Ok(out)
 }
 
-#[derive(Debug, Default)]
-struct Numbers {
-    gauges: Vec<(&'static str, &'static str, Vec<Sample>)>,
-    counters: Vec<(&'static str, &'static str, Vec<Sample>)>,
+#[derive(Debug)]
+enum Kind {
+    Gauge,
+    Counter,
 }
 
-/// The word of a state in labels and in JSON.
-pub(super) fn state_name(state: NodeState) -> &'static str {
+/// Families by kind, name, help.
+#[derive(Debug, Default)]
+struct Numbers(Vec<(Kind, &'static str, &'static str, Vec<Sample>)>);
+
+/// The word of a state in labels.
+fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Starting => "starting",
         NodeState::Idle => "idle",
@@ -62,11 +70,11 @@ impl Numbers {
     }
 
     fn gauge(&mut self, name: &'static str, help: &'static str, samples: Vec<Sample>) {
-        self.gauges.push((name, help, samples));
+        self.0.push((Kind::Gauge, name, help, samples));
     }
 
     fn counter(&mut self, name: &'static str, help: &'static str, samples: Vec<Sample>) {
-        self.counters.push((name, help, samples));
+        self.0.push((Kind::Counter, name, help, samples));
     }
 
     fn grid(&mut self, model: &Model) {
@@ -105,7 +113,7 @@ impl Numbers {
         let mut latencies: BTreeMap<(&str, &'static str), f64> = BTreeMap::new();
         let mut efficiency: Option<f64> = None;
         let mut band = None;
-        for (_, look) in model.looks() {
+        for look in model.looks() {
             for (cluster, sum) in &look.clusters {
                 *times.entry(cluster).or_default() += sum.sums.times;
                 counters.merge(&sum.sums.counters);
@@ -167,7 +175,6 @@ impl Numbers {
             ("returned", tasks.returned),
             ("reused", tasks.reused),
         ];
-        let one = |name: &'static str, value: &str| vec![(name, value.to_owned())];
         self.counter(
             "springtide_tasks",
             "Tasks of jobs that run",
@@ -207,7 +214,6 @@ impl Numbers {
 
     fn own(&mut self, model: &Model, left_out: u64, streams: u64) {
         let counts = model.counts();
-        let one = |name: &'static str, value: &str| vec![(name, value.to_owned())];
         let decisions = counts.decisions.iter();
         self.counter(
             "springtide_adapt_decisions",
@@ -235,18 +241,18 @@ impl Numbers {
 
 impl Collector for Numbers {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, help, samples) in &self.gauges {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (kind, name, help, samples) in &self.0 {
+            let kind_of = match kind {
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Counter => MetricType::Counter,
+            };
+            let mut family = encoder.encode_descriptor(name, help, None, kind_of)?;
             for (labels, value) in samples {
-                let metric = ConstGauge::<f64>::new(*value);
-                metric.encode(family.encode_family(labels)?)?;
-            }
-        }
-        for (name, help, samples) in &self.counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (labels, value) in samples {
-                let metric = ConstCounter::<f64>::new(*value);
-                metric.encode(family.encode_family(labels)?)?;
+                let sample = family.encode_family(labels)?;
+                match kind {
+                    Kind::Gauge => ConstGauge::<f64>::new(*value).encode(sample)?,
+                    Kind::Counter => ConstCounter::<f64>::new(*value).encode(sample)?,
+                }
             }
         }
         Ok(())

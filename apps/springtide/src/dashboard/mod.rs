@@ -15,6 +15,7 @@ mod gather;
 mod guard;
 mod metrics;
 mod model;
+mod page;
 mod replay;
 mod report;
 mod serve;
@@ -69,10 +70,9 @@ impl Prepared {
         }
         let token = config.token_file.as_deref().map(read_token).transpose()?;
         let name = config.name.as_deref();
-        Guard::new(config.bind, token.as_deref(), name).map_err(Failed::usage)?;
         let listener = listen(config.bind)?;
-        let at = listener.local_addr().map_err(Failed::failure)?;
         // By the port that it got.
+        let at = listener.local_addr().map_err(Failed::failure)?;
         let guard = Guard::new(at, token.as_deref(), name).map_err(Failed::usage)?;
         let host = match (name, at.ip().is_unspecified()) {
             (Some(name), _) => format!("{name}:{}", at.port()),
@@ -91,20 +91,21 @@ impl Prepared {
         let Self { listener, board, url } = self;
         let told = UrlFile { schema: 1, url: url.clone() };
         let text = serde_json::to_string(&told).map_err(Failed::failure)?;
-        write_file(&UrlFile::path(dir), text.as_bytes())?;
-        let server = serve::start(listener, board.clone()).map_err(Failed::failure)?;
+        let (show, seen) = mpsc::channel(1);
+        let server = serve::start(listener, board.clone(), seen).map_err(Failed::failure)?;
         let (records, heard) = mpsc::channel(RECORDS_MAX);
-        let scheduler = head.scheduler.clone();
-        let hub = head.endpoint.hub.clone();
-        let gathering = actix_rt::spawn(gather::gather(hub, scheduler, board.clone(), heard));
-        Ok(Dashboard {
+        let (scheduler, hub) = (head.scheduler.clone(), head.endpoint.hub.clone());
+        let looking = gather::gather(hub, scheduler, board.clone(), heard, show);
+        let dashboard = Dashboard {
             file: UrlFile::path(dir),
             url,
             board,
             records,
             server: Some(server),
-            gathering,
-        })
+            gathering: actix_rt::spawn(looking),
+        };
+        write_file(&dashboard.file, text.as_bytes())?;
+        Ok(dashboard)
     }
 }
 

@@ -3,7 +3,7 @@
 //! All sums are made here, once for all who look: a tick grows with the number of workers and with nothing else. What is cut off
 //! is counted, and said. Must not know who looks, nor where from.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,7 +11,9 @@ use springtide_actors::look::{DecisionLook, JobLook, WorkerLook};
 use springtide_actors::scheduler::{GridStatus, JobState, JobStatus, NodeState};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
-use springtide_runtime::meter::{LatencySummary, Times};
+use springtide_runtime::meter::{LatencySummary, hundredths};
+
+use crate::up::{About, happened};
 
 /// Points of a job's history at full rate; older ones are every tenth.
 const FINE: usize = 3600;
@@ -107,16 +109,7 @@ impl Window {
             self.marks.pop_front();
         }
         let first = self.marks.front().filter(|_| self.marks.len() > 1).map_or([0; 5], |m| m.1);
-        let since: Vec<u64> =
-            sums.iter().zip(first).map(|(now, old)| now.saturating_sub(old)).collect();
-        let times = Times {
-            working_ns: since[0] * 1000,
-            idle_ns: since[1] * 1000,
-            wait_local_ns: since[2] * 1000,
-            wait_wide_ns: since[3] * 1000,
-            bench_ns: since[4] * 1000,
-        };
-        self.time = times.percent();
+        self.time = hundredths(std::array::from_fn(|at| sums[at].saturating_sub(first[at])));
     }
 }
 
@@ -155,8 +148,6 @@ pub struct Counts {
     pub decisions: BTreeMap<&'static str, u64>,
     /// Links that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Nodes that were lost.
-    pub lost: u64,
 }
 
 impl Model {
@@ -197,11 +188,11 @@ impl Model {
             shown.workers.extend(clusters);
             let members = &shown.look.clusters;
             shown.workers.retain(|cluster, _| members.contains_key(cluster));
-            let there = |node: &NodeId| shown.workers.values().flatten().any(|w| w.node == *node);
+            // Those of nodes that are gone for a moment are kept.
             if shown.windows.len() > 2 * shown.workers.values().map(Vec::len).sum::<usize>() {
-                let gone: Vec<NodeId> =
-                    shown.windows.keys().filter(|node| !there(node)).cloned().collect();
-                gone.iter().for_each(|node| drop(shown.windows.remove(node)));
+                let there: BTreeSet<&NodeId> =
+                    shown.workers.values().flatten().map(|worker| &worker.node).collect();
+                shown.windows.retain(|node, _| there.contains(node));
             }
         }
         for shown in self.jobs.values_mut() {
@@ -272,7 +263,6 @@ impl Model {
                 ..told(at, "failed", format!("task {task} ({path}) failed on {node}: {message}"))
             },
             Event::NodeLost { node, why, .. } => {
-                self.counts.lost += 1;
                 told(at, "member", format!("node {node} was lost: {why}"))
             }
             Event::NodeJoined { job, node, .. } => {
@@ -300,11 +290,11 @@ impl Model {
 
     /// What is another than it was.
     fn changes(&mut self, at: f64, now: &GridStatus) {
-        for line in crate::up::changes(&self.status, now) {
-            let kind = match line.split(' ').next() {
-                Some(word) if word.starts_with("job-") => "job",
-                _ if line.contains(" is broken") || line.contains("cannot be used") => "failed",
-                _ => "member",
+        for (about, line) in happened(&self.status, now) {
+            let kind = match about {
+                About::Job => "job",
+                About::Member => "member",
+                About::Failure => "failed",
             };
             self.tell(told(at, kind, line));
         }
@@ -332,8 +322,8 @@ impl Model {
     }
 
     /// Jobs that run, as last seen.
-    pub fn looks(&self) -> impl Iterator<Item = (JobId, &JobLook)> {
-        self.jobs.iter().map(|(job, shown)| (*job, &shown.look))
+    pub fn looks(&self) -> impl Iterator<Item = &JobLook> {
+        self.jobs.values().map(|shown| &shown.look)
     }
 
     /// The grid now, as one object.
@@ -353,15 +343,13 @@ impl Model {
                     .nodes
                     .iter()
                     .map(|node| {
-                        let window =
-                            node.job.and_then(|job| self.jobs.get(&job)?.windows.get(&node.node));
-                        let leaving =
-                            node.job.and_then(|job| self.worker(job, cluster, &node.node));
-                        let leaving = leaving.is_some_and(|worker| worker.leaving);
-                        let speed = node.job.and_then(|job| {
-                            let worker = self.worker(job, cluster, &node.node)?;
-                            Some(worker.speed? / *fastest.get(&job)?)
-                        });
+                        let shown = node.job.and_then(|job| self.jobs.get(&job));
+                        let window = shown.and_then(|shown| shown.windows.get(&node.node));
+                        let worker = shown.and_then(|shown| shown.worker(cluster, &node.node));
+                        let leaving = worker.is_some_and(|worker| worker.leaving);
+                        let most = node.job.and_then(|job| fastest.get(&job));
+                        let speed = worker.and_then(|worker| worker.speed).zip(most);
+                        let speed = speed.map(|(speed, most)| speed / most);
                         row(node.state, node.job, window, leaving, speed, self.at)
                     })
                     .collect();
@@ -394,12 +382,6 @@ impl Model {
             "event": self.newest(),
             "dropped": self.dropped,
         })
-    }
-
-    fn worker(&self, job: JobId, cluster: &ClusterId, node: &NodeId) -> Option<&WorkerLook> {
-        let workers = self.jobs.get(&job)?.workers.get(cluster)?;
-        let at = workers.binary_search_by(|worker| worker.node.cmp(node)).ok()?;
-        workers.get(at)
     }
 
     /// The fastest worker's speed of each job.
@@ -487,6 +469,12 @@ impl Model {
 }
 
 impl Shown {
+    fn worker(&self, cluster: &ClusterId, node: &NodeId) -> Option<&WorkerLook> {
+        let workers = self.workers.get(cluster)?;
+        let at = workers.binary_search_by(|worker| worker.node.cmp(node)).ok()?;
+        workers.get(at)
+    }
+
     /// Shares of the time of a cluster's workers over the last while, in hundredths.
     fn shares(&self, cluster: &ClusterId) -> [u8; 5] {
         let workers = self.workers.get(cluster).into_iter().flatten();
@@ -495,8 +483,7 @@ impl Shown {
         for window in windows {
             sums.iter_mut().zip(window.time).for_each(|(sum, share)| *sum += u64::from(share));
         }
-        let [working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns] = sums;
-        Times { working_ns, idle_ns, wait_local_ns, wait_wide_ns, bench_ns }.percent()
+        hundredths(sums)
     }
 
     fn point(&mut self, at: f64) {

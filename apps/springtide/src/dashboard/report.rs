@@ -9,12 +9,8 @@ use crate::outdir::write_file;
 use crate::run::print;
 use crate::runlog::Story;
 
+use super::page::{HTML, SCRIPT, SHAPES, STYLE};
 use super::replay;
-
-const PAGE: &str = include_str!("page/index.html");
-const SHAPES: &str = include_str!("page/model.js");
-const SCRIPT: &str = include_str!("page/app.js");
-const STYLE: &str = include_str!("page/style.css");
 
 /// Nothing is fetched: what is here is all there is.
 const CSP: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; \
@@ -38,20 +34,14 @@ pub fn report(run: &Path, out: Option<PathBuf>) -> Result<(), Failed> {
 /// The page with all that it needs inside.
 fn page(run: &str) -> String {
     let shapes = SHAPES.replace("\nexport ", "\n");
-    let script: String = SCRIPT.lines().filter(|line| !line.starts_with("import ")).fold(
-        String::new(),
-        |mut text, line| {
-            text.push_str(line);
-            text.push('\n');
-            text
-        },
-    );
+    let lines = SCRIPT.split_inclusive('\n').filter(|line| !line.starts_with("import "));
+    let script: String = lines.collect();
     // In a script `</` would end it, whatever it stands in.
     let data = run.replace('<', "\\u003c");
     let link = "<link rel=\"stylesheet\" href=\"/style.css\">";
     let module = "<script type=\"module\" src=\"/app.js\"></script>";
-    debug_assert!(PAGE.contains(link) && PAGE.contains(module));
-    PAGE.replace(link, &format!("{CSP}\n<style>\n{STYLE}</style>")).replace(
+    debug_assert!(HTML.contains(link) && HTML.contains(module));
+    HTML.replace(link, &format!("{CSP}\n<style>\n{STYLE}</style>")).replace(
         module,
         &format!(
             "<script type=\"application/json\" id=\"run\">{data}</script>\n<script type=\"module\">\n{shapes}\n{script}</script>"

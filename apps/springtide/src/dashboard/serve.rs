@@ -23,6 +23,8 @@ use tokio::time::{Instant, timeout};
 use super::guard::{COOKIE, Facts, Guard, Verdict};
 use super::metrics;
 use super::model::{Model, Seen};
+use super::page;
+use crate::up::held;
 
 /// Streams that are open at once at most.
 const STREAMS: u64 = 64;
@@ -126,14 +128,21 @@ impl Drop for Seat {
     }
 }
 
-/// Serves on a thread of its own.
+/// Serves on a thread of its own, which also takes in what is seen.
 pub(super) fn start(
     listener: TcpListener,
     board: Arc<Board>,
+    mut seen: tokio::sync::mpsc::Receiver<Seen>,
 ) -> io::Result<(ServerHandle, std::thread::JoinHandle<()>)> {
     let (told, tell) = mpsc::channel();
     let thread = std::thread::Builder::new().name("dashboard".to_owned()).spawn(move || {
         let served = actix_web::rt::System::new().block_on(async move {
+            let shown = board.clone();
+            actix_web::rt::spawn(async move {
+                while let Some(seen) = seen.recv().await {
+                    shown.see(seen);
+                }
+            });
             let server = HttpServer::new(move || {
                 let board = board.clone();
                 let judge = board.clone();
@@ -149,7 +158,7 @@ pub(super) fn start(
                             None => Either::Right(finished(service.call(request))),
                         }
                     })
-                    .route("/", web::get().to(page))
+                    .route("/", web::get().to(html))
                     .route("/app.js", web::get().to(script))
                     .route("/model.js", web::get().to(shapes))
                     .route("/style.css", web::get().to(style))
@@ -215,8 +224,9 @@ fn sealed(mut answer: HttpResponse) -> HttpResponse {
     answer
 }
 
-fn query_token(request: &ServiceRequest) -> Option<&str> {
-    request.query_string().split('&').find_map(|pair| pair.strip_prefix("token="))
+/// What a query says of a name.
+fn asked<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 fn cookie(request: &ServiceRequest) -> Option<&str> {
@@ -234,7 +244,7 @@ fn facts(request: &ServiceRequest) -> Facts<'_> {
         origin: text(header::ORIGIN),
         authorization: text(header::AUTHORIZATION),
         cookie: cookie(request),
-        query: query_token(request),
+        query: asked(request.query_string(), "token"),
     }
 }
 
@@ -243,7 +253,7 @@ fn refused(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
     match verdict {
         Verdict::Pass => None,
         Verdict::Enter => {
-            let token = query_token(request).unwrap_or_default();
+            let token = asked(request.query_string(), "token").unwrap_or_default();
             let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict");
             let mut answer = HttpResponse::SeeOther();
             Some(
@@ -277,20 +287,20 @@ fn text(kind: &'static str, body: impl MessageBody + 'static) -> HttpResponse {
     HttpResponse::Ok().content_type(kind).body(body)
 }
 
-async fn page() -> HttpResponse {
-    text("text/html; charset=utf-8", include_str!("page/index.html"))
+async fn html() -> HttpResponse {
+    text("text/html; charset=utf-8", page::HTML)
 }
 
 async fn script() -> HttpResponse {
-    text("text/javascript; charset=utf-8", include_str!("page/app.js"))
+    text("text/javascript; charset=utf-8", page::SCRIPT)
 }
 
 async fn shapes() -> HttpResponse {
-    text("text/javascript; charset=utf-8", include_str!("page/model.js"))
+    text("text/javascript; charset=utf-8", page::SHAPES)
 }
 
 async fn style() -> HttpResponse {
-    text("text/css; charset=utf-8", include_str!("page/style.css"))
+    text("text/css; charset=utf-8", page::STYLE)
 }
 
 async fn snapshot(board: Shared) -> HttpResponse {
@@ -305,9 +315,7 @@ async fn history(board: Shared) -> HttpResponse {
 }
 
 fn number(request: &HttpRequest, name: &str) -> Option<u64> {
-    let pairs = request.query_string().split('&');
-    let mut values = pairs.filter_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    values.next()?.parse().ok()
+    asked(request.query_string(), name)?.parse().ok()
 }
 
 async fn events(board: Shared, request: HttpRequest) -> HttpResponse {
@@ -341,11 +349,7 @@ async fn is_ready(board: Shared) -> HttpResponse {
     if status.superseded {
         return HttpResponse::ServiceUnavailable().body("another head has taken over\n");
     }
-    let there = status.sites.values().any(|site| {
-        use springtide_actors::scheduler::NodeState as S;
-        site.on_demand
-            || site.nodes.iter().any(|n| !matches!(n.state, S::Starting | S::Broken | S::Off))
-    });
+    let there = status.sites.values().any(|site| site.on_demand || held(site).0 > 0);
     match there {
         true => text("text/plain; charset=utf-8", "ready\n"),
         false => HttpResponse::ServiceUnavailable().body("no node is there yet\n"),

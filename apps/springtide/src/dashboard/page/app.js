@@ -22,7 +22,7 @@ function svg(name, attributes, ...children) {
 function el(name, properties = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
-    if (key in node && key !== "list") node[key] = value; else node.setAttribute(key, value);
+    if (key in node) node[key] = value; else node.setAttribute(key, value);
   }
   node.append(...children.filter((child) => child != null));
   return node;
@@ -154,8 +154,8 @@ function chart(tick, job) {
   }
 }
 
-function shares(of, attributes) {
-  const out = svg("svg", { viewBox: "0 0 100 12", preserveAspectRatio: "none", class: "bar", role: "img", ...attributes });
+function shares(of) {
+  const out = svg("svg", { viewBox: "0 0 100 12", preserveAspectRatio: "none", class: "bar", role: "img" });
   let at = 0;
   of.forEach((share, i) => { out.append(svg("rect", { class: CLASSES[i], x: at, width: share, y: 0, height: 12 })); at += share; });
   out.setAttribute("aria-label", of.map((share, i) => `${SHARES[i]} ${share} %`).join(", "));
@@ -183,11 +183,11 @@ function columns(tick, job) {
     text(title, `${cluster.name} ${there}/${workers.length}`);
     column.box.setAttribute("aria-label", `cluster ${cluster.name}`);
     const speeds = workers.filter((w) => w.speed != null).map((w) => w.speed / 100);
-    const link = job?.links.find((l) => (l[0] === job.rootCluster || l[1] === cluster.name || l[0] === cluster.name) && l[2] != null);
+    const link = job?.links.find((l) => l.slice(0, 2).includes(cluster.name) && l[2] != null);
     text(line, of ? [`${of.n} of this job`, of.n && `${of.t[0]} % work`, speeds.length && `speed ${speeds.reduce((a, b) => a + b, 0).toFixed(1)}`,
       `${count(of.tasks)} tasks`, link && `RTT ${link[2]} ms`, link && link[3] && `${count(link[3])}B/s`].filter(Boolean).join(" · ") : "nothing of this job");
     const key = of ? of.t.join() : "";
-    if (bar.dataset.key !== key) { bar.replaceChildren(...(of && of.n ? [shares(of.t, {})] : [])); bar.dataset.key = key; }
+    if (bar.dataset.key !== key) { bar.replaceChildren(...(of && of.n ? [shares(of.t)] : [])); bar.dataset.key = key; }
     const why = Object.entries(cluster.why ?? {}).map(([node, why]) => `${node}: ${why}`);
     text(bad, [cluster.failing, ...why].filter(Boolean).join("; "));
     const known = new Set();
@@ -220,6 +220,7 @@ function columns(tick, job) {
   for (const [name, column] of state.tiles) if (!seen.has(name)) { column.box.remove(); state.tiles.delete(name); }
 }
 
+// The key of a colour.
 function svgKey(cls) { return svg("svg", { viewBox: "0 0 10 10", width: 10, height: 10, "aria-hidden": "true" }, svg("rect", { class: cls, width: 10, height: 10 })); }
 
 function label(w) {
@@ -302,12 +303,13 @@ function drawer(tick) {
   const cluster = tick.clusters.find((cluster) => names(cluster.name, cluster.names).includes(state.worker));
   text($("drawer-name"), state.worker);
   if (!cluster) { $("drawer-body").replaceChildren("It is not there any more."); return; }
-  const w = worker(state.worker, cluster.w[names(cluster.name, cluster.names).indexOf(state.worker)]);
+  const at = names(cluster.name, cluster.names).indexOf(state.worker);
+  const w = worker(state.worker, cluster.w[at]);
   const key = JSON.stringify(w);
   if ($("drawer-body").dataset.key === key) return;
   $("drawer-body").dataset.key = key;
   const said = state.events.filter((event) => event.text.includes(state.worker)).slice(-8).reverse();
-  $("drawer-body").replaceChildren(el("p", {}, label(w)), w.job ? shares(w.shares, {}) : "", el("p", {}, "To take it out of service, and to put it back:"),
+  $("drawer-body").replaceChildren(el("p", {}, label(w)), w.job ? shares(w.shares) : "", el("p", {}, "To take it out of service, and to put it back:"),
     el("code", {}, `springtide node drain ${w.name} --config GRID.toml`), el("code", {}, `springtide node undrain ${w.name} --config GRID.toml`),
     el("p", {}, said.length ? "Lately:" : ""), el("ol", { className: "log" }, ...said.map(entry)));
 }
