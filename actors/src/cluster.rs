@@ -1,13 +1,15 @@
 //! The cluster coordinator: one a job and cluster, on a worker's node. It collects its workers' statistics and sends one
 //! aggregate a period to the coordinator, so that the coordinator's input is O(clusters).
 
+mod look;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::event::Record;
+use springtide_runtime::event::{Record, WorkerRow};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{
@@ -21,6 +23,7 @@ use tokio::time::Instant;
 use crate::admit;
 use crate::coordinator::Coordinator;
 use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
+use crate::look::LookAtCluster;
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::pulse::{Behind, Pulse};
 use crate::scheduler::{MemberSilent, Scheduler};
@@ -53,6 +56,8 @@ pub struct ClusterCoordinator {
     told: ClusterTold,
     /// Bytes to other clusters when the last period ended.
     wide_bytes: u64,
+    /// For who looks.
+    looked: look::Looked,
 }
 
 /// A worker's numbers over its reports.
@@ -89,6 +94,7 @@ impl ClusterCoordinator {
             candidate: None,
             told: ClusterTold::default(),
             wide_bytes: 0,
+            looked: look::Looked::default(),
         }
     }
 
@@ -131,6 +137,7 @@ impl ClusterCoordinator {
             .accepts_from::<Joined>(admit::joined)
             .accepts_from::<Period>(admit::period)
             .accepts_from::<GetMemory>(admit::worker)
+            .accepts_from::<LookAtCluster>(admit::client)
             .accepts_from::<FinishCluster>(admit::worker);
         addr
     }
@@ -241,6 +248,7 @@ impl ClusterCoordinator {
             aggregate,
             scale,
             links,
+            rows: self.rows(self.spec.params.period().as_secs_f64()),
             candidate: self.candidate.clone().filter(|_| !self.told.proposed),
             benchmark: self.told.benchmark.as_ref().map(BenchmarkSpec::id),
         };
@@ -453,6 +461,9 @@ pub struct ClusterPeriod {
     /// What the cluster's nodes have seen of links.
     #[serde(default)]
     pub links: LinkReport,
+    /// The workers' shares of time, for the run's log, when they are due.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<WorkerRow>,
     /// A benchmark that a worker proposes, while the job has none.
     #[serde(default)]
     pub candidate: Option<BenchmarkSpec>,
@@ -585,6 +596,7 @@ impl Handler<ViewChanged> for ClusterCoordinator {
             for node in of_cluster(&before).difference(&members) {
                 self.joined.remove(node);
                 self.tally.remove(node);
+                self.looked.forget(node);
             }
             self.watch_members(ctx);
             self.tell_if_all_joined(ctx);
@@ -627,6 +639,7 @@ impl Handler<Period> for ClusterCoordinator {
             self.candidate = self.candidate.take().or(message.candidate);
         }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
+        self.looked.heard(&node, incarnation, &statistics);
         if let Err(error) = self.tally.put(node.clone(), incarnation.0, seq, statistics) {
             tracing::warn!(%node, %error, "a worker's report is malformed; its last one counts");
         }

@@ -235,6 +235,7 @@ fn answers_of_scheduler_and_site() {
         state: JobState::Running,
         sizes: [("ams".into(), 1)].into(),
         waits_for: None,
+        coordinator: None,
     };
     let sites =
         BTreeMap::from([("ams".into(), SiteStatus { nodes: vec![node], ..SiteStatus::default() })]);
@@ -379,6 +380,7 @@ fn messages_of_the_coordinator_tree() {
         aggregate: Some(ClusterAggregate::default()),
         scale: Scale::default(),
         links: LinkReport::default(),
+        rows: Vec::new(),
         candidate: None,
         benchmark: Some(SpecId(9)),
     });
@@ -547,6 +549,8 @@ fn a_second_of_statistics_fits_a_thin_link() {
         aggregate: Some(aggregate),
         scale: Scale::default(),
         links: LinkReport::default(),
+        // Every fourth period at most, as latencies.
+        rows: Vec::new(),
         candidate: None,
         benchmark: Some(SpecId(1 << 60)),
     };

@@ -14,6 +14,7 @@ pub mod head;
 pub mod job;
 pub mod lease;
 pub mod links;
+pub mod look;
 pub mod node;
 mod poison;
 pub mod policy;

@@ -255,6 +255,11 @@ impl Coordinator {
         self.spec.params.mode != Mode::Static
     }
 
+    /// Links between the job's clusters, as they are believed to be.
+    pub(super) fn links(&self) -> Vec<LinkEstimate> {
+        self.adaptation.links()
+    }
+
     /// A cluster's period. Returns what all clusters are to know.
     pub(super) fn heard_cluster(&mut self, message: &ClusterPeriod) -> ClusterTold {
         let adapt = &mut self.adaptation;
@@ -388,7 +393,9 @@ impl Coordinator {
         let settings = self.adaptation.settings.clone();
         let (decision, next) = policy::decide(&snapshot, &memory, &settings);
         let inputs = Inputs { snapshot, memory, settings };
-        self.write_down(Logged { inputs, decision: decision.clone() });
+        let logged = Logged { inputs, decision: decision.clone() };
+        self.thoughts.take_in(&logged);
+        self.write_down(&logged);
         self.adaptation.memory = next;
         if let Some(efficiency) = decision.efficiency {
             self.adaptation.efficiency = Some((efficiency, decision.nodes));
@@ -410,10 +417,10 @@ impl Coordinator {
         self.tell(NoteKind::Events { records: self.recorder.drain() });
     }
 
-    fn write_down(&self, logged: Logged) {
+    fn write_down(&self, logged: &Logged) {
         let Decision { why, .. } = &logged.decision;
         let sentences: Vec<String> = why.iter().map(ToString::to_string).collect();
-        match serde_json::to_value(&logged) {
+        match serde_json::to_value(logged) {
             Ok(inputs) => self.recorder.record(Event::Decision {
                 decision: policy::ADAPT.to_owned(),
                 why: sentences.join("; "),

@@ -6,6 +6,7 @@
 
 mod adapt;
 mod handover;
+mod look;
 mod members;
 mod negotiate;
 mod report;
@@ -38,6 +39,7 @@ use crate::job::{
     CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
     JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, cluster_coordinator_name, coordinator_name,
 };
+use crate::look::LookAtJob;
 use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{
@@ -141,6 +143,10 @@ struct RootTold {
     progress: Option<Progress>,
     /// How far it got.
     reached: Reached,
+    /// What its progress is counted in.
+    what: String,
+    /// How long its last iteration took, in seconds.
+    iteration_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,6 +192,8 @@ pub struct Coordinator {
     /// Of tasks that nodes died holding.
     poison: Poison,
     told: Arc<Mutex<RootTold>>,
+    /// For who looks.
+    thoughts: look::Thoughts,
     /// How far the root got, as the scheduler was told.
     reached_told: Reached,
     /// The client is not to be waited for: the job was cancelled.
@@ -240,6 +248,7 @@ impl Coordinator {
             wants: 0,
             poison,
             told: Arc::default(),
+            thoughts: look::Thoughts::default(),
             cancelled: Arc::default(),
             reached_told: Reached::default(),
             out,
@@ -254,6 +263,7 @@ impl Coordinator {
         hub.publish(&name, addr.clone())
             .accepts_from::<ClusterJoined>(admit::cluster_joined)
             .accepts_from::<ClusterPeriod>(admit::cluster_period)
+            .accepts_from::<LookAtJob>(admit::client)
             .accepts_from::<MemberLost>(admit::head)
             .accepts_from::<DiedHolding>(admit::worker)
             .accepts_from::<NodesGranted>(admit::head)
@@ -682,8 +692,10 @@ impl Handler<ClusterPeriod> for Coordinator {
             self.send_view(&message.cluster, None, ctx);
         }
         let epoch = u64::from(self.spec.epoch.0);
+        let period = self.period_of(&message);
         match self.tally.put(message.cluster.clone(), epoch, message.seq, message.statistics) {
             Ok(true) => {
+                self.record_period(period);
                 if let Err(error) = self.latencies.merge(&self.tally.take_latencies()) {
                     tracing::warn!(%error, "latencies do not add up");
                 }

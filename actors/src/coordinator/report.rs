@@ -64,7 +64,11 @@ pub(super) async fn read_reports(
                 let index = before + iterations.len() as u64;
                 iterations.push(took.as_secs_f64());
                 let iterations = index + 1;
-                told().reached.take_further(Reached { iterations, ..Reached::default() });
+                {
+                    let mut told = told();
+                    told.reached.take_further(Reached { iterations, ..Reached::default() });
+                    told.iteration_s = took.as_secs_f64();
+                }
                 recorder.record_at(
                     Event::IterationDone {
                         job,
@@ -79,6 +83,7 @@ pub(super) async fn read_reports(
             Note::Progress { done, total, what } => {
                 {
                     let mut told = told();
+                    told.what.clone_from(&what);
                     told.progress = Some(Progress { done, total: (total > 0).then_some(total) });
                     told.reached.take_further(Reached { done, ..Reached::default() });
                 }

@@ -179,6 +179,11 @@ pub struct History {
 }
 
 impl History {
+    /// How fast it was when it last told.
+    pub fn speed(&self) -> Option<f64> {
+        self.last.as_ref().and_then(|last| last.speed)
+    }
+
     /// Takes a report in. Returns what of it was nonsense; then nothing else of it is believed either.
     pub fn report(&mut self, mut new: WorkerStats, settings: &Settings) -> Option<Oddity> {
         if self.last.as_ref().is_some_and(|last| last.incarnation > new.incarnation) {

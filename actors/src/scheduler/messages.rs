@@ -353,6 +353,9 @@ pub struct JobStatus {
     pub sizes: BTreeMap<ClusterId, u32>,
     /// Why it waits; of one that runs, what more it asks for, and why that is not granted.
     pub waits_for: Option<String>,
+    /// The node of its coordinator, if it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coordinator: Option<NodeId>,
 }
 
 impl JobStatus {

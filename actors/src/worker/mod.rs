@@ -4,6 +4,7 @@
 //! statistics each period, and hosts the cluster coordinator and the coordinator when the view gives this node those roles.
 //! Must not know how jobs get nodes.
 
+mod look;
 mod messages;
 mod speed;
 mod succession;
@@ -45,6 +46,7 @@ use crate::job::{
     Assign, AssignError, CHECKPOINTS, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown,
     StealMode, WORKER, cluster_coordinator_name, coordinator_name,
 };
+use crate::look::Glance;
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
 use crate::scheduler::{MeasureSpeed, MemberSilent, Scheduler, TakeOver, Work};
@@ -207,6 +209,7 @@ impl Worker {
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
             .accepts_from::<Assign>(admit::worker)
+            .accepts_from::<Glance>(admit::worker)
             .accepts_from::<Leave>(admit::worker)
             .accepts_from::<FindRoot>(admit::worker)
             .accepts_from::<GetRoot>(admit::worker)

@@ -17,9 +17,11 @@ use springtide_simulator::apps::Model;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
+use crate::dashboard;
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
 use crate::site::SiteCommand;
+use crate::top;
 use crate::{
     drain, files, inputs, jobs, join, netcheck, node, nodes, run, sim, site, slots, talk, token,
     up, why, workflow,
@@ -292,6 +294,15 @@ impl App {
                 why::why(&why::Question { run: &run, at, node: node.as_deref(), json })
             }
             Other::Replay { run } => why::replay(&run),
+            Other::Top { url, config, token_file, once } => {
+                let at = top::At {
+                    url: url.as_deref(),
+                    config: config.as_deref(),
+                    token_file: token_file.as_deref(),
+                };
+                top::top(&at, once)
+            }
+            Other::Report { run, out } => dashboard::report(&run, out),
             Other::Sim(command) => {
                 log_to_stderr(own_level(&global), false);
                 sim::sim(command, self.version)

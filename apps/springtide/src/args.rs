@@ -193,6 +193,30 @@ pub enum Other {
         #[arg(long)]
         json: bool,
     },
+    /// Watch a grid that is up in the terminal: the dashboard's numbers
+    Top {
+        /// Where the dashboard is
+        #[arg(value_name = "URL", value_hint = ValueHint::Url, required_unless_present = "config")]
+        url: Option<String>,
+        /// The config of the grid that is up
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
+        config: Option<PathBuf>,
+        /// A file with the dashboard's token; `dashboard.token_file` of the config where it is not given
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        token_file: Option<PathBuf>,
+        /// Print one frame as text, as it does anyhow where the output is no terminal
+        #[arg(long)]
+        once: bool,
+    },
+    /// Show a run on one page: a file that is opened in a browser, without a server
+    Report {
+        /// The run's directory: what `run` was given as --out
+        #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
+        run: PathBuf,
+        /// The file; report.html in the run's directory where it is not given
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        out: Option<PathBuf>,
+    },
     /// Take a run's decisions again from its log: they must come out the same
     Replay {
         /// The run's directory: what `run` was given as --out

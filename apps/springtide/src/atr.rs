@@ -490,15 +490,17 @@ fn shown(name: &str, rows: &[(&Play, &Value, Played)]) -> String {
 fn drawn(name: &str, rows: &[(&Play, &Value, Played)]) -> Result<Option<String>, FigureError> {
     let basket = |play: &Play| if let How::Basket(basket) = play.how { basket } else { 1 };
     let most = rows.iter().map(|(_, _, ours)| f64::from(ours.iterations)).fold(1.0, f64::max);
-    let (of_tasks, label, from, to) = match name {
-        "figure6" => (true, "tasks", 25.0, 800.0),
-        "figure7" => (false, "iterates at once", 1.0, 8.0),
+    // Each step to the right is twice as many.
+    let (of_tasks, label, from, steps): (_, _, f64, u32) = match name {
+        "figure6" => (true, "tasks", 25.0, 5),
+        "figure7" => (false, "iterates at once", 1.0, 3),
         _ => return Ok(None),
     };
     let mut series: Vec<(u32, Vec<(f64, f64)>)> = Vec::new();
     for (play, _, ours) in rows {
         let key = if of_tasks { 0 } else { play.tasks };
         let x = if of_tasks { f64::from(play.tasks) } else { basket(play) as f64 };
+        let x = (x / from).log2();
         if series.last().is_none_or(|(last, _)| *last != key) {
             series.push((key, Vec::new()));
         }
@@ -512,9 +514,18 @@ fn drawn(name: &str, rows: &[(&Play, &Value, Played)]) -> Result<Option<String>,
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(50)
-            .build_cartesian_2d((from..to).log_scale(), 0.0..most * 1.1)
+            .build_cartesian_2d(0.0..f64::from(steps), 0.0..most * 1.1)
             .map_err(wrong)?;
-        chart.configure_mesh().x_desc(label).y_desc("iterations").draw().map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_desc(label)
+            .x_labels(steps as usize + 1)
+            .x_label_formatter(&|x| format!("{:.0}", from * x.exp2()))
+            .y_desc("iterations")
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .light_line_style(WHITE)
+            .draw()
+            .map_err(wrong)?;
         for ((key, points), colour) in series.iter().zip(COLOURS) {
             let line = chart
                 .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))

@@ -669,6 +669,7 @@ mod tests {
             state: JobState::Queued,
             sizes: std::collections::BTreeMap::new(),
             waits_for: Some(waits.to_owned()),
+            coordinator: None,
         });
         let detail = status.map(|status| JobDetail {
             status: Some(status),

@@ -15,6 +15,7 @@ mod agree;
 mod app;
 mod args;
 mod atr;
+mod dashboard;
 mod dates;
 mod desk;
 #[cfg(target_os = "linux")]
@@ -49,6 +50,7 @@ mod slots;
 mod solo;
 mod talk;
 mod token;
+mod top;
 mod up;
 #[cfg(target_os = "linux")]
 mod wan;

@@ -16,6 +16,7 @@ use springtide_runtime::net::tls::NODE_VALIDITY;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
+use crate::dashboard::Prepared;
 use crate::desk::Setting;
 use crate::exit::Failed;
 use crate::grid::{self, Plan, cannot};
@@ -112,8 +113,16 @@ async fn stay(
     };
     let log_max = config.value.run.log_size.bytes();
     let setting = Setting { dir: dir.clone(), config: config.show(true), version, log_max };
+    let board = Prepared::of(config.value.grid.as_str(), &config.value.dashboard)?;
     // Whether a head runs already the lease alone knows, for all machines that share this directory.
     let (head, desk) = grid::start_again(&plan, setting, alone).await?;
+    let board = match board.map(|board| board.start(&head, &dir)).transpose() {
+        Ok(board) => board,
+        Err(failed) => {
+            end(head, &dir, false).await;
+            return Err(failed);
+        }
+    };
     let mut log = Some(GridLog::open(&dir, version, log_max).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = tokio::select! {
@@ -144,6 +153,9 @@ async fn stay(
                     grid::called(),
                     file.display()
                 ));
+            }
+            if let Some(board) = &board {
+                talk.say(&format!("the dashboard is at {}", board.url()));
             }
             let notifier = Notifier::of_env();
             notifier.ready(&format!("{} nodes", status.nodes()));
@@ -188,6 +200,9 @@ async fn stay(
                     }
                     _ = looks.tick() => {
                         let records = head.endpoint.recorder.drain();
+                        if let Some(board) = &board {
+                            board.records(&records);
+                        }
                         for record in &records {
                             tracing::info!(event = ?record.event, "{}", record.node);
                         }
@@ -210,6 +225,7 @@ async fn stay(
             }
         }
     };
+    drop(board);
     tokio::select! {
         biased;
         _ = signals.next() => {}
@@ -270,8 +286,24 @@ fn overview(status: &GridStatus) -> Vec<String> {
     lines
 }
 
-/// What happened between two looks.
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// Jobs.
+    Job,
+    /// Nodes that come and go.
+    Member,
+    /// What does not work.
+    Failure,
+}
+
+/// What happened between two looks, in a line each.
 fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
+    happened(before, now).into_iter().map(|(_, line)| line).collect()
+}
+
+/// What happened between two looks.
+pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
     let mut lines = Vec::new();
     for job in &now.jobs {
         let known = before.jobs.iter().find(|known| known.job == job.job);
@@ -279,10 +311,14 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
             match job.state {
                 JobState::Queued => {
                     let what = job.waits_for.as_deref().unwrap_or_default();
-                    lines.push(format!("{} ({}) waits for {what}", job.job, job.name));
+                    lines
+                        .push((About::Job, format!("{} ({}) waits for {what}", job.job, job.name)));
                 }
                 JobState::Running => {
-                    lines.push(format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()));
+                    lines.push((
+                        About::Job,
+                        format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()),
+                    ));
                 }
                 JobState::Assigning | JobState::Ending => {}
             }
@@ -290,7 +326,7 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
     }
     for job in &before.jobs {
         if now.jobs.iter().all(|left| left.job != job.job) {
-            lines.push(format!("{} ({}) is over", job.job, job.name));
+            lines.push((About::Job, format!("{} ({}) is over", job.job, job.name)));
         }
     }
     let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, (bool, bool))> {
@@ -305,21 +341,27 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
         let (was, is) = (former.map_or((0, 0), held), held(site));
         if former.is_none() && site.on_demand {
             let most = site.nodes.len();
-            lines.push(format!("cluster {cluster}: up to {most} nodes, while jobs need them"));
+            lines.push((
+                About::Member,
+                format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
+            ));
         }
         // At first it has not said what it has.
         let failed = former.and_then(|site| site.failing.as_ref());
         match &site.failing {
             now if former.is_none() || now.as_ref() == failed => {}
-            Some(reason) => lines.push(format!("cluster {cluster} cannot be used: {reason}")),
-            None => lines.push(format!("cluster {cluster} can be used")),
+            Some(reason) => {
+                lines.push((About::Failure, format!("cluster {cluster} cannot be used: {reason}")))
+            }
+            None => lines.push((About::Member, format!("cluster {cluster} can be used"))),
         }
         if is != was && site.on_demand {
             let (there, coming) = is;
-            lines.push(match coming {
+            let line = match coming {
                 0 => format!("cluster {cluster}: {there} nodes are held"),
                 _ => format!("cluster {cluster}: {there} nodes are held, {coming} are asked for"),
-            });
+            };
+            lines.push((About::Member, line));
         }
     }
     let before = nodes(before);
@@ -329,27 +371,34 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
         };
         let reason = new.reason.as_deref().unwrap_or("by order");
         match new.state {
-            NodeState::Broken => lines.push(format!("node {} is broken: {reason}", new.node)),
+            NodeState::Broken => {
+                lines.push((About::Failure, format!("node {} is broken: {reason}", new.node)));
+            }
             NodeState::Starting | NodeState::Idle if on_demand => {} // told as a number
             NodeState::Starting => {
-                lines.push(format!("node {} is started anew: {reason}", new.node));
+                lines.push((About::Member, format!("node {} is started anew: {reason}", new.node)));
             }
             NodeState::Idle if old.state == NodeState::Off => {
                 let threads = new.threads.unwrap_or(0);
-                lines.push(format!("node {} has joined, with {threads} threads", new.node));
+                lines.push((
+                    About::Member,
+                    format!("node {} has joined, with {threads} threads", new.node),
+                ));
             }
             NodeState::Idle if old.state == NodeState::Starting => {
-                lines.push(format!("node {} is back", new.node));
+                lines.push((About::Member, format!("node {} is back", new.node)));
             }
-            NodeState::Drained => lines.push(format!("node {} is drained: {reason}", new.node)),
+            NodeState::Drained => {
+                lines.push((About::Member, format!("node {} is drained: {reason}", new.node)))
+            }
             NodeState::Idle if old.state == NodeState::Drained => {
-                lines.push(format!("node {} is in service again", new.node));
+                lines.push((About::Member, format!("node {} is in service again", new.node)));
             }
             NodeState::Off if joins && new.reason.is_some() => {
-                lines.push(format!("node {} is gone: {reason}", new.node));
+                lines.push((About::Member, format!("node {} is gone: {reason}", new.node)));
             }
             NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
-                lines.push(format!("node {} has ended: {reason}", new.node));
+                lines.push((About::Member, format!("node {} has ended: {reason}", new.node)));
             }
             NodeState::Idle
             | NodeState::Busy
@@ -364,7 +413,7 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
 }
 
 /// Nodes of a cluster that are there, and those that are asked for.
-fn held(site: &SiteStatus) -> (usize, usize) {
+pub fn held(site: &SiteStatus) -> (usize, usize) {
     let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
     let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
     (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)
@@ -394,6 +443,7 @@ mod tests {
             state,
             sizes: [("ams".into(), 2)].into(),
             waits_for: Some("nodes".into()),
+            coordinator: None,
         };
         let nodes = nodes.iter().map(node).collect();
         let site = SiteStatus { nodes, ..SiteStatus::default() };

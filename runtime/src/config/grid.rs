@@ -62,6 +62,8 @@ section! {
         join: JoinSection = Section;
         /// Log lines on stderr and in the nodes' files.
         log: LogSection = Section;
+        /// The page that shows what the grid does.
+        dashboard: DashboardSection = Section;
         /// Runs of jobs.
         run: RunSection = Section;
     }
@@ -400,6 +402,18 @@ section! {
         level: Level = Is("\"info\"");
         /// How they look: "pretty" or "json".
         format: Format = Is("\"pretty\"");
+    }
+
+    /// The page that shows what the grid does, of the head of `up` and `dev`.
+    DashboardSection {
+        /// Whether there is one.
+        on: bool = Is("true");
+        /// Where it listens; any free port of loopback if that is taken. Elsewhere it needs a token.
+        bind: SocketAddr = Is("\"127.0.0.1:7475\"");
+        /// The name by which browsers reach it, when that is not `bind`.
+        name: Option<String> = Absent("\"grid.example.org\"");
+        /// A file with its token, at least 16 characters, readable by its owner alone.
+        token_file: Option<PathBuf> = Absent("\"/etc/springtide/dashboard.token\"");
     }
 
     /// Runs of jobs.

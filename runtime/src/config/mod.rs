@@ -31,9 +31,9 @@ use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
 
 pub use grid::{
-    AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, FilesSection,
-    GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection, RunSection,
-    SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
+    AdaptationSection, CONFIG_VERSION, ClusterSection, ClusterSlotsSection, DashboardSection,
+    FilesSection, GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection,
+    RunSection, SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
 pub use jobs::{ComponentSection, JobSection, JobsConfig, Part, Sizes, Words};
 pub use links::{InsideSection, LinksConfig};

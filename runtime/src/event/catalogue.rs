@@ -30,6 +30,20 @@ pub enum Weight {
     Fact,
 }
 
+/// A worker in a stretch of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerRow {
+    /// Which.
+    #[serde(rename = "n")]
+    pub node: NodeId,
+    /// Hundredths of its threads' time in each of [`ThreadState::ALL`](crate::meter::ThreadState::ALL).
+    #[serde(rename = "t")]
+    pub time: [u8; 5],
+    /// How fast it is, in the job's unit, where that is measured.
+    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<f32>,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -304,6 +318,15 @@ pub enum Event {
         /// Latencies since the ones told before; empty in most periods.
         latencies: BTreeMap<String, LatencySummary>,
     },
+    /// Workers of a cluster in a stretch of time: as often as their number allows.
+    Workers {
+        /// The job.
+        job: JobId,
+        /// The cluster.
+        cluster: ClusterId,
+        /// Each of them.
+        workers: Vec<WorkerRow>,
+    },
     /// A decision was taken.
     Decision {
         /// What was decided.
@@ -359,6 +382,7 @@ impl Event {
             | Event::IterationDone { .. }
             | Event::Progress { .. }
             | Event::Period { .. }
+            | Event::Workers { .. }
             | Event::Fault { .. }
             | Event::Unknown => Weight::Fact,
         }

@@ -88,7 +88,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::{Scope, Weight};
+    use crate::event::{Scope, Weight, WorkerRow};
     use crate::id::{ClusterId, Epoch, JobId, TaskPath};
     use crate::meter::{Counters, LatencySummary, Times};
 
@@ -210,6 +210,15 @@ pub(super) mod tests {
                 times: Times { idle_ns: 5, ..Times::default() },
                 counters: Box::new(Counters::default()),
                 latencies: BTreeMap::from([("steal_wide".into(), latency)]),
+            },
+            Event::Workers {
+                job,
+                cluster: "ams".into(),
+                workers: vec![WorkerRow {
+                    node: "ams-1".into(),
+                    time: [90, 4, 3, 2, 1],
+                    speed: Some(1.5),
+                }],
             },
             decision(1),
             Event::Fault { part: "site".into(), what: text() },

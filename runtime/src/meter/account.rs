@@ -71,6 +71,19 @@ pub struct Times {
     pub bench_ns: u64,
 }
 
+/// Parts as hundredths of their sum, which add up to 100, or are all 0 where the parts are. The largest takes what rounding leaves.
+pub fn hundredths(parts: [u64; 5]) -> [u8; 5] {
+    let all = parts.map(u128::from);
+    let sum: u128 = all.iter().sum();
+    if sum == 0 {
+        return [0; 5];
+    }
+    let mut shares = all.map(|part| u8::try_from(part * 100 / sum).unwrap_or(100));
+    let most = (0..all.len()).max_by_key(|&at| all[at]).unwrap_or(0);
+    shares[most] += 100 - shares.iter().sum::<u8>();
+    shares
+}
+
 impl Times {
     /// Nanoseconds in one state.
     pub fn get(&self, state: ThreadState) -> u64 {
@@ -101,6 +114,11 @@ impl Times {
     /// Nanoseconds in all states together.
     pub fn total_ns(&self) -> u64 {
         ThreadState::ALL.iter().fold(0, |sum, &state| sum.saturating_add(self.get(state)))
+    }
+
+    /// Hundredths in each of [`ThreadState::ALL`]: see [`hundredths`].
+    pub fn percent(&self) -> [u8; 5] {
+        hundredths(ThreadState::ALL.map(|state| self.get(state)))
     }
 
     /// The time passed since an `earlier` snapshot of the same account. A state that is smaller than before (another

@@ -18,7 +18,7 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-pub use account::{Account, SharedAccount, ThreadState, Times};
+pub use account::{Account, SharedAccount, ThreadState, Times, hundredths};
 pub use benchmark::{
     BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkReason, BenchmarkRun,
     BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec, BenchmarkWork, EncodedTask, Offer,

@@ -60,6 +60,20 @@ macro_rules! histograms {
                 $(self.$field.is_empty())&&*
             }
 
+            /// Those that are not empty, in a few numbers each.
+            ///
+            /// # Errors
+            /// As of [`Histograms::apply`].
+            pub fn summaries(&self) -> Result<BTreeMap<String, LatencySummary>, DeltaError> {
+                // Histograms are large, and in most periods nothing is told.
+                if self.is_empty() {
+                    return Ok(BTreeMap::new());
+                }
+                let mut histograms = Histograms::default();
+                histograms.apply(self)?;
+                Ok(histograms.summaries())
+            }
+
             /// Whether every one is well-formed.
             ///
             /// # Errors
@@ -213,6 +227,11 @@ impl<K: Ord> Tally<K> {
     /// The sources that are there, with their latest numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &Statistics)> {
         self.sources.iter().map(|(key, source)| (key, &source.latest))
+    }
+
+    /// A source's latest numbers.
+    pub fn latest(&self, key: &K) -> Option<&Statistics> {
+        self.sources.get(key).map(|source| &source.latest)
     }
 
     /// The sum of all, lives that ended included, without latencies.

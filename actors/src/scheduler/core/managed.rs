@@ -197,6 +197,7 @@ impl Managing {
             state: JobState::Queued,
             sizes: BTreeMap::new(),
             waits_for: self.manager.why(id, outlook).map(|why| format!("a place: {why}")),
+            coordinator: None,
         }
     }
 

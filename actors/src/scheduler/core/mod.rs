@@ -134,6 +134,7 @@ impl Job {
             state: self.state,
             sizes,
             waits_for: self.open.waits_for(),
+            coordinator: self.view.coordinator.clone(),
         }
     }
 

@@ -31,6 +31,7 @@ impl Waiting {
             state: JobState::Queued,
             sizes: BTreeMap::new(),
             waits_for: Some(self.waits_for.clone()),
+            coordinator: None,
         }
     }
 }

@@ -204,6 +204,7 @@ impl Core {
             state: JobState::Queued,
             sizes: BTreeMap::new(),
             waits_for: Some("nodes that may have outlived the former scheduler".to_owned()),
+            coordinator: None,
         })
     }
 

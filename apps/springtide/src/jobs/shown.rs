@@ -154,7 +154,7 @@ impl Row {
 pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
     let mut rows: BTreeMap<JobId, Row> = BTreeMap::new();
     for status in live {
-        let JobStatus { job, name, state: at, sizes, waits_for } = status;
+        let JobStatus { job, name, state: at, sizes, waits_for, .. } = status;
         let about = waits_for.unwrap_or_default();
         rows.insert(job, Row { job, state: state(at), sizes, age_s: None, line: name, about });
     }
@@ -367,6 +367,7 @@ mod tests {
             state,
             sizes: (nodes > 0).then(|| ("ams".into(), nodes)).into_iter().collect(),
             waits_for: waits.map(str::to_owned),
+            coordinator: None,
         };
         let end = |error: Option<&str>| JobEnd {
             error: error.map(str::to_owned),

@@ -3,6 +3,7 @@
 //! Each grid has at most twelve nodes of one thread. Waits have generous bounds and are never asserted on.
 
 mod cli;
+mod dashboard;
 mod drains;
 mod grids;
 mod inputs;

@@ -197,6 +197,7 @@ impl Engine {
             met: BTreeMap::new(),
             unsent: mail::Unsent::default(),
             counters: Counters::default(),
+            stolen_from: BTreeMap::new(),
             latencies: Histograms::default(),
             tick_at: None,
             thief_wake: None,
@@ -369,6 +370,11 @@ impl Engine {
     /// What was counted and measured here since the start; with `latencies`, those since the last time.
     pub fn statistics(&self, latencies: bool) -> Statistics {
         self.0.statistics(latencies)
+    }
+
+    /// Tasks that this node has stolen from nodes of each cluster, for who watches.
+    pub fn stolen_from(&self) -> BTreeMap<ClusterId, u64> {
+        self.0.state().stolen_from.clone()
     }
 
     /// A message of this job made its way and the answer came back in this time.

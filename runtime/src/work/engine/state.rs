@@ -46,6 +46,8 @@ pub(super) struct State {
     /// What the network had no room for, in order.
     pub(super) unsent: mail::Unsent,
     pub(super) counters: Counters,
+    /// Tasks stolen from nodes of each cluster.
+    pub(super) stolen_from: BTreeMap<ClusterId, u64>,
     pub(super) latencies: Histograms,
     /// When the pool is told of the next tick for long tasks; none while no task of another node is here.
     pub(super) tick_at: Option<Instant>,

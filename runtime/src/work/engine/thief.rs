@@ -57,7 +57,11 @@ impl Inner {
             self.hand_back(from, task.lease, Left::default());
             return;
         }
-        let scope = self.state().thief.scope_of(&from.node);
+        let scope = {
+            let mut state = self.state();
+            *state.stolen_from.entry(from.cluster.clone()).or_default() += 1;
+            state.thief.scope_of(&from.node)
+        };
         self.recorder.record(Event::TaskStolen {
             job: self.job,
             path: task.path.clone(),

@@ -1,0 +1,234 @@
+//! The cluster coordinator's part in being looked at: while somebody looks, it glances at its workers.
+//!
+//! Must not know who looks, nor why.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use actix::prelude::*;
+use springtide_runtime::event::WorkerRow;
+use springtide_runtime::id::{Incarnation, NodeId};
+use springtide_runtime::meter::{Statistics, Times};
+use tokio::time::Instant;
+
+use super::ClusterCoordinator;
+use crate::job::WORKER;
+use crate::look::{ClusterLook, Glance, LookAtCluster, WorkerLook, WorkerSums};
+use crate::worker::Worker;
+
+/// Workers are glanced at no more often than this, however many look.
+const GLANCE_EVERY: Duration = Duration::from_millis(900);
+/// At so many of them each time at most: of a larger cluster, one part after the other.
+const GLANCES: usize = 256;
+/// A worker that is glanced at answers within this time, or is glanced at again.
+const GLANCE_WITHIN: Duration = Duration::from_secs(2);
+
+/// Bytes a second that the rows of a cluster's workers may come to on the way to the job's coordinator.
+const ROWS_RATE: f64 = 128.0;
+/// And no more often than every so many periods.
+const ROWS_EVERY: u32 = 4;
+/// What a row takes on that way, roughly.
+const ROW_BYTES: f64 = 32.0;
+
+/// What is known of workers beyond their reports.
+#[derive(Default)]
+pub(super) struct Looked {
+    /// When workers were last glanced at.
+    glanced: Option<Instant>,
+    /// Up to this node.
+    last: Option<NodeId>,
+    seen: BTreeMap<NodeId, Seen>,
+    rows: Rows,
+}
+
+struct Seen {
+    incarnation: Incarnation,
+    at: Instant,
+    sums: WorkerSums,
+}
+
+impl Looked {
+    /// Whose turn it is.
+    fn turn(&mut self, members: &[NodeId], now: Instant) -> Vec<NodeId> {
+        if self.glanced.is_some_and(|at| now < at + GLANCE_EVERY) {
+            return Vec::new();
+        }
+        self.glanced = Some(now);
+        let after = self.last.as_ref().map_or(0, |last| members.partition_point(|n| n <= last));
+        let turn = members[after..].iter().chain(&members[..after]).take(GLANCES);
+        let turn: Vec<NodeId> = turn.cloned().collect();
+        self.last = turn.last().cloned();
+        turn
+    }
+
+    /// A member is one no more.
+    pub(super) fn forget(&mut self, node: &NodeId) {
+        self.seen.remove(node);
+    }
+
+    /// It was heard by a report, which does not tell from whom was stolen: that is as of the last glance.
+    pub(super) fn heard(&mut self, node: &NodeId, incarnation: Incarnation, told: &Statistics) {
+        let seen = self.seen.get(node).filter(|seen| seen.incarnation == incarnation);
+        let stolen = seen.map(|seen| seen.sums.stolen.clone()).unwrap_or_default();
+        self.take_in(node, incarnation, WorkerSums::of(told, stolen), Instant::now());
+    }
+
+    fn take_in(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerSums, at: Instant) {
+        match self.seen.get_mut(node) {
+            Some(seen) if seen.incarnation > incarnation => {}
+            // It lives, and has no more to say.
+            Some(seen) if seen.incarnation == incarnation && !sums.is_later(&seen.sums) => {
+                seen.at = at;
+            }
+            _ => drop(self.seen.insert(node.clone(), Seen { incarnation, at, sums })),
+        }
+    }
+}
+
+/// A worker with its times since the job's start and its speed.
+type Sums<'a> = (&'a NodeId, Times, Option<f64>);
+
+/// Rows of workers for the run's log: no more of them than fit [`ROWS_RATE`], so that what reaches the job's coordinator does not grow
+/// with the number of workers.
+#[derive(Debug, Default)]
+struct Rows {
+    shown: BTreeMap<NodeId, Times>,
+    /// Since the last, in seconds and periods.
+    since: (f64, u32),
+}
+
+impl Rows {
+    /// A period of so many seconds has ended. The workers' times since the job's start, and their speeds.
+    fn period(&mut self, period_s: f64, workers: &[Sums<'_>]) -> Vec<WorkerRow> {
+        self.since = (self.since.0 + period_s, self.since.1 + 1);
+        if self.since.1 < ROWS_EVERY || self.since.0 * ROWS_RATE < workers.len() as f64 * ROW_BYTES
+        {
+            return Vec::new();
+        }
+        self.since = (0.0, 0);
+        let before = std::mem::take(&mut self.shown);
+        let row = |&(node, times, speed): &Sums<'_>| {
+            let since = before.get(node).map_or(times, |before| times.since(before));
+            self.shown.insert(node.clone(), times);
+            WorkerRow { node: node.clone(), time: since.percent(), speed: speed.map(|v| v as f32) }
+        };
+        workers.iter().map(row).collect()
+    }
+}
+
+impl ClusterCoordinator {
+    /// How fast a worker is, in the job's unit.
+    fn speed(&self, node: &NodeId) -> Option<f64> {
+        self.measured.get(node).and_then(|measured| measured.history.speed())
+    }
+
+    /// Rows of the workers for the run's log, in periods in which they are due.
+    pub(super) fn rows(&mut self, period_s: f64) -> Vec<WorkerRow> {
+        let workers = self.tally.iter().map(|(node, sums)| (node, sums.times, self.speed(node)));
+        let workers: Vec<Sums<'_>> = workers.collect();
+        self.looked.rows.period(period_s, &workers)
+    }
+
+    fn glance(&mut self, ctx: &mut Context<Self>) {
+        let members: Vec<NodeId> = self.members().into_iter().collect();
+        for node in self.looked.turn(&members, Instant::now()) {
+            let Some(life) = self.view.members.get(&node).map(|member| member.incarnation) else {
+                continue;
+            };
+            let remote = self.hub.remote::<Worker>(&node, WORKER);
+            let glance = Glance { job: self.spec.id };
+            let request = remote.send(glance).deadline(GLANCE_WITHIN).start();
+            ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
+                // Who does not answer is shown with the age of what is known.
+                if let Ok(Some(sums)) = answer {
+                    cluster.looked.take_in(&node, life, sums, Instant::now());
+                }
+            }));
+        }
+    }
+}
+
+impl Handler<LookAtCluster> for ClusterCoordinator {
+    type Result = MessageResult<LookAtCluster>;
+
+    fn handle(&mut self, look: LookAtCluster, ctx: &mut Context<Self>) -> Self::Result {
+        if look.job != self.spec.id {
+            return MessageResult(None);
+        }
+        self.glance(ctx);
+        let now = Instant::now();
+        let members = self.view.in_cluster(&self.cluster);
+        let worker = |node: &NodeId| {
+            let member = self.view.members.get(node)?;
+            let seen = self.looked.seen.get(node);
+            let seen = seen.filter(|seen| seen.incarnation == member.incarnation);
+            let age = seen.map(|seen| now.saturating_duration_since(seen.at).as_millis());
+            Some(WorkerLook {
+                node: node.clone(),
+                incarnation: member.incarnation,
+                leaving: member.leaving,
+                age_ms: age.map(|ms| u64::try_from(ms).unwrap_or(u64::MAX)),
+                sums: seen.map(|seen| seen.sums.clone()).unwrap_or_default(),
+                speed: self.speed(node),
+            })
+        };
+        MessageResult(Some(ClusterLook { workers: members.filter_map(worker).collect() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_cluster_is_glanced_at_in_parts_and_not_too_often() {
+        let members: Vec<NodeId> = (0..300).map(|n| NodeId::from(format!("ams-{n:03}"))).collect();
+        let mut looked = Looked::default();
+        let start = Instant::now();
+        assert_eq!(looked.turn(&members, start), members[..256]);
+        assert!(looked.turn(&members, start + GLANCE_EVERY / 2).is_empty());
+        let next = looked.turn(&members, start + GLANCE_EVERY);
+        assert_eq!(next[..44], members[256..]);
+        assert_eq!(next[44..], members[..212]);
+        assert!(looked.turn(&[], start + 2 * GLANCE_EVERY).is_empty());
+    }
+
+    #[test]
+    fn what_is_later_counts_whoever_tells_it() {
+        let (node, at) = (NodeId::from("a"), Instant::now());
+        let sums = |us: u64| WorkerSums { times_us: [us, 0, 0, 0, 0], ..WorkerSums::default() };
+        let mut looked = Looked::default();
+        let told = |looked: &Looked| (looked.seen[&node].sums.times_us[0], looked.seen[&node].at);
+        looked.take_in(&node, Incarnation(1), sums(5), at);
+        let later = at + Duration::from_secs(1);
+        looked.take_in(&node, Incarnation(1), sums(4), later);
+        assert_eq!(told(&looked), (5, later), "an older word is a sign of life, and no more");
+        looked.take_in(&node, Incarnation(2), sums(1), later);
+        looked.take_in(&node, Incarnation(1), sums(9), at);
+        assert_eq!(told(&looked), (1, later), "of a new life only the new one counts");
+    }
+
+    fn times(working_ns: u64, idle_ns: u64) -> Times {
+        Times { working_ns, idle_ns, ..Times::default() }
+    }
+
+    #[test]
+    fn rows_tell_of_the_time_since_the_last_and_fit_the_rate() {
+        let names: Vec<NodeId> = (1..=16).map(|n| NodeId::from(format!("ams-{n}"))).collect();
+        let mut rows = Rows::default();
+        let at = |worked: u64| -> Vec<Sums<'_>> {
+            names.iter().map(|node| (node, times(worked, 1000), Some(2.0))).collect()
+        };
+        // 16 workers take 512 bytes, the bytes of 4 s; however long periods are, every fourth is enough.
+        for period_s in [1.0, 10.0] {
+            assert!((0..3).all(|_| rows.period(period_s, &at(500)).is_empty()));
+            let told = rows.period(period_s, &at(1000));
+            assert_eq!((told.len(), told[0].speed), (16, Some(2.0)));
+            if period_s == 1.0 {
+                assert_eq!(told[0].time, [50, 50, 0, 0, 0]);
+            }
+        }
+        assert!((0..7).all(|_| rows.period(0.5, &at(2000)).is_empty()));
+        assert_eq!(rows.period(0.5, &at(3000))[15].time, [100, 0, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,117 @@
+//! The coordinator's part in being looked at, and what of each period goes into the run's log for who looks later.
+//!
+//! Must not know who looks, nor why.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use actix::prelude::*;
+use springtide_runtime::event::Event;
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::meter::Statistics;
+
+use super::{Coordinator, PoisonError, workers_by_cluster};
+use crate::cluster::ClusterPeriod;
+use crate::job::NoteKind;
+use crate::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
+use crate::policy::Logged;
+
+/// Of a job's decisions that changed something so many are told.
+const DECISIONS: usize = 32;
+/// The decisions that a coordinator keeps for who looks.
+#[derive(Debug, Default)]
+pub(super) struct Thoughts {
+    decisions: VecDeque<DecisionLook>,
+    last: Vec<String>,
+}
+
+impl Thoughts {
+    pub(super) fn take_in(&mut self, logged: &Logged) {
+        self.last = logged.decision.why.iter().map(ToString::to_string).collect();
+        self.decisions.extend(DecisionLook::of(logged));
+        let over = self.decisions.len().saturating_sub(DECISIONS);
+        self.decisions.drain(..over);
+    }
+}
+
+impl Coordinator {
+    /// What a cluster did since its last word, and its workers.
+    pub(super) fn period_of(&self, message: &ClusterPeriod) -> Vec<Event> {
+        let before = self.tally.latest(&message.cluster).cloned().unwrap_or_default();
+        let (job, cluster) = (self.spec.id, message.cluster.clone());
+        let told = &message.statistics;
+        let period_s = self.spec.params.period().as_secs_f64();
+        let mut events = vec![Event::Period {
+            job,
+            cluster: Some(cluster.clone()),
+            period: (self.started.elapsed().as_secs_f64() / period_s).round() as u64,
+            threads: told.threads,
+            times: told.times.since(&before.times),
+            counters: Box::new(told.counters.since(&before.counters)),
+            // What is malformed of them is told where they are added up.
+            latencies: told.latencies.summaries().unwrap_or_default(),
+        }];
+        if !message.rows.is_empty() {
+            events.push(Event::Workers { job, cluster, workers: message.rows.clone() });
+        }
+        events
+    }
+
+    /// Writes it down.
+    pub(super) fn record_period(&self, events: Vec<Event>) {
+        events.into_iter().for_each(|event| self.recorder.record(event));
+        if !self.adapts() {
+            // Else they go with the period's decision.
+            self.tell(NoteKind::Events { records: self.recorder.drain() });
+        }
+    }
+
+    fn cluster_sums(&self) -> BTreeMap<ClusterId, ClusterSum> {
+        let mut sums: BTreeMap<ClusterId, ClusterSum> = BTreeMap::new();
+        for (cluster, workers) in workers_by_cluster(&self.view) {
+            let host = self.view.cluster_coordinators.get(&cluster).cloned();
+            sums.insert(cluster, ClusterSum { host, workers, sums: Statistics::default() });
+        }
+        for (cluster, statistics) in self.tally.iter() {
+            sums.entry(cluster.clone()).or_default().sums = statistics.clone();
+        }
+        for (cluster, left) in self.changes.departed() {
+            let sums = &mut sums.entry(cluster.clone()).or_default().sums;
+            sums.counters.merge(&left.counters);
+            sums.times += left.times;
+        }
+        sums
+    }
+}
+
+impl Handler<LookAtJob> for Coordinator {
+    type Result = MessageResult<LookAtJob>;
+
+    fn handle(&mut self, look: LookAtJob, _: &mut Context<Self>) -> Self::Result {
+        if look.job != self.spec.id {
+            return MessageResult(None);
+        }
+        let settings = &self.spec.params.settings;
+        let (progress, reached, iteration_s) = {
+            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            let progress = told.progress.map(|progress| (progress, told.what.clone()));
+            (progress, told.reached, told.iteration_s)
+        };
+        MessageResult(Some(JobLook {
+            epoch: self.view.epoch,
+            view: self.view.version,
+            root: self.view.coordinator.clone(),
+            elapsed_s: self.started.elapsed().as_secs_f64(),
+            mode: self.spec.params.mode,
+            period_s: self.spec.params.period().as_secs_f64(),
+            band: (settings.e_min, settings.e_max),
+            efficiency: self.adaptation.efficiency(),
+            progress,
+            iterations: (reached.iterations, iteration_s),
+            clusters: self.cluster_sums(),
+            latencies: self.latencies.summaries().unwrap_or_default(),
+            decisions: self.thoughts.decisions.clone(),
+            thought: self.thoughts.last.clone(),
+            links: self.links(),
+        }))
+    }
+}

@@ -1,0 +1,18 @@
+//! The worker's part in being looked at. Must not know who looks.
+
+use actix::prelude::*;
+
+use super::Worker;
+use crate::look::{Glance, WorkerSums};
+
+impl Handler<Glance> for Worker {
+    type Result = MessageResult<Glance>;
+
+    fn handle(&mut self, glance: Glance, _: &mut Context<Self>) -> Self::Result {
+        let running = self.running.as_ref().filter(|running| running.spec.id == glance.job);
+        MessageResult(running.map(|running| {
+            let engine = &running.engine;
+            WorkerSums::of(&engine.statistics(false), engine.stolen_from())
+        }))
+    }
+}

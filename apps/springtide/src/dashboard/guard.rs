@@ -1,0 +1,209 @@
+//! Who may read: one judgement for every request, before anything else is looked at.
+//!
+//! Everything is read-only. Who reaches the address may read where that is this machine's alone; elsewhere a token is asked for,
+//! on every path and method. That a browser was led here by another page (DNS rebinding, requests across origins) is seen by what
+//! it says in `Host` and `Origin`. Must not know what is served.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ring::digest::{SHA256, digest};
+
+/// The cookie that carries the token of a browser.
+pub const COOKIE: &str = "springtide";
+
+/// What of a request matters here.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts<'a> {
+    /// Its method.
+    pub method: &'a str,
+    /// Its `Host`, or the authority of its address.
+    pub host: Option<&'a str>,
+    /// Its `Origin`.
+    pub origin: Option<&'a str>,
+    /// Its `Authorization`.
+    pub authorization: Option<&'a str>,
+    /// The cookie [`COOKIE`].
+    pub cookie: Option<&'a str>,
+    /// `token` of its query.
+    pub query: Option<&'a str>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is answered.
+    Pass,
+    /// It brought the token in its address: the browser gets a cookie, and is sent to the same address without it.
+    Enter,
+    /// It is refused with this status, and why.
+    Refuse(u16, &'static str),
+}
+
+/// The judge.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// SHA-256 of the token.
+    token: Option<Vec<u8>>,
+    hosts: Vec<String>,
+}
+
+/// A dashboard must not be started so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError {
+    /// It would be open to all.
+    #[error(
+        "the dashboard would be open to everybody who reaches {0}: give it a token (`dashboard.token_file`, a file with at least 16 \
+         characters that only its owner may read), or bind it to 127.0.0.1"
+    )]
+    Open(SocketAddr),
+    /// The token is too short.
+    #[error(
+        "the dashboard's token has fewer than 16 characters: `openssl rand -hex 16` makes a good one"
+    )]
+    Short,
+}
+
+impl Guard {
+    /// Of a dashboard at this address, which is also called `name`.
+    ///
+    /// # Errors
+    /// It would be open to all.
+    pub fn new(
+        bind: SocketAddr,
+        token: Option<&str>,
+        name: Option<&str>,
+    ) -> Result<Self, GuardError> {
+        match token {
+            None if !bind.ip().is_loopback() => return Err(GuardError::Open(bind)),
+            Some(token) if token.len() < 16 => return Err(GuardError::Short),
+            _ => {}
+        }
+        let port = bind.port();
+        let mut hosts = vec![bind.to_string()];
+        if bind.ip().is_loopback() || bind.ip().is_unspecified() {
+            hosts.extend(["localhost", "127.0.0.1", "[::1]"].map(|name| format!("{name}:{port}")));
+        }
+        hosts.extend(name.map(str::to_ascii_lowercase));
+        hosts.extend(name.map(|name| format!("{}:{port}", name.to_ascii_lowercase())));
+        let token = token.map(|token| digest(&SHA256, token.as_bytes()).as_ref().to_vec());
+        Ok(Self { token, hosts })
+    }
+
+    /// Judges a request.
+    pub fn judge(&self, facts: &Facts<'_>) -> Verdict {
+        let Some(host) = facts.host.map(str::to_ascii_lowercase) else {
+            return Verdict::Refuse(400, "a request without Host");
+        };
+        if !self.is_here(&host) {
+            return Verdict::Refuse(
+                421,
+                "Host is another than this dashboard's: see dashboard.name",
+            );
+        }
+        if let Some(origin) = facts.origin {
+            let origin = origin.to_ascii_lowercase();
+            let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            if of != Some(&*host) {
+                return Verdict::Refuse(403, "asked for by a page of another origin");
+            }
+        }
+        let shown = facts.authorization.and_then(|text| text.strip_prefix("Bearer "));
+        let entered = match &self.token {
+            None => Verdict::Pass,
+            Some(token) if shown.or(facts.cookie).is_some_and(|shown| is(shown, token)) => {
+                Verdict::Pass
+            }
+            Some(token) if facts.query.is_some_and(|shown| is(shown, token)) => Verdict::Enter,
+            Some(_) => return Verdict::Refuse(401, "the token is missing or wrong"),
+        };
+        match facts.method {
+            "GET" | "HEAD" => entered,
+            _ => Verdict::Refuse(405, "this is for reading alone"),
+        }
+    }
+
+    fn is_here(&self, host: &str) -> bool {
+        if self.hosts.iter().any(|known| known == host) {
+            return true;
+        }
+        // A plain address cannot be another page's name.
+        let ip = host.parse::<SocketAddr>().map(|at| at.ip()).or_else(|_| host.parse::<IpAddr>());
+        ip.is_ok()
+    }
+}
+
+/// Compared by digests, so that the time taken says nothing of the token.
+fn is(shown: &str, token: &[u8]) -> bool {
+    digest(&SHA256, shown.as_bytes()).as_ref() == token
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn guard(token: Option<&str>) -> Guard {
+        Guard::new("127.0.0.1:7475".parse().unwrap(), token, Some("grid.example.org")).unwrap()
+    }
+
+    fn get(host: &str) -> Facts<'_> {
+        Facts { method: "GET", host: Some(host), ..Facts::default() }
+    }
+
+    #[test]
+    fn elsewhere_than_on_loopback_a_token_is_asked_for() {
+        for (bind, token, fits) in [
+            ("127.0.0.1:1", None, true),
+            ("[::1]:1", None, true),
+            ("0.0.0.0:1", None, false),
+            ("10.0.0.1:1", None, false),
+            ("10.0.0.1:1", Some(TOKEN), true),
+            ("10.0.0.1:1", Some("short"), false),
+        ] {
+            let at = bind.parse().unwrap();
+            assert_eq!(Guard::new(at, token, None).is_ok(), fits, "{bind} {token:?}");
+        }
+    }
+
+    #[test]
+    fn no_method_passes_without_the_token_and_none_but_reading_with_it() {
+        let guard = guard(Some(TOKEN));
+        let bearer = format!("Bearer {TOKEN}");
+        for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X"] {
+            let facts = Facts { method, ..get("localhost:7475") };
+            let refused = |facts: &Facts<'_>| match guard.judge(facts) {
+                Verdict::Refuse(status, _) => status,
+                _ => 0,
+            };
+            assert_eq!(refused(&facts), 401, "{method}");
+            assert_eq!(refused(&Facts { cookie: Some("0123456789abcdee"), ..facts }), 401);
+            assert_eq!(refused(&Facts { query: Some(""), ..facts }), 401);
+            let reads = matches!(method, "GET" | "HEAD");
+            let expected = if reads { 0 } else { 405 };
+            assert_eq!(refused(&Facts { authorization: Some(&bearer), ..facts }), expected);
+            assert_eq!(refused(&Facts { cookie: Some(TOKEN), ..facts }), expected);
+        }
+        let enters = Facts { query: Some(TOKEN), ..get("localhost:7475") };
+        assert_eq!(guard.judge(&enters), Verdict::Enter);
+    }
+
+    #[test]
+    fn pages_of_others_are_seen_by_host_and_origin() {
+        let guard = guard(None);
+        let is = |facts: Facts<'_>| guard.judge(&facts);
+        for host in ["localhost:7475", "127.0.0.1:7475", "LOCALHOST:7475", "grid.example.org"] {
+            assert_eq!(is(get(host)), Verdict::Pass, "{host}");
+        }
+        // A name that was made to mean this machine, and a name that begins like it.
+        for host in ["evil.example.org:7475", "localhost.evil.org:7475", "localhost"] {
+            assert!(matches!(is(get(host)), Verdict::Refuse(421, _)), "{host}");
+        }
+        assert!(matches!(is(Facts { host: None, ..get("") }), Verdict::Refuse(400, _)));
+        let from = |origin| Facts { origin: Some(origin), ..get("localhost:7475") };
+        assert_eq!(is(from("http://localhost:7475")), Verdict::Pass);
+        for origin in ["http://evil.example.org", "null", "http://localhost:7476", "file://"] {
+            assert!(matches!(is(from(origin)), Verdict::Refuse(403, _)), "{origin}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+// What the page makes of a tick: pure functions, without a page and without a clock. `node --test` runs them too.
+
+export const STATES = ["free", "busy", "starting", "measuring", "draining", "drained", "broken", "off", "held", "closing"];
+// Each state has a sign besides its colour.
+export const SIGNS = ["", "", "…", "m", "▨", "▧", "✕", "·", "h", "▽"];
+export const SHARES = ["work", "idle", "wait inside", "wait between", "benchmark"];
+export const CLASSES = ["work", "idle", "near", "far", "bench"];
+
+/// The names behind `1-3,7` of a cluster, or the names themselves.
+export function names(cluster, told) {
+  if (Array.isArray(told)) return told;
+  if (!told) return [];
+  return told.split(",").flatMap((part) => {
+    const [from, to] = part.split("-").map(Number);
+    return Array.from({ length: (to ?? from) - from + 1 }, (_, i) => `${cluster}-${from + i}`);
+  });
+}
+
+/// A worker's row as an object.
+export function worker(name, row) {
+  const [work, idle, near, far, speed, state, job = 0, old = 0] = row;
+  const sum = work + idle + near + far;
+  return { name, shares: [work, idle, near, far, sum > 0 ? 100 - sum : 0], speed: speed < 0 ? null : speed, state, job, old };
+}
+
+/// Seconds as people say them.
+export function time(s) {
+  if (s == null || !isFinite(s)) return "–";
+  const whole = Math.max(0, Math.round(s));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")} min`;
+  return `${Math.floor(whole / 3600)}:${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")} h`;
+}
+
+export function micros(us) {
+  if (us < 1000) return `${us} µs`;
+  if (us < 1e6) return `${(us / 1e3).toPrecision(3)} ms`;
+  return `${(us / 1e6).toPrecision(3)} s`;
+}
+
+export function count(n) {
+  if (n < 1e4) return String(Math.round(n));
+  const units = [["G", 1e9], ["M", 1e6], ["k", 1e3]];
+  const [unit, of] = units.find(([, of]) => n >= of);
+  return `${(n / of).toPrecision(3)} ${unit}`;
+}
+
+/// How long a job takes still, by its progress: null where that is not known.
+export function eta(progress, elapsed) {
+  if (!progress || !progress[1] || !progress[0] || !elapsed) return null;
+  return (elapsed * (progress[1] - progress[0])) / progress[0];
+}
+
+/// A line through points [x, y]; a gap where y is missing.
+export function path(points, x, y) {
+  let out = "", pen = false;
+  for (const [a, b] of points) {
+    if (b == null) { pen = false; continue; }
+    out += `${pen ? "L" : "M"}${x(a).toFixed(1)} ${y(b).toFixed(1)}`;
+    pen = true;
+  }
+  return out;
+}
+
+/// At most so many of many points: of each stretch the last.
+export function thin(points, most) {
+  if (points.length <= most) return points;
+  const step = points.length / most;
+  return Array.from({ length: most }, (_, i) => points[Math.min(points.length - 1, Math.floor((i + 1) * step) - 1)]);
+}
+
+/// How large tiles are drawn for so many workers.
+export function size(workers) { return workers > 600 ? "tiny" : workers > 150 ? "small" : workers > 60 ? "" : "large"; }
+
+/// Sums of the grid.
+export function sums(tick) {
+  const by = new Array(STATES.length).fill(0);
+  for (const cluster of tick.clusters) for (const row of cluster.w) by[row[5]] += 1;
+  const all = by.reduce((a, b) => a + b, 0);
+  return { clusters: tick.clusters.length, all, there: all - by[6] - by[7], busy: by[1], broken: by[6] };
+}

@@ -1,0 +1,233 @@
+//! A run that is over, from its log, on the same page: what was seen is made up again at moments of it, and goes through the same
+//! model as what is seen of a grid that runs.
+//!
+//! Must not know how it is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use springtide_actors::look::{ClusterSum, DecisionLook, JobLook, WorkerLook, WorkerSums};
+use springtide_actors::policy::Progress;
+use springtide_actors::scheduler::{JobState, JobStatus, NodeState, NodeStatus, SiteStatus};
+use springtide_runtime::event::{Event, WorkerRow};
+use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
+
+use super::model::{Model, Seen};
+use crate::runlog::{Story, Taken};
+
+/// Moments that are shown at most.
+const FRAMES: usize = 400;
+/// And so many bytes of them.
+const BYTES: usize = 1_200_000;
+/// Events of a report at most; of more the first ones, which are counted.
+const EVENTS: usize = 3000;
+
+/// A run as the page takes it: `ticks`, `events`, what is missing.
+pub fn frames(story: &Story) -> Value {
+    let end_s = end(story);
+    let mut frames = FRAMES.min((end_s / 0.5).ceil() as usize).max(2);
+    loop {
+        let (ticks, model) = play(story, end_s, frames);
+        let bytes: usize = ticks.iter().map(|tick| tick.to_string().len()).sum();
+        if bytes > BYTES && frames > 10 {
+            // So many that they fit: runs with many workers have fewer moments.
+            frames = (frames * BYTES / bytes).clamp(10, frames - 1);
+            continue;
+        }
+        let events: Vec<_> = model.events(0).take(EVENTS).collect();
+        let more = model.newest() as usize - events.len();
+        return json!({ "v": 1, "run": story.run, "ticks": ticks, "events": events, "more_events": more, "gap": story.gap });
+    }
+}
+
+fn end(story: &Story) -> f64 {
+    let moments = story.moments.last().map_or(0.0, |moment| moment.at_s);
+    story.decisions.last().map_or(moments, |taken| taken.at_s.max(moments)).max(1.0)
+}
+
+enum Step<'a> {
+    Event(&'a Event),
+    Decision(&'a Taken),
+}
+
+fn play(story: &Story, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
+    let moments = story.moments.iter().map(|m| (m.at_s.max(0.0), Step::Event(&m.event)));
+    let decisions = story.decisions.iter().map(|d| (d.at_s.max(0.0), Step::Decision(d)));
+    let mut steps: Vec<_> = moments.chain(decisions).collect();
+    steps.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut steps = steps.into_iter().peekable();
+    let mut stage = Stage::new(story);
+    let mut ticks = Vec::new();
+    for frame in 0..frames {
+        let at = end_s * (frame + 1) as f64 / frames as f64;
+        while let Some((when, step)) = steps.next_if(|(when, _)| *when <= at) {
+            match step {
+                Step::Event(event) => stage.event(when, event),
+                Step::Decision(taken) => stage.decision(when, taken),
+            }
+        }
+        ticks.push(stage.tick(at));
+    }
+    (ticks, stage.model)
+}
+
+/// What is known at a moment.
+struct Stage<'a> {
+    story: &'a Story,
+    model: Model,
+    job: JobId,
+    name: String,
+    look: JobLook,
+    over: bool,
+    members: BTreeMap<ClusterId, BTreeMap<NodeId, WorkerLook>>,
+    /// Nodes that were members, and are gone.
+    gone: BTreeSet<NodeId>,
+    /// When a cluster's workers were last told of.
+    told_s: BTreeMap<ClusterId, f64>,
+}
+
+impl<'a> Stage<'a> {
+    fn new(story: &'a Story) -> Self {
+        Self {
+            story,
+            model: Model::new(&story.run, true),
+            job: JobId(0),
+            name: String::new(),
+            look: JobLook::default(),
+            over: false,
+            members: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            told_s: BTreeMap::new(),
+        }
+    }
+
+    fn member(&mut self, cluster: &ClusterId, node: &NodeId) -> &mut WorkerLook {
+        self.gone.remove(node);
+        let new = || WorkerLook {
+            node: node.clone(),
+            incarnation: Incarnation(0),
+            leaving: false,
+            age_ms: None,
+            sums: WorkerSums::default(),
+            speed: None,
+        };
+        self.members.entry(cluster.clone()).or_default().entry(node.clone()).or_insert_with(new)
+    }
+
+    fn event(&mut self, at: f64, event: &Event) {
+        self.model.record(at, event.clone());
+        match event {
+            Event::JobStarted { job, name, epoch } => {
+                (self.job, self.look.epoch) = (*job, *epoch);
+                self.name.clone_from(name);
+            }
+            Event::JobEnded { .. } => self.over = true,
+            Event::NodeJoined { node, cluster, .. } => drop(self.member(cluster, node)),
+            Event::NodeLeft { node, cluster, .. } | Event::NodeLost { node, cluster, .. } => {
+                if let Some(members) = self.members.get_mut(cluster)
+                    && members.remove(node).is_some()
+                {
+                    self.gone.insert(node.clone());
+                }
+            }
+            Event::ViewChanged { coordinator, .. } => self.look.root.clone_from(coordinator),
+            Event::Period { cluster: Some(cluster), times, counters, latencies, .. } => {
+                let sum = self.look.clusters.entry(cluster.clone()).or_default();
+                sum.sums.times += *times;
+                sum.sums.counters.merge(counters);
+                self.look.latencies.extend(latencies.iter().map(|(name, l)| (name.clone(), *l)));
+            }
+            Event::Workers { cluster, workers, .. } => self.rows(at, cluster, workers),
+            Event::IterationDone { iteration, wall_us, .. } => {
+                self.look.iterations = (iteration + 1, *wall_us as f64 / 1e6);
+            }
+            Event::TaskStolen { from, to, .. } => {
+                let homes = &self.story.homes;
+                if let (Some(from), Some(home)) = (homes.get(from), homes.get(to)) {
+                    let (from, home) = (from.clone(), home.clone());
+                    let members = self.members.entry(home).or_default();
+                    if let Some(thief) = members.get_mut(to) {
+                        *thief.sums.stolen.entry(from).or_default() += 1;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rows(&mut self, at: f64, cluster: &ClusterId, rows: &[WorkerRow]) {
+        let since = at - self.told_s.insert(cluster.clone(), at).unwrap_or(0.0);
+        for row in rows {
+            let worker = self.member(cluster, &row.node);
+            let hundredth_us = since.max(0.0) * 1e4;
+            worker.sums.times_us.iter_mut().zip(row.time).for_each(|(sum, share)| {
+                *sum += (f64::from(share) * hundredth_us) as u64;
+            });
+            worker.speed = row.speed.map(f64::from);
+            worker.age_ms = Some(0);
+        }
+    }
+
+    fn decision(&mut self, at: f64, taken: &Taken) {
+        let (snapshot, decision) = (&taken.logged.inputs.snapshot, &taken.logged.decision);
+        let settings = &taken.logged.inputs.settings;
+        self.look.mode = snapshot.mode;
+        self.look.period_s = snapshot.period_s;
+        self.look.band = (settings.e_min, settings.e_max);
+        self.look.efficiency =
+            decision.efficiency.map(|e| (e, decision.nodes)).or(self.look.efficiency);
+        self.look.progress = snapshot.progress.map(|progress| (progress, String::new()));
+        self.look.links.clone_from(&snapshot.links);
+        self.look.thought = decision.why.iter().map(ToString::to_string).collect();
+        for (cluster, members) in &snapshot.members {
+            self.look.clusters.entry(cluster.clone()).or_default().workers = *members;
+        }
+        if let Some(told) = DecisionLook::of(&taken.logged) {
+            self.model.decision(at, self.job, told);
+        }
+    }
+
+    fn tick(&mut self, at: f64) -> Value {
+        self.look.elapsed_s = at;
+        for (cluster, members) in &self.members {
+            let sum: &mut ClusterSum = self.look.clusters.entry(cluster.clone()).or_default();
+            sum.workers = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        }
+        if self.look.progress.is_none() && self.look.iterations.0 > 0 {
+            let progress = Progress { done: self.look.iterations.0, total: None };
+            self.look.progress = Some((progress, "iterations".to_owned()));
+        }
+        let mut seen = Seen::default();
+        for (node, cluster) in &self.story.homes {
+            let is_member = self.members.get(cluster).is_some_and(|of| of.contains_key(node));
+            let state = match (is_member, self.gone.contains(node)) {
+                (true, _) => NodeState::Busy,
+                (false, true) => NodeState::Off,
+                (false, false) => NodeState::Idle,
+            };
+            let status = NodeStatus {
+                node: node.clone(),
+                state,
+                job: is_member.then_some(self.job),
+                threads: None,
+                pid: None,
+                incarnation: None,
+                address: None,
+                reason: None,
+            };
+            let site: &mut SiteStatus = seen.status.sites.entry(cluster.clone()).or_default();
+            site.nodes.push(status);
+        }
+        let state = if self.over { JobState::Ending } else { JobState::Running };
+        let sizes = self.look.clusters.iter().map(|(c, sum)| (c.clone(), sum.workers)).collect();
+        let (job, name) = (self.job, self.name.clone());
+        let status = JobStatus { job, name, state, sizes, waits_for: None, coordinator: None };
+        seen.status.jobs.push(status);
+        seen.jobs.insert(self.job, self.look.clone());
+        let workers = self.members.iter();
+        let workers = workers.map(|(c, of)| (c.clone(), of.values().cloned().collect())).collect();
+        seen.workers.insert(self.job, workers);
+        self.model.see(at, seen);
+        self.model.tick()
+    }
+}

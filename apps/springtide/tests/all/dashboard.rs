@@ -1,0 +1,502 @@
+//! The dashboard from outside: who may read, what the stream and the metrics tell, and the page in a real browser.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{LONG, Running, program, run};
+
+/// A grid that is up, with its dashboard.
+struct Board {
+    up: Running,
+    dir: tempfile::TempDir,
+    at: String,
+}
+
+impl Board {
+    fn start(clusters: &[(&str, u32)], more: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path(), clusters, more);
+        let up = Running::start(program(&["up", config.to_str().unwrap()]), dir.path());
+        let log = dir.path().join("stderr.log");
+        let said = "the dashboard is at http://";
+        let text = wait("the dashboard's address", || {
+            let text = std::fs::read_to_string(&log).unwrap();
+            text.contains(said).then_some(text)
+        });
+        let rest = &text[text.find(said).unwrap() + said.len()..];
+        let at = rest[..rest.find('/').unwrap()].to_owned();
+        Self { up, dir, at }
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("grid.toml")
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        ask(&self.at, method, path, headers)
+    }
+
+    fn snapshot(&self) -> Value {
+        serde_json::from_str(&self.ask("GET", "/api/v1/snapshot", &[]).body).unwrap()
+    }
+
+    /// Submits a job that takes a while.
+    fn submit(&self, line: &[&str]) {
+        let config = self.config();
+        let mut words = vec!["job", "submit"];
+        words.extend(line);
+        words.extend(["--config", config.to_str().unwrap()]);
+        let ended = run(&words);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+    }
+
+    fn end(mut self) {
+        self.up.signal("TERM");
+        self.up.wait();
+    }
+}
+
+fn config(dir: &Path, clusters: &[(&str, u32)], more: &str) -> PathBuf {
+    let mut text = "config_version = 1\n[stats]\nperiod = \"1s\"\n".to_owned();
+    for (name, nodes) in clusters {
+        text += &format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nthreads = 1\n");
+    }
+    if !more.contains("bind") {
+        text += "[dashboard]\nbind = \"127.0.0.1:0\"\n";
+    }
+    text += more;
+    let file = dir.join("grid.toml");
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    while start.elapsed() < LONG {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{what}: not there after {LONG:?}");
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.trim()))
+    }
+}
+
+fn connect(at: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> TcpStream {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut text = format!("{method} {path} HTTP/1.1\r\n");
+    let has = |name: &str| headers.iter().any(|(known, _)| *known == name);
+    if !has("Host") {
+        text += &format!("Host: {at}\r\n");
+    }
+    for (name, value) in headers {
+        text += &format!("{name}: {value}\r\n");
+    }
+    text += "Connection: close\r\n\r\n";
+    stream.write_all(text.as_bytes()).unwrap();
+    stream
+}
+
+fn ask(at: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut text = String::new();
+    connect(at, method, path, headers).read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    Answer { status, head: head.to_owned(), body: body.to_owned() }
+}
+
+const ROUTES: [&str; 12] = [
+    "/",
+    "/app.js",
+    "/model.js",
+    "/style.css",
+    "/api/v1/snapshot",
+    "/api/v1/history",
+    "/api/v1/events",
+    "/api/v1/stream",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+    "/no/such/thing",
+];
+const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"];
+
+/// Reliability bar 6 of the specification, its part on the dashboard.
+#[test]
+fn every_route_and_method_asks_for_the_token_and_none_writes() {
+    let secret = tempfile::tempdir().unwrap();
+    let file = secret.path().join("token");
+    let token = "a-token-of-more-than-16-characters";
+    std::fs::write(&file, token).unwrap();
+    let more = format!("[dashboard]\nbind = \"127.0.0.1:0\"\ntoken_file = {file:?}\n");
+    // Others can read it.
+    set_mode(&file, 0o644);
+    let open = tempfile::tempdir().unwrap();
+    let refused = run(&["up", config(open.path(), &[("ams", 1)], &more).to_str().unwrap()]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("chmod 600"), "{}", refused.err);
+    set_mode(&file, 0o600);
+
+    let board = Board::start(&[("ams", 1)], &more);
+    let bearer = format!("Bearer {token}");
+    for route in ROUTES {
+        for method in METHODS {
+            let none = board.ask(method, route, &[]);
+            assert_eq!(none.status, 401, "{method} {route}");
+            let wrong = board.ask(method, route, &[("Authorization", "Bearer a-token-of-more")]);
+            assert_eq!(wrong.status, 401, "{method} {route}");
+            assert!(wrong.header("www-authenticate").is_some());
+            if !matches!(method, "GET" | "HEAD") {
+                let known = board.ask(method, route, &[("Authorization", &bearer)]);
+                assert_eq!(known.status, 405, "{method} {route}");
+            }
+        }
+    }
+    let page = board.ask("GET", "/", &[("Authorization", &bearer)]);
+    assert_eq!(page.status, 200);
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("cache-control", "no-store"),
+        ("x-frame-options", "DENY"),
+    ] {
+        assert_eq!(page.header(name), Some(value));
+    }
+    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    // A browser comes by an address with the token, and goes on without it.
+    let entered = board.ask("GET", &format!("/?token={token}"), &[]);
+    assert_eq!((entered.status, entered.header("location")), (303, Some("/")));
+    let cookie = entered.header("set-cookie").unwrap();
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    let cookie = cookie.split(';').next().unwrap();
+    assert_eq!(board.ask("GET", "/api/v1/snapshot", &[("Cookie", cookie)]).status, 200);
+    board.end();
+}
+
+fn set_mode(file: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn open_to_everybody_it_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = config(dir.path(), &[("ams", 1)], "[dashboard]\nbind = \"0.0.0.0:0\"\n");
+    let refused = run(&["up", file.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("dashboard.token_file"), "{}", refused.err);
+}
+
+#[test]
+fn snapshot_stream_and_metrics_tell_of_a_job_that_runs() {
+    let board = Board::start(&[("ams", 2), ("del", 1)], "");
+    // Other pages that were made to come here.
+    for (header, value, status) in [
+        ("Host", "evil.example.org", 421),
+        ("Origin", "http://evil.example.org", 403),
+        ("Origin", "null", 403),
+    ] {
+        assert_eq!(board.ask("GET", "/api/v1/snapshot", &[(header, value)]).status, status);
+    }
+    wait("readiness", || (board.ask("GET", "/readyz", &[]).status == 200).then_some(()));
+    board.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
+    let job = wait("a job with workers that work", || {
+        let tick = board.snapshot();
+        let job = tick["jobs"][0].clone();
+        let works = |cluster: &Value| {
+            cluster["w"].as_array().unwrap().iter().all(|row| row[0].as_u64() > Some(0))
+        };
+        tick["clusters"].as_array().unwrap().iter().all(works).then_some(job)
+    });
+    assert_eq!(
+        (&job["name"], &job["state"], &job["nodes"]),
+        (&json!("queens"), &json!("running"), &json!(3))
+    );
+    let shares: u64 =
+        job["clusters"]["ams"]["t"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+    assert_eq!(shares, 100);
+    // A stream begins with what is known, and goes on.
+    let mut stream = BufReader::new(connect(&board.at, "GET", "/api/v1/stream?after=0", &[]));
+    let (mut ticks, mut told, mut line) = (0, Vec::new(), String::new());
+    while ticks < 3 {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
+        ticks += u32::from(line.starts_with("event: tick"));
+        told.extend(line.strip_prefix("id: ").map(|id| id.trim().parse::<u64>().unwrap()));
+    }
+    assert!(told.len() > 1 && told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    let last = told.last().unwrap().to_string();
+    let again = connect(&board.at, "GET", "/api/v1/stream", &[("Last-Event-ID", &last)]);
+    let mut again = BufReader::new(again);
+    loop {
+        line.clear();
+        again.read_line(&mut line).unwrap();
+        assert!(!line.starts_with("id: 1\n"), "what is known was told again");
+        if line.starts_with("event: tick") {
+            break;
+        }
+    }
+    let metrics = board.ask("GET", "/metrics", &[]);
+    let body = &metrics.body;
+    let of = |name: &str| -> f64 {
+        let line = body
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("{name}: {body}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(metrics.header("content-type").unwrap().contains("openmetrics-text"));
+    assert_eq!(of("springtide_nodes{cluster=\"ams\",state=\"busy\"}"), 2.0);
+    assert!(of("springtide_worker_time_seconds_total{cluster=\"ams\",state=\"work\"}") > 0.0);
+    assert!(of("springtide_tasks_total{state=\"executed\"}") > 0.0);
+    assert_eq!(of("springtide_dashboard_streams"), 2.0);
+    assert!(body.ends_with("# EOF\n") || body.trim_end().ends_with("# EOF"));
+    // No series grows with nodes or jobs.
+    assert!(!body.contains("ams-1") && !body.contains("job="), "{body}");
+    board.end();
+}
+
+/// A browser that is driven through chromedriver.
+struct Browser {
+    driver: Running,
+    at: String,
+    session: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Browser {
+    fn start() -> Option<Self> {
+        let there = |name: &str| std::process::Command::new(name).arg("--version").output().is_ok();
+        if !there("chromedriver") || !there("chromium") {
+            println!(
+                "skipped: there is no chromium with chromedriver here, and the page is not looked at"
+            );
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = std::process::Command::new("chromedriver");
+        command.args(["--port=0"]);
+        let driver = Running::start(command, dir.path());
+        let log = dir.path().join("stdout.log");
+        let port = wait("chromedriver's port", || {
+            let text = std::fs::read_to_string(&log).unwrap();
+            let rest = text.split("started successfully on port ").nth(1)?;
+            Some(rest.split('.').next()?.trim().to_owned())
+        });
+        let at = format!("127.0.0.1:{port}");
+        let args =
+            json!(["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"]);
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "goog:chromeOptions": { "args": args }, "goog:loggingPrefs": { "browser": "ALL" } } } });
+        let answer = drive(&at, "POST", "/session", &wanted);
+        let session = answer["sessionId"].as_str().unwrap().to_owned();
+        Some(Self { driver, at, session, _dir: dir })
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        drive(&self.at, method, &format!("/session/{}{path}", self.session), body)
+    }
+
+    fn open(&self, url: &str) {
+        self.call("POST", "/url", &json!({ "url": url }));
+    }
+
+    fn js(&self, script: &str) -> Value {
+        self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// What the page has complained of.
+    fn complaints(&self) -> Vec<String> {
+        let log = self.call("POST", "/se/log", &json!({ "type": "browser" }));
+        let severe = |entry: &Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";
+        log.as_array().unwrap().iter().filter(|entry| severe(entry)).map(Value::to_string).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.call("DELETE", "", &json!({}));
+        }
+        self.driver.signal("TERM");
+    }
+}
+
+fn drive(at: &str, method: &str, path: &str, body: &Value) -> Value {
+    let body = if method == "GET" { String::new() } else { body.to_string() };
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {at}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body.as_bytes()).unwrap();
+    // It keeps the connection, whatever it is asked for.
+    let (mut stream, mut length) = (BufReader::new(stream), 0);
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        let line = line.trim().to_ascii_lowercase();
+        if let Some(bytes) = line.strip_prefix("content-length:") {
+            length = bytes.trim().parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    let answer: Value = serde_json::from_slice(&body).unwrap();
+    assert!(answer["value"]["error"].is_null(), "{method} {path}: {answer}");
+    answer["value"].clone()
+}
+
+#[test]
+fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
+    let Some(browser) = Browser::start() else { return };
+    let mut board = Board::start(&[("ams", 2), ("del", 1)], "");
+    board.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
+    browser.open(&format!("http://{}/", board.at));
+    let text = |script: &str| browser.js(script).as_str().unwrap_or_default().to_owned();
+    wait("the page", || {
+        browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
+    });
+    assert_eq!(browser.js("return document.querySelectorAll('.tile').length"), 3);
+    wait("workers that work", || {
+        let label = text("return document.querySelector('.tile').getAttribute('aria-label')");
+        (label.starts_with("ams-1 · busy · job 1 · work")).then_some(())
+    });
+    assert_eq!(text("return document.getElementById('live').textContent"), "live");
+    assert!(text("return document.getElementById('job-table').textContent").contains("1 queens"));
+    // It grows into what is free.
+    wait("all nodes at work", || {
+        let counts = text("return document.getElementById('counts').textContent");
+        counts.contains("3/3 workers, 3 busy").then_some(())
+    });
+    // A worker by keyboard alone.
+    browser.js("document.querySelector('.tile').focus(); document.activeElement.click()");
+    assert!(
+        text("return document.getElementById('drawer').textContent").contains("node drain ams-1")
+    );
+    browser.js("document.getElementById('drawer').close()");
+    // Names and reasons of others are text.
+    let hostile = r#"<img src=x onerror="document.body.dataset.pwned=1">"#;
+    let tick = json!({ "v": 1, "seq": 1, "at": 1, "grid": hostile, "jobs": [{ "id": 9, "name": hostile, "state": hostile, "nodes": 1,
+        "waits": hostile }], "more_jobs": 0, "event": 0, "dropped": 0,
+        "clusters": [{ "name": hostile, "names": [hostile], "w": [[1, 1, 1, 1, 1, 1]], "failing": hostile }] });
+    let told = json!({ "id": 1_000_000, "at": 1, "kind": "adapt", "text": hostile, "why": [hostile, hostile] });
+    browser.js(&format!("window.springtide.tell({told}); window.springtide.take({tick})"));
+    assert_eq!(browser.js("return document.querySelectorAll('main img').length"), 0);
+    assert_eq!(browser.js("return document.body.dataset.pwned ?? null"), Value::Null);
+    assert!(text("return document.getElementById('decision-log').textContent").contains(hostile));
+    // As narrow as a telephone nothing is wider than the screen.
+    browser.call(
+        "POST",
+        "/goog/cdp/execute",
+        &json!({ "cmd": "Emulation.setDeviceMetricsOverride",
+        "params": { "width": 360, "height": 800, "deviceScaleFactor": 1, "mobile": false } }),
+    );
+    let wide = browser.js("return document.documentElement.scrollWidth").as_u64();
+    assert!(wide <= Some(360), "{wide:?}");
+    assert_eq!(browser.complaints(), [""; 0]);
+    // The head dies.
+    board.up.signal("KILL");
+    wait("staleness", || {
+        (text("return document.getElementById('live').dataset.state") == "stale").then_some(())
+    });
+    assert_eq!(text("return document.body.dataset.stale"), "true");
+    assert!(
+        browser.js("return document.querySelectorAll('.tile').length").as_u64() > Some(0),
+        "what is known stays"
+    );
+    board.up.wait();
+}
+
+#[test]
+fn a_run_that_is_over_is_one_page_that_needs_no_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    let run_dir = out.to_str().unwrap();
+    let line = [
+        "run",
+        "barnes-hut",
+        "--bodies",
+        "2000",
+        "--steps",
+        "60",
+        "--clusters",
+        "2x2@1",
+        "--mode",
+        "monitor",
+    ];
+    let ended = run(&[&line[..], &["--period", "200ms", "--out", run_dir]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let told = run(&["report", run_dir]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    let file = out.join("report.html");
+    assert_eq!(told.out.trim(), file.to_str().unwrap());
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.len() < 2 << 20, "{} bytes", text.len());
+    let data = text.split("id=\"run\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    let ticks = data["ticks"].as_array().unwrap();
+    let last = &ticks[ticks.len() - 1];
+    let nodes: usize =
+        last["clusters"].as_array().unwrap().iter().map(|c| c["w"].as_array().unwrap().len()).sum();
+    assert_eq!(nodes, 4);
+    let job = &last["jobs"][0];
+    assert_eq!((&job["name"], &job["iter"][0]), (&json!("barnes-hut"), &json!(60)));
+    let steals = job["steals"].as_array().unwrap();
+    assert!(steals.iter().any(|steal| steal[2].as_u64() > Some(0)), "{job}");
+    let nothing = run(&["report", dir.path().to_str().unwrap()]);
+    assert_eq!(nothing.code, Some(2), "{}", nothing.err);
+
+    let Some(browser) = Browser::start() else { return };
+    browser.open(&format!("file://{}", file.display()));
+    wait("the page", || {
+        browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
+    });
+    assert_eq!(browser.js("return document.querySelectorAll('.tile').length"), 4);
+    let at = "const at = document.getElementById('at'); at.value = 0; at.dispatchEvent(new Event('input')); \
+              return document.body.dataset.ready";
+    assert_eq!(browser.js(at), "1");
+    assert_eq!(browser.js("return document.getElementById('live').textContent"), "replay");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn top_shows_the_same_in_a_terminal() {
+    let mut board = Board::start(&[("ams", 2)], "");
+    board.submit(&["queens", "--size", "19", "--min", "2", "--max", "2"]);
+    let config = board.config();
+    let line = ["top", "--once", "--config", config.to_str().unwrap()];
+    let text = wait("workers that work", || {
+        let ended = run(&line);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out.contains("% work, 2 nodes").then_some(ended.out)
+    });
+    assert!(text.starts_with("local · 1 clusters · 2/2 workers, 2 busy\n"), "{text}");
+    assert!(text.contains("job 1 queens") && !text.contains('\u{1b}'), "{text}");
+    board.up.signal("TERM");
+    board.up.wait();
+    let nothing = run(&line);
+    assert_eq!(nothing.code, Some(1), "{}", nothing.err);
+    assert!(nothing.err.contains("no grid is up there"), "{}", nothing.err);
+}
