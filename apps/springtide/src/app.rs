@@ -24,7 +24,7 @@ use crate::site::SiteCommand;
 use crate::top;
 use crate::{
     drain, files, inputs, jobs, join, netcheck, node, nodes, run, sim, site, slots, talk, token,
-    up, why, workflow,
+    trace, up, why, workflow,
 };
 
 /// A program with its jobs. Its `main` ends with [`App::main`].
@@ -302,7 +302,8 @@ impl App {
                 };
                 top::top(&at, once)
             }
-            Other::Report { run, out } => dashboard::report(&run, out),
+            Other::Report { runs, compare, out } => dashboard::report(&runs, compare, out),
+            Other::Trace { run, out } => trace::trace(&run, out),
             Other::Sim(command) => {
                 log_to_stderr(own_level(&global), false);
                 sim::sim(command, self.version)

@@ -208,12 +208,24 @@ pub enum Other {
         #[arg(long)]
         once: bool,
     },
-    /// Show a run on one page: a file that is opened in a browser, without a server
+    /// Show a run on one page, or several side by side: a file that is opened in a browser, without a server
     Report {
+        /// The runs' directories: what `run` was given as --out; or that of a workflow's plan
+        #[arg(value_name = "RUN", value_hint = ValueHint::DirPath, required = true)]
+        runs: Vec<PathBuf>,
+        /// Hold the runs against each other; so it is whenever there are several
+        #[arg(long)]
+        compare: bool,
+        /// The file; where it is not given, report.html in the run's directory, of several compared.html here
+        #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+        out: Option<PathBuf>,
+    },
+    /// Write a run's tasks, steals and decisions as a timeline for ui.perfetto.dev
+    Trace {
         /// The run's directory: what `run` was given as --out
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
         run: PathBuf,
-        /// The file; report.html in the run's directory where it is not given
+        /// The file; trace.json in the run's directory where it is not given
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
     },

@@ -51,6 +51,7 @@ mod solo;
 mod talk;
 mod token;
 mod top;
+mod trace;
 mod up;
 #[cfg(target_os = "linux")]
 mod wan;

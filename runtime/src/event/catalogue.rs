@@ -44,6 +44,20 @@ pub struct WorkerRow {
     pub speed: Option<f32>,
 }
 
+/// How a task ended on its thief.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskEnd {
+    /// It has its output.
+    Done,
+    /// It failed, and so its job does.
+    Failed,
+    /// It went back unfinished, for the thief leaves.
+    HandedBack,
+    /// Nobody wanted it any more.
+    Stopped,
+}
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -200,6 +214,21 @@ pub enum Event {
         scope: Scope,
         /// The serialised task.
         task_bytes: u64,
+    },
+    /// A task that had been taken from another node is no longer with its thief, which tells this.
+    TaskEnded {
+        /// The job.
+        job: JobId,
+        /// The task.
+        path: TaskPath,
+        /// The victim.
+        from: NodeId,
+        /// The thief.
+        to: NodeId,
+        /// How it ended there.
+        outcome: TaskEnd,
+        /// From when the thief had the task to here.
+        wall_us: u64,
     },
     /// A leased task came back unfinished.
     LeaseReturned {
@@ -373,6 +402,7 @@ impl Event {
             | Event::LinkDown { .. }
             | Event::LinkRefused { .. }
             | Event::TaskStolen { .. }
+            | Event::TaskEnded { .. }
             | Event::ReuseMissed { .. }
             | Event::LeaseReturned { .. }
             | Event::LeaseReclaimed { .. }

@@ -88,7 +88,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::{Scope, Weight, WorkerRow};
+    use crate::event::{Scope, TaskEnd, Weight, WorkerRow};
     use crate::id::{ClusterId, Epoch, JobId, TaskPath};
     use crate::meter::{Counters, LatencySummary, Times};
 
@@ -165,6 +165,14 @@ pub(super) mod tests {
                 to: other.clone(),
                 scope: Scope::Wide,
                 task_bytes: 12,
+            },
+            Event::TaskEnded {
+                job,
+                path: path.clone(),
+                from: node.clone(),
+                to: other.clone(),
+                outcome: TaskEnd::HandedBack,
+                wall_us: 12,
             },
             Event::LeaseReturned { job, path: path.clone(), holder: other.clone() },
             Event::LeaseReclaimed { job, path: path.clone(), holder: other.clone(), why: text() },

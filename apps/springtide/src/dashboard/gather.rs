@@ -12,7 +12,7 @@ use springtide_actors::cluster::ClusterCoordinator;
 use springtide_actors::coordinator::Coordinator;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::look::{JobLook, LookAtCluster, LookAtJob, WorkerLook};
-use springtide_actors::scheduler::{GetStatus, JobState, Scheduler};
+use springtide_actors::scheduler::{GetSlots, GetStatus, JobState, Scheduler};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::remote::Hub;
@@ -26,6 +26,8 @@ use super::serve::Board;
 const EVERY: Duration = Duration::from_millis(500);
 /// Of these looks every so many is taken while nobody does, for the history.
 const IDLE_EVERY: u32 = 10;
+/// And of those every so many asks what is reserved, too.
+const SLOTS_EVERY: u64 = 10;
 /// Who does not answer in this time is asked again.
 const WITHIN: Duration = Duration::from_secs(2);
 /// A look waits for answers no longer than this: what comes later is in the next one, and nobody waits for who does not answer.
@@ -43,7 +45,7 @@ pub(super) async fn gather(
 ) {
     let mut looks = interval(EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut skipped = IDLE_EVERY;
+    let (mut skipped, mut looked) = (IDLE_EVERY, 0_u64);
     let mut asked: BTreeMap<JobId, JoinHandle<Option<Found>>> = BTreeMap::new();
     loop {
         looks.tick().await;
@@ -54,6 +56,10 @@ pub(super) async fn gather(
         skipped = 0;
         let Ok(status) = scheduler.send(GetStatus {}).await else { return };
         let mut seen = Seen { status, ..Seen::default() };
+        if looked % SLOTS_EVERY == 0 {
+            seen.slots = scheduler.send(GetSlots {}).await.ok();
+        }
+        looked += 1;
         while let Ok(record) = records.try_recv() {
             seen.records.push(record);
         }

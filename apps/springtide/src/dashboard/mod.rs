@@ -9,8 +9,11 @@
 //! all who look, who reads slowly skips ticks, and its HTTP server has a thread of its own. It is read-only: where something can be
 //! done, it shows the command.
 
+mod compared;
 #[cfg(all(test, target_os = "linux"))]
 mod cost;
+mod course;
+mod figures;
 mod gather;
 mod guard;
 mod metrics;
@@ -18,6 +21,7 @@ mod model;
 mod page;
 mod replay;
 mod report;
+mod reserved;
 mod serve;
 
 use std::fs;

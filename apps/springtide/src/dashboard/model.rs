@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::Serialize;
 use serde_json::{Value, json};
 use springtide_actors::look::{DecisionLook, JobLook, WorkerLook};
-use springtide_actors::scheduler::{GridStatus, JobState, JobStatus, NodeState};
+use springtide_actors::scheduler::{GridSlots, GridStatus, JobState, JobStatus, NodeState};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{LatencySummary, hundredths};
 
+use super::reserved;
 use crate::up::{About, happened};
 
 /// Points of a job's history at full rate; older ones are every tenth.
@@ -41,6 +42,8 @@ pub struct Seen {
     pub workers: BTreeMap<JobId, BTreeMap<ClusterId, Vec<WorkerLook>>>,
     /// What the head has recorded since the last time.
     pub records: Vec<Record>,
+    /// What is offered and reserved, if it was asked for.
+    pub slots: Option<GridSlots>,
 }
 
 /// Something to read.
@@ -134,6 +137,7 @@ pub struct Model {
     seq: u64,
     status: GridStatus,
     jobs: BTreeMap<JobId, Shown>,
+    slots: Option<Value>,
     events: VecDeque<Told>,
     next_event: u64,
     /// Records that were left out where they were made.
@@ -160,6 +164,7 @@ impl Model {
             seq: 0,
             status: GridStatus::default(),
             jobs: BTreeMap::new(),
+            slots: None,
             events: VecDeque::new(),
             next_event: 1,
             dropped: 0,
@@ -171,7 +176,10 @@ impl Model {
     pub fn see(&mut self, at: f64, seen: Seen) {
         self.at = at;
         self.seq += 1;
-        let Seen { status, jobs, workers, records } = seen;
+        let Seen { status, jobs, workers, records, slots } = seen;
+        if let Some(slots) = slots {
+            self.slots = reserved::told(&slots);
+        }
         records.into_iter().for_each(|record| self.record(at, record.event));
         self.changes(at, &status);
         // What has ended is seen no more.
@@ -370,7 +378,7 @@ impl Model {
                 of
             })
             .collect();
-        json!({
+        let mut tick = json!({
             "v": 1,
             "seq": self.seq,
             "at": tenth(self.at),
@@ -381,7 +389,11 @@ impl Model {
             "clusters": clusters,
             "event": self.newest(),
             "dropped": self.dropped,
-        })
+        });
+        if let Some(slots) = &self.slots {
+            tick["slots"] = slots.clone();
+        }
+        tick
     }
 
     /// The fastest worker's speed of each job.

@@ -1,14 +1,22 @@
-//! `report`: a run on one page, in one file that needs no server and no network.
+//! `report`: a run on one page, or several side by side, in one file that needs no server and no network.
 //!
 //! Must not know what a run is.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use springtide_runtime::event::RunDir;
+
 use crate::exit::Failed;
+use crate::grid::cannot;
 use crate::outdir::write_file;
 use crate::run::print;
 use crate::runlog::Story;
 
+use super::compared;
+use super::course::{Course, Mark};
+use super::figures::{self, Figure};
 use super::page::{HTML, SCRIPT, SHAPES, STYLE};
 use super::replay;
 
@@ -16,23 +24,185 @@ use super::replay;
 const CSP: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline'; \
                    style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">";
 
-/// Writes the report of a run, beside its log where no file is named.
+/// Of figures, which are apart from the page's own style.
+const FIGURES: &str = "\
+figure { margin: 0 0 18px; } figure img { max-width: 100%; background: #fff; } figure svg { width: 100%; height: auto; display: block; } figcaption { max-width: 90ch; }
+.keys { list-style: none; display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 2px 0; padding: 0; }
+.keys i { display: inline-block; width: 14px; height: 4px; margin-right: 5px; vertical-align: middle; }
+.marks td:nth-child(4) { color: var(--dim); } .marks td { vertical-align: top; text-align: left; white-space: normal; }
+.marks td:nth-child(-n+2) { text-align: right; white-space: nowrap; }
+.whole { grid-column: span 12; } .whole table { width: 100%; }
+.compared th:first-child { text-align: left; } .compared td { text-align: right; } .compared small { color: var(--dim); }
+";
+
+/// Writes the report of a run, or of a workflow's plan, beside it where no file is named; or of several runs, which are held against
+/// each other.
 ///
 /// # Errors
 /// There is no run, its log is malformed, or the file cannot be written.
-pub fn report(run: &Path, out: Option<PathBuf>) -> Result<(), Failed> {
-    let story = Story::read(run)?;
-    let out = out.unwrap_or_else(|| run.join("report.html"));
-    write_file(&out, page(&replay::frames(&story).to_string()).as_bytes())?;
-    print(&format!("{}\n", out.display()))?;
-    if let Some(gap) = &story.gap {
-        crate::talk::tell(gap);
+pub fn report(runs: &[PathBuf], compare: bool, out: Option<PathBuf>) -> Result<(), Failed> {
+    if let ([dir], false) = (runs, compare)
+        && let Some(text) = plan(dir)?
+    {
+        let out = out.unwrap_or_else(|| dir.join("report.html"));
+        write_file(&out, text.as_bytes())?;
+        return print(&format!("{}\n", out.display()));
     }
+    let stories = runs.iter().map(|run| Story::read(run)).collect::<Result<Vec<_>, _>>()?;
+    let (out, text) = match (&stories[..], runs) {
+        ([story], [run]) if !compare => {
+            let figures = figures_of(&[Course::of(story)])?;
+            (
+                out.unwrap_or_else(|| run.join("report.html")),
+                page(&replay::frames(story).to_string(), &figures),
+            )
+        }
+        _ if stories.len() < 2 => {
+            return Err(Failed::usage("--compare holds runs against each other: name two or more"));
+        }
+        _ => {
+            let labels = labels(runs);
+            let course = |(story, label)| Course { label, ..Course::of(story) };
+            let courses: Vec<Course> = stories.iter().zip(labels).map(course).collect();
+            let body = format!("{}{}", compared::table(&courses), figures_of(&courses)?);
+            (out.unwrap_or_else(|| PathBuf::from("compared.html")), alone("Runs compared", &body))
+        }
+    };
+    write_file(&out, text.as_bytes())?;
+    print(&format!("{}\n", out.display()))?;
+    stories.iter().filter_map(|story| story.gap.as_ref()).for_each(|gap| crate::talk::tell(gap));
     Ok(())
 }
 
+/// Figures of a workflow's plan, as `workflow plan --out` leaves them.
+const PLAN: [(&str, &str); 3] = [
+    ("front.svg", "Plans that no other beats in both time and cost, and the one that was chosen"),
+    ("gantt.svg", "Slots that the plan has, and the tasks on them"),
+    ("tasks.svg", "Tasks over time"),
+];
+
+fn in_url(byte: u8) -> String {
+    match byte {
+        b'a'..=b'z'
+        | b'A'..=b'Z'
+        | b'0'..=b'9'
+        | b'-'
+        | b'.'
+        | b'_'
+        | b'/'
+        | b'='
+        | b':'
+        | b','
+        | b';' => char::from(byte).to_string(),
+        _ => format!("%{byte:02x}"),
+    }
+}
+
+/// The page of a workflow's plan, if the directory has one and not a run.
+fn plan(dir: &Path) -> Result<Option<String>, Failed> {
+    if RunDir::open(dir).is_ok() || !dir.join("plan.json").exists() {
+        return Ok(None);
+    }
+    let mut body = String::new();
+    for (name, title) in PLAN {
+        let file = dir.join(name);
+        let svg = fs::read(&file).map_err(|error| cannot("read", &file, &error))?;
+        // As a picture: whatever is in the file, nothing of it is run.
+        let data: String = svg.iter().map(|byte| in_url(*byte)).collect();
+        let _ = writeln!(
+            body,
+            "<section class=\"whole\"><h2>{title}</h2><figure><img alt=\"{title}\" src=\"data:image/svg+xml,{data}\"></figure></section>"
+        );
+    }
+    Ok(Some(alone("A workflow's plan", &body)))
+}
+
+/// What runs are called: the last part of their paths, and as much before it as tells them apart.
+fn labels(runs: &[PathBuf]) -> Vec<String> {
+    let last = |run: &Path, parts: usize| {
+        let parts: Vec<_> = run.components().rev().take(parts).collect();
+        parts.iter().rev().collect::<PathBuf>().display().to_string()
+    };
+    let longest = runs.iter().map(|run| run.components().count()).max().unwrap_or(1);
+    let told = |parts: usize| runs.iter().map(|run| last(run, parts)).collect::<Vec<_>>();
+    let differ = |names: &[String]| {
+        names.iter().collect::<std::collections::BTreeSet<_>>().len() == names.len()
+    };
+    let found = (1..=longest).map(told).find(|names| differ(names));
+    found.unwrap_or_else(|| (1..).zip(told(1)).map(|(n, name)| format!("{name} ({n})")).collect())
+}
+
+/// The figures of runs with the lists of what is marked in them.
+fn figures_of(courses: &[Course]) -> Result<String, Failed> {
+    let mut text = String::new();
+    for Figure { title, about, legend, svg } in figures::all(courses).map_err(Failed::failure)? {
+        let keys: String = legend
+            .iter()
+            .map(|(label, colour)| {
+                let (r, g, b) = (colour.0, colour.1, colour.2);
+                format!("<li><i style=\"background:rgb({r},{g},{b})\"></i>{}</li>", escaped(label))
+            })
+            .collect();
+        let _ = write!(
+            text,
+            "<section class=\"whole\"><h2>{0}</h2><figure role=\"group\" aria-label=\"{0}\">{svg}<ul class=\"keys\">{keys}</ul>\
+             <figcaption class=\"dim\">{about}</figcaption></figure></section>\n",
+            escaped(&title)
+        );
+    }
+    courses.iter().for_each(|course| text += &marks(course));
+    Ok(text)
+}
+
+fn marks(course: &Course) -> String {
+    if course.marks.is_empty() {
+        return String::new();
+    }
+    let row = |(at, Mark { at_s, what, why, .. }): (usize, &Mark)| {
+        format!(
+            "<tr><td>{}</td><td>{at_s:.1} s</td><td>{}</td><td>{}</td></tr>\n",
+            at + 1,
+            escaped(what),
+            escaped(why)
+        )
+    };
+    let rows: String = course.marks.iter().enumerate().map(row).collect();
+    format!(
+        "<section class=\"whole\"><h2>Decisions and losses <small>{}</small></h2><div class=\"scroll\"><table class=\"marks\">\n\
+         {rows}</table></div></section>\n",
+        escaped(&course.label)
+    )
+}
+
+/// As text in HTML, also between quotes.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            '\'' => out += "&#39;",
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A page without a script.
+fn alone(title: &str, body: &str) -> String {
+    let csp = CSP.replace("script-src 'unsafe-inline'; ", "");
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <link rel=\"icon\" href=\"data:,\">\n{csp}\n<style>\n{STYLE}{FIGURES}</style>\n</head>\n<body>\n\
+         <header><h1>{title}</h1></header>\n<main>\n{body}</main>\n</body>\n</html>\n"
+    )
+}
+
 /// The page with all that it needs inside.
-fn page(run: &str) -> String {
+fn page(run: &str, figures: &str) -> String {
     let shapes = SHAPES.replace("\nexport ", "\n");
     let lines = SCRIPT.split_inclusive('\n').filter(|line| !line.starts_with("import "));
     let script: String = lines.collect();
@@ -40,8 +210,9 @@ fn page(run: &str) -> String {
     let data = run.replace('<', "\\u003c");
     let link = "<link rel=\"stylesheet\" href=\"/style.css\">";
     let module = "<script type=\"module\" src=\"/app.js\"></script>";
-    debug_assert!(HTML.contains(link) && HTML.contains(module));
-    HTML.replace(link, &format!("{CSP}\n<style>\n{STYLE}</style>")).replace(
+    debug_assert!(HTML.contains(link) && HTML.contains(module) && HTML.contains("</main>"));
+    let styled = HTML.replace(link, &format!("{CSP}\n<style>\n{STYLE}{FIGURES}</style>"));
+    styled.replace("</main>", &format!("{figures}</main>")).replace(
         module,
         &format!(
             "<script type=\"application/json\" id=\"run\">{data}</script>\n<script type=\"module\">\n{shapes}\n{script}</script>"
@@ -55,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_nothing_in_the_run_ends_its_script() {
-        let text = page(r#"{"run":"</script><img src=x>"}"#);
+        let text = page(r#"{"run":"</script><img src=x>"}"#, "");
         assert!(
             !text.contains("src=\"/") && !text.contains("href=\"/"),
             "it would fetch something"
@@ -63,5 +234,40 @@ mod tests {
         assert!(!text.contains("</script><img"));
         assert!(!text.contains("\nimport ") && !text.contains("\nexport "));
         assert_eq!(text.matches("</script>").count(), 2);
+    }
+
+    #[test]
+    fn runs_are_called_by_as_much_of_their_paths_as_tells_them_apart() {
+        let of = |paths: &[&str]| labels(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        assert_eq!(of(&["runs/static", "runs/adaptive"]), ["static", "adaptive"]);
+        assert_eq!(of(&["a/run", "b/run"]), ["a/run", "b/run"]);
+        assert_eq!(of(&["run", "run"]), ["run (1)", "run (2)"]);
+    }
+
+    #[test]
+    fn what_runs_say_of_themselves_is_text_and_nothing_else() {
+        let hostile = "<img src=x onerror=alert(1)>\"'&";
+        let mark =
+            Mark { at_s: 1.0, what: hostile.into(), why: hostile.into(), sign: -1, decided: true };
+        let course = |label: &str| Course {
+            label: label.into(),
+            wall_s: 3.0,
+            iterations: vec![(1.0, 1.0), (2.5, 1.5)],
+            nodes: vec![(0.0, 2), (1.0, 3)],
+            by_cluster: [(hostile.into(), vec![(0.0, 2)])].into(),
+            overall: vec![(1.0, 0.5)],
+            overhead: [(hostile.into(), vec![(1.0, 0.5)])].into(),
+            times: [(hostile.into(), Default::default())].into(),
+            ended: Some(Err(hostile.into())),
+            marks: vec![mark.clone()],
+            ..Course::default()
+        };
+        let one = figures_of(&[course("a")]).unwrap();
+        let two = [course("a"), course(hostile)];
+        let two = format!("{}{}", compared::table(&two), figures_of(&two).unwrap());
+        for text in [one, two] {
+            assert!(!text.contains("<img") && text.contains("&lt;img"), "{text}");
+            assert!(text.contains("<svg") && !text.contains("#FFFFFF"));
+        }
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Must not know how sites are asked for offers, nor how a plan is carried out.
 
-mod canvas;
+pub mod canvas;
 mod check;
 mod front;
 mod gantt;

@@ -1,5 +1,6 @@
 //! The dashboard from outside: who may read, what the stream and the metrics tell, and the page in a real browser.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -267,6 +268,17 @@ fn snapshot_stream_and_metrics_tell_of_a_job_that_runs() {
     assert!(of("springtide_tasks_total{state=\"executed\"}") > 0.0);
     assert_eq!(of("springtide_dashboard_streams"), 2.0);
     assert!(body.ends_with("# EOF\n") || body.trim_end().ends_with("# EOF"));
+    // What Grafana's file asks for is told.
+    let file = include_str!("../../packaging/grafana.json");
+    let names = file.split("springtide_").skip(1);
+    let names: BTreeSet<&str> = names
+        .map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '_').next().unwrap())
+        .collect();
+    assert!(names.len() > 10);
+    for name in names {
+        let family = name.strip_suffix("_total").unwrap_or(name);
+        assert!(body.contains(&format!("# TYPE springtide_{family} ")), "{name}: {body}");
+    }
     // No series grows with nodes or jobs.
     assert!(!body.contains("ams-1") && !body.contains("job="), "{body}");
     board.end();

@@ -41,6 +41,17 @@ impl Host for Behind {
             // A halted tree has ended: perhaps joins need look for such no more.
             inner.poke.notify_one();
         }
+        if let Some(stolen) = &stolen {
+            let end = match &outcome {
+                Ok(_) => TaskEnd::Done,
+                Err(stop) => match *stop.0 {
+                    Cause::Failed(_) => TaskEnd::Failed,
+                    Cause::Halt(Halt::Leave) => TaskEnd::HandedBack,
+                    Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => TaskEnd::Stopped,
+                },
+            };
+            inner.ended(stolen, end);
+        }
         let outcome = match outcome {
             Ok(body) => TaskOutcome::Output(body),
             Err(stop) => match *stop.0 {

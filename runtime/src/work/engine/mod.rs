@@ -47,7 +47,7 @@ use super::steal::{
     TaskReturn, Thief, ThiefAction, Victim, WorkHint,
 };
 use super::task::{Cause, Failure, Halt, Outcome, Stop};
-use crate::event::{self, Event, Recorder};
+use crate::event::{self, Event, Recorder, TaskEnd};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{

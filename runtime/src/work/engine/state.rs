@@ -65,6 +65,8 @@ pub(super) struct Stolen {
     /// See [`Task::PROCESS`](crate::work::Task::PROCESS).
     pub(super) process: bool,
     pub(super) owner: Peer,
+    /// When it was taken.
+    pub(super) since: Instant,
     /// The node it was stolen from is lost, or leaves.
     pub(super) orphan: bool,
     /// Who will come for it, where the owner left in order.

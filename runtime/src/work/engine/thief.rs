@@ -116,6 +116,7 @@ impl Inner {
                     task,
                     process: entry.process,
                     owner: from.clone(),
+                    since: Instant::now(),
                     orphan: false,
                     heir: None,
                     adopters: Vec::new(),
@@ -139,6 +140,18 @@ impl Inner {
                 self.report(from, TaskResult { job: self.job, lease, outcome });
             }
         }
+    }
+
+    /// Tells that a stolen task is not here any more.
+    pub(super) fn ended(&self, stolen: &Stolen, outcome: TaskEnd) {
+        self.recorder.record(Event::TaskEnded {
+            job: self.job,
+            path: stolen.task.path.clone(),
+            from: stolen.owner.node.clone(),
+            to: self.me.node.clone(),
+            outcome,
+            wall_us: u64::try_from(stolen.since.elapsed().as_micros()).unwrap_or(u64::MAX),
+        });
     }
 
     pub(super) fn report(&self, owner: &Peer, result: TaskResult) {
@@ -182,6 +195,7 @@ impl Inner {
             }
         };
         if let Some(stolen) = stolen {
+            self.ended(&stolen, TaskEnd::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
             state.met("a task is stopped that nobody wants");

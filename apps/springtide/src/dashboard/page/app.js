@@ -1,6 +1,6 @@
 // The page: what comes is drawn, nothing is sent. All text goes into the page as text, never as markup.
 
-import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, size, sums, thin, time, worker } from "./model.js";
+import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, size, stack, sums, thin, time, worker } from "./model.js";
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -75,9 +75,50 @@ function draw() {
   matrix(job);
   latencies(job);
   jobs(tick);
+  slots(tick.slots);
   drawer(tick);
   document.body.dataset.ready = tick.seq;
   document.body.dataset.drawn = (performance.now() - began).toFixed(2);
+}
+
+function slots(told) {
+  const section = $("slots"), chart = $("gantt");
+  section.hidden = !told;
+  const as = told ? JSON.stringify([told, state.width]) : "";
+  if (!told || chart.dataset.of === as) return;
+  chart.dataset.of = as;
+  const taken = told.reservations.length, more = told.more ? `, ${told.more} more bookings not shown` : "";
+  text($("slots-now"), taken ? `what is reserved from now on${more} · springtide slots list` : "nothing is reserved · springtide reserve");
+  // Rows of clusters, as high as they have processors; time to the right, of which the last booking ends three quarters in.
+  const left = Math.min(140, state.width / 4), WIDTH = state.width, ROW = 34;
+  const last = told.bookings.reduce((most, booking) => Math.max(most, booking[3]), 0);
+  const span = Math.max(60, last * 1.1), x = (s) => left + ((WIDTH - left - 10) * s) / span;
+  const high = told.sites.length * (ROW + 6) + 20;
+  const all = [];
+  told.sites.forEach((site, at) => {
+    const top = at * (ROW + 6);
+    all.push(svg("rect", { x: left, y: top, width: WIDTH - left - 10, height: ROW, class: "lane" }),
+      svg("text", { x: 0, y: top + 14, class: "name" }, site.n),
+      svg("text", { x: 0, y: top + 28 }, site.none ? "no slots" : `${site.free} of ${site.p} free now`));
+    const here = told.bookings.filter((booking) => booking[0] === at);
+    stack(here.map(([, processors, start, end]) => [processors, start, end])).forEach((box, n) => {
+      const [id, name, phase, cost] = told.reservations[here[n][4]];
+      const unit = ROW / Math.max(1, site.p, box.from + box.processors), from = x(box.start), wide = Math.max(2, x(box.end) - from);
+      const g = svg("g", { class: `booking ${phase}`, "data-reservation": id },
+        svg("rect", { x: from, y: top + ROW - (box.from + box.processors) * unit, width: wide, height: Math.max(1.5, box.processors * unit - 1),
+          fill: HUES[id % HUES.length] }),
+        svg("title", {}, `reservation ${id} (${name}), ${phase}: ${box.processors} of ${site.n} ${box.start ? `in ${time(box.start)}` : "now"} until in ${time(box.end)}, costs ${cost}`));
+      if (wide > 60 && box.processors * unit > 12) g.append(svg("text", { x: from + 4, y: top + ROW - (box.from + box.processors) * unit + 11 }, `${id} ${name}`.slice(0, wide / 7)));
+      all.push(g);
+    });
+  });
+  const steps = Math.max(2, Math.min(8, Math.floor(WIDTH / 150)));
+  for (let n = 0; n <= steps; n += 1) {
+    const s = (span * n) / steps, end = n === steps ? { "text-anchor": "end" } : {};
+    all.push(svg("text", { x: x(s), y: high - 4, ...end }, n ? `in ${time(s)}` : "now"));
+  }
+  chart.replaceChildren(svg("svg", { viewBox: `0 0 ${WIDTH} ${high}`, role: "img",
+    "aria-label": `${taken} reservations on ${told.sites.length} clusters` }, ...all));
 }
 
 function head(tick, job) {

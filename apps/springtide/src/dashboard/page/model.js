@@ -1,4 +1,4 @@
-// What the page makes of a tick: pure functions, without a page and without a clock. `node --test` runs them too.
+// What the page makes of a tick: pure functions, without a page and without a clock.
 
 export const STATES = ["free", "busy", "starting", "measuring", "draining", "drained", "broken", "off", "held", "closing"];
 // Each state has a sign besides its colour.
@@ -71,6 +71,18 @@ export function thin(points, most) {
 
 /// How large tiles are drawn for so many workers.
 export function size(workers) { return workers > 600 ? "tiny" : workers > 150 ? "small" : workers > 60 ? "" : "large"; }
+
+/// Bookings [processors, start, end] of one cluster as boxes, from which processor on: none over another.
+export function stack(bookings) {
+  const placed = [];
+  for (const [processors, start, end] of bookings) {
+    const beside = placed.filter((box) => box.start < end && start < box.end).sort((a, b) => a.from - b.from);
+    let from = 0;
+    for (const box of beside) { if (box.from >= from + processors) break; from = Math.max(from, box.from + box.processors); }
+    placed.push({ processors, start, end, from });
+  }
+  return placed;
+}
 
 /// Sums of the grid.
 export function sums(tick) {
