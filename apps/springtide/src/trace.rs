@@ -124,7 +124,7 @@ impl<'a> Timeline<'a> {
                     outcome: None,
                 });
             }
-            Event::TaskEnded { job, path, from, to, outcome, .. } => {
+            Event::TaskEnded { job, path, from, to, outcome } => {
                 let open = self.open.get_mut(&(*job, path, from, to)).and_then(VecDeque::pop_front);
                 let slice = open.and_then(|at| self.slices.get_mut(to)?.get_mut(at));
                 if let Some(slice) = slice {
@@ -133,7 +133,7 @@ impl<'a> Timeline<'a> {
             }
             Event::IterationDone { iteration, wall_us, .. } => {
                 let us = i64::try_from(*wall_us).unwrap_or(0);
-                let name = format!("iteration {iteration}");
+                let name = format!("iteration {}", iteration + 1);
                 self.events.push(json!({ "ph": "X", "pid": JOB, "tid": 1, "ts": at - us, "dur": us, "name": name, "cat": "iteration" }));
             }
             Event::JobEnded { wall_us, ok, .. } => {
@@ -311,8 +311,8 @@ mod tests {
     }
 
     fn ended(path: u32, outcome: TaskEnd) -> Event {
-        let (job, path, wall_us) = (JobId(1), TaskPath(vec![path]), 1);
-        Event::TaskEnded { job, path, from: "a-1".into(), to: "b-1".into(), outcome, wall_us }
+        let (job, path) = (JobId(1), TaskPath(vec![path]));
+        Event::TaskEnded { job, path, from: "a-1".into(), to: "b-1".into(), outcome }
     }
 
     #[test]

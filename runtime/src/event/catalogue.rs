@@ -227,8 +227,6 @@ pub enum Event {
         to: NodeId,
         /// How it ended there.
         outcome: TaskEnd,
-        /// From when the thief had the task to here.
-        wall_us: u64,
     },
     /// A leased task came back unfinished.
     LeaseReturned {
@@ -312,7 +310,7 @@ pub enum Event {
     IterationDone {
         /// The job.
         job: JobId,
-        /// Counts from 1.
+        /// Counts from 0.
         iteration: u64,
         /// How long it took.
         wall_us: u64,

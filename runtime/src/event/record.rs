@@ -172,7 +172,6 @@ pub(super) mod tests {
                 from: node.clone(),
                 to: other.clone(),
                 outcome: TaskEnd::HandedBack,
-                wall_us: 12,
             },
             Event::LeaseReturned { job, path: path.clone(), holder: other.clone() },
             Event::LeaseReclaimed { job, path: path.clone(), holder: other.clone(), why: text() },

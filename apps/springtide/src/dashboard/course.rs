@@ -12,6 +12,9 @@ use springtide_runtime::meter::{Counters, Times};
 
 use crate::runlog::Story;
 
+/// Stretches of runs without iterations.
+const STRETCHES: u32 = 40;
+
 /// A number from a second on, until the next.
 pub type Steps<T> = Vec<(f64, T)>;
 
@@ -51,7 +54,8 @@ pub struct Course {
     pub efficiency: Steps<f64>,
     /// Emin and Emax.
     pub band: Option<(f64, f64)>,
-    /// Share of each cluster's thread time that was no work, from 0 to 1, period by period, at their ends.
+    /// Share of each cluster's thread time that was no work, from 0 to 1, iteration by iteration, from their beginnings on. Of jobs
+    /// without iterations, in stretches of the run.
     pub overhead: BTreeMap<ClusterId, Steps<f64>>,
     /// The same of all clusters together.
     pub overall: Steps<f64>,
@@ -68,8 +72,7 @@ impl Course {
     pub fn of(story: &Story) -> Self {
         let mut course = Self { label: story.run.clone(), ..Self::default() };
         let mut members: BTreeMap<&ClusterId, BTreeSet<&NodeId>> = BTreeMap::new();
-        // Of each cluster, what it told last: of these the whole is made up.
-        let mut newest: BTreeMap<&ClusterId, Times> = BTreeMap::new();
+        let mut told: Vec<(f64, &ClusterId, Times)> = Vec::new();
         for moment in &story.moments {
             let at = moment.at_s.max(0.0);
             match &moment.event {
@@ -95,18 +98,7 @@ impl Course {
                 Event::Period { cluster: Some(cluster), times, counters, .. } => {
                     *course.times.entry(cluster.clone()).or_default() += *times;
                     course.counters.merge(counters);
-                    newest.insert(cluster, *times);
-                    if let Some(share) = overhead(times) {
-                        course.overhead.entry(cluster.clone()).or_default().push((at, share));
-                    }
-                    let mut all = Times::default();
-                    newest.iter().for_each(|(of, times)| {
-                        // One that has gone tells nothing any more.
-                        if members.get(of).is_some_and(|members| !members.is_empty()) {
-                            all += *times;
-                        }
-                    });
-                    course.overall.extend(overhead(&all).map(|share| (at, share)));
+                    told.push((at, cluster, *times));
                 }
                 Event::JobEnded { ok, wall_us, checksum, error, .. } => {
                     course.wall_s = *wall_us as f64 / 1e6;
@@ -135,12 +127,42 @@ impl Course {
             let last = story.moments.last().map_or(0.0, |moment| moment.at_s);
             course.wall_s = story.decisions.last().map_or(last, |taken| taken.at_s.max(last));
         }
+        course.spend(&told);
         // Members are taken away when a job is over: that is no shrinking.
         let end = course.wall_s;
-        let within = |steps: &mut Steps<u32>| steps.retain(|(at, n)| *at < end || *n > 0);
+        let within = |steps: &mut Steps<u32>| steps.retain(|(at, _)| *at < end);
         within(&mut course.nodes);
         course.by_cluster.values_mut().for_each(within);
         course
+    }
+
+    /// Thread time, as the clusters told it at the ends of their periods, in stretches that are longer than those: what a period is
+    /// like depends on which part of an iteration it meets.
+    fn spend(&mut self, told: &[(f64, &ClusterId, Times)]) {
+        let ends: Vec<f64> = match self.iterations.len() {
+            0 | 1 => {
+                (1..=STRETCHES).map(|n| self.wall_s * f64::from(n) / f64::from(STRETCHES)).collect()
+            }
+            _ => self.iterations.iter().map(|(end, _)| *end).collect(),
+        };
+        let mut all: Vec<Times> = vec![Times::default(); ends.len()];
+        let mut of: BTreeMap<&ClusterId, Vec<Times>> = BTreeMap::new();
+        for (at, cluster, times) in told {
+            let place = ends.partition_point(|end| end < at).min(ends.len() - 1);
+            all[place] += *times;
+            of.entry(cluster).or_insert_with(|| vec![Times::default(); ends.len()])[place] +=
+                *times;
+        }
+        let begins = || [0.0].into_iter().chain(ends.iter().copied());
+        let steps = |times: &[Times]| -> Steps<f64> {
+            begins()
+                .zip(times)
+                .filter_map(|(begin, times)| Some((begin, overhead(times)?)))
+                .collect()
+        };
+        self.overall = steps(&all);
+        self.overhead =
+            of.into_iter().map(|(cluster, times)| (cluster.clone(), steps(&times))).collect();
     }
 
     fn count(
@@ -207,4 +229,129 @@ fn step(steps: &mut Steps<u32>, at: f64, n: u32) {
 fn overhead(times: &Times) -> Option<f64> {
     let total = times.total_ns();
     (total > 0).then(|| 1.0 - times.working_ns as f64 / total as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use springtide_runtime::id::{Epoch, Incarnation, JobId};
+
+    use super::*;
+    use crate::runlog::Moment;
+
+    const JOB: JobId = JobId(1);
+
+    fn joined(node: &str, cluster: &str) -> Event {
+        Event::NodeJoined { job: JOB, node: node.into(), cluster: cluster.into() }
+    }
+
+    fn iteration(iteration: u64, s: u64) -> Event {
+        Event::IterationDone {
+            job: JOB,
+            iteration,
+            wall_us: s * 1_000_000,
+            detail: serde_json::Value::Null,
+        }
+    }
+
+    fn period(cluster: &str, working_ns: u64, idle_ns: u64) -> Event {
+        Event::Period {
+            job: JOB,
+            cluster: Some(cluster.into()),
+            period: 1,
+            threads: 1,
+            times: Times { working_ns, idle_ns, ..Times::default() },
+            counters: Box::default(),
+            latencies: BTreeMap::new(),
+        }
+    }
+
+    fn course(events: Vec<(f64, Event)>) -> Course {
+        Course::of(&Story {
+            file: PathBuf::new(),
+            run: "r".to_owned(),
+            moments: events.into_iter().map(|(at_s, event)| Moment { at_s, event }).collect(),
+            decisions: Vec::new(),
+            homes: BTreeMap::new(),
+            gap: None,
+        })
+    }
+
+    #[test]
+    fn a_log_becomes_a_course() {
+        let lost = Event::NodeLost {
+            node: "b-1".into(),
+            cluster: "b".into(),
+            incarnation: Incarnation(1),
+            why: "silent".into(),
+            silent_us: 1,
+            last_lines: Vec::new(),
+        };
+        let ended = Event::JobEnded {
+            job: JOB,
+            ok: true,
+            wall_us: 10_000_000,
+            checksum: Some("c".into()),
+            error: None,
+        };
+        let left = |node: &str| Event::NodeLeft {
+            job: JOB,
+            node: node.into(),
+            cluster: "a".into(),
+            why: "over".into(),
+        };
+        let course = course(vec![
+            (-0.2, Event::JobStarted { job: JOB, name: "j".into(), epoch: Epoch(1) }),
+            (0.0, joined("a-1", "a")),
+            (0.0, joined("b-1", "b")),
+            (2.0, period("a", 30, 10)),
+            (4.0, iteration(1, 4)),
+            (4.0, joined("a-2", "a")),
+            (5.0, lost),
+            (6.0, period("a", 10, 10)),
+            (7.0, period("b", 0, 20)),
+            (10.0, iteration(2, 6)),
+            (10.0, ended),
+            (10.1, left("a-1")),
+            (10.1, left("a-2")),
+        ]);
+        assert_eq!(course.nodes, [(0.0, 2), (4.0, 3), (5.0, 2)]);
+        assert_eq!(course.by_cluster[&"b".into()], [(0.0, 1), (5.0, 0)]);
+        assert_eq!(course.iterations, [(4.0, 4.0), (10.0, 6.0)]);
+        // Of each iteration what was told in it.
+        assert_eq!(course.overall, [(0.0, 0.25), (4.0, 0.75)]);
+        assert_eq!(course.overhead[&"b".into()], [(4.0, 1.0)]);
+        assert_eq!(course.times[&"a".into()].working_ns, 40);
+        assert_eq!(course.ended, Some(Ok(Some("c".to_owned()))));
+        assert_eq!(course.marks.len(), 1);
+        assert_eq!((course.marks[0].at_s, course.marks[0].what.as_str()), (5.0, "b-1 is lost"));
+        assert_eq!(course.node_seconds(), 8.0 + 3.0 + 10.0);
+        assert_eq!(course.mean(&course.overall), Some((4.0 * 0.25 + 6.0 * 0.75) / 10.0));
+        assert_eq!(course.median_iteration(), Some(5.0));
+        assert_eq!(
+            (course.iteration_at(2.0), course.iteration_at(5.5), course.iteration_at(11.0)),
+            (Some(1.0), Some(1.75), None)
+        );
+    }
+
+    #[test]
+    fn a_run_without_iterations_is_told_in_stretches() {
+        let told = (1..=400)
+            .map(|n| (f64::from(n) / 10.0, period("a", u64::from(n > 200), u64::from(n <= 200))));
+        let course = course(told.collect());
+        assert_eq!(course.overall.len(), 40);
+        assert_eq!((course.overall[19], course.overall[20]), ((19.0, 1.0), (20.0, 0.0)));
+        assert!(course.ended.is_none() && course.wall_s == 40.0);
+        assert_eq!(course.iterations.len() + course.marks.len(), 0);
+    }
+
+    #[test]
+    fn an_empty_log_is_an_empty_course() {
+        let course = course(Vec::new());
+        assert_eq!(
+            (course.mean(&course.overall), course.median_iteration(), course.node_seconds()),
+            (None, None, 0.0)
+        );
+    }
 }

@@ -10,7 +10,7 @@ use springtide_runtime::meter::{ThreadState, Times};
 use springtide_simulator::figure::{COLOURS, FigureError, draw, wrong};
 
 use super::course::{Course, Mark, Steps};
-use crate::workflow::canvas::short;
+use crate::workflow::canvas::{plain, short};
 
 /// Points of a line at most; of more the last of each stretch.
 const POINTS: usize = 1200;
@@ -178,7 +178,7 @@ fn efficiency(courses: &[Course]) -> Result<Option<Figure>, FigureError> {
             "Weighted average efficiency, by which each decision was taken; the band is Emin to Emax."
         }
         false => {
-            "Share of thread time that was work, period by period: not every run has decisions, by which alone the weighted average \
+            "Share of thread time that was work, iteration by iteration: not every run has decisions, by which alone the weighted average \
              is known. The band is Emin to Emax."
         }
     };
@@ -196,7 +196,7 @@ fn by_cluster(course: &Course) -> Result<Figure, FigureError> {
         dots: false,
     };
     let lines: Vec<Line<'_>> = course.overhead.iter().enumerate().map(line).collect();
-    let about = "Share of each cluster's thread time that was no work, period by period.";
+    let about = "Share of each cluster's thread time that was no work, iteration by iteration.";
     let frame = Frame {
         x: (0.0, course.wall_s),
         top: Some(1.05),
@@ -235,6 +235,7 @@ fn overheads(courses: &[Course]) -> Result<Figure, FigureError> {
     let svg = draw((WIDTH, height), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
+            .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(190)
             .build_cartesian_2d(0.0..100.0, 0.0..rows.len() as f64)
@@ -332,6 +333,8 @@ fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
             .configure_mesh()
             .x_desc(frame.axes.0)
             .y_desc(frame.axes.1)
+            .x_label_formatter(&|x| plain(*x))
+            .y_label_formatter(&|y| plain(*y))
             .axis_style(INK.mix(0.5))
             .bold_line_style(INK.mix(0.12))
             .light_line_style(TRANSPARENT)
@@ -349,7 +352,7 @@ fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
         }
         for line in lines {
             for (n, at, mark) in &line.marks {
-                let style = line.colour.mix(if mark.decided { 0.8 } else { 0.4 });
+                let style = line.colour.mix(if mark.decided { 0.45 } else { 0.25 });
                 let tick = PathElement::new([(*at, 0.0), (*at, top)], style.stroke_width(1));
                 chart.draw_series(std::iter::once(tick)).map_err(wrong)?;
                 let sign = match mark.sign {

@@ -333,6 +333,14 @@ impl Browser {
         self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
+    /// What the body of an async function comes to.
+    fn later(&self, body: &str) -> Value {
+        let script = format!(
+            "const done = arguments[arguments.length - 1]; (async () => {{ {body} }})().then(done, (error) => done(String(error)))"
+        );
+        self.call("POST", "/execute/async", &json!({ "script": script, "args": [] }))
+    }
+
     /// What the page has complained of.
     fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({ "type": "browser" }));
@@ -383,14 +391,31 @@ fn drive(at: &str, method: &str, path: &str, body: &Value) -> Value {
 #[test]
 fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     let Some(browser) = Browser::start() else { return };
-    let mut board = Board::start(&[("ams", 2), ("del", 1)], "");
+    let mut board = Board::start(&[("ams", 2), ("del", 1), ("lyon", 1)], "");
+    // Reserved before a job is there that may take it without an end.
+    let config = board.config();
+    let line = [
+        "reserve",
+        "--on",
+        "lyon",
+        "--processors",
+        "1",
+        "--in",
+        "1h",
+        "--for",
+        "30m",
+        "--name",
+        "a lecture",
+    ];
+    let reserved = run(&[&line[..], &["--config", config.to_str().unwrap()]].concat());
+    assert_eq!(reserved.code, Some(0), "{}", reserved.err);
     board.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
     browser.open(&format!("http://{}/", board.at));
     let text = |script: &str| browser.js(script).as_str().unwrap_or_default().to_owned();
     wait("the page", || {
         browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
     });
-    assert_eq!(browser.js("return document.querySelectorAll('.tile').length"), 3);
+    assert_eq!(browser.js("return document.querySelectorAll('.tile').length"), 4);
     wait("workers that work", || {
         let label = text("return document.querySelector('.tile').getAttribute('aria-label')");
         (label.starts_with("ams-1 · busy · job 1 · work")).then_some(())
@@ -400,8 +425,28 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     // It grows into what is free.
     wait("all nodes at work", || {
         let counts = text("return document.getElementById('counts').textContent");
-        counts.contains("3/3 workers, 3 busy").then_some(())
+        counts.contains("4/4 workers, 3 busy").then_some(())
     });
+    let booking = wait("the reservation", || {
+        let found = text(
+            "return document.querySelector('#gantt [data-reservation] title')?.textContent ?? ''",
+        );
+        (!found.is_empty()).then_some(found)
+    });
+    assert!(booking.contains("(a lecture)") && booking.contains("1 of lyon in"), "{booking}");
+    // What it reckons with, by itself.
+    let reckoned = browser.later(
+        "const m = await import('/model.js'); \
+         return { boxes: m.stack([[2, 0, 10], [1, 5, 8], [1, 10, 12], [1, 6, 7]]).map((box) => box.from), \
+                  names: m.names('a', '1-3,7'), few: m.thin([...Array(100).keys()], 10).length, \
+                  times: [0, 59.6, 75, 3700, null].map(m.time), counts: [9999, 12345, 4e7].map(m.count), \
+                  micros: [5, 5000, 5e6].map(m.micros), line: m.path([[0, 1], [1, null], [2, 3]], (x) => x, (y) => y), \
+                  left: [m.eta([5, 10], 20), m.eta([0, 10], 20), m.eta([5, null], 20)] }",
+    );
+    let expected = json!({ "boxes": [0, 2, 0, 3], "names": ["a-1", "a-2", "a-3", "a-7"], "few": 10,
+        "times": ["0 s", "1:00 min", "1:15 min", "1:01 h", "–"], "counts": ["9999", "12.3 k", "40.0 M"],
+        "micros": ["5 µs", "5.00 ms", "5.00 s"], "line": "M0.0 1.0M2.0 3.0", "left": [20, null, null] });
+    assert_eq!(reckoned, expected);
     // A worker by keyboard alone.
     browser.js("document.querySelector('.tile').focus(); document.activeElement.click()");
     assert!(
@@ -412,7 +457,9 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     let hostile = r#"<img src=x onerror="document.body.dataset.pwned=1">"#;
     let tick = json!({ "v": 1, "seq": 1, "at": 1, "grid": hostile, "jobs": [{ "id": 9, "name": hostile, "state": hostile, "nodes": 1,
         "waits": hostile }], "more_jobs": 0, "event": 0, "dropped": 0,
-        "clusters": [{ "name": hostile, "names": [hostile], "w": [[1, 1, 1, 1, 1, 1]], "failing": hostile }] });
+        "clusters": [{ "name": hostile, "names": [hostile], "w": [[1, 1, 1, 1, 1, 1]], "failing": hostile }],
+        "slots": { "sites": [{ "n": hostile, "p": 1, "free": 1 }], "bookings": [[0, 1, 0, 9, 0]], "more": 0,
+            "reservations": [[1, hostile, hostile, 1]] } });
     let told = json!({ "id": 1_000_000, "at": 1, "kind": "adapt", "text": hostile, "why": [hostile, hostile] });
     browser.js(&format!("window.springtide.tell({told}); window.springtide.take({tick})"));
     assert_eq!(browser.js("return document.querySelectorAll('main img').length"), 0);
@@ -477,6 +524,36 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
     assert_eq!((&job["name"], &job["iter"][0]), (&json!("barnes-hut"), &json!(60)));
     let steals = job["steals"].as_array().unwrap();
     assert!(steals.iter().any(|steal| steal[2].as_u64() > Some(0)), "{job}");
+    // Its figures are there without a script, and it may be held against another.
+    assert!(
+        text.contains("<h2>Iterations</h2>") && text.contains("<h2>Where thread time went</h2>")
+    );
+    let compared = dir.path().join("compared.html");
+    let both = ["report", "--compare", run_dir, run_dir, "--out", compared.to_str().unwrap()];
+    let told = run(&both);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    let text = std::fs::read_to_string(&compared).unwrap();
+    assert!(
+        text.contains("Their answers are one.")
+            && text.contains("run (2)")
+            && !text.contains("<script")
+    );
+    let alone = run(&["report", "--compare", run_dir]);
+    assert_eq!(alone.code, Some(2), "{}", alone.err);
+    // And its stolen tasks are a timeline, each of which ended.
+    let told = run(&["trace", run_dir]);
+    assert_eq!(told.code, Some(0), "{}", told.err);
+    let timeline: Value =
+        serde_json::from_str(&std::fs::read_to_string(told.out.trim()).unwrap()).unwrap();
+    let events = timeline["traceEvents"].as_array().unwrap();
+    let tasks: Vec<_> = events.iter().filter(|event| event["cat"] == "task").collect();
+    let ended = tasks.iter().filter(|task| !task["args"]["outcome"].is_null()).count();
+    assert!(
+        !tasks.is_empty() && ended * 10 >= tasks.len() * 9,
+        "{ended} of {} tasks ended",
+        tasks.len()
+    );
+    assert!(events.iter().any(|event| event["name"] == "iteration 60"));
     let nothing = run(&["report", dir.path().to_str().unwrap()]);
     assert_eq!(nothing.code, Some(2), "{}", nothing.err);
 

@@ -50,7 +50,7 @@ impl Host for Behind {
                     Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => TaskEnd::Stopped,
                 },
             };
-            inner.ended(stolen, end);
+            inner.ended(&stolen.task.path, &owner, end);
         }
         let outcome = match outcome {
             Ok(body) => TaskOutcome::Output(body),

@@ -32,10 +32,12 @@ impl Inner {
             (given_up, waiting, halted, state.results.unclaimed())
         };
         for (owner, lease, stolen) in given_up {
+            self.ended(&stolen.task.path, &owner, TaskEnd::HandedBack);
             self.give_back(&owner, lease, stolen);
         }
         for (ticket, (owner, task)) in waiting {
             self.objects_ref().forget(Ticket(ticket));
+            self.ended(&task.path, &owner, TaskEnd::HandedBack);
             self.hand_back_unbegun(&owner, task);
         }
         for base in halted {
@@ -163,7 +165,7 @@ impl Inner {
     pub(super) fn lost(&self, node: &NodeId, why: &str) {
         let pool = self.pool_ref();
         let unstarted = pool.take_all_incoming(|task| task.owner.node == *node);
-        let (halted, forgotten, orphans) = {
+        let (halted, stopped, forgotten, orphans) = {
             let mut state = self.state();
             state.thief.unreachable(node);
             state.victim.served(node);
@@ -172,19 +174,29 @@ impl Inner {
             state.parked.remove(node);
             state.suspected.remove(node);
             state.known.lost(node);
-            for task in &unstarted {
-                state.stolen.remove(&(node.clone(), task.lease));
-            }
+            let mut stopped: Vec<(TaskPath, Peer)> = unstarted
+                .iter()
+                .filter_map(|task| state.stolen.remove(&(node.clone(), task.lease)))
+                .map(|stolen| (stolen.task.path, stolen.owner))
+                .collect();
             let tickets: Vec<u64> = state
                 .waiting
                 .iter()
                 .filter(|(_, (owner, _))| owner.node == *node)
                 .map(|(ticket, _)| *ticket)
                 .collect();
-            tickets.iter().for_each(|ticket| drop(state.waiting.remove(ticket)));
+            let waited = tickets.iter().filter_map(|ticket| state.waiting.remove(ticket));
+            stopped.extend(waited.map(|(owner, task)| (task.path, owner)));
             let (halted, orphans) = state.orphaned_by(node);
-            (halted, tickets, orphans)
+            let halted = halted.into_iter().map(|stolen| {
+                stopped.push((stolen.task.path, stolen.owner));
+                stolen.base
+            });
+            (halted.collect::<Vec<_>>(), stopped, tickets, orphans)
         };
+        for (path, owner) in stopped {
+            self.ended(&path, &owner, TaskEnd::Stopped);
+        }
         for ticket in forgotten {
             self.objects_ref().forget(Ticket(ticket));
         }

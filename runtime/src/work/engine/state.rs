@@ -65,8 +65,6 @@ pub(super) struct Stolen {
     /// See [`Task::PROCESS`](crate::work::Task::PROCESS).
     pub(super) process: bool,
     pub(super) owner: Peer,
-    /// When it was taken.
-    pub(super) since: Instant,
     /// The node it was stolen from is lost, or leaves.
     pub(super) orphan: bool,
     /// Who will come for it, where the owner left in order.
@@ -231,7 +229,7 @@ impl State {
 
     /// The tasks here whose owner is lost: those to be stopped, and those (running or finished) that a recomputed parent can
     /// use. Without reuse all are stopped.
-    pub(super) fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Arc<Base>>, Vec<Identity>) {
+    pub(super) fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Stolen>, Vec<Identity>) {
         let mut halted = Vec::new();
         // What read objects of an epoch that is over will never be the same task again.
         let epoch = self.view.epoch;
@@ -243,7 +241,7 @@ impl State {
             let Some(stolen) = self.stolen.get_mut(&key) else { continue };
             stolen.adopters.retain(|adopter| adopter.peer.node != *owner);
             if self.results.is_off() || stolen.process || !current(&stolen.task) {
-                halted.extend(self.stolen.remove(&key).map(|stolen| stolen.base));
+                halted.extend(self.stolen.remove(&key));
             } else {
                 stolen.orphan = true;
                 orphans.push(stolen.task.clone());

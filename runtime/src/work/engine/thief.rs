@@ -89,7 +89,9 @@ impl Inner {
             Ok(Needed::Ready(held)) => self.present(ticket, held),
             Ok(Needed::Waiting) => {}
             Err(error) => {
-                self.state().waiting.remove(&ticket);
+                if let Some((from, task)) = self.state().waiting.remove(&ticket) {
+                    self.ended(&task.path, &from, TaskEnd::Failed);
+                }
                 let outcome = TaskOutcome::Failed(job_failure(error.to_string()));
                 self.report(from, TaskResult { job: self.job, lease, outcome });
             }
@@ -116,7 +118,6 @@ impl Inner {
                     task,
                     process: entry.process,
                     owner: from.clone(),
-                    since: Instant::now(),
                     orphan: false,
                     heir: None,
                     adopters: Vec::new(),
@@ -136,22 +137,17 @@ impl Inner {
                 self.poke.notify_one();
             }
             Err(failure) => {
+                self.ended(&path, from, TaskEnd::Failed);
                 let outcome = TaskOutcome::Failed(failure);
                 self.report(from, TaskResult { job: self.job, lease, outcome });
             }
         }
     }
 
-    /// Tells that a stolen task is not here any more.
-    pub(super) fn ended(&self, stolen: &Stolen, outcome: TaskEnd) {
-        self.recorder.record(Event::TaskEnded {
-            job: self.job,
-            path: stolen.task.path.clone(),
-            from: stolen.owner.node.clone(),
-            to: self.me.node.clone(),
-            outcome,
-            wall_us: u64::try_from(stolen.since.elapsed().as_micros()).unwrap_or(u64::MAX),
-        });
+    /// Tells that a task that was stolen from there is not here any more.
+    pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: TaskEnd) {
+        let (path, from, to) = (path.clone(), from.node.clone(), self.me.node.clone());
+        self.recorder.record(Event::TaskEnded { job: self.job, path, from, to, outcome });
     }
 
     pub(super) fn report(&self, owner: &Peer, result: TaskResult) {
@@ -174,10 +170,11 @@ impl Inner {
                 };
                 let ticket = state.waiting.iter().find(|(_, waiting)| is(waiting));
                 let ticket = ticket.map(|(ticket, _)| *ticket);
-                ticket.inspect(|ticket| drop(state.waiting.remove(ticket)))
+                ticket.and_then(|ticket| Some((ticket, state.waiting.remove(&ticket)?)))
             };
             // Its heir asks, and runs it.
-            if let Some(ticket) = unstarted {
+            if let Some((ticket, (_, task))) = unstarted {
+                self.ended(&task.path, from, TaskEnd::Stopped);
                 self.objects_ref().forget(Ticket(ticket));
             }
             return;
@@ -195,7 +192,7 @@ impl Inner {
             }
         };
         if let Some(stolen) = stolen {
-            self.ended(&stolen, TaskEnd::Stopped);
+            self.ended(&stolen.task.path, from, TaskEnd::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
             state.met("a task is stopped that nobody wants");

@@ -35,7 +35,10 @@ impl Inner {
         {
             // What the thief waits for has not even started here: back with it.
             if let Some(task) = pool.take_back(from, path) {
-                self.state().stolen.remove(&(from.node.clone(), task.lease));
+                let stolen = self.state().stolen.remove(&(from.node.clone(), task.lease));
+                if let Some(stolen) = stolen {
+                    self.ended(&stolen.task.path, from, TaskEnd::HandedBack);
+                }
                 self.hand_back(from, task.lease, Left::default());
             }
         }
