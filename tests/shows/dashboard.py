@@ -1,17 +1,25 @@
-"""Show: the dashboard of a grid that runs an adaptive job, its report, and grids of 400 and 2,000 workers fed by hand: screenshots in
-both themes and at the smallest width, and how long the page takes to draw a tick.
+"""Show: the dashboard of a grid that runs an adaptive job, with a reservation; `top` of it; its report, alone and beside a static run's;
+and grids of 400 and 2,000 workers fed by hand: screenshots in both themes and at the smallest width, and how long the page takes to draw
+a tick.
 
-    python3 tests/shows/dashboard.py target/release/springtide DIR     # DIR is made; two minutes; chromium and chromedriver
+    python3 tests/shows/dashboard.py target/release/springtide DIR     # DIR is made; four minutes; chromium, chromedriver, tmux
+
+And what it costs a job that 20 dashboards are open, in so many pairs of runs, one with and one without them, in turns:
+
+    python3 tests/shows/dashboard.py target/release/springtide DIR --watched 15     # a minute for each two pairs
 
 Screenshots are to be looked at.
 """
 
 import base64
+import html
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
@@ -82,23 +90,108 @@ class Browser:
         self.driver.wait()
 
 
-def main(binary, directory):
-    os.makedirs(directory)
+def terminal(binary, url, file):
+    """A screenshot of `top`, as a page."""
+    tmux = ["tmux", "-L", f"springtide-show-{os.getpid()}"]
+    subprocess.run([*tmux, "-f", "/dev/null", "new-session", "-d", "-x", "120", "-y", "40", f"{binary} top {url}"], check=True)
+    time.sleep(3)
+    text = subprocess.run([*tmux, "capture-pane", "-e", "-p"], capture_output=True, text=True, check=True).stdout
+    subprocess.run([*tmux, "kill-server"], check=False)
+    basic = ["#000", "#c33", "#3a3", "#a70", "#46c", "#a3a", "#399", "#bbb", "#666", "#f66", "#6d6", "#fc5", "#79f", "#f7f", "#6dd", "#fff"]
+    page, colour, bold = "", None, False
+    for part in re.split(r"(\x1b\[[0-9;]*m)", text):
+        codes = re.fullmatch(r"\x1b\[([0-9;]*)m", part)
+        if not codes:
+            style = (f"color:{colour};" if colour else "") + ("font-weight:bold" if bold else "")
+            page += f'<span style="{style}">{html.escape(part)}</span>'
+            continue
+        codes = [int(code or 0) for code in codes.group(1).split(";")]
+        while codes:
+            code = codes.pop(0)
+            if code == 0:
+                colour, bold = None, False
+            elif code == 1:
+                bold = True
+            elif code == 39:
+                colour = None
+            elif 30 <= code <= 37 or 90 <= code <= 97:
+                colour = basic[code - 30 if code < 90 else code - 82]
+            elif code == 38 and codes[:1] == [2]:
+                colour, codes = "rgb(%d,%d,%d)" % tuple(codes[1:4]), codes[4:]
+            elif code == 38 and codes[:1] == [5]:
+                colour, codes = basic[codes[1] % 16], codes[2:]
+    with open(file, "w") as out:
+        out.write(f'<!doctype html><meta charset="utf-8"><body style="background:#111;color:#ddd" data-ready="1"><pre>{page}</pre>')
+
+
+def start(binary, directory, clusters):
     grid = os.path.join(directory, "grid")
     log = open(os.path.join(directory, "dev.log"), "w+")
-    dev = subprocess.Popen([binary, "dev", "--clusters", "3x4@1", "--dir", grid], stderr=log)
+    dev = subprocess.Popen([binary, "dev", "--clusters", clusters, "--dir", grid], stderr=log)
+    found = None
+    while not found and dev.poll() is None:
+        time.sleep(0.2)
+        log.seek(0)
+        found = re.search(r"http://\S+/", log.read())
+    return dev, found.group(0), os.path.join(grid, "grid.toml")
+
+
+def watched(binary, directory, pairs):
+    """How much longer a job takes while 20 read the stream."""
+    os.makedirs(directory)
+    dev, url, config = start(binary, directory, "2x2@1")
+    stop = threading.Event()
+
+    def read():
+        with urllib.request.urlopen(url + "api/v1/stream", timeout=60) as stream:
+            while not stop.is_set():
+                stream.readline()
+
+    def run():
+        line = ["run", "barnes-hut", "--bodies", "8000", "--steps", "300", "--config", config, "--json"]
+        told = json.loads(subprocess.run([binary, *line], capture_output=True, text=True, check=True).stdout)
+        return sum(told["iterations"])
+
+    try:
+        run()
+        ratios = []
+        for pair in range(pairs):
+            times = {}
+            for with_readers in (pair % 2 == 0, pair % 2 == 1):
+                stop.clear()
+                readers = [threading.Thread(target=read, daemon=True) for _ in range(20 if with_readers else 0)]
+                for reader in readers:
+                    reader.start()
+                time.sleep(0.5)
+                times[with_readers] = run()
+                stop.set()
+                for reader in readers:
+                    reader.join()
+            ratios.append(times[True] / times[False])
+        ratios.sort()
+        mean, error = statistics.mean(ratios), statistics.stdev(ratios) / len(ratios) ** 0.5
+        print(json.dumps({"pairs": pairs, "mean": mean, "95%": [mean - 2 * error, mean + 2 * error], "median": statistics.median(ratios)}))
+    finally:
+        dev.terminate()
+        dev.wait()
+
+
+def main(binary, directory):
+    os.makedirs(directory)
+    dev, url, config = start(binary, directory, "3x4@1")
     browser = job = None
     try:
-        found = None
-        while not found and dev.poll() is None:
-            time.sleep(0.2)
-            log.seek(0)
-            found = re.search(r"http://\S+/", log.read())
-        url, out = found.group(0), os.path.join(directory, "run")
-        line = ["run", "barnes-hut", "--bodies", "8000", "--steps", "2500", "--config", os.path.join(grid, "grid.toml")]
-        job = subprocess.Popen([binary, *line, "--mode", "adaptive", "--period", "1s", "--out", out], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        out, fixed = os.path.join(directory, "adaptive"), os.path.join(directory, "static")
+        line = ["run", "barnes-hut", "--bodies", "8000", "--steps", "2500", "--config", config]
+        quiet = {"stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        subprocess.run([binary, *line, "--mode", "static", "--out", fixed], check=True, **quiet)
+        for name, after in (("a lecture", "10m"), ("maintenance", "40m")):
+            book = ["reserve", "--config", config, "--on", "del", "--processors", "3", "--in", after, "--for", "20m", "--name", name]
+            subprocess.run([binary, *book], check=False, **quiet)
+        job = subprocess.Popen([binary, *line, "--mode", "adaptive", "--period", "1s", "--out", out], **quiet)
         browser = Browser()
         time.sleep(15)
+        terminal(binary, url, os.path.join(directory, "top.html"))
         for name, width, height, dark in (("light", 1280, 900, False), ("dark", 1280, 900, True), ("narrow", 360, 800, False)):
             browser.open(url, width, height, dark)
             browser.shot(os.path.join(directory, f"live-{name}.png"))
@@ -107,10 +200,16 @@ def main(binary, directory):
             print(json.dumps(browser.js(FEED % workers)))
             browser.shot(os.path.join(directory, f"fed-{workers}.png"))
         job.wait()
-        told = subprocess.run([binary, "report", out], capture_output=True, text=True, check=True).stdout.strip()
-        print(f"{told}: {os.path.getsize(told)} bytes")
-        browser.open("file://" + os.path.abspath(told), 1280, 900)
-        browser.shot(os.path.join(directory, "report.png"))
+        both = ["--compare", fixed, out, "--out", os.path.join(directory, "compared.html")]
+        for name, runs in (("report", [out]), ("compared", both)):
+            told = subprocess.run([binary, "report", *runs], capture_output=True, text=True, check=True).stdout.strip()
+            print(f"{told}: {os.path.getsize(told)} bytes")
+            for theme in ("light", "dark"):
+                browser.open("file://" + os.path.abspath(told), 1280, 900, theme == "dark")
+                browser.shot(os.path.join(directory, f"{name}-{theme}.png"))
+        browser.open("file://" + os.path.abspath(os.path.join(directory, "top.html")), 1000, 700)
+        browser.shot(os.path.join(directory, "top.png"))
+        print(subprocess.run([binary, "trace", out], capture_output=True, text=True, check=True).stdout.strip())
     finally:
         if browser:
             browser.close()
@@ -121,4 +220,7 @@ def main(binary, directory):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    if sys.argv[3:4] == ["--watched"]:
+        watched(sys.argv[1], sys.argv[2], int(sys.argv[4]))
+    else:
+        main(*sys.argv[1:3])
