@@ -77,7 +77,9 @@ fn every_command_line_is_one_of_the_programs() {
     for page in pages() {
         for part in &page.parts {
             let Part::Console { commands, .. } = part else { continue };
-            for said in commands {
+            // What is shown to be refused need not be right.
+            let right = |said: &&page::Said| said.expected.last().is_none_or(|l| l != "(exit 2)");
+            for said in commands.iter().filter(right) {
                 for line in lines::of_program(&said.line) {
                     if let Err(error) = lines::parse(&command, &line) {
                         wrong.push(format!("{}:{}: {error}", page.name(), said.at));

@@ -50,7 +50,13 @@ impl Names {
         }
         if code.starts_with("--") {
             let name = code.split([' ', '=']).next().unwrap_or(code);
-            return known(&self.options, name, "no command has this option");
+            // `--run-NAME` stands for many.
+            let many = name.chars().any(|c| c.is_ascii_uppercase());
+            return if many {
+                Ok(())
+            } else {
+                known(&self.options, name, "no command has this option")
+            };
         }
         if code.starts_with("springtide_") && !code.contains("::") && !code.contains(['(', '/']) {
             let name = code.split(['{', ' ']).next().unwrap_or(code);
@@ -82,7 +88,9 @@ impl Names {
         if let Some((table, rest)) = code.split_once('.')
             && code.chars().all(word)
             && self.tables.contains(table)
-            && !["toml", "md", "rs", "json", "jsonl", "pem", "key", "csv", "events"].contains(&rest)
+            // Linux's own.
+            && !code.starts_with("net.core.")
+            && !["toml", "md", "rs", "json", "jsonl", "pem", "key", "csv", "txt"].contains(&rest)
         {
             return known(&self.keys, code, "no config has this key");
         }
