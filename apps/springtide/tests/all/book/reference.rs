@@ -362,7 +362,7 @@ fn events() -> String {
             && !line.starts_with('}')
         {
             let name = line.trim_end_matches([' ', '{', ',']);
-            let about = doc.drain(..).collect::<Vec<_>>().join(" ");
+            let about = std::mem::take(&mut doc).join(" ");
             kind = line.ends_with('{').then_some((name.to_owned(), about));
         } else if depth == 4 && line == "}," {
             let (name, about) = kind.take().expect("a variant began");
@@ -383,7 +383,7 @@ fn events() -> String {
             fields.clear();
         } else if depth == 8 {
             let (name, of) = line.trim_end_matches(',').split_once(": ").expect("a field");
-            let about = doc.drain(..).collect::<Vec<_>>().join(" ");
+            let about = std::mem::take(&mut doc).join(" ");
             let _ = writeln!(fields, "| `{name}` | {} | {} |", field_type(of), cell(&about));
         }
     }
