@@ -9,7 +9,10 @@ mod page;
 mod reference;
 mod run;
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
 
 use page::{Page, Part};
 use springtide_runtime::config::{
@@ -57,12 +60,27 @@ fn all_right(wrong: &[String], advice: &str) {
 
 #[test]
 fn every_command_of_the_book_does_what_is_written() {
-    // One page after the other: each has up to eight node processes.
+    // Two pages at once: each has at most six node processes, and mostly waits.
     let only = std::env::var("SPRINGTIDE_BOOK_PAGE").ok();
-    let wanted = |page: &&Page| only.as_ref().is_none_or(|only| page.name().contains(only));
-    let pages = pages();
-    let wrong: Vec<String> =
-        pages.iter().filter(wanted).flat_map(|page| run::page(page).err()).collect();
+    let wanted = |page: &Page| only.as_ref().is_none_or(|only| page.name().contains(only));
+    let pages: Mutex<VecDeque<Page>> =
+        Mutex::new(pages().into_iter().filter(|page| wanted(page)).collect());
+    let next = || pages.lock().expect("no thread panics with it").pop_front();
+    let run = || {
+        let mut wrong = Vec::new();
+        while let Some(page) = next() {
+            let start = Instant::now();
+            wrong.extend(run::page(&page).err());
+            println!("{:5.1} s  {}", start.elapsed().as_secs_f64(), page.name());
+        }
+        wrong
+    };
+    let wrong = std::thread::scope(|scope| {
+        let other = scope.spawn(run);
+        let mut wrong = run();
+        wrong.extend(other.join().expect("it tells what is wrong"));
+        wrong
+    });
     all_right(
         &wrong,
         "What a command prints is written below it in the page: `...` stands for any text, alone on a line for any lines, and \
