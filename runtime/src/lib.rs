@@ -1,4 +1,58 @@
 //! Springtide's runtime: what every node stands on. It knows no role; see `ARCHITECTURE.md`.
+//!
+//! A task is data with a `run`, and a job makes tasks. Here one runs on two threads of this process alone; on a grid it is the same
+//! code, and has the same outcome:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use serde::{Deserialize, Serialize};
+//! use springtide_runtime::work::{
+//!     Context, Job, Outcome, PoolConfig, Registry, Stop, Task, encode_job, solo,
+//! };
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Fib(u32);
+//!
+//! impl Task for Fib {
+//!     type Output = u64;
+//!     const NAME: &'static str = "fib.task";
+//!     fn run(self, cx: &Context) -> Result<u64, Stop> {
+//!         if self.0 < 2 {
+//!             return Ok(self.0.into());
+//!         }
+//!         let (a, b) = cx.join(Fib(self.0 - 1), Fib(self.0 - 2))?;
+//!         Ok(a + b)
+//!     }
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Number {
+//!     n: u32,
+//! }
+//!
+//! impl Job for Number {
+//!     const NAME: &'static str = "number";
+//!     const ABOUT: &'static str = "A Fibonacci number";
+//!     fn register(registry: &mut Registry) {
+//!         registry.task::<Fib>();
+//!     }
+//!     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
+//!         let fib = cx.call(Fib(self.n))?;
+//!         Ok(Outcome { checksum: fib, result: fib.into() })
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut registry = Registry::new();
+//! registry.job::<Number>();
+//! let body = encode_job(Number { n: 20 })?;
+//! let config = PoolConfig { threads: 2, ..PoolConfig::default() };
+//! let ended = solo::run(Arc::new(registry), "number", body, &config, |_| {})?;
+//! assert_eq!(ended.outcome?.result, 6765);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod checksum;
 pub mod config;

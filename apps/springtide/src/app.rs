@@ -180,7 +180,9 @@ impl App {
         Some(format!("options come after the job: {name} job {what} {word} {options}"))
     }
 
-    fn command_line(&self) -> Command {
+    /// What can be said on its command line: for whoever writes it down, or wants to know whether a line is right without
+    /// doing what it says.
+    pub fn command_line(&self) -> Command {
         let jobs = self.jobs.iter().map(|job| args::job_command(job.name, job.about, job.augment));
         let need = |job: &JobCommand| args::need_command(job.name, job.about, job.augment);
         let needs = self.jobs.iter().map(need);

@@ -9,6 +9,11 @@ use springtide_malleable::{Ft, Nbody};
 use springtide_stochastic::Solve;
 
 fn main() -> ExitCode {
+    program().main()
+}
+
+/// The program: tests of its documentation read their command lines by it.
+pub fn program() -> App {
     App::new("springtide", env!("CARGO_PKG_VERSION"))
         .job::<BarnesHut>()
         .job::<Fib>()
@@ -20,5 +25,4 @@ fn main() -> ExitCode {
         .command::<Solve>()
         .job::<Tsp>()
         .job::<Words>()
-        .main()
 }

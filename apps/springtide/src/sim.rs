@@ -346,9 +346,10 @@ fn parse(name: &str, text: &str) -> Result<ScenarioConfig, Failed> {
 /// A file, or one that comes with the program. Its text, too.
 pub(crate) fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
     let name = scenario.to_string_lossy();
-    if !scenario.exists()
-        && let Some(shipped) = shipped::find(&name)
-    {
+    // A word without an ending is meant for a name.
+    let word = scenario.components().count() == 1 && scenario.extension().is_none();
+    if !scenario.exists() && (word || shipped::find(&name).is_some()) {
+        let shipped = find(&name)?;
         return Ok((parse(shipped.name, shipped.text)?, shipped.text.to_owned()));
     }
     let loaded = load::<ScenarioConfig>(&Sources::of_process(Some(scenario)))?;

@@ -189,6 +189,10 @@ impl<'a> Timeline<'a> {
     }
 
     fn finish(mut self, last: i64, story: &'a Story) -> Value {
+        for slice in self.slices.values_mut().flatten().filter(|slice| slice.to_us == i64::MAX) {
+            // Where facts are missing nobody knows whether it lasted: then it is shown to have begun, and no more.
+            slice.to_us = if self.dropped > 0 { slice.from_us + GIVES_US } else { last };
+        }
         let name = |pid: u64, tid: Option<u64>, name: &str| {
             let what = if tid.is_some() { "thread_name" } else { "process_name" };
             json!({ "ph": "M", "pid": pid, "tid": tid.unwrap_or(0), "name": what, "args": { "name": name } })
@@ -317,8 +321,9 @@ mod tests {
 
     #[test]
     fn stolen_tasks_are_slices_on_as_many_tracks_as_they_need() {
+        let epoch = springtide_runtime::id::Epoch(1);
         let story = story(vec![
-            (-0.5, Event::Dropped { facts: 3 }),
+            (-0.5, Event::JobStarted { job: JobId(1), name: "j".into(), epoch }),
             (0.0, stolen(0)),
             (1.0, stolen(1)),
             (2.0, ended(0, TaskEnd::Done)),
@@ -326,7 +331,7 @@ mod tests {
             (3.0, ended(1, TaskEnd::HandedBack)),
         ]);
         let told = timeline(&story);
-        assert_eq!(told["otherData"]["facts_dropped"], 3);
+        assert_eq!(told["otherData"]["facts_dropped"], 0);
         let events = told["traceEvents"].as_array().unwrap();
         let tasks: Vec<_> = events.iter().filter(|event| event["cat"] == "task").collect();
         let of = |task: &Value| {
@@ -377,11 +382,14 @@ mod tests {
         let told = timeline(&story(vec![
             (0.0, stolen(0)),
             (1.0, lost),
+            (3.0, stolen(1)),
             (5.0, Event::Dropped { facts: 1 }),
         ]));
         let events = told["traceEvents"].as_array().unwrap();
-        let task = events.iter().find(|event| event["cat"] == "task").unwrap();
-        assert_eq!(task["dur"], 1_000_000);
+        let tasks: Vec<_> = events.iter().filter(|event| event["cat"] == "task").collect();
+        assert_eq!(tasks[0]["dur"], 1_000_000);
+        // Of the other nobody knows: facts are missing.
+        assert_eq!((&tasks[1]["dur"], &told["otherData"]["facts_dropped"]), (&json!(1), &json!(1)));
         assert!(events.iter().any(|event| event["name"] == "b-1 is lost"));
     }
 }

@@ -9,6 +9,7 @@ mod links;
 mod node;
 mod problem;
 mod profile;
+mod reference;
 mod scenario;
 mod schema;
 mod show;
@@ -40,6 +41,7 @@ pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
 pub use problem::{ConfigError, Origin, Problem, nearest};
 pub use profile::{Line, ProfileConfig, profile, profiles};
+pub use reference::{Described, Unset, describe};
 pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
     ScenarioJobSection, WideSection, allowed_delay, allowed_share,

@@ -29,6 +29,8 @@ pub(super) struct Field {
     pub key: &'static str,
     /// What it is for: lines of a comment.
     pub about: &'static [&'static str],
+    /// Its type as it is written in Rust.
+    pub of: &'static str,
     pub kind: Kind,
     pub fallback: Fallback,
 }
@@ -113,6 +115,7 @@ macro_rules! section {
                     fields: &[$($crate::config::schema::Field {
                         key: stringify!($key),
                         about: &[$($doc),+],
+                        of: stringify!($type),
                         kind: <$type as $crate::config::schema::Item>::KIND,
                         fallback: $fallback,
                     }),*],

@@ -12,7 +12,9 @@ use springtide_runtime::meter::{Counters, Times};
 
 use crate::runlog::Story;
 
-/// Stretches of runs without iterations.
+/// Iterations that are told apart; beyond these a stretch has several.
+const ITERATIONS: usize = 80;
+/// Stretches of runs without iterations, or with more than those.
 const STRETCHES: u32 = 40;
 
 /// A number from a second on, until the next.
@@ -55,8 +57,10 @@ pub struct Course {
     /// Emin and Emax.
     pub band: Option<(f64, f64)>,
     /// Share of each cluster's thread time that was no work, from 0 to 1, iteration by iteration, from their beginnings on. Of jobs
-    /// without iterations, in stretches of the run.
+    /// without iterations, or with very many, in stretches of the run.
     pub overhead: BTreeMap<ClusterId, Steps<f64>>,
+    /// Until when each of these is known.
+    pub known_until: BTreeMap<ClusterId, f64>,
     /// The same of all clusters together.
     pub overall: Steps<f64>,
     /// Thread time of each cluster in all.
@@ -140,16 +144,18 @@ impl Course {
     /// like depends on which part of an iteration it meets.
     fn spend(&mut self, told: &[(f64, &ClusterId, Times)]) {
         let ends: Vec<f64> = match self.iterations.len() {
-            0 | 1 => {
+            2..=ITERATIONS => self.iterations.iter().map(|(end, _)| *end).collect(),
+            _ => {
                 (1..=STRETCHES).map(|n| self.wall_s * f64::from(n) / f64::from(STRETCHES)).collect()
             }
-            _ => self.iterations.iter().map(|(end, _)| *end).collect(),
         };
         let mut all: Vec<Times> = vec![Times::default(); ends.len()];
         let mut of: BTreeMap<&ClusterId, Vec<Times>> = BTreeMap::new();
         for (at, cluster, times) in told {
             let place = ends.partition_point(|end| end < at).min(ends.len() - 1);
             all[place] += *times;
+            let known = self.known_until.entry((*cluster).clone()).or_default();
+            *known = known.max(ends[place]);
             of.entry(cluster).or_insert_with(|| vec![Times::default(); ends.len()])[place] +=
                 *times;
         }
@@ -322,6 +328,10 @@ mod tests {
         // Of each iteration what was told in it.
         assert_eq!(course.overall, [(0.0, 0.25), (4.0, 0.75)]);
         assert_eq!(course.overhead[&"b".into()], [(4.0, 1.0)]);
+        assert_eq!(
+            (course.known_until[&"a".into()], course.known_until[&"b".into()]),
+            (10.0, 10.0)
+        );
         assert_eq!(course.times[&"a".into()].working_ns, 40);
         assert_eq!(course.ended, Some(Ok(Some("c".to_owned()))));
         assert_eq!(course.marks.len(), 1);

@@ -191,7 +191,7 @@ fn by_cluster(course: &Course) -> Result<Figure, FigureError> {
     let line = |(at, (cluster, steps)): (usize, (&ClusterId, &Steps<f64>))| Line {
         label: cluster.to_string(),
         colour: colour(at + 1),
-        points: stairs(steps, course.wall_s),
+        points: stairs(steps, course.known_until.get(cluster).copied().unwrap_or(course.wall_s)),
         marks: Vec::new(),
         dots: false,
     };

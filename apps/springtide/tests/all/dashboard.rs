@@ -438,12 +438,12 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     let reckoned = browser.later(
         "const m = await import('/model.js'); \
          return { boxes: m.stack([[2, 0, 10], [1, 5, 8], [1, 10, 12], [1, 6, 7]]).map((box) => box.from), \
-                  names: m.names('a', '1-3,7'), few: m.thin([...Array(100).keys()], 10).length, \
+                  names: m.names('a', '1-3,7'), few: m.thin([...Array(100).keys()], 10).length, round: [m.round(60, 8), m.round(4000, 3), m.round(1e6, 3)], \
                   times: [0, 59.6, 75, 3700, null].map(m.time), counts: [9999, 12345, 4e7].map(m.count), \
                   micros: [5, 5000, 5e6].map(m.micros), line: m.path([[0, 1], [1, null], [2, 3]], (x) => x, (y) => y), \
                   left: [m.eta([5, 10], 20), m.eta([0, 10], 20), m.eta([5, null], 20)] }",
     );
-    let expected = json!({ "boxes": [0, 2, 0, 3], "names": ["a-1", "a-2", "a-3", "a-7"], "few": 10,
+    let expected = json!({ "boxes": [0, 2, 0, 3], "names": ["a-1", "a-2", "a-3", "a-7"], "few": 10, "round": [[0, 10, 20, 30, 40, 50, 60], [0, 1800, 3600], [0, 345_600, 691_200]],
         "times": ["0 s", "1:00 min", "1:15 min", "1:01 h", "–"], "counts": ["9999", "12.3 k", "40.0 M"],
         "micros": ["5 µs", "5.00 ms", "5.00 s"], "line": "M0.0 1.0M2.0 3.0", "left": [20, null, null] });
     assert_eq!(reckoned, expected);

@@ -2,6 +2,8 @@
 //!
 //! Each grid has at most twelve nodes of one thread. Waits have generous bounds and are never asserted on.
 
+#[cfg(target_os = "linux")]
+mod book;
 mod cli;
 mod dashboard;
 mod drains;

@@ -1,6 +1,6 @@
 // The page: what comes is drawn, nothing is sent. All text goes into the page as text, never as markup.
 
-import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, size, stack, sums, thin, time, worker } from "./model.js";
+import { CLASSES, SHARES, SIGNS, STATES, count, eta, micros, names, path, round, size, stack, sums, thin, time, worker } from "./model.js";
 
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -112,10 +112,8 @@ function slots(told) {
       all.push(g);
     });
   });
-  const steps = Math.max(2, Math.min(8, Math.floor(WIDTH / 150)));
-  for (let n = 0; n <= steps; n += 1) {
-    const s = (span * n) / steps, end = n === steps ? { "text-anchor": "end" } : {};
-    all.push(svg("text", { x: x(s), y: high - 4, ...end }, n ? `in ${time(s)}` : "now"));
+  for (const s of round(span, Math.max(2, Math.min(8, Math.floor(WIDTH / 150))))) {
+    if (x(s) < WIDTH - 60) all.push(svg("text", { x: x(s), y: high - 4 }, s ? `in ${time(s)}` : "now"));
   }
   chart.replaceChildren(svg("svg", { viewBox: `0 0 ${WIDTH} ${high}`, role: "img",
     "aria-label": `${taken} reservations on ${told.sites.length} clusters` }, ...all));
@@ -171,7 +169,7 @@ function chart(tick, job) {
     out.append(svg("line", { class: "axis", x1: left, x2: right, y1: y(v), y2: y(v) }), svg("text", { x: left - 5, y: y(v) + 4, "text-anchor": "end" }, v.toFixed(1)));
   }
   for (const bound of job.band) out.append(svg("line", { class: "bound", x1: left, x2: right, y1: y(bound), y2: y(bound) }));
-  out.append(svg("path", { class: "nodes", d: path(shown.map((p) => [p[0], p[2]]), x, yn) }), svg("text", { x: right + 4, y: yn(most) + 4 }, `${most} n`));
+  out.append(svg("path", { class: "nodes", d: path(shown.map((p) => [p[0], p[2]]), x, yn) }), svg("text", { x: WIDTH - 2, y: yn(most) + 4, "text-anchor": "end" }, `${most} n`));
   clusters.forEach((name, i) => out.append(svg("path", { class: "thin", stroke: HUES[i % HUES.length], d: path(shown.map((p) => [p[0], p[3][name]]), x, y) })));
   out.append(svg("path", { class: "wae", d: path(shown.map((p) => [p[0], p[1]]), x, y) }));
   out.append(svg("text", { x: left, y: HEIGHT - 5 }, time(from)), svg("text", { x: right, y: HEIGHT - 5, "text-anchor": "end" }, time(to)));

@@ -72,6 +72,13 @@ export function thin(points, most) {
 /// How large tiles are drawn for so many workers.
 export function size(workers) { return workers > 600 ? "tiny" : workers > 150 ? "small" : workers > 60 ? "" : "large"; }
 
+/// Times from 0 up to a span of seconds, at most so many steps, of a length that people say.
+export function round(span, most) {
+  const lengths = [10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
+  const step = lengths.find((s) => span / s <= most) ?? 86400 * Math.ceil(span / 86400 / most);
+  return Array.from({ length: Math.floor(span / step) + 1 }, (_, n) => n * step);
+}
+
 /// Bookings [processors, start, end] of one cluster as boxes, from which processor on: none over another.
 export function stack(bookings) {
   const placed = [];

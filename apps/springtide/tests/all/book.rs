@@ -1,0 +1,216 @@
+//! The book and the README against the program: what they show is run, what they name exists, what is generated is as the code is.
+//!
+//! Must not know what is written; only the forms of it (see *How this book is kept true* in the book's introduction).
+
+mod lines;
+mod links;
+mod named;
+mod page;
+mod reference;
+mod run;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use page::{Page, Part};
+use springtide_runtime::config::{
+    self, Config, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig, ScenarioConfig,
+    SiteConfig, Sources, TopologyConfig, WorkloadConfig,
+};
+
+/// The program's own `main`, for its command line.
+#[path = "../../src/main.rs"]
+#[allow(dead_code, reason = "nothing is run in this process")]
+mod program;
+
+/// The workspace.
+fn root() -> PathBuf {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_dir.ancestors().nth(2).expect("the crate lies two folders deep").to_owned()
+}
+
+/// The book's pages.
+fn src() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src")
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// All pages in the order of the summary, and the README.
+fn pages() -> Vec<Page> {
+    let summary = Page::parse(&src().join("SUMMARY.md"));
+    let mut pages: Vec<Page> = summary
+        .links
+        .iter()
+        .filter(|link| link.to.ends_with(".md"))
+        .map(|link| Page::parse(&src().join(&link.to)))
+        .collect();
+    pages.push(Page::parse(&root().join("README.md")));
+    pages
+}
+
+/// Fails with all that is wrong, and what to do about it.
+fn all_right(wrong: &[String], advice: &str) {
+    assert!(wrong.is_empty(), "{} wrong:\n\n{}\n\n{advice}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn every_command_of_the_book_does_what_is_written() {
+    // Two pages at once: each has at most six node processes, and mostly waits.
+    let only = std::env::var("SPRINGTIDE_BOOK_PAGE").ok();
+    let wanted = |page: &Page| only.as_ref().is_none_or(|only| page.name().contains(only));
+    let pages: Mutex<VecDeque<Page>> =
+        Mutex::new(pages().into_iter().filter(|page| wanted(page)).collect());
+    let next = || pages.lock().expect("no thread panics with it").pop_front();
+    let run = || {
+        let mut wrong = Vec::new();
+        while let Some(page) = next() {
+            let start = Instant::now();
+            wrong.extend(run::page(&page).err());
+            println!("{:5.1} s  {}", start.elapsed().as_secs_f64(), page.name());
+        }
+        wrong
+    };
+    let wrong = std::thread::scope(|scope| {
+        let other = scope.spawn(run);
+        let mut wrong = run();
+        wrong.extend(other.join().expect("it tells what is wrong"));
+        wrong
+    });
+    all_right(
+        &wrong,
+        "What a command prints is written below it in the page: `...` stands for any text, alone on a line for any lines, and \
+         `(exit 3)` as the last line for another exit code than 0. SPRINGTIDE_BOOK_PAGE=NAME runs the pages of that name alone.",
+    );
+}
+
+#[test]
+fn every_command_line_is_one_of_the_programs() {
+    let command = program::program().command_line();
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for part in &page.parts {
+            let Part::Console { commands, .. } = part else { continue };
+            // What is shown to be refused need not be right.
+            let right = |said: &&page::Said| said.expected.last().is_none_or(|l| l != "(exit 2)");
+            for said in commands.iter().filter(right) {
+                for line in lines::of_program(&said.line) {
+                    if let Err(error) = lines::parse(&command, &line) {
+                        wrong.push(format!("{}:{}: {error}", page.name(), said.at));
+                    }
+                }
+            }
+        }
+    }
+    all_right(&wrong, "`springtide COMMAND --help` says what there is; mend the page.");
+}
+
+#[test]
+fn what_is_named_in_the_text_exists() {
+    let names = named::Names::of(&program::program().command_line());
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for code in &page.code {
+            if let Err(error) = names.check(&code.text) {
+                wrong.push(format!("{}:{}: `{}`: {error}", page.name(), code.at, code.text));
+            }
+        }
+    }
+    all_right(
+        &wrong,
+        "Commands, options, keys and metrics in `code` must be ones that there are; mend the page.",
+    );
+}
+
+#[test]
+fn links_anchors_and_images_are_there() {
+    let wrong = links::check(&src(), &pages());
+    all_right(&wrong, "Mend the link, or add the page to SUMMARY.md.");
+}
+
+#[test]
+fn files_in_the_book_are_right() {
+    let mut wrong = Vec::new();
+    for page in pages() {
+        for part in &page.parts {
+            let told = match part {
+                Part::File { kind: Some(kind), text, whole, .. } => load(kind, text, *whole),
+                Part::Excerpt { file, text, .. } => excerpt(file, text),
+                _ => Ok(()),
+            };
+            if let Err(error) = told {
+                wrong.push(format!("{}:{}: {error}", page.name(), part.at()));
+            }
+        }
+    }
+    all_right(
+        &wrong,
+        "TOML must load as its `kind=` says (`part` for a piece of one); Rust must stand word for word in its `file=`.",
+    );
+}
+
+/// Loads a config as the program does.
+fn load(kind: &str, text: &str, whole: bool) -> Result<(), String> {
+    fn as_kind<T: Config>(text: &str) -> Result<(), String> {
+        let sources = Sources::of_text("this block", text);
+        config::load::<T>(&sources).map(drop).map_err(|error| error.to_string())
+    }
+    // A piece of a grid's config stands beside clusters.
+    let clusters = "[[cluster]]\nname = \"ams\"\n[[cluster]]\nname = \"del\"\n";
+    let needs = kind == "grid" && !whole && !text.lines().any(|l| l.starts_with("[[cluster]]"));
+    let text = if needs { format!("{text}\n{clusters}") } else { text.to_owned() };
+    match kind {
+        "grid" => as_kind::<GridConfig>(&text),
+        "node" => as_kind::<NodeConfig>(&text),
+        "site" => as_kind::<SiteConfig>(&text),
+        "jobs" => as_kind::<JobsConfig>(&text),
+        "scenario" => as_kind::<ScenarioConfig>(&text),
+        "topology" => as_kind::<TopologyConfig>(&text),
+        "links" => as_kind::<LinksConfig>(&text),
+        "workload" => as_kind::<WorkloadConfig>(&text),
+        "profile" => as_kind::<ProfileConfig>(&text),
+        "wrong" => match as_kind::<GridConfig>(&text) {
+            Ok(()) => Err("it is to be a wrong grid's config, and is right".to_owned()),
+            Err(_) => Ok(()),
+        },
+        // The commands that read it say what is wrong with it.
+        "workflow" => text.parse::<toml::Table>().map(drop).map_err(|error| error.to_string()),
+        other => Err(format!("no config is of kind {other}")),
+    }
+}
+
+/// Whether lines stand in a file of the workspace just so, but for how far they are indented.
+fn excerpt(file: &str, text: &str) -> Result<(), String> {
+    let whole =
+        std::fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
+    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let (whole, piece) = (lines(&whole), lines(text));
+    let found = whole.windows(piece.len().max(1)).any(|window| window == piece);
+    if found { Ok(()) } else { Err(format!("these lines do not stand in {file}")) }
+}
+
+#[test]
+fn the_reference_is_as_the_code_is() {
+    let write = std::env::var_os("SPRINGTIDE_WRITE_BOOK").is_some();
+    let mut wrong = Vec::new();
+    for (file, text) in reference::pages(&program::program().command_line()) {
+        let path = src().join("reference").join(file);
+        if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
+            continue;
+        }
+        if write {
+            std::fs::create_dir_all(path.parent().expect("it has a folder")).unwrap();
+            std::fs::write(&path, &text).unwrap();
+        } else {
+            wrong.push(format!("reference/{file} is not what the code says"));
+        }
+    }
+    all_right(
+        &wrong,
+        "Write them anew: SPRINGTIDE_WRITE_BOOK=1 cargo test -p springtide --test all book::the_reference",
+    );
+}

@@ -1,0 +1,207 @@
+//! Runs a page's commands in a directory of their own and holds what they print against what is written.
+//!
+//! Must not know the program's words.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::page::{Page, Part, Said};
+
+/// No command of the book takes this long on a machine that works.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A command that runs meanwhile; its whole process group ends with this.
+struct Running(Child);
+
+impl Running {
+    fn start(line: &str, dir: &Path, out: &Path) -> std::io::Result<Self> {
+        let program = Path::new(env!("CARGO_BIN_EXE_springtide"));
+        let bin = program.parent().expect("a program lies in a folder");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let file = File::create(out)?;
+        let mut command = Command::new("sh");
+        for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("SPRINGTIDE_")) {
+            command.env_remove(key);
+        }
+        command
+            .args(["-c", line])
+            .current_dir(dir)
+            .env("PATH", format!("{}:{path}", bin.display()))
+            .env("NO_COLOR", "1")
+            .env("COLUMNS", "100")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .process_group(0);
+        command.spawn().map(Self)
+    }
+
+    fn signal(&self, signal: &str, group: bool) {
+        let id = self.0.id();
+        let whom = if group { format!("-{id}") } else { id.to_string() };
+        let said = ["-s", signal, "--", &whom];
+        let _ = Command::new("kill").args(said).stderr(Stdio::null()).status();
+    }
+
+    /// Waits for its end; its exit code.
+    fn wait(&mut self, limit: Duration) -> Option<i32> {
+        let start = Instant::now();
+        while start.elapsed() < limit {
+            if let Ok(Some(status)) = self.0.try_wait() {
+                return Some(status.code().unwrap_or(-1));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // What is told to end in order leaves nothing; whoever does not do that is ended with all that it started.
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            self.signal("TERM", false);
+            self.wait(Duration::from_secs(30));
+        }
+        self.signal("KILL", true);
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a page.
+pub fn page(page: &Page) -> Result<(), String> {
+    let runs = |part: &Part| matches!(part, Part::Console { run: true, .. });
+    if !page.parts.iter().any(runs) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let logs = tempfile::tempdir().expect("a directory");
+    // Ended in the order in which they were started, last first.
+    let mut meanwhile: Vec<Running> = Vec::new();
+    let mut done = Ok(());
+    'page: for part in &page.parts {
+        match part {
+            Part::File { name: Some(name), text, .. } => {
+                std::fs::write(dir.path().join(name), text).expect("a file");
+            }
+            Part::Console { run: true, commands, .. } => {
+                for said in commands {
+                    let out = logs.path().join(format!("{}.log", said.at));
+                    done = command(said, dir.path(), &out, &mut meanwhile);
+                    if let Err(error) = &mut done {
+                        *error = format!("{}:{}: $ {}\n{error}", page.name(), said.at, said.line);
+                        break 'page;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    while meanwhile.pop().is_some() {}
+    done
+}
+
+fn command(
+    said: &Said,
+    dir: &Path,
+    out: &Path,
+    meanwhile: &mut Vec<Running>,
+) -> Result<(), String> {
+    let told = || std::fs::read_to_string(out).unwrap_or_default();
+    let failed = |why: &str| Err(format!("{why}; it printed:\n{}", told()));
+    let start = |line: &str| Running::start(line, dir, out).expect("sh starts");
+    if let Some(line) = said.line.strip_suffix('&') {
+        // What is written below it is what one waits for.
+        let mut expected = said.expected.clone();
+        expected.push("...".to_owned());
+        let mut running = start(&format!("exec {line}"));
+        let began = Instant::now();
+        while !matches(&expected, &told()) {
+            if running.wait(Duration::from_millis(20)).is_some() {
+                return failed("it has ended");
+            }
+            if began.elapsed() > LIMIT {
+                return failed("it does not say what is written");
+            }
+        }
+        meanwhile.push(running);
+        return Ok(());
+    }
+    let mut expected = said.expected.clone();
+    let exit = expected.last().and_then(|line| line.strip_prefix("(exit ")?.strip_suffix(')'));
+    let code = exit.map_or(Ok(0), str::parse);
+    if exit.is_some() {
+        expected.pop();
+    }
+    let Some(ended) = start(&said.line).wait(LIMIT) else { return failed("it does not end") };
+    if Ok(ended) != code {
+        return failed(&format!("exit code {ended}"));
+    }
+    if matches(&expected, &told()) { Ok(()) } else { failed("that is not what is written") }
+}
+
+/// Whether text is as written: `...` is any text, alone on a line any lines.
+fn matches(expected: &[String], text: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    fits(
+        expected,
+        &lines,
+        |line| line == "...",
+        |line, found| {
+            let pieces: Vec<&str> = line.split("...").collect();
+            glob(&pieces, found)
+        },
+    )
+}
+
+/// Whether a pattern whose elements may stand for any number of others fits.
+fn fits<P, T>(
+    pattern: &[P],
+    found: &[T],
+    any: impl Fn(&P) -> bool + Copy,
+    one: impl Fn(&P, &T) -> bool + Copy,
+) -> bool {
+    let mut reach = vec![false; found.len() + 1];
+    reach[0] = true;
+    for element in pattern {
+        if any(element) {
+            let first = reach.iter().position(|&here| here).unwrap_or(reach.len());
+            reach[first..].fill(true);
+        } else {
+            for at in (0..found.len()).rev() {
+                reach[at + 1] = reach[at] && one(element, &found[at]);
+            }
+            reach[0] = false;
+        }
+    }
+    reach[found.len()]
+}
+
+fn glob(pieces: &[&str], text: &str) -> bool {
+    let [first, middle @ ..] = pieces else { return text.is_empty() };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let [middle @ .., last] = middle else { return rest.is_empty() };
+    for piece in middle {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = &rest[at + piece.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn dots_stand_for_any_text_and_any_lines() {
+    let fits = |expected: &str, text: &str| {
+        let expected: Vec<String> = expected.lines().map(str::to_owned).collect();
+        matches(&expected, text)
+    };
+    assert!(fits("a\n...\nd", "a\nb\nc\nd\n"));
+    assert!(fits("...", "") && fits("", "") && fits("a\n...", "a"));
+    assert!(fits("time ... ms\n...", "time 12.5 ms\nmore"));
+    assert!(fits("a...b...c", "a1b2b3c") && !fits("a...b", "a1c"));
+    assert!(!fits("a", "a\nb") && !fits("a\n...\nd", "a\nb") && !fits("", "a"));
+    assert!(!fits("ab...bc", "abc"));
+}
