@@ -421,6 +421,7 @@ fn field_type(of: &str) -> String {
         "Incarnation" => "a life's number",
         "TaskPath" => "a task's path",
         "Scope" => "`local` or `wide`",
+        "TaskEnd" => "`done`, `failed`, `handed_back` or `stopped`",
         "serde_json::Value" => "any JSON",
         "Vec<String>" => "list of texts",
         "Vec<WorkerRow>" => {
