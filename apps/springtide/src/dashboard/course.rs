@@ -81,18 +81,17 @@ impl Course {
             let at = moment.at_s.max(0.0);
             match &moment.event {
                 Event::NodeJoined { node, cluster, .. } => {
-                    if members.entry(cluster).or_default().insert(node) {
-                        course.count(at, cluster, &members);
-                    }
+                    let new = members.entry(cluster).or_default().insert(node);
+                    course.count(new, at, cluster, &members);
                 }
                 Event::NodeLeft { node, cluster, .. } => {
-                    if members.entry(cluster).or_default().remove(node) {
-                        course.count(at, cluster, &members);
-                    }
+                    let was = members.entry(cluster).or_default().remove(node);
+                    course.count(was, at, cluster, &members);
                 }
                 Event::NodeLost { node, cluster, why, .. } => {
-                    if members.entry(cluster).or_default().remove(node) {
-                        course.count(at, cluster, &members);
+                    let was = members.entry(cluster).or_default().remove(node);
+                    course.count(was, at, cluster, &members);
+                    if was {
                         course.mark(at, format!("{node} is lost"), why.clone(), (-1, false));
                     }
                 }
@@ -171,12 +170,17 @@ impl Course {
             of.into_iter().map(|(cluster, times)| (cluster.clone(), steps(&times))).collect();
     }
 
+    /// Notes how many members there are, if that is another number than before.
     fn count(
         &mut self,
+        changed: bool,
         at: f64,
         cluster: &ClusterId,
         members: &BTreeMap<&ClusterId, BTreeSet<&NodeId>>,
     ) {
+        if !changed {
+            return;
+        }
         let of = |members: &BTreeSet<&NodeId>| u32::try_from(members.len()).unwrap_or(u32::MAX);
         step(&mut self.nodes, at, members.values().map(of).sum());
         let here = members.get(cluster).map_or(0, of);

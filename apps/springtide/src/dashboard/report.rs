@@ -143,10 +143,10 @@ fn figures_of(courses: &[Course]) -> Result<String, Failed> {
                 format!("<li><i style=\"background:rgb({r},{g},{b})\"></i>{}</li>", escaped(label))
             })
             .collect();
-        let _ = write!(
+        let _ = writeln!(
             text,
             "<section class=\"whole\"><h2>{0}</h2><figure role=\"group\" aria-label=\"{0}\">{svg}<ul class=\"keys\">{keys}</ul>\
-             <figcaption class=\"dim\">{about}</figcaption></figure></section>\n",
+             <figcaption class=\"dim\">{about}</figcaption></figure></section>",
             escaped(&title)
         );
     }
