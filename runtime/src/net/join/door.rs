@@ -2,8 +2,8 @@
 //!
 //! Must not know tokens. Threads: all runs on the runtime that it was opened in.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::visit::{Action, Entry, Event, Visit, entry};
+use super::visit::{Action, Entry, Event, Inside, Visit, entry};
 use super::{
     ANSWER_GRACE, JoinCounts, JoinJudge, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };
 use crate::net::NetError;
+use crate::net::quic::{ALL_INCOMING_BYTES, INCOMING_BYTES};
 use crate::net::tls::{NodeIdentity, TlsError};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
@@ -33,7 +34,7 @@ const WINDOW: u32 = 80 << 10;
 /// How much the door does at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinLimits {
-    /// Callers at a time; others are refused.
+    /// Callers at a time, half of them of one host at most; others are refused.
     pub at_once: usize,
     /// A caller has had its answer by then, or is hung up on.
     pub within: Duration,
@@ -41,7 +42,7 @@ pub struct JoinLimits {
 
 impl Default for JoinLimits {
     fn default() -> Self {
-        Self { at_once: 16, within: Duration::from_secs(10) }
+        Self { at_once: 32, within: Duration::from_secs(10) }
     }
 }
 
@@ -55,7 +56,8 @@ struct Shared {
     endpoint: Endpoint,
     judge: Arc<dyn JoinJudge>,
     limits: JoinLimits,
-    inside: AtomicUsize,
+    /// Callers at the door, by host.
+    inside: Mutex<BTreeMap<IpAddr, usize>>,
     counts: Mutex<JoinCounts>,
 }
 
@@ -74,7 +76,7 @@ impl JoinDoor {
         let failed = |source| NetError::Bind { what: bind.to_string(), source };
         let endpoint = Endpoint::server(config(identity)?, bind).map_err(failed)?;
         let address = endpoint.local_addr().map_err(failed)?;
-        let (inside, counts) = (AtomicUsize::new(0), Mutex::default());
+        let (inside, counts) = (Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { endpoint, judge, limits, inside, counts });
         runtime.spawn(shared.clone().listen());
         Ok(Self { shared, address })
@@ -92,7 +94,7 @@ impl JoinDoor {
 
     #[cfg(test)]
     pub(super) fn shared_inside(&self) -> usize {
-        self.shared.inside.load(Ordering::Relaxed)
+        self.shared.inside().values().sum()
     }
 
     /// Shows this certificate from now on.
@@ -116,6 +118,7 @@ fn config(identity: &NodeIdentity) -> Result<quinn::ServerConfig, TlsError> {
     let crypto = QuicServerConfig::try_from(identity.door_config()?).map_err(unusable)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::new(transport())).migration(false).max_incoming(WAITING_MAX);
+    config.incoming_buffer_size(INCOMING_BYTES).incoming_buffer_size_total(ALL_INCOMING_BYTES);
     Ok(config)
 }
 
@@ -134,9 +137,36 @@ pub(super) fn transport() -> TransportConfig {
     transport
 }
 
+/// Whose places a caller takes: those of its address, or, where one host has many, of its network.
+fn host(from: SocketAddr) -> IpAddr {
+    match from.ip().to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
+        host => host,
+    }
+}
+
 impl Shared {
     fn counts(&self) -> std::sync::MutexGuard<'_, JoinCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inside(&self) -> std::sync::MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn who_is_inside(&self, host: IpAddr) -> Inside {
+        let inside = self.inside();
+        let of_host = inside.get(&host).copied().unwrap_or(0);
+        Inside { all: inside.values().sum(), of_host }
+    }
+
+    fn goes(&self, host: IpAddr) {
+        let mut inside = self.inside();
+        let left = inside.get(&host).map_or(0, |count| count - 1);
+        match left {
+            0 => drop(inside.remove(&host)),
+            _ => drop(inside.insert(host, left)),
+        }
     }
 
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal) {
@@ -149,16 +179,18 @@ impl Shared {
     async fn listen(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
             let shown = incoming.remote_address_validated();
-            match entry(self.inside.load(Ordering::Relaxed), self.limits.at_once, shown) {
+            let host = host(incoming.remote_address());
+            match entry(self.who_is_inside(host), self.limits.at_once, shown) {
                 Entry::Take => {
-                    self.inside.fetch_add(1, Ordering::Relaxed);
+                    *self.inside().entry(host).or_default() += 1;
                     tokio::spawn(self.clone().receive(incoming));
                 }
                 Entry::Retry => drop(incoming.retry()), // fails only for one that has shown it
                 Entry::Refuse => {
                     let from = incoming.remote_address();
                     incoming.refuse();
-                    let why = format!("{} are at the door already", self.limits.at_once);
+                    let Inside { all, of_host } = self.who_is_inside(host);
+                    let why = format!("{all} are at the door already, {of_host} of this host");
                     self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
                 }
             }
@@ -186,7 +218,7 @@ impl Shared {
                 self.refused(from, &JoinRefusal::closed(JoinReason::Late, why));
             }
         }
-        self.inside.fetch_sub(1, Ordering::Relaxed);
+        self.goes(host(from));
     }
 
     async fn talk(&self, conn: &Connection, from: SocketAddr, until: Instant) {

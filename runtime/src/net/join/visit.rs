@@ -123,12 +123,23 @@ pub(super) enum Entry {
     Refuse,
 }
 
-/// So many are at the door, of `most` that may be; `shown`: it has shown that it is where it says.
-pub(super) fn entry(inside: usize, most: usize, shown: bool) -> Entry {
+/// Who is at the door already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inside {
+    /// All of them.
+    pub all: usize,
+    /// Those of the host of whoever knocks.
+    pub of_host: usize,
+}
+
+/// What is done with one more, where `most` may be at the door; `shown`: it has shown that it is where it says.
+pub(super) fn entry(inside: Inside, most: usize, shown: bool) -> Entry {
     match shown {
         // Whoever has not shown it gets no place of those who have.
-        false if inside >= most.div_ceil(4) => Entry::Retry,
-        _ if inside >= most => Entry::Refuse,
+        false if inside.all >= most.div_ceil(4) => Entry::Retry,
+        _ if inside.all >= most => Entry::Refuse,
+        // And no host all places: callers that say nothing hold theirs for as long as they are given.
+        _ if inside.of_host >= most.div_ceil(2) => Entry::Refuse,
         _ => Entry::Take,
     }
 }
@@ -221,13 +232,23 @@ mod tests {
 
     #[test]
     fn who_has_not_shown_where_it_is_gets_no_place_of_those_who_have() {
-        assert_eq!(entry(0, 8, false), Entry::Take);
-        assert_eq!(entry(1, 8, false), Entry::Take);
-        assert_eq!(entry(2, 8, false), Entry::Retry);
-        assert_eq!(entry(100, 8, false), Entry::Retry);
-        assert_eq!(entry(7, 8, true), Entry::Take);
-        assert_eq!(entry(8, 8, true), Entry::Refuse);
-        assert_eq!(entry(0, 1, false), Entry::Take);
-        assert_eq!(entry(1, 1, true), Entry::Refuse);
+        let all = |all, most, shown| entry(Inside { all, of_host: 0 }, most, shown);
+        assert_eq!(all(0, 8, false), Entry::Take);
+        assert_eq!(all(1, 8, false), Entry::Take);
+        assert_eq!(all(2, 8, false), Entry::Retry);
+        assert_eq!(all(100, 8, false), Entry::Retry);
+        assert_eq!(all(7, 8, true), Entry::Take);
+        assert_eq!(all(8, 8, true), Entry::Refuse);
+        assert_eq!(all(0, 1, false), Entry::Take);
+        assert_eq!(all(1, 1, true), Entry::Refuse);
+    }
+
+    #[test]
+    fn one_host_gets_half_of_the_places_at_most() {
+        let of_host = |of_host, most| entry(Inside { all: of_host, of_host }, most, true);
+        assert_eq!(of_host(3, 8), Entry::Take);
+        assert_eq!(of_host(4, 8), Entry::Refuse);
+        assert_eq!(entry(Inside { all: 4, of_host: 0 }, 8, true), Entry::Take);
+        assert_eq!(of_host(0, 1), Entry::Take);
     }
 }

@@ -33,6 +33,7 @@ use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
 use self::relay::{Relay, Ways};
 use self::settings::Configs;
+pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES};
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
