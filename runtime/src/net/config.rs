@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bulk::BulkConfig;
+use super::hello::Protocols;
 use crate::id::ClusterId;
 
 /// Without traffic for this long a link is dead. Both sides must agree, so it is not a setting. It only ends links to
@@ -65,6 +66,9 @@ pub struct NetConfig {
     pub backoff_ms: u64,
     /// Time to send what is queued when the endpoint closes, in milliseconds.
     pub close_grace_ms: u64,
+    /// The minor versions of the protocol to speak. In no file: a build speaks what it speaks, and tests let it pass for another.
+    #[serde(skip)]
+    pub protocols: Protocols,
 }
 
 impl Default for NetConfig {
@@ -85,6 +89,7 @@ impl Default for NetConfig {
             attempts: 6,
             backoff_ms: 50,
             close_grace_ms: 1000,
+            protocols: Protocols::default(),
         }
     }
 }

@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
+pub use self::hello::Protocols;
 pub use self::link::{Link, LinkProfile};
 pub use self::memory::{JoinError, MemoryConfig, MemoryNet, Wire};
 pub use self::paths::{Path, Paths};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use quinn::crypto::rustls::HandshakeData;
 use quinn::{
     Connection, ConnectionError, Incoming, ReadExactError, RecvStream, TransportErrorCode,
 };
@@ -16,13 +17,16 @@ use super::machine::{Conn, Event};
 use super::settings::Configs;
 use super::{Code, Dial, DialState, Entry, Greeted, Shared, Slot, relay};
 use crate::id::NodeId;
-use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
-use crate::net::tls::{NodeName, SERVER_NAME};
-use crate::net::{Address, BAN, RefuseReason, STRIKES, Why};
+use crate::net::hello::{Expected, Hello, Refuse, Welcome, versions_differ, versions_said};
+use crate::net::tls::{NodeName, SERVER_NAME, VERSIONS_ALPN};
+use crate::net::{Address, BAN, Protocols, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
 /// Handshakes of callers in progress from which on each caller must show first that it is where it says.
 const CROWD: usize = 64;
+
+/// Longest word of a peer of another major version, in bytes.
+const VERSIONS_MAX: usize = 200;
 
 /// Time for the peer to take in a refusal before the connection goes.
 const REFUSAL_GRACE: Duration = Duration::from_secs(1);
@@ -58,7 +62,17 @@ impl Failure {
             _ => return Self::passing(error),
         };
         match alert(code) {
-            Some(alert) => Self::refused(reason_of(alert), what),
+            Some(alert) => match reason_of(alert) {
+                RefuseReason::Alpn => {
+                    let mine = Protocols::default();
+                    let what = format!(
+                        "the other side has no protocol in common with this one, which speaks springtide {mine} ({what}): is it \
+                         the endpoint of a grid's links? Then bring both to one version"
+                    );
+                    Self::refused(RefuseReason::Alpn, what)
+                }
+                reason => Self::refused(reason, what),
+            },
             None => Self::passing(what),
         }
     }
@@ -183,16 +197,34 @@ impl Shared {
         let certificate = certificate(conn).ok_or_else(|| {
             silent(RefuseReason::BadCertificate, "the certificate names no node".into())
         })?;
+        if speaks_versions(conn) {
+            let mine = versions_said(&self.me.node, self.config.protocols);
+            let theirs = match conn.accept_bi().await {
+                Ok((_, mut recv)) => recv.read_to_end(VERSIONS_MAX).await.unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            let theirs = match String::from_utf8_lossy(&theirs) {
+                said if said.is_empty() => format!("{certificate} does not say what it speaks"),
+                said => said.into_owned(),
+            };
+            return Err(silent(RefuseReason::Protocol, versions_differ(&theirs, &mine)));
+        }
         let (send, mut recv) =
             conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
         let frame = read_frame(&mut recv).await.map_err(|why| bad(format!("no hello: {why}")))?;
         let hello: Hello = decode(Kind::HELLO, &frame).map_err(bad)?;
         let role = certificate.may();
-        let greeted = Greeted { conn: conn.clone(), send, recv, role, first: None };
-        let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
+        let protocols = self.config.protocols;
+        let mut greeted =
+            Greeted { conn: conn.clone(), send, recv, role, protocol: protocols.min, first: None };
+        let expected =
+            Expected { grid: &self.grid, me: &self.me, certificate: &certificate, protocols };
         match hello.check(&expected) {
-            Ok(_protocol) => match self.revoked(&hello.node) {
-                None => Ok((hello, greeted)),
+            Ok(protocol) => match self.revoked(&hello.node) {
+                None => {
+                    greeted.protocol = protocol;
+                    Ok((hello, greeted))
+                }
                 Some(detail) => {
                     let refuse = Refuse { reason: RefuseReason::Revoked, detail: cut(detail) };
                     Err((refuse, Some(Box::new(greeted))))
@@ -277,14 +309,14 @@ impl Shared {
 
     /// Has the welcome written before all else on the control stream.
     pub(super) fn welcome(&self, entry: &Entry, conn: Conn, dials: u64) {
-        let welcome = Welcome {
-            protocol: PROTOCOL_MAX,
-            node: self.me.node.clone(),
-            incarnation: self.me.incarnation,
-            cluster: self.me.cluster.clone(),
-            dials,
-        };
         if let Some(Slot::Greeted(greeted)) = entry.lock().conns.get_mut(&conn) {
+            let welcome = Welcome {
+                protocol: greeted.protocol,
+                node: self.me.node.clone(),
+                incarnation: self.me.incarnation,
+                cluster: self.me.cluster.clone(),
+                dials,
+            };
             greeted.first = Some(message(Kind::WELCOME, &welcome));
         }
     }
@@ -409,11 +441,24 @@ impl Shared {
         };
         let (mut send, mut recv) =
             conn.open_bi().await.map_err(|error| Failure::of_connection(&error))?;
+        let protocols = self.config.protocols;
+        if speaks_versions(&conn) {
+            let mine = versions_said(&self.me.node, protocols);
+            let _ = send.write_all(mine.as_bytes()).await; // an error: the other side has said its word already
+            let _ = send.finish();
+            let said = match conn.closed().await {
+                ConnectionError::ApplicationClosed(close) => {
+                    String::from_utf8_lossy(&close.reason).into_owned()
+                }
+                error => versions_differ(&format!("{certificate} speaks another ({error})"), &mine),
+            };
+            return Err(Failure::refused(RefuseReason::Protocol, said));
+        }
         let hello = message(
             Kind::HELLO,
             &Hello {
-                protocol_min: PROTOCOL_MIN,
-                protocol_max: PROTOCOL_MAX,
+                protocol_min: protocols.min,
+                protocol_max: protocols.max,
                 grid: self.grid.clone(),
                 node: self.me.node.clone(),
                 incarnation: self.me.incarnation,
@@ -445,9 +490,10 @@ impl Shared {
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
             .map_err(|why| self.hang_up(&conn, RefuseReason::BadHello, why))?;
         welcome
-            .check(&entry.node, &certificate)
+            .check(&entry.node, &certificate, protocols)
             .map_err(|refuse| self.hang_up(&conn, refuse.reason, refuse.detail))?;
-        Ok((welcome, Greeted { conn, send, recv, role: certificate.may(), first: None }))
+        let (role, protocol) = (certificate.may(), welcome.protocol);
+        Ok((welcome, Greeted { conn, send, recv, role, protocol, first: None }))
     }
 
     /// This side called and does not like who answers.
@@ -463,6 +509,12 @@ fn banned(node: &NodeId) -> String {
         "{node} broke the protocol {STRIKES} times of late: no link for {} s; do both run the same version?",
         BAN.as_secs()
     )
+}
+
+/// Whether the two sides have no major version in common, and can only say so.
+fn speaks_versions(conn: &Connection) -> bool {
+    let data = conn.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    data.is_some_and(|data| data.protocol.as_deref() == Some(VERSIONS_ALPN))
 }
 
 /// Whom the peer's certificate names. TLS has checked its chain by now.

@@ -223,6 +223,8 @@ struct Greeted {
     recv: RecvStream,
     /// What its certificate lets it do.
     role: Role,
+    /// The minor version of the protocol that both speak.
+    protocol: u16,
     /// What must be written before anything else.
     first: Option<Frame>,
 }
@@ -553,6 +555,7 @@ impl Entry {
             rtt,
             mtu: path.map(|path| path.current_mtu),
             relayed: live.is_some_and(|live| live.relayed),
+            protocol: live.map(|live| live.protocol),
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
@@ -764,7 +767,8 @@ impl Shared {
                 let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live = Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role));
+                let live =
+                    Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role, greeted.protocol));
                 link.conns.insert(conn, Slot::Live(live.clone()));
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");
