@@ -1,7 +1,8 @@
-//! Bars of reliability that are measured from outside: what an endpoint holds in memory while others do their worst (bar 8).
+//! Bars of reliability that are measured from outside: what an endpoint holds in memory while others do their worst (bar 8), and who
+//! shares a grid with other versions (bar 10).
 //!
-//! Each bar has a short test, whose caps are far from what is measured (the machine is shared), and one of full size, `#[ignore]`d,
-//! whose table goes into BENCHMARKS.md:
+//! Memory has short tests, whose caps are far from what is measured (the machine is shared), and tests of full size, `#[ignore]`d,
+//! whose tables go into BENCHMARKS.md:
 //!
 //! ```text
 //! cargo test -p springtide-tests --test all bars::full -- --ignored --nocapture --test-threads 1
@@ -14,6 +15,8 @@ mod consumer;
 mod full;
 mod helper;
 mod odd;
+mod skew;
+mod stored;
 
 use std::net::SocketAddr;
 use std::time::Duration;
