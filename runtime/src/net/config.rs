@@ -26,8 +26,13 @@ pub const RECEIVE_WINDOW: u32 = 16 << 20;
 pub const SEND_WINDOW: u64 = 16 << 20;
 /// Most of a link's flow control that bulk transfers may use.
 const BULK_WINDOW_MAX: usize = RECEIVE_WINDOW as usize / 2;
-/// Handshakes in progress at once; what comes on top is refused.
-pub const MAX_INCOMING: usize = 1024;
+/// Handshakes in progress at once; what comes on top is refused. Some 40 KiB each when they are never finished.
+pub const MAX_INCOMING: usize = 1536;
+/// The same of one host.
+pub const HOST_INCOMING: usize = 256;
+/// While so many are, each caller must show first that it is where it says. While few call that is a round trip and a packet each way
+/// for nothing.
+pub const UNSHOWN_INCOMING: usize = 64;
 
 /// What the network of a node is set to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

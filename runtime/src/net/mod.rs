@@ -3,6 +3,7 @@
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
 mod bulk;
+mod callers;
 mod config;
 mod hello;
 pub mod join;

@@ -4,7 +4,7 @@
 //! for them that it would do for anybody's.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,14 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, DatagramEvent, Endpoint, EndpointConfig};
 use springtide_runtime::random::SplitMix;
 
-/// Where all half-open callers are, each at a port of its own.
-pub const HALF_OPEN_HOST: Ipv4Addr = Ipv4Addr::new(127, 9, 9, 9);
+/// Where half-open callers are, each at a port of its own.
+fn half_open_host(n: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 9, 9, 1 + n as u8)
+}
+
+fn is_half_open(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V4(ip) if ip.octets()[..3] == [127, 9, 9])
+}
 
 /// So long an answer is waited for.
 const ANSWER: Duration = Duration::from_millis(300);
@@ -26,6 +32,8 @@ pub struct Flood {
     pub alpn: &'static [u8],
     /// These show that they are where they say, and then say nothing more.
     pub half_open: usize,
+    /// At so many hosts.
+    pub hosts: usize,
     /// Each of these from an address of its own.
     pub spoofed: usize,
     pub seed: u64,
@@ -40,6 +48,8 @@ pub struct Told {
     pub served: usize,
     /// Half open: asked, and showed it.
     pub followed: usize,
+    /// Half open indeed: got the endpoint's part of a handshake, and left it at that.
+    pub begun: usize,
     /// Half open: told, after that, that there is no place.
     pub turned_away: usize,
 }
@@ -72,8 +82,11 @@ impl Flood {
         let mut rng = SplitMix(self.seed);
         let config = config(self.alpn);
         let mut told = Told::default();
-        let hosts = (0..self.half_open).map(|_| None).chain((0..self.spoofed).map(Some));
-        let hosts: Vec<Option<usize>> = hosts.collect();
+        let half_open = (0..self.half_open).map(|n| half_open_host(n % self.hosts));
+        // None of them twice, none the good peers'.
+        let spoofed = (0..self.spoofed)
+            .map(|n| Ipv4Addr::new(127, 20 + (n >> 16) as u8, (n >> 8) as u8, n as u8));
+        let hosts: Vec<Ipv4Addr> = half_open.chain(spoofed).collect();
         // Half-open ones are kept to the end, so that all are so at once.
         let mut kept = Vec::new();
         for batch in hosts.chunks(AT_ONCE) {
@@ -91,12 +104,7 @@ impl Flood {
         told
     }
 
-    fn caller(&self, host: Option<usize>, config: &ClientConfig, rng: &mut SplitMix) -> Caller {
-        let host = match host {
-            None => HALF_OPEN_HOST,
-            // None of them twice, none the good peers'.
-            Some(n) => Ipv4Addr::new(127, 20 + (n >> 16) as u8, (n >> 8) as u8, n as u8),
-        };
+    fn caller(&self, host: Ipv4Addr, config: &ClientConfig, rng: &mut SplitMix) -> Caller {
         let socket = UdpSocket::bind((host, 0)).unwrap();
         socket.set_nonblocking(true).unwrap();
         let mut seed = [0; 32];
@@ -105,11 +113,8 @@ impl Flood {
             Endpoint::new(Arc::new(EndpointConfig::default()), None, false, Some(seed));
         let now = Instant::now();
         let (_, conn) = endpoint.connect(now, config.clone(), self.at, "node.springtide").unwrap();
-        let spoofed = host != HALF_OPEN_HOST;
-        let mut caller = Caller { socket, endpoint, conn, shown: !spoofed, done: false };
+        let mut caller = Caller { socket, endpoint, conn, shown: false, done: false };
         self.send(&mut caller);
-        // It shows it when asked.
-        caller.shown = false;
         caller
     }
 
@@ -129,7 +134,7 @@ impl Flood {
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) => panic!("{error}"),
         };
-        let half_open = caller.socket.local_addr().unwrap().ip() == HALF_OPEN_HOST;
+        let half_open = is_half_open(caller.socket.local_addr().unwrap().ip());
         // The type of a long header (RFC 9000, 17.2).
         match (buffer[0] >> 4 & 3, half_open, caller.shown) {
             (3, false, _) => {
@@ -143,10 +148,14 @@ impl Flood {
             }
             // Short ones carry a close and no keys: it was turned away.
             (_, true, true) => {
+                told.begun += usize::from(len >= 200);
                 told.turned_away += usize::from(len < 200);
                 caller.done = true;
             }
-            (_, true, false) => caller.done = true,
+            (_, true, false) => {
+                told.begun += usize::from(len >= 200);
+                caller.done = true;
+            }
             (_, false, _) => {
                 told.served += 1;
                 caller.done = true;

@@ -11,8 +11,12 @@ use super::helper::Role;
 #[ignore = "it measures"]
 fn a_thousand_half_open_and_ten_thousand_spoofed() {
     println!("| endpoint | base | most above | good peers meanwhile | attackers |");
-    for (what, role, seed) in [("links", Role::Links, 11), ("door", Role::Door, 12)] {
-        let stood = attacked(role, 1000, 10_000, 200, seed);
+    for (what, role, hosts, seed) in [
+        ("links, half-open callers at one host", Role::Links, 1, 11),
+        ("links, at eight hosts", Role::Links, 8, 12),
+        ("door, at one host", Role::Door, 1, 13),
+    ] {
+        let stood = attacked(role, (1000, hosts), 10_000, 200, seed);
         println!("{}", stood.row(what));
         assert!(stood.above_mib() < 100.0);
         assert!(stood.p99() < Duration::from_secs(1));

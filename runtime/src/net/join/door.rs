@@ -2,8 +2,7 @@
 //!
 //! Must not know tokens. Threads: all runs on the runtime that it was opened in.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,11 +16,12 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::visit::{Action, Entry, Event, Inside, Visit, entry};
+use super::visit::{Action, Event, Visit};
 use super::{
     ANSWER_GRACE, JoinCounts, JoinJudge, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };
 use crate::net::NetError;
+use crate::net::callers::{Callers, Entry, Places};
 use crate::net::quic::{ALL_INCOMING_BYTES, INCOMING_BYTES};
 use crate::net::tls::{NodeIdentity, TlsError};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
@@ -56,8 +56,8 @@ struct Shared {
     endpoint: Endpoint,
     judge: Arc<dyn JoinJudge>,
     limits: JoinLimits,
-    /// Callers at the door, by host.
-    inside: Mutex<BTreeMap<IpAddr, usize>>,
+    /// Callers at the door.
+    inside: Mutex<Callers>,
     counts: Mutex<JoinCounts>,
 }
 
@@ -94,7 +94,7 @@ impl JoinDoor {
 
     #[cfg(test)]
     pub(super) fn shared_inside(&self) -> usize {
-        self.shared.inside().values().sum()
+        self.shared.inside().all()
     }
 
     /// Shows this certificate from now on.
@@ -137,11 +137,10 @@ pub(super) fn transport() -> TransportConfig {
     transport
 }
 
-/// Whose places a caller takes: those of its address, or, where one host has many, of its network.
-fn host(from: SocketAddr) -> IpAddr {
-    match from.ip().to_canonical() {
-        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX))),
-        host => host,
+impl JoinLimits {
+    fn places(&self) -> Places {
+        let all = self.at_once;
+        Places { unshown: all.div_ceil(4), of_host: all.div_ceil(2), all }
     }
 }
 
@@ -150,23 +149,8 @@ impl Shared {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn inside(&self) -> std::sync::MutexGuard<'_, BTreeMap<IpAddr, usize>> {
+    fn inside(&self) -> std::sync::MutexGuard<'_, Callers> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn who_is_inside(&self, host: IpAddr) -> Inside {
-        let inside = self.inside();
-        let of_host = inside.get(&host).copied().unwrap_or(0);
-        Inside { all: inside.values().sum(), of_host }
-    }
-
-    fn goes(&self, host: IpAddr) {
-        let mut inside = self.inside();
-        let left = inside.get(&host).map_or(0, |count| count - 1);
-        match left {
-            0 => drop(inside.remove(&host)),
-            _ => drop(inside.insert(host, left)),
-        }
     }
 
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal) {
@@ -178,18 +162,17 @@ impl Shared {
 
     async fn listen(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
-            let shown = incoming.remote_address_validated();
-            let host = host(incoming.remote_address());
-            match entry(self.who_is_inside(host), self.limits.at_once, shown) {
+            let (from, shown) = (incoming.remote_address(), incoming.remote_address_validated());
+            let entry = self.inside().entry(self.limits.places(), from, shown);
+            match entry {
                 Entry::Take => {
-                    *self.inside().entry(host).or_default() += 1;
+                    self.inside().comes(from);
                     tokio::spawn(self.clone().receive(incoming));
                 }
                 Entry::Retry => drop(incoming.retry()), // fails only for one that has shown it
                 Entry::Refuse => {
-                    let from = incoming.remote_address();
                     incoming.refuse();
-                    let Inside { all, of_host } = self.who_is_inside(host);
+                    let (all, of_host) = (self.inside().all(), self.inside().of_host(from));
                     let why = format!("{all} are at the door already, {of_host} of this host");
                     self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
                 }
@@ -218,7 +201,7 @@ impl Shared {
                 self.refused(from, &JoinRefusal::closed(JoinReason::Late, why));
             }
         }
-        self.goes(host(from));
+        self.inside().goes(from);
     }
 
     async fn talk(&self, conn: &Connection, from: SocketAddr, until: Instant) {

@@ -112,38 +112,6 @@ impl Visit {
     }
 }
 
-/// What is done with somebody who knocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    /// It is let in.
-    Take,
-    /// It must show first that it is where it says: a spoofed packet costs one answer.
-    Retry,
-    /// There is no place.
-    Refuse,
-}
-
-/// Who is at the door already.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Inside {
-    /// All of them.
-    pub all: usize,
-    /// Those of the host of whoever knocks.
-    pub of_host: usize,
-}
-
-/// What is done with one more, where `most` may be at the door; `shown`: it has shown that it is where it says.
-pub(super) fn entry(inside: Inside, most: usize, shown: bool) -> Entry {
-    match shown {
-        // Whoever has not shown it gets no place of those who have.
-        false if inside.all >= most.div_ceil(4) => Entry::Retry,
-        _ if inside.all >= most => Entry::Refuse,
-        // And no host all places: callers that say nothing hold theirs for as long as they are given.
-        _ if inside.of_host >= most.div_ceil(2) => Entry::Refuse,
-        _ => Entry::Take,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,27 +196,5 @@ mod tests {
             hung += count(|a| matches!(a, Action::Hang));
         }
         assert!(granted > 0 && refused > 0 && hung > 0);
-    }
-
-    #[test]
-    fn who_has_not_shown_where_it_is_gets_no_place_of_those_who_have() {
-        let all = |all, most, shown| entry(Inside { all, of_host: 0 }, most, shown);
-        assert_eq!(all(0, 8, false), Entry::Take);
-        assert_eq!(all(1, 8, false), Entry::Take);
-        assert_eq!(all(2, 8, false), Entry::Retry);
-        assert_eq!(all(100, 8, false), Entry::Retry);
-        assert_eq!(all(7, 8, true), Entry::Take);
-        assert_eq!(all(8, 8, true), Entry::Refuse);
-        assert_eq!(all(0, 1, false), Entry::Take);
-        assert_eq!(all(1, 1, true), Entry::Refuse);
-    }
-
-    #[test]
-    fn one_host_gets_half_of_the_places_at_most() {
-        let of_host = |of_host, most| entry(Inside { all: of_host, of_host }, most, true);
-        assert_eq!(of_host(3, 8), Entry::Take);
-        assert_eq!(of_host(4, 8), Entry::Refuse);
-        assert_eq!(entry(Inside { all: 4, of_host: 0 }, 8, true), Entry::Take);
-        assert_eq!(of_host(0, 1), Entry::Take);
     }
 }

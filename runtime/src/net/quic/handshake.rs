@@ -17,13 +17,15 @@ use super::machine::{Conn, Event};
 use super::settings::Configs;
 use super::{Code, Dial, DialState, Entry, Greeted, Shared, Slot, relay};
 use crate::id::NodeId;
+use crate::net::callers::{Callers, Entry as Let, Places};
+use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNSHOWN_INCOMING};
 use crate::net::hello::{Expected, Hello, Refuse, Welcome, versions_differ, versions_said};
 use crate::net::tls::{NodeName, SERVER_NAME, VERSIONS_ALPN};
 use crate::net::{Address, BAN, Protocols, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
-/// Handshakes of callers in progress from which on each caller must show first that it is where it says.
-const CROWD: usize = 64;
+const PLACES: Places =
+    Places { unshown: UNSHOWN_INCOMING, of_host: HOST_INCOMING, all: MAX_INCOMING };
 
 /// Longest word of a peer of another major version, in bytes.
 const VERSIONS_MAX: usize = 200;
@@ -100,18 +102,28 @@ fn reason_of(alert: u8) -> RefuseReason {
 impl Shared {
     pub(super) async fn accept_all(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
+            let (from, shown) = (incoming.remote_address(), incoming.remote_address_validated());
             if self.closing.load(Ordering::Acquire) {
                 incoming.refuse();
-            } else if self.is_crowded() && !incoming.remote_address_validated() {
-                // Before any work for it, the caller shows that it is where it says: a spoofed packet costs one answer. While few
-                // call that is a round trip and a packet each way for nothing.
-                let _ = incoming.retry(); // fails only for a validated one
-            } else if self.endpoint.open_connections() > self.most_connections() {
-                incoming.refuse();
-            } else {
-                self.runtime.spawn(self.clone().accept(incoming));
+                continue;
+            }
+            let entry = self.greeting().entry(PLACES, from, shown);
+            match entry {
+                Let::Retry => drop(incoming.retry()), // fails only for one that has shown it
+                Let::Take if self.endpoint.open_connections() <= self.most_connections() => {
+                    self.greeting().comes(from);
+                    self.runtime.spawn(self.clone().accept(incoming));
+                }
+                Let::Take | Let::Refuse => {
+                    incoming.refuse();
+                    tracing::debug!(%from, "too many handshakes are in progress; it may call again");
+                }
             }
         }
+    }
+
+    fn greeting(&self) -> std::sync::MutexGuard<'_, Callers> {
+        self.greeting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn configs(&self) -> Arc<Configs> {
@@ -121,18 +133,13 @@ impl Shared {
     /// What known peers may have open, and as many handshakes on top as are let in.
     fn most_connections(&self) -> usize {
         let peers = self.peers.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
-        2 * peers + crate::net::config::MAX_INCOMING
-    }
-
-    /// Whether more handshakes are in progress than come by themselves in a moment.
-    fn is_crowded(&self) -> bool {
-        self.greeting.load(Ordering::Relaxed) >= CROWD
+        2 * peers + MAX_INCOMING
     }
 
     async fn accept(self: Arc<Self>, incoming: Incoming) {
-        self.greeting.fetch_add(1, Ordering::Relaxed);
+        let from = incoming.remote_address();
         self.clone().receive(incoming).await;
-        self.greeting.fetch_sub(1, Ordering::Relaxed);
+        self.greeting().goes(from);
     }
 
     async fn receive(self: Arc<Self>, incoming: Incoming) {

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ use self::queue::Queue;
 use self::relay::{Relay, Ways};
 use self::settings::Configs;
 pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES};
+use super::callers::Callers;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
@@ -158,7 +159,7 @@ struct Shared {
     closed: watch::Sender<bool>,
     next_conn: AtomicU64,
     /// Handshakes of callers in progress.
-    greeting: AtomicUsize,
+    greeting: Mutex<Callers>,
 }
 
 /// A peer: its queues live as long as the endpoint, its connections come and go.
@@ -307,7 +308,7 @@ impl Quic {
             close_reason: watch::Sender::new(None),
             closed: watch::Sender::new(false),
             next_conn: AtomicU64::new(1),
-            greeting: AtomicUsize::new(0),
+            greeting: Mutex::default(),
         });
         shared.relay.belongs_to(&shared);
         Ok(Self(shared))
