@@ -14,7 +14,7 @@ mod attack;
 mod consumer;
 mod full;
 mod helper;
-mod odd;
+pub(crate) mod odd;
 mod skew;
 mod stored;
 

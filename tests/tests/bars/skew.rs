@@ -73,6 +73,8 @@ fn nodes_of_two_minor_versions_steal_from_each_other_and_leave() {
             let names = hands.nodes();
             let look = |seen: &mut Seen| {
                 for node in &names {
+                    let refused = hands.net(node).refused();
+                    seen.refused |= refused.contains_key(&RefuseReason::Protocol);
                     seen.steals.insert(node.clone(), hands.statistics(node));
                     for link in hands.net(node).links() {
                         if let Some(protocol) = link.protocol {
@@ -97,6 +99,7 @@ fn nodes_of_two_minor_versions_steal_from_each_other_and_leave() {
             "seed {seed}: the job was over before anybody left: {:?}",
             seen.both_ways()
         );
+        assert!(!seen.refused, "seed {seed}: a version was refused");
         let old: Vec<NodeId> = old.iter().map(|node| NodeId::from(*node)).collect();
         for ((a, b), protocol) in &seen.spoken {
             let mixed = old.contains(a) || old.contains(b);
@@ -113,6 +116,8 @@ struct Seen {
     /// What two nodes speak with each other, as the first says.
     spoken: BTreeMap<(NodeId, NodeId), u16>,
     left: bool,
+    /// Somebody had no version in common with another.
+    refused: bool,
 }
 
 impl Seen {

@@ -172,8 +172,11 @@ impl Shared {
                 Entry::Retry => drop(incoming.retry()), // fails only for one that has shown it
                 Entry::Refuse => {
                     incoming.refuse();
-                    let (all, of_host) = (self.inside().all(), self.inside().of_host(from));
-                    let why = format!("{all} are at the door already, {of_host} of this host");
+                    let why = {
+                        let inside = self.inside();
+                        let (all, of_host) = (inside.all(), inside.of_host(from));
+                        format!("{all} are at the door already, {of_host} of this host")
+                    };
                     self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
                 }
             }
