@@ -84,7 +84,7 @@ fn ms(time: Duration) -> f64 {
 }
 
 /// `half_open` handshakes that are begun at so many hosts, shown to be from where they say, and never finished, and `spoofed` first packets from as
-/// many addresses; meanwhile good peers call, `good` times at least, until all of it was sent.
+/// many addresses; meanwhile good peers call, one after another, `good` times at least.
 fn attacked(
     role: Role,
     (half_open, hosts): (usize, usize),
@@ -109,10 +109,11 @@ fn attacked(
         let threads =
             [std::thread::spawn(move || open.run()), std::thread::spawn(move || spoof.run())];
         let (mut took, mut most_kib) = (Vec::new(), base_kib);
-        while took.len() < good || threads.iter().any(|thread| !thread.is_finished()) {
+        while threads.iter().any(|thread| !thread.is_finished()) {
             took.push(caller.call().await);
             most_kib = most_kib.max(helper.look().resident_kib);
         }
+        assert!(took.len() >= good, "{} calls of good peers meanwhile", took.len());
         let [open, spoof] = threads.map(|thread| thread.join().expect("the attack goes through"));
         most_kib = most_kib.max(helper.look().resident_kib);
         took.sort();
@@ -133,7 +134,7 @@ fn attacked(
 /// and the endpoint's memory stays where it was.
 #[test]
 fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
-    let stood = attacked(Role::Links, (300, 1), 1000, 30, 1);
+    let stood = attacked(Role::Links, (300, 1), 1000, 3, 1);
     println!("{}", stood.row("links"));
     assert!(stood.above_mib() < 100.0, "{}", stood.row("links"));
     // Those that came before there was a crowd, of both kinds; and the good ones count too for a moment.
@@ -149,7 +150,7 @@ fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
 /// The same at the door. Whoever holds its places without saying anything comes from one host, and that gets half of them at most.
 #[test]
 fn spoofed_and_half_open_callers_at_the_door_cost_little_and_keep_nobody_out() {
-    let stood = attacked(Role::Door, (100, 1), 1000, 30, 2);
+    let stood = attacked(Role::Door, (100, 1), 1000, 3, 2);
     println!("{}", stood.row("door"));
     assert!(stood.above_mib() < 100.0, "{}", stood.row("door"));
     assert!(stood.served <= unshown_door(), "{}", stood.row("door"));

@@ -16,7 +16,7 @@ fn a_thousand_half_open_and_ten_thousand_spoofed() {
         ("links, at eight hosts", Role::Links, 8, 12),
         ("door, at one host", Role::Door, 1, 13),
     ] {
-        let stood = attacked(role, (1000, hosts), 10_000, 200, seed);
+        let stood = attacked(role, (1000, hosts), 10_000, 100, seed);
         println!("{}", stood.row(what));
         assert!(stood.above_mib() < 100.0);
         assert!(stood.p99() < Duration::from_secs(1));

@@ -2,7 +2,7 @@
 //!
 //! Must not know tokens. Threads: all runs on the runtime that it was opened in.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::net::NetError;
 use crate::net::callers::{Callers, Entry, Places};
-use crate::net::quic::{ALL_INCOMING_BYTES, INCOMING_BYTES};
+use crate::net::quic::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
 use crate::net::tls::{NodeIdentity, TlsError};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
@@ -30,6 +30,11 @@ use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 const WAITING_MAX: usize = 64;
 /// What is sent at once; no message at the door is longer.
 const WINDOW: u32 = 80 << 10;
+
+/// Three of these pass before a first packet is taken for lost, as among nodes; with quinn's own it is a second.
+const FIRST_RTT: Duration = Duration::from_millis(100);
+/// Asked for the socket's buffers, bytes: with the system's own a burst of strangers' packets pushes out those of others.
+const SOCKET_BUFFER: usize = 1 << 20;
 
 /// How much the door does at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +79,11 @@ impl JoinDoor {
     ) -> Result<Self, NetError> {
         let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
         let failed = |source| NetError::Bind { what: bind.to_string(), source };
-        let endpoint = Endpoint::server(config(identity)?, bind).map_err(failed)?;
+        let socket = UdpSocket::bind(bind).map_err(failed)?;
+        raise_buffers(&socket, SOCKET_BUFFER);
+        let (server, timers) = (Some(config(identity)?), Arc::new(quinn::TokioRuntime));
+        let endpoint = Endpoint::new(quinn::EndpointConfig::default(), server, socket, timers);
+        let endpoint = endpoint.map_err(failed)?;
         let address = endpoint.local_addr().map_err(failed)?;
         let (inside, counts) = (Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { endpoint, judge, limits, inside, counts });
@@ -133,6 +142,7 @@ pub(super) fn transport() -> TransportConfig {
         .stream_receive_window(VarInt::from_u32(WINDOW))
         .receive_window(VarInt::from_u32(WINDOW))
         .send_window(u64::from(WINDOW))
+        .initial_rtt(FIRST_RTT)
         .datagram_receive_buffer_size(None);
     transport
 }

@@ -33,7 +33,7 @@ use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
 use self::relay::{Relay, Ways};
 use self::settings::Configs;
-pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES};
+pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
 use super::callers::Callers;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{

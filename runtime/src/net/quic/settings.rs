@@ -140,7 +140,7 @@ pub(super) fn socket(config: &NetConfig) -> Result<(UdpSocket, Option<Buffers>),
 }
 
 /// Best effort: the system may grant less, and says so in the log. Its usual default loses packets even on loopback.
-fn raise_buffers(socket: &UdpSocket, bytes: usize) -> Option<Buffers> {
+pub(in crate::net) fn raise_buffers(socket: &UdpSocket, bytes: usize) -> Option<Buffers> {
     let sock = || UdpSockRef::from(socket);
     let granted = UdpSocketState::new(sock()).and_then(|state| {
         let _ = state.set_recv_buffer_size(sock(), bytes);
