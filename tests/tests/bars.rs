@@ -134,7 +134,7 @@ fn attacked(
 /// and the endpoint's memory stays where it was.
 #[test]
 fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
-    let stood = attacked(Role::Links, (300, 1), 1000, 3, 1);
+    let stood = attacked(Role::Links, (300, 1), 1000, 1, 1);
     println!("{}", stood.row("links"));
     assert!(stood.above_mib() < 100.0, "{}", stood.row("links"));
     // Those that came before there was a crowd, of both kinds; and the good ones count too for a moment.
@@ -150,7 +150,7 @@ fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
 /// The same at the door. Whoever holds its places without saying anything comes from one host, and that gets half of them at most.
 #[test]
 fn spoofed_and_half_open_callers_at_the_door_cost_little_and_keep_nobody_out() {
-    let stood = attacked(Role::Door, (100, 1), 1000, 3, 2);
+    let stood = attacked(Role::Door, (100, 1), 1000, 1, 2);
     println!("{}", stood.row("door"));
     assert!(stood.above_mib() < 100.0, "{}", stood.row("door"));
     assert!(stood.served <= unshown_door(), "{}", stood.row("door"));
