@@ -345,7 +345,12 @@ async fn stay_registered(
                 tell(false);
             }
             Ok(Err(refused)) => return refused.into(),
-            Err(error @ RemoteError::Version { .. }) => return NodeError::Version(error),
+            // Of the message, or of the link: it is no other in a minute.
+            Err(error)
+                if matches!(error.refused(), Some(RefuseReason::Protocol | RefuseReason::Alpn)) =>
+            {
+                return NodeError::Version(error);
+            }
             Err(error @ RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. }) => {
                 return NodeError::Denied(error);
             }

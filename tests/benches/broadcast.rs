@@ -15,10 +15,7 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::LatencySummary;
 use springtide_runtime::net::{LinkProfile, MemoryNet};
 use springtide_runtime::share::{Need, Version, Versioned};
-use springtide_runtime::work::steal::StealPolicy;
-use springtide_runtime::work::{
-    Context, Job, Outcome, RESULTS_BYTES, Registry, Stop, Task, WORK_FLOOR,
-};
+use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
 use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{Run, Shape, run_with};
 use tokio::time::Instant;
@@ -166,16 +163,7 @@ fn into(traffic: &Traffic, cluster: &str) -> u64 {
 
 /// The summaries are of wide and of local steals.
 fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
-    let shape = Shape {
-        clusters: vec![4, 4, 4],
-        threads: 1,
-        round_trip: ROUND_TRIP,
-        policy: StealPolicy::ClusterAware,
-        fork_time: None,
-        seed,
-        results_bytes: RESULTS_BYTES,
-        work_floor: WORK_FLOOR,
-    };
+    let shape = Shape { round_trip: ROUND_TRIP, ..Shape::of(&[4, 4, 4], 1, seed) };
     OVER.store(false, Ordering::Release);
     let Run { outcome, latencies, .. } =
         run_with(&shape, Spread(len), move |network| meddle(network, len));

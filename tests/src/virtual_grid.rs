@@ -11,7 +11,9 @@ use springtide_runtime::event::{EventHash, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, Members, View};
 use springtide_runtime::meter::{Histograms, Statistics};
-use springtide_runtime::net::{Address, LinkProfile, MemoryConfig, MemoryNet, Router};
+use springtide_runtime::net::{
+    Address, LinkProfile, MemoryConfig, MemoryNet, Net, Protocols, Router, Wire,
+};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
@@ -42,6 +44,10 @@ pub struct Shape {
     pub results_bytes: usize,
     /// Results of tasks that run so long are kept until their parents end, for the case of a leave; 0 keeps none.
     pub work_floor: Duration,
+    /// What travels between nodes.
+    pub wire: Wire,
+    /// Nodes that speak other versions of the protocol than the wire's settings say; real endpoints alone have versions.
+    pub protocols: BTreeMap<NodeId, Protocols>,
 }
 
 impl Shape {
@@ -56,6 +62,8 @@ impl Shape {
             seed,
             results_bytes: RESULTS_BYTES,
             work_floor: WORK_FLOOR,
+            wire: Wire::Frames,
+            protocols: BTreeMap::new(),
         }
     }
 }
@@ -95,8 +103,10 @@ pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 
 pub struct Hands {
     /// The network.
     pub network: MemoryNet,
-    shape: Shape,
+    /// All that were members at the start.
+    members: Members,
     engines: BTreeMap<NodeId, Engine>,
+    nets: BTreeMap<NodeId, Net>,
     view: RefCell<View>,
     registry: Arc<Registry>,
     /// The job, encoded, and its name.
@@ -124,7 +134,7 @@ impl Hands {
 
     /// The membership takes that back: they had only been taken for dead.
     pub fn readmit(&self, nodes: &[&str]) {
-        let all = view_of(&self.shape).members;
+        let all = self.members.clone();
         let back = nodes.iter().map(|node| NodeId::from(*node));
         let back: Vec<_> = back.filter_map(|node| all.get_key_value(&node)).collect();
         self.change(|view| view.with(back.iter().map(|(n, m)| ((*n).clone(), (*m).clone()))));
@@ -190,6 +200,11 @@ impl Hands {
         self.engines[node].statistics(false)
     }
 
+    /// A node's network.
+    pub fn net(&self, node: &NodeId) -> &Net {
+        &self.nets[node]
+    }
+
     /// What lost nodes had of a node, as its worker tells the job's coordinator.
     pub fn take_losses(&self, node: &NodeId) -> Vec<Loss> {
         self.engines[node].take_losses()
@@ -251,10 +266,20 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     registry.job::<J>();
     let registry = Arc::new(registry);
     let wide = LinkProfile::default().delay(shape.round_trip / 2);
-    let config = MemoryConfig { between: wide, ..MemoryConfig::default() };
+    let (wire, protocols) = (shape.wire.clone(), shape.protocols.clone());
+    let config = MemoryConfig { between: wide, wire, protocols, ..MemoryConfig::default() };
     let network = MemoryNet::with(shape.seed, config);
     let start = Instant::now();
-    let view = view_of(shape);
+    let mut view = view_of(shape);
+    let mut nets = BTreeMap::new();
+    for (node, member) in view.members.clone().iter() {
+        let (incarnation, cluster) = (member.incarnation, member.cluster.clone());
+        let peer = Peer { node: node.clone(), incarnation, cluster };
+        let net = network.join(peer).expect("names are unique");
+        let address = net.address();
+        view.members.insert(node.clone(), Member { address, ..member.clone() });
+        nets.insert(node.clone(), net);
+    }
     let mut nodes = Vec::new();
     let saved = Arc::<Mutex<Option<SavedRoot>>>::default();
     let said = Arc::<Mutex<Vec<String>>>::default();
@@ -265,7 +290,7 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             incarnation: member.incarnation,
             cluster: member.cluster.clone(),
         };
-        let net = network.join(peer.clone()).expect("names are unique");
+        let net = nets[node].clone();
         let router = Arc::new(Router::default());
         let recorder = Recorder::new(node.clone(), peer.incarnation, start, 1 << 20);
         let config = EngineConfig {
@@ -311,7 +336,8 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let (ends, mut told) = mpsc::unbounded_channel();
     let hands = Rc::new(Hands {
         network: network.clone(),
-        shape: shape.clone(),
+        members: view.members.clone(),
+        nets,
         engines: view.members.keys().cloned().zip(nodes.iter().map(|n| n.0.clone())).collect(),
         view: RefCell::new(view),
         registry: registry.clone(),

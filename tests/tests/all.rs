@@ -1,5 +1,6 @@
 //! What crosses crates, in one binary.
 
+mod bars;
 mod faults;
 mod federated;
 mod histories;

@@ -38,7 +38,10 @@ use springtide_runtime::net::tls::{
 use springtide_runtime::net::{Address, NetConfig};
 use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError, RemoteMessage};
 use springtide_runtime::remote_message;
+use springtide_runtime::wire::{Frame, Kind};
 use tokio::time::timeout;
+
+use crate::bars::odd::{self, Hello, say_hello};
 
 const LONG: Duration = Duration::from_secs(60);
 const LOOPBACK: SocketAddr =
@@ -354,6 +357,32 @@ async fn who_has_no_good_certificate_gets_no_link() {
         grid.knock(grid.links(), &[ALPN], Some(&grid.issue("lab-1", "lab", "node"))).await
     })
     .await;
+    // Whoever has a good certificate is who it says, and no other.
+    let honest =
+        || Hello { grid: "home".to_owned(), cluster: "lab".to_owned(), ..Hello::of("lab-1") };
+    let (node, cluster, other) = ("lab-2".to_owned(), "ams".to_owned(), "work".to_owned());
+    for (what, counted, hello) in [
+        ("the hello names another node", "link identity", Hello { node, ..honest() }),
+        ("the hello names another cluster", "link identity", Hello { cluster, ..honest() }),
+        ("the hello names another grid", "link grid", Hello { grid: other, ..honest() }),
+        (
+            "no version in common",
+            "link protocol",
+            Hello { protocol_min: 2, protocol_max: 3, ..honest() },
+        ),
+    ] {
+        grid.case(what, counted, async |grid| {
+            let endpoint = quinn::Endpoint::client(LOOPBACK).unwrap();
+            let config = odd::client(&grid.issue("lab-1", "lab", "node"), &[ALPN]);
+            let odd = say_hello(&endpoint, config, grid.links(), &hello).await.unwrap();
+            assert_eq!(odd.answer.kind, Kind::REFUSE, "{what}");
+            let (mut send, _) = (odd.send, odd.recv);
+            let call = Frame::new(Kind::TELL, "heard by nobody");
+            let _ = send.write_all(&[&call.header()[..], &call.body].concat()).await;
+            odd.conn.closed().await.to_string()
+        })
+        .await;
+    }
     let identity = grid.join().await;
     grid.sings(&identity).await.unwrap();
     grid.revoke(&identity.name().node).await;
@@ -484,6 +513,15 @@ async fn whoever_has_a_certificate_may_do_what_it_says_and_no_more() {
         let register = Register { incarnation: client.net.me().incarnation, ..register(&contact) };
         let said = call::<Site, _>(&client.hub, &site, register).await;
         client.net.close("done").await;
+        said
+    })
+    .await;
+    grid.case("wrong role: one that nobody knows registers", "message denied", async |grid| {
+        let king = grid.node(&grid.issue("lab-3", "lab", "king"));
+        let contact = king.net.contact();
+        let register = Register { incarnation: king.net.me().incarnation, ..register(&contact) };
+        let said = call::<Site, _>(&king.hub, &site, register).await;
+        king.net.close("done").await;
         said
     })
     .await;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bulk::BulkConfig;
+use super::hello::Protocols;
 use crate::id::ClusterId;
 
 /// Without traffic for this long a link is dead. Both sides must agree, so it is not a setting. It only ends links to
@@ -25,8 +26,13 @@ pub const RECEIVE_WINDOW: u32 = 16 << 20;
 pub const SEND_WINDOW: u64 = 16 << 20;
 /// Most of a link's flow control that bulk transfers may use.
 const BULK_WINDOW_MAX: usize = RECEIVE_WINDOW as usize / 2;
-/// Handshakes in progress at once; what comes on top is refused.
-pub const MAX_INCOMING: usize = 1024;
+/// Handshakes in progress at once; what comes on top is refused. Some 40 KiB each when they are never finished.
+pub const MAX_INCOMING: usize = 1536;
+/// The same of one host.
+pub const HOST_INCOMING: usize = 256;
+/// While so many are, each caller must show first that it is where it says. While few call that is a round trip and a packet each way
+/// for nothing.
+pub const UNSHOWN_INCOMING: usize = 64;
 
 /// What the network of a node is set to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +71,9 @@ pub struct NetConfig {
     pub backoff_ms: u64,
     /// Time to send what is queued when the endpoint closes, in milliseconds.
     pub close_grace_ms: u64,
+    /// The minor versions of the protocol to speak. In no file: a build speaks what it speaks, and tests let it pass for another.
+    #[serde(skip)]
+    pub protocols: Protocols,
 }
 
 impl Default for NetConfig {
@@ -85,6 +94,7 @@ impl Default for NetConfig {
             attempts: 6,
             backoff_ms: 50,
             close_grace_ms: 1000,
+            protocols: Protocols::default(),
         }
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! Knows names and versions; must not know streams, TLS or what a link is used for. Messages are named maps, so that
 //! versions can add fields.
+//!
+//! Versions. The major one is the name of the protocol in the handshake (`springtide/1`); what differs there shares no grid. The minor
+//! one is agreed on here: the highest that both speak. It is also the wire version in the header of every later frame of the link, so
+//! a sender knows in which form the other side reads what is compact ([`LinkStats::protocol`](super::LinkStats::protocol)).
 
 use serde::{Deserialize, Serialize};
 
@@ -10,12 +14,63 @@ use super::tls::NodeName;
 use super::transport::RefuseReason;
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 
-/// Oldest protocol version that this build speaks. Versions are the minors of ALPN `springtide/1`.
-pub const PROTOCOL_MIN: u16 = 1;
-/// Newest protocol version that this build speaks.
-pub const PROTOCOL_MAX: u16 = 1;
+/// The major version: what ALPN `springtide/1` ends with.
+const MAJOR: u16 = 1;
+/// Oldest minor version that this build speaks.
+const PROTOCOL_MIN: u16 = 1;
+/// Newest minor version that this build speaks.
+const PROTOCOL_MAX: u16 = 1;
 
-const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX);
+const _: () = assert!(PROTOCOL_MIN <= PROTOCOL_MAX && PROTOCOL_MAX <= u8::MAX as u16);
+
+/// Minor versions of the protocol that one side speaks: all from `min` to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocols {
+    /// The oldest.
+    pub min: u16,
+    /// The newest, at most 255.
+    pub max: u16,
+}
+
+impl Default for Protocols {
+    /// Those that this build speaks.
+    fn default() -> Self {
+        Self { min: PROTOCOL_MIN, max: PROTOCOL_MAX }
+    }
+}
+
+impl Protocols {
+    /// The version that two sides speak with each other: the highest of both, if there is one.
+    pub fn common(self, other: Self) -> Option<u16> {
+        let most = self.max.min(other.max);
+        (most >= self.min.max(other.min)).then_some(most)
+    }
+}
+
+impl std::fmt::Display for Protocols {
+    /// Of this build's major version: `1.2`, or `1.2 to 1.3`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { min, max } = self;
+        write!(f, "{MAJOR}.{min}")?;
+        if max != min { write!(f, " to {MAJOR}.{max}") } else { Ok(()) }
+    }
+}
+
+/// The wire version of a link's frames after hello and welcome.
+pub(super) fn wire_version(protocol: u16) -> u8 {
+    u8::try_from(protocol).unwrap_or(u8::MAX)
+}
+
+/// What each side says to the other when they have no major version in common (see [`super::tls::VERSIONS_ALPN`]). Never changes: it
+/// must be understood by versions that do not exist yet.
+pub(crate) fn versions_said(me: &NodeId, protocols: Protocols) -> String {
+    format!("{me} speaks springtide protocol {protocols}")
+}
+
+/// The two of them, for people.
+pub(crate) fn versions_differ(theirs: &str, mine: &str) -> String {
+    format!("{theirs}, {mine}: bring both to one version")
+}
 
 /// The connecting side presents itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,21 +120,20 @@ pub(crate) struct Expected<'a> {
     pub me: &'a Peer,
     /// Whom the peer's certificate names.
     pub certificate: &'a NodeName,
+    /// What this side speaks.
+    pub protocols: Protocols,
 }
 
 impl Hello {
     /// The version to speak, or why the link is refused. Whether the life is a stale one is judged elsewhere.
     pub fn check(&self, expected: &Expected<'_>) -> Result<u16, Refuse> {
         let refuse = |reason, detail| Err(Refuse { reason, detail });
-        if self.protocol_max < PROTOCOL_MIN || self.protocol_min > PROTOCOL_MAX {
-            return refuse(
-                RefuseReason::Protocol,
-                format!(
-                    "{} speaks protocol {} to {}, {} speaks {PROTOCOL_MIN} to {PROTOCOL_MAX}: bring both to one version",
-                    self.node, self.protocol_min, self.protocol_max, expected.me.node
-                ),
-            );
-        }
+        let theirs = Protocols { min: self.protocol_min, max: self.protocol_max };
+        let Some(protocol) = expected.protocols.common(theirs) else {
+            let mine = versions_said(&expected.me.node, expected.protocols);
+            let detail = versions_differ(&versions_said(&self.node, theirs), &mine);
+            return refuse(RefuseReason::Protocol, detail);
+        };
         if self.grid != expected.grid {
             return refuse(
                 RefuseReason::Grid,
@@ -105,19 +159,24 @@ impl Hello {
                 format!("{} is this node's own name: two nodes of a grid must differ", self.node),
             );
         }
-        Ok(self.protocol_max.min(PROTOCOL_MAX))
+        Ok(protocol)
     }
 }
 
 impl Welcome {
-    /// Whether the answer is from the node that was called, in a version that this side speaks.
-    pub fn check(&self, called: &NodeId, certificate: &NodeName) -> Result<(), Refuse> {
+    /// Whether the answer is from the node that was called, in a version that was offered to it.
+    pub fn check(
+        &self,
+        called: &NodeId,
+        certificate: &NodeName,
+        offered: Protocols,
+    ) -> Result<(), Refuse> {
         let refuse = |reason, detail| Err(Refuse { reason, detail });
-        if !(PROTOCOL_MIN..=PROTOCOL_MAX).contains(&self.protocol) {
+        if !(offered.min..=offered.max).contains(&self.protocol) {
             return refuse(
                 RefuseReason::Protocol,
                 format!(
-                    "{} answers in protocol {}, which was not offered",
+                    "{} answers in protocol {MAJOR}.{}, and was offered {offered}: bring both to one version",
                     self.node, self.protocol
                 ),
             );
@@ -165,7 +224,8 @@ mod tests {
     }
 
     fn judge(hello: &Hello) -> Result<u16, RefuseReason> {
-        let expected = Expected { grid: "g", me: &me(), certificate: &certificate() };
+        let protocols = Protocols::default();
+        let expected = Expected { grid: "g", me: &me(), certificate: &certificate(), protocols };
         hello.check(&expected).map_err(|refuse| refuse.reason)
     }
 
@@ -222,10 +282,58 @@ mod tests {
     }
 
     #[test]
+    fn the_highest_common_minor_is_spoken_and_without_one_both_are_named() {
+        let of = |min, max| Protocols { min, max };
+        for ((a, b), common) in [
+            ((of(1, 1), of(1, 2)), Some(1)),
+            ((of(2, 3), of(1, 2)), Some(2)),
+            ((of(2, 3), of(2, 4)), Some(3)),
+            ((of(1, 1), of(2, 3)), None),
+            ((of(1, 2), of(4, 5)), None),
+        ] {
+            assert_eq!((a.common(b), b.common(a)), (common, common), "{a} {b}");
+        }
+        let expected = Expected {
+            grid: "g",
+            me: &me(),
+            certificate: &certificate(),
+            protocols: Protocols { min: 3, max: 4 },
+        };
+        let refuse = hello().check(&expected).unwrap_err();
+        assert_eq!(refuse.reason, RefuseReason::Protocol);
+        assert!(
+            refuse.detail.contains("ams-1 speaks springtide protocol 1.1"),
+            "{}",
+            refuse.detail
+        );
+        let mine = "lyon-2 speaks springtide protocol 1.3 to 1.4";
+        assert!(refuse.detail.contains(mine), "{}", refuse.detail);
+        assert_eq!(crate::net::tls::ALPN, format!("springtide/{MAJOR}").as_bytes());
+    }
+
+    #[test]
+    fn an_answer_in_a_version_that_was_not_offered_is_refused() {
+        let answer = |protocol| Welcome {
+            protocol,
+            node: "ams-1".into(),
+            incarnation: Incarnation(1),
+            cluster: "ams".into(),
+            dials: 0,
+        };
+        let offered = Protocols { min: 2, max: 3 };
+        let check = |protocol| answer(protocol).check(&"ams-1".into(), &certificate(), offered);
+        assert_eq!((check(2), check(3)), (Ok(()), Ok(())));
+        for other in [1, 4] {
+            assert_eq!(check(other).unwrap_err().reason, RefuseReason::Protocol);
+        }
+    }
+
+    #[test]
     fn a_second_node_of_ones_own_name_is_refused() {
         let twin = NodeName { node: "lyon-2".into(), cluster: "lyon".into(), role: "node".into() };
         let hello = Hello { node: "lyon-2".into(), cluster: "lyon".into(), ..hello() };
-        let expected = Expected { grid: "g", me: &me(), certificate: &twin };
+        let protocols = Protocols::default();
+        let expected = Expected { grid: "g", me: &me(), certificate: &twin, protocols };
         assert_eq!(hello.check(&expected).unwrap_err().reason, RefuseReason::Identity);
     }
 

@@ -3,6 +3,7 @@
 //! Must not know what frames mean, nor roles, jobs or tasks.
 
 mod bulk;
+mod callers;
 mod config;
 mod hello;
 pub mod join;
@@ -30,6 +31,7 @@ use tokio::time::Instant;
 
 pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
+pub use self::hello::Protocols;
 pub use self::link::{Link, LinkProfile};
 pub use self::memory::{JoinError, MemoryConfig, MemoryNet, Wire};
 pub use self::paths::{Path, Paths};

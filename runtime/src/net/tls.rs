@@ -31,6 +31,11 @@ use crate::id::{ClusterId, NodeId};
 /// The application protocol of every link: the protocol's major version, refused in the handshake when it differs.
 pub const ALPN: &[u8] = b"springtide/1";
 
+/// Taken when two sides have no major version in common, for ever: the caller opens a stream both ways, says in up to 200 bytes of text
+/// what it speaks, and finishes it; the other side closes the connection with code 2 and a text that names both. So whoever meets
+/// another major version hears which.
+pub const VERSIONS_ALPN: &[u8] = b"springtide-versions";
+
 /// How long a node certificate of a lasting grid is valid.
 pub const NODE_VALIDITY: Duration = Duration::from_secs(30 * DAY);
 
@@ -374,7 +379,8 @@ impl NodeIdentity {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_client_cert_verifier(verifier)
             .with_single_cert(certs, key)?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        // The first that both have: the last one is for those who have no other.
+        config.alpn_protocols = vec![ALPN.to_vec(), VERSIONS_ALPN.to_vec()];
         // No resumption: a link lasts, and every new one shows its certificate again.
         config.send_tls13_tickets = 0;
         Ok(config)
@@ -388,7 +394,8 @@ impl NodeIdentity {
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_root_certificates(roots)
             .with_client_auth_cert(certs, key)?;
-        config.alpn_protocols = vec![ALPN.to_vec()];
+        // The first that both have: the last one is for those who have no other.
+        config.alpn_protocols = vec![ALPN.to_vec(), VERSIONS_ALPN.to_vec()];
         config.resumption = Resumption::disabled();
         Ok(config)
     }

@@ -246,6 +246,10 @@ pub struct LinkStats {
     /// Whether the current connection goes through another node, because the two cannot reach each other.
     #[serde(default)]
     pub relayed: bool,
+    /// The minor version of the protocol that both sides of the current connection speak, and so the form in which the other side reads
+    /// what is compact. None without a connection, and in memory.
+    #[serde(default)]
+    pub protocol: Option<u16>,
     /// Traffic by class.
     pub classes: BTreeMap<Class, ClassStats>,
     /// Times the link came up after the first.

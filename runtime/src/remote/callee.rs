@@ -1,7 +1,7 @@
 //! The callee's side: messages from other nodes on their way to a mailbox, and answers on their way back.
 //!
-//! Bounds: calls in hand per peer ([`PEER_IN_FLIGHT_MAX`]) and per actor; messages that wait for an earlier, longer one
-//! ([`HELD_MAX`]). What is over them is refused (calls) or dropped and counted (tells).
+//! Bounds: calls in hand per peer ([`PEER_IN_FLIGHT_MAX`]) and per actor, by number and by bytes; messages that wait for an earlier,
+//! longer one ([`HELD_MAX`], [`HELD_BYTES_MAX`]). What is over them is refused (calls) or dropped and counted (tells).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
-use super::published::{Place, Sender, Unserved};
+use super::published::{Place, Sender, Unserved, Weight};
 use super::{DEFAULT_DEADLINE, Refusal, RemoteMessage};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::net::{Class, SendError};
@@ -25,6 +25,9 @@ pub const PEER_IN_FLIGHT_MAX: usize = 1024;
 
 /// Messages of one peer that may wait for an earlier, longer one.
 const HELD_MAX: usize = 1024;
+
+/// Their bytes; a longer one is held when nothing else is.
+const HELD_BYTES_MAX: usize = 4 << 20;
 
 /// First pause before an answer is offered again to a full queue.
 const RETRY: Duration = Duration::from_millis(1);
@@ -46,6 +49,7 @@ struct Caller {
     long: BTreeMap<String, u64>,
     held: BTreeMap<String, BTreeMap<u64, (u64, Held)>>,
     held_count: usize,
+    held_bytes: usize,
 }
 
 /// A message as it came.
@@ -101,6 +105,7 @@ impl Caller {
             long: BTreeMap::new(),
             held: BTreeMap::new(),
             held_count: 0,
+            held_bytes: 0,
         }
     }
 
@@ -132,6 +137,7 @@ impl Caller {
             self.held.remove(actor);
         }
         self.held_count -= 1;
+        self.held_bytes -= message.body.len();
         Some(message)
     }
 }
@@ -156,6 +162,8 @@ pub(super) enum Job {
 pub(super) struct Places {
     _peer: Place,
     _actor: Place,
+    /// Its bytes, which stay its own until its handler has ended.
+    weight: Weight,
     /// Over half of either are taken: a place is to be given back when the deadline has passed. Else it may wait for the
     /// handler, which saves a timer a message; handlers that never end then hold half of the places at most.
     scarce: bool,
@@ -175,18 +183,37 @@ impl Job {
         };
         // What is rarely needed is boxed, so that this future stays small.
         let answer = match scarce {
-            true => Box::pin(timeout_at(deadline, answer)).await.ok(),
-            false => Some(answer.await),
+            true => {
+                let mut answer = Box::pin(answer);
+                match Box::pin(timeout_at(deadline, &mut answer)).await {
+                    Ok(answer) => answer,
+                    Err(_) => return self.outlive(answer).await,
+                }
+            }
+            false => answer.await,
         };
         let Job::Call(ticket) = self else { return };
         let frame = match answer {
-            Some(Ok(result)) => ticket.result::<M>(&result),
-            Some(Err(why)) => ticket.plain(why.code(), &[]),
-            None => return ticket.hub.count(|counters| &counters.answers_dropped),
+            Ok(result) => ticket.result::<M>(&result),
+            Err(why) => ticket.plain(why.code(), &[]),
         };
         if ticket.offer(&frame).is_err() {
             Box::pin(ticket.insist(frame)).await;
         }
+    }
+
+    /// Its deadline has passed: its places are others', but what it holds in the mailbox is there until its handler has ended.
+    async fn outlive<T>(self, answer: impl Future<Output = T>) {
+        let places = match self {
+            Job::Call(Ticket { hub, places, .. }) => {
+                hub.count(|counters| &counters.answers_dropped);
+                places
+            }
+            Job::Tell(places) => Some(places),
+        };
+        let weight = places.map(|places| places.weight);
+        let _ = answer.await;
+        drop(weight);
     }
 }
 
@@ -285,9 +312,12 @@ impl Hub {
     fn hold(self: &Arc<Self>, from: &Peer, after: u64, envelope: &Envelope<'_>, message: Held) {
         let (id, actor) = (envelope.id, envelope.actor.to_owned());
         let held = self.callers.with(from, |caller| {
-            let room = caller.held_count < HELD_MAX;
+            let len = message.body.len();
+            let fits = caller.held_bytes == 0 || caller.held_bytes + len <= HELD_BYTES_MAX;
+            let room = fits && caller.held_count < HELD_MAX;
             if room {
                 caller.held_count += 1;
+                caller.held_bytes += len;
                 let held = caller.held.entry(actor.clone()).or_default();
                 held.insert(id, (after, message.clone()));
             }
@@ -334,9 +364,10 @@ impl Hub {
         };
         let link = self.callers.with(from, |caller| Arc::clone(&caller.link));
         let places = Place::take(&link.in_flight, PEER_IN_FLIGHT_MAX).zip(entry.place().ok());
-        let Some((peer, actor)) = places else { return refuse(code::BUSY, &[]) };
+        let places = places.zip(entry.weight(envelope.body.len()));
+        let Some(((peer, actor), weight)) = places else { return refuse(code::BUSY, &[]) };
         let scarce = peer.scarce || actor.scarce;
-        let places = Places { _peer: peer, _actor: actor, scarce };
+        let places = Places { _peer: peer, _actor: actor, weight, scarce };
         let deadline = deadline(envelope, arrived);
         if deadline <= Instant::now() {
             return self.count(|counters| &counters.late_in);

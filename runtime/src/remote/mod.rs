@@ -35,7 +35,9 @@ pub use callee::PEER_IN_FLIGHT_MAX;
 pub use error::{Refusal, RemoteError};
 pub use hub::{Hub, HubStats};
 pub use message::RemoteMessage;
-pub use published::{ACTOR_IN_FLIGHT_MAX, Judge, Published, Sender};
+pub use published::{
+    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, Judge, MESSAGE_WEIGHT_MAX, Published, Sender,
+};
 pub use request::{Remote, RemoteRequest};
 
 /// How long a call waits for its answer when the caller says nothing else.

@@ -6,7 +6,7 @@
 //! back into a future that is not woken again, and each clone of an `Addr` may pass one message over the limit
 //! (actix#329). So the bound on remote messages is kept here: a message occupies a place of its actor from the moment it
 //! is put into the mailbox until its handler has answered or its deadline has passed, and is put there through a fresh
-//! clone of the address, which takes it at once and in order.
+//! clone of the address, which takes it at once and in order. Its bytes are counted until the handler has answered, deadline or not.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,6 +27,17 @@ use crate::wire::{self, Kind, WireError};
 
 /// Messages of all callers together that one published actor may have in hand.
 pub const ACTOR_IN_FLIGHT_MAX: usize = 4096;
+
+/// Bytes of messages of all callers together that wait in one published actor's mailbox or are being handled there: 1 KiB each on
+/// top of its own, and none counts as more than [`MESSAGE_WEIGHT_MAX`]. Unlike places, which are given back when a deadline has passed,
+/// these are the message's until its handler has ended: an actor that handles nothing would else be sent into memory without end.
+pub const ACTOR_BYTES_MAX: usize = 16 << 20;
+
+/// What a long message counts as at most, so that one of any length is taken, and others beside it.
+pub const MESSAGE_WEIGHT_MAX: usize = 1 << 20;
+
+/// What a message takes beside its own bytes: its envelope in the mailbox and the task that waits for its handler.
+const MESSAGE_OVERHEAD: usize = 1 << 10;
 
 /// All published actors of a node.
 #[derive(Default)]
@@ -60,6 +71,8 @@ impl Directory {
 pub(super) struct Entry {
     accepted: RwLock<BTreeMap<&'static str, Arc<dyn Accept>>>,
     in_flight: Arc<AtomicUsize>,
+    /// Bytes of messages in the mailbox or being handled.
+    held: Arc<AtomicUsize>,
 }
 
 impl Entry {
@@ -74,6 +87,14 @@ impl Entry {
     /// A place among the messages the actor has in hand.
     pub(super) fn place(&self) -> Result<Place, Refusal> {
         Place::take(&self.in_flight, ACTOR_IN_FLIGHT_MAX).ok_or(Refusal::Busy)
+    }
+
+    /// Room for a message of this length.
+    pub(super) fn weight(&self, len: usize) -> Option<Weight> {
+        let bytes = len.saturating_add(MESSAGE_OVERHEAD).min(MESSAGE_WEIGHT_MAX);
+        let fits = |held: usize| Some(held + bytes).filter(|sum| *sum <= ACTOR_BYTES_MAX);
+        let taken = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
+        taken.ok().map(|_| Weight { held: Arc::clone(&self.held), bytes })
     }
 }
 
@@ -95,6 +116,18 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a message counts of [`ACTOR_BYTES_MAX`]; given back when dropped.
+pub(super) struct Weight {
+    held: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Drop for Weight {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 

@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::kind::{INLINE_MAX, Kind};
 
-/// The version of the compact encodings that this build speaks. The hello negotiates it.
+/// The wire version of frames before two sides have agreed on one (hello, welcome, refusal, those at the door), for ever; and the first
+/// that there was. The frames of a link carry the version that its hello and welcome agreed on.
 pub const WIRE_VERSION: u8 = 1;
 
 /// Bytes of a frame's header.
@@ -34,9 +35,14 @@ impl Frame {
         Self { kind, body: body.into() }
     }
 
-    /// The header that goes before the payload.
+    /// The header that goes before the payload where no version was agreed on.
     pub fn header(&self) -> [u8; HEADER_LEN] {
-        Header { len: self.body.len(), kind: self.kind }.encode()
+        self.header_in(WIRE_VERSION)
+    }
+
+    /// The header that goes before the payload on a link of this wire version.
+    pub fn header_in(&self, version: u8) -> [u8; HEADER_LEN] {
+        Header { len: self.body.len(), kind: self.kind }.encode_in(version)
     }
 
     /// Bytes on the stream: header and payload.
@@ -76,10 +82,12 @@ pub enum HeaderError {
         cap: usize,
     },
     /// Another wire version than the one agreed on in the hello. The connection must be closed.
-    #[error("wire version {found} where {WIRE_VERSION} was agreed on")]
+    #[error("wire version {found} where {agreed} was agreed on")]
     Version {
         /// What the header says.
         found: u8,
+        /// What it should say.
+        agreed: u8,
     },
     /// A flag is set, and none is defined in this version. The connection must be closed.
     #[error("undefined flags {found:#04x}")]
@@ -90,16 +98,24 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// Reads and checks a header.
+    /// Reads and checks a header where no version was agreed on.
     ///
     /// # Errors
     /// [`HeaderError`]; after `UnknownKind` the stream can go on, after the others it cannot.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
+        Self::parse_in(WIRE_VERSION, bytes)
+    }
+
+    /// The same on a link of this wire version.
+    ///
+    /// # Errors
+    /// As [`Header::parse`].
+    pub fn parse_in(agreed: u8, bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
         let [l0, l1, l2, l3, k0, k1, version, flags] = *bytes;
         let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         let kind = Kind(u16::from_le_bytes([k0, k1]));
-        if version != WIRE_VERSION {
-            return Err(HeaderError::Version { found: version });
+        if version != agreed {
+            return Err(HeaderError::Version { found: version, agreed });
         }
         if flags != 0 {
             return Err(HeaderError::Flags { found: flags });
@@ -115,12 +131,17 @@ impl Header {
         }
     }
 
-    /// The header's bytes.
+    /// The header's bytes where no version was agreed on.
     pub fn encode(self) -> [u8; HEADER_LEN] {
+        self.encode_in(WIRE_VERSION)
+    }
+
+    /// The same on a link of this wire version.
+    pub fn encode_in(self, version: u8) -> [u8; HEADER_LEN] {
         debug_assert!(self.len <= u32::MAX as usize);
         let [l0, l1, l2, l3] = (self.len as u32).to_le_bytes();
         let [k0, k1] = self.kind.0.to_le_bytes();
-        [l0, l1, l2, l3, k0, k1, WIRE_VERSION, 0]
+        [l0, l1, l2, l3, k0, k1, version, 0]
     }
 }
 
@@ -157,7 +178,12 @@ mod tests {
         );
         assert_eq!(
             Header::parse(&[0, 0, 0, 0, 1, 0, 2, 0]),
-            Err(HeaderError::Version { found: 2 })
+            Err(HeaderError::Version { found: 2, agreed: 1 })
+        );
+        assert!(Header::parse_in(2, &[0, 0, 0, 0, 1, 0, 2, 0]).is_ok());
+        assert_eq!(
+            Header::parse_in(2, &[0, 0, 0, 0, 1, 0, 1, 0]),
+            Err(HeaderError::Version { found: 1, agreed: 2 })
         );
         assert_eq!(Header::parse(&[0, 0, 0, 0, 1, 0, 1, 8]), Err(HeaderError::Flags { found: 8 }));
     }

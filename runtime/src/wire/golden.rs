@@ -1,16 +1,17 @@
 //! Golden bytes: each message's encoding is compared with a committed file, so that a change of the wire shows in review.
 //!
 //! For tests only, in every crate that defines messages. Files are `<crate>/golden/<kind>.<name>.v1.hex`: the payload
-//! in hexadecimal, 32 bytes a line.
+//! in hexadecimal, 32 bytes a line. Those of a released version stay: versions that share a grid send them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Kind, WIRE_VERSION, decode, encode};
+use super::{Encoding, Kind, WIRE_VERSION, decode, encode};
 
-/// Compares a message's bytes with its golden file, decodes the file's bytes and encodes them again.
+/// Compares a message's bytes with its golden file, decodes the file's bytes and encodes them again. Of a kind of named maps, fields that
+/// this version does not know are put in everywhere, as a later one may, and must be ignored.
 ///
 /// Call it with `env!("CARGO_MANIFEST_DIR")`. With `SPRINGTIDE_BLESS=1` in the environment the file is written instead.
 ///
@@ -40,6 +41,96 @@ pub fn check<T: Serialize + DeserializeOwned>(crate_dir: &str, kind: Kind, name:
     let again =
         encode(kind, &decoded).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     assert!(again == bytes, "{kind:?} ({name}) changes when decoded and encoded again");
+    if kind.info().is_some_and(|info| info.encoding == Encoding::Named) {
+        ignores_unknown_fields::<T>(kind, name, &bytes);
+    }
+}
+
+/// A field of a later version, as a key and several values.
+const LATER: (&[u8], [&[u8]; 3]) =
+    (b"\xa8zz-later", [b"\xc0", b"\x07", b"\x82\xa1a\x92\x01\x80\xa1b\xc4\x02xy"]);
+
+/// Puts a field that nobody knows into each map of a message, first and last. What stands for a struct must ignore it. What is a variant
+/// of an enum, or a table by keys, is a map too and cannot: it may refuse or take it, but never as an unknown field. The outermost map
+/// is the message's own, but in answers, which can be a `Result`.
+fn ignores_unknown_fields<T: Serialize + DeserializeOwned>(kind: Kind, name: &str, bytes: &[u8]) {
+    let mut maps = Vec::new();
+    walk(bytes, 0, &mut maps);
+    for map in &maps {
+        for (first, value) in [true, false].into_iter().flat_map(|f| LATER.1.map(|v| (f, v))) {
+            let later = map.with(bytes, first, value);
+            let own = map.marker == 0 && kind != Kind::REPLY;
+            match decode::<T>(kind, &later) {
+                Ok(value) => {
+                    let again = encode(kind, &value).expect("it was encoded before");
+                    assert!(
+                        again == bytes || !own,
+                        "{kind:?} ({name}) takes a field that it does not know"
+                    );
+                }
+                Err(error) => {
+                    let unknown = error.to_string().contains("unknown field");
+                    assert!(
+                        !unknown && !own,
+                        "{kind:?} ({name}) does not ignore a later version's field: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A map in a message.
+struct Map {
+    /// Where its marker is.
+    marker: usize,
+    /// Where its first key is.
+    begin: usize,
+    /// Where it ends.
+    end: usize,
+    len: usize,
+}
+
+impl Map {
+    /// The message, with one field more in this map.
+    fn with(&self, bytes: &[u8], first: bool, value: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(self.len + 1).expect("golden messages are small").to_be_bytes();
+        let fields = &bytes[self.begin..self.end];
+        let later = [LATER.0, value].concat();
+        let (a, b) = if first { (&later[..], fields) } else { (fields, &later[..]) };
+        [&bytes[..self.marker], &[0xde], &len, a, b, &bytes[self.end..]].concat()
+    }
+}
+
+/// Goes through the value at `at`, notes its maps, and returns where it ends. The bytes are a message of this side's own making.
+fn walk(bytes: &[u8], at: usize, maps: &mut Vec<Map>) -> usize {
+    let marker = bytes[at];
+    let number = |width: usize| {
+        bytes[at + 1..at + 1 + width].iter().fold(0, |n, byte| n << 8 | usize::from(*byte))
+    };
+    let (begin, values, map) = match marker {
+        0x80..=0x8f => (at + 1, 2 * usize::from(marker & 15), true),
+        0x90..=0x9f => (at + 1, usize::from(marker & 15), false),
+        0xdc => (at + 3, number(2), false),
+        0xdd => (at + 5, number(4), false),
+        0xde => (at + 3, 2 * number(2), true),
+        0xdf => (at + 5, 2 * number(4), true),
+        0xa0..=0xbf => return at + 1 + usize::from(marker & 31),
+        0xc4 | 0xd9 => return at + 2 + number(1),
+        0xc5 | 0xda => return at + 3 + number(2),
+        0xc6 | 0xdb => return at + 5 + number(4),
+        0xcc | 0xd0 => return at + 2,
+        0xcd | 0xd1 => return at + 3,
+        0xca | 0xce | 0xd2 => return at + 5,
+        0xcb | 0xcf | 0xd3 => return at + 9,
+        0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => panic!("{marker:#x} is in no message"),
+        _ => return at + 1,
+    };
+    let end = (0..values).fold(begin, |at, _| walk(bytes, at, maps));
+    if map {
+        maps.push(Map { marker: at, begin, end, len: values / 2 });
+    }
+    end
 }
 
 /// The bytes of every golden file of a crate, by kind: the corpus that [`super::fuzz`] mutates.
@@ -95,4 +186,54 @@ fn hex(bytes: &[u8]) -> String {
 
 fn to_hex(bytes: &[u8]) -> String {
     bytes.chunks(32).fold(String::new(), |text, line| text + &hex(line) + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Serialize};
+
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Narrow {
+        n: u32,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Wide<T> {
+        text: String,
+        inside: Vec<Option<T>>,
+        by_name: BTreeMap<String, u64>,
+        which: Result<f64, ()>,
+    }
+
+    fn look<T: Serialize + DeserializeOwned>(value: &T) {
+        let bytes = encode(Kind::CALL, value).unwrap();
+        ignores_unknown_fields::<T>(Kind::CALL, "a test", &bytes);
+    }
+
+    fn wide<T>(inside: T) -> Wide<T> {
+        let by_name = BTreeMap::from([("a".repeat(300), 1 << 40)]);
+        Wide { text: "x".into(), inside: vec![None, Some(inside)], by_name, which: Ok(0.5) }
+    }
+
+    #[test]
+    fn structs_that_ignore_later_fields_pass() {
+        look(&wide(wide(7_u8)));
+    }
+
+    #[test]
+    #[should_panic(expected = "does not ignore a later version's field")]
+    fn a_message_that_does_not_is_found() {
+        look(&Narrow { n: 1 });
+    }
+
+    #[test]
+    #[should_panic(expected = "does not ignore a later version's field")]
+    fn one_that_has_such_a_part_is_found() {
+        look(&wide(Narrow { n: 1 }));
+    }
 }

@@ -2,8 +2,7 @@
 //!
 //! Must not know tokens. Threads: all runs on the runtime that it was opened in.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,11 +16,13 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::visit::{Action, Entry, Event, Visit, entry};
+use super::visit::{Action, Event, Visit};
 use super::{
     ANSWER_GRACE, JoinCounts, JoinJudge, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };
 use crate::net::NetError;
+use crate::net::callers::{Callers, Entry, Places};
+use crate::net::quic::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
 use crate::net::tls::{NodeIdentity, TlsError};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
@@ -30,10 +31,15 @@ const WAITING_MAX: usize = 64;
 /// What is sent at once; no message at the door is longer.
 const WINDOW: u32 = 80 << 10;
 
+/// Three of these pass before a first packet is taken for lost, as among nodes; with quinn's own it is a second.
+const FIRST_RTT: Duration = Duration::from_millis(100);
+/// Asked for the socket's buffers, bytes: with the system's own a burst of strangers' packets pushes out those of others.
+const SOCKET_BUFFER: usize = 1 << 20;
+
 /// How much the door does at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinLimits {
-    /// Callers at a time; others are refused.
+    /// Callers at a time, half of them of one host at most; others are refused.
     pub at_once: usize,
     /// A caller has had its answer by then, or is hung up on.
     pub within: Duration,
@@ -41,7 +47,7 @@ pub struct JoinLimits {
 
 impl Default for JoinLimits {
     fn default() -> Self {
-        Self { at_once: 16, within: Duration::from_secs(10) }
+        Self { at_once: 32, within: Duration::from_secs(10) }
     }
 }
 
@@ -55,7 +61,8 @@ struct Shared {
     endpoint: Endpoint,
     judge: Arc<dyn JoinJudge>,
     limits: JoinLimits,
-    inside: AtomicUsize,
+    /// Callers at the door.
+    inside: Mutex<Callers>,
     counts: Mutex<JoinCounts>,
 }
 
@@ -72,9 +79,13 @@ impl JoinDoor {
     ) -> Result<Self, NetError> {
         let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
         let failed = |source| NetError::Bind { what: bind.to_string(), source };
-        let endpoint = Endpoint::server(config(identity)?, bind).map_err(failed)?;
+        let socket = UdpSocket::bind(bind).map_err(failed)?;
+        raise_buffers(&socket, SOCKET_BUFFER);
+        let (server, timers) = (Some(config(identity)?), Arc::new(quinn::TokioRuntime));
+        let endpoint = Endpoint::new(quinn::EndpointConfig::default(), server, socket, timers);
+        let endpoint = endpoint.map_err(failed)?;
         let address = endpoint.local_addr().map_err(failed)?;
-        let (inside, counts) = (AtomicUsize::new(0), Mutex::default());
+        let (inside, counts) = (Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { endpoint, judge, limits, inside, counts });
         runtime.spawn(shared.clone().listen());
         Ok(Self { shared, address })
@@ -92,7 +103,7 @@ impl JoinDoor {
 
     #[cfg(test)]
     pub(super) fn shared_inside(&self) -> usize {
-        self.shared.inside.load(Ordering::Relaxed)
+        self.shared.inside().all()
     }
 
     /// Shows this certificate from now on.
@@ -116,6 +127,7 @@ fn config(identity: &NodeIdentity) -> Result<quinn::ServerConfig, TlsError> {
     let crypto = QuicServerConfig::try_from(identity.door_config()?).map_err(unusable)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::new(transport())).migration(false).max_incoming(WAITING_MAX);
+    config.incoming_buffer_size(INCOMING_BYTES).incoming_buffer_size_total(ALL_INCOMING_BYTES);
     Ok(config)
 }
 
@@ -130,13 +142,25 @@ pub(super) fn transport() -> TransportConfig {
         .stream_receive_window(VarInt::from_u32(WINDOW))
         .receive_window(VarInt::from_u32(WINDOW))
         .send_window(u64::from(WINDOW))
+        .initial_rtt(FIRST_RTT)
         .datagram_receive_buffer_size(None);
     transport
+}
+
+impl JoinLimits {
+    fn places(&self) -> Places {
+        let all = self.at_once;
+        Places { unshown: all.div_ceil(4), of_host: all.div_ceil(2), all }
+    }
 }
 
 impl Shared {
     fn counts(&self) -> std::sync::MutexGuard<'_, JoinCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inside(&self) -> std::sync::MutexGuard<'_, Callers> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal) {
@@ -148,17 +172,21 @@ impl Shared {
 
     async fn listen(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
-            let shown = incoming.remote_address_validated();
-            match entry(self.inside.load(Ordering::Relaxed), self.limits.at_once, shown) {
+            let (from, shown) = (incoming.remote_address(), incoming.remote_address_validated());
+            let entry = self.inside().entry(self.limits.places(), from, shown);
+            match entry {
                 Entry::Take => {
-                    self.inside.fetch_add(1, Ordering::Relaxed);
+                    self.inside().comes(from);
                     tokio::spawn(self.clone().receive(incoming));
                 }
                 Entry::Retry => drop(incoming.retry()), // fails only for one that has shown it
                 Entry::Refuse => {
-                    let from = incoming.remote_address();
                     incoming.refuse();
-                    let why = format!("{} are at the door already", self.limits.at_once);
+                    let why = {
+                        let inside = self.inside();
+                        let (all, of_host) = (inside.all(), inside.of_host(from));
+                        format!("{all} are at the door already, {of_host} of this host")
+                    };
                     self.refused(from, &JoinRefusal::closed(JoinReason::Crowded, why));
                 }
             }
@@ -186,7 +214,7 @@ impl Shared {
                 self.refused(from, &JoinRefusal::closed(JoinReason::Late, why));
             }
         }
-        self.inside.fetch_sub(1, Ordering::Relaxed);
+        self.inside().goes(from);
     }
 
     async fn talk(&self, conn: &Connection, from: SocketAddr, until: Instant) {

@@ -112,27 +112,6 @@ impl Visit {
     }
 }
 
-/// What is done with somebody who knocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
-    /// It is let in.
-    Take,
-    /// It must show first that it is where it says: a spoofed packet costs one answer.
-    Retry,
-    /// There is no place.
-    Refuse,
-}
-
-/// So many are at the door, of `most` that may be; `shown`: it has shown that it is where it says.
-pub(super) fn entry(inside: usize, most: usize, shown: bool) -> Entry {
-    match shown {
-        // Whoever has not shown it gets no place of those who have.
-        false if inside >= most.div_ceil(4) => Entry::Retry,
-        _ if inside >= most => Entry::Refuse,
-        _ => Entry::Take,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,17 +196,5 @@ mod tests {
             hung += count(|a| matches!(a, Action::Hang));
         }
         assert!(granted > 0 && refused > 0 && hung > 0);
-    }
-
-    #[test]
-    fn who_has_not_shown_where_it_is_gets_no_place_of_those_who_have() {
-        assert_eq!(entry(0, 8, false), Entry::Take);
-        assert_eq!(entry(1, 8, false), Entry::Take);
-        assert_eq!(entry(2, 8, false), Entry::Retry);
-        assert_eq!(entry(100, 8, false), Entry::Retry);
-        assert_eq!(entry(7, 8, true), Entry::Take);
-        assert_eq!(entry(8, 8, true), Entry::Refuse);
-        assert_eq!(entry(0, 1, false), Entry::Take);
-        assert_eq!(entry(1, 1, true), Entry::Refuse);
     }
 }

@@ -185,6 +185,7 @@ impl End {
             rtt: self.rtt,
             mtu: None,
             relayed: false,
+            protocol: None,
             classes,
             reconnects: self.ups.saturating_sub(1),
             unknown_kinds: 0,

@@ -27,7 +27,7 @@ use crate::net::quic::{Below, Quic};
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY, Role};
 use crate::net::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkStats, Net, NetConfig, NetError,
-    RefusedCounts, SendError, Transport, Why,
+    Protocols, RefusedCounts, SendError, Transport, Why,
 };
 use crate::random::SplitMix;
 use crate::wire::Frame;
@@ -42,6 +42,7 @@ const GRID: &str = "memory";
 pub(super) struct Endpoints {
     pub(super) clockwork: Arc<Clockwork<Datagrams>>,
     config: NetConfig,
+    protocols: BTreeMap<NodeId, Protocols>,
     seed: u64,
     inner: Mutex<Inner>,
 }
@@ -65,7 +66,8 @@ impl Endpoints {
     pub(super) fn new(seed: u64, config: &MemoryConfig, net: NetConfig) -> Arc<Self> {
         let datagrams = Datagrams::new(seed, config.inside.clone(), config.between.clone());
         let clockwork = Clockwork::new(datagrams);
-        Arc::new(Self { clockwork, config: net, seed, inner: Mutex::default() })
+        let protocols = config.protocols.clone();
+        Arc::new(Self { clockwork, config: net, protocols, seed, inner: Mutex::default() })
     }
 
     /// See [`MemoryNet::join_as`](super::MemoryNet::join_as).
@@ -96,7 +98,8 @@ impl Endpoints {
         let (gate, mut node) = (Arc::new(Gate::default()), Weak::new());
         let net = Net::over(self.config.bulk(), |events| {
             let events = Arc::new(Muted { gate: gate.clone(), events });
-            let config = self.config.clone();
+            let mut config = self.config.clone();
+            config.protocols = self.protocols.get(&peer.node).copied().unwrap_or(config.protocols);
             let quic = Arc::new(Quic::over(config, &identity, peer.incarnation, below, events)?);
             node = Arc::downgrade(&quic);
             let transport: Arc<dyn Transport> = Arc::new(Node { gate: gate.clone(), quic });

@@ -44,7 +44,7 @@ pub use self::state::Traffic;
 use self::state::{Me, State};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
-    Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError,
+    Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError, Protocols,
     RefusedCounts, SendError, Transport,
 };
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -89,6 +89,8 @@ pub struct MemoryConfig {
     pub bulk: BulkConfig,
     /// What travels.
     pub wire: Wire,
+    /// Nodes that speak other versions of the protocol than [`Wire::Quic`]'s settings say: for grids of mixed versions.
+    pub protocols: BTreeMap<NodeId, Protocols>,
 }
 
 impl Default for MemoryConfig {
@@ -104,6 +106,7 @@ impl Default for MemoryConfig {
             queue_frames: 65_536,
             bulk: BulkConfig::default(),
             wire: Wire::Frames,
+            protocols: BTreeMap::new(),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use quinn::crypto::rustls::HandshakeData;
 use quinn::{
     Connection, ConnectionError, Incoming, ReadExactError, RecvStream, TransportErrorCode,
 };
@@ -16,13 +17,18 @@ use super::machine::{Conn, Event};
 use super::settings::Configs;
 use super::{Code, Dial, DialState, Entry, Greeted, Shared, Slot, relay};
 use crate::id::NodeId;
-use crate::net::hello::{Expected, Hello, PROTOCOL_MAX, PROTOCOL_MIN, Refuse, Welcome};
-use crate::net::tls::{NodeName, SERVER_NAME};
-use crate::net::{Address, BAN, RefuseReason, STRIKES, Why};
+use crate::net::callers::{Callers, Entry as Let, Places};
+use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNSHOWN_INCOMING};
+use crate::net::hello::{Expected, Hello, Refuse, Welcome, versions_differ, versions_said};
+use crate::net::tls::{NodeName, SERVER_NAME, VERSIONS_ALPN};
+use crate::net::{Address, BAN, Protocols, RefuseReason, STRIKES, Why};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
-/// Handshakes of callers in progress from which on each caller must show first that it is where it says.
-const CROWD: usize = 64;
+const PLACES: Places =
+    Places { unshown: UNSHOWN_INCOMING, of_host: HOST_INCOMING, all: MAX_INCOMING };
+
+/// Longest word of a peer of another major version, in bytes.
+const VERSIONS_MAX: usize = 200;
 
 /// Time for the peer to take in a refusal before the connection goes.
 const REFUSAL_GRACE: Duration = Duration::from_secs(1);
@@ -58,7 +64,17 @@ impl Failure {
             _ => return Self::passing(error),
         };
         match alert(code) {
-            Some(alert) => Self::refused(reason_of(alert), what),
+            Some(alert) => match reason_of(alert) {
+                RefuseReason::Alpn => {
+                    let mine = Protocols::default();
+                    let what = format!(
+                        "the other side has no protocol in common with this one, which speaks springtide {mine} ({what}): is it \
+                         the endpoint of a grid's links? Then bring both to one version"
+                    );
+                    Self::refused(RefuseReason::Alpn, what)
+                }
+                reason => Self::refused(reason, what),
+            },
             None => Self::passing(what),
         }
     }
@@ -86,18 +102,28 @@ fn reason_of(alert: u8) -> RefuseReason {
 impl Shared {
     pub(super) async fn accept_all(self: Arc<Self>) {
         while let Some(incoming) = self.endpoint.accept().await {
+            let (from, shown) = (incoming.remote_address(), incoming.remote_address_validated());
             if self.closing.load(Ordering::Acquire) {
                 incoming.refuse();
-            } else if self.is_crowded() && !incoming.remote_address_validated() {
-                // Before any work for it, the caller shows that it is where it says: a spoofed packet costs one answer. While few
-                // call that is a round trip and a packet each way for nothing.
-                let _ = incoming.retry(); // fails only for a validated one
-            } else if self.endpoint.open_connections() > self.most_connections() {
-                incoming.refuse();
-            } else {
-                self.runtime.spawn(self.clone().accept(incoming));
+                continue;
+            }
+            let entry = self.greeting().entry(PLACES, from, shown);
+            match entry {
+                Let::Retry => drop(incoming.retry()), // fails only for one that has shown it
+                Let::Take if self.endpoint.open_connections() <= self.most_connections() => {
+                    self.greeting().comes(from);
+                    self.runtime.spawn(self.clone().accept(incoming));
+                }
+                Let::Take | Let::Refuse => {
+                    incoming.refuse();
+                    tracing::debug!(%from, "too many handshakes are in progress; it may call again");
+                }
             }
         }
+    }
+
+    fn greeting(&self) -> std::sync::MutexGuard<'_, Callers> {
+        self.greeting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn configs(&self) -> Arc<Configs> {
@@ -107,18 +133,13 @@ impl Shared {
     /// What known peers may have open, and as many handshakes on top as are let in.
     fn most_connections(&self) -> usize {
         let peers = self.peers.read().unwrap_or_else(std::sync::PoisonError::into_inner).len();
-        2 * peers + crate::net::config::MAX_INCOMING
-    }
-
-    /// Whether more handshakes are in progress than come by themselves in a moment.
-    fn is_crowded(&self) -> bool {
-        self.greeting.load(Ordering::Relaxed) >= CROWD
+        2 * peers + MAX_INCOMING
     }
 
     async fn accept(self: Arc<Self>, incoming: Incoming) {
-        self.greeting.fetch_add(1, Ordering::Relaxed);
+        let from = incoming.remote_address();
         self.clone().receive(incoming).await;
-        self.greeting.fetch_sub(1, Ordering::Relaxed);
+        self.greeting().goes(from);
     }
 
     async fn receive(self: Arc<Self>, incoming: Incoming) {
@@ -183,16 +204,34 @@ impl Shared {
         let certificate = certificate(conn).ok_or_else(|| {
             silent(RefuseReason::BadCertificate, "the certificate names no node".into())
         })?;
+        if speaks_versions(conn) {
+            let mine = versions_said(&self.me.node, self.config.protocols);
+            let theirs = match conn.accept_bi().await {
+                Ok((_, mut recv)) => recv.read_to_end(VERSIONS_MAX).await.unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            let theirs = match String::from_utf8_lossy(&theirs) {
+                said if said.is_empty() => format!("{certificate} does not say what it speaks"),
+                said => said.into_owned(),
+            };
+            return Err(silent(RefuseReason::Protocol, versions_differ(&theirs, &mine)));
+        }
         let (send, mut recv) =
             conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
         let frame = read_frame(&mut recv).await.map_err(|why| bad(format!("no hello: {why}")))?;
         let hello: Hello = decode(Kind::HELLO, &frame).map_err(bad)?;
         let role = certificate.may();
-        let greeted = Greeted { conn: conn.clone(), send, recv, role, first: None };
-        let expected = Expected { grid: &self.grid, me: &self.me, certificate: &certificate };
+        let protocols = self.config.protocols;
+        let mut greeted =
+            Greeted { conn: conn.clone(), send, recv, role, protocol: protocols.min, first: None };
+        let expected =
+            Expected { grid: &self.grid, me: &self.me, certificate: &certificate, protocols };
         match hello.check(&expected) {
-            Ok(_protocol) => match self.revoked(&hello.node) {
-                None => Ok((hello, greeted)),
+            Ok(protocol) => match self.revoked(&hello.node) {
+                None => {
+                    greeted.protocol = protocol;
+                    Ok((hello, greeted))
+                }
                 Some(detail) => {
                     let refuse = Refuse { reason: RefuseReason::Revoked, detail: cut(detail) };
                     Err((refuse, Some(Box::new(greeted))))
@@ -277,14 +316,14 @@ impl Shared {
 
     /// Has the welcome written before all else on the control stream.
     pub(super) fn welcome(&self, entry: &Entry, conn: Conn, dials: u64) {
-        let welcome = Welcome {
-            protocol: PROTOCOL_MAX,
-            node: self.me.node.clone(),
-            incarnation: self.me.incarnation,
-            cluster: self.me.cluster.clone(),
-            dials,
-        };
         if let Some(Slot::Greeted(greeted)) = entry.lock().conns.get_mut(&conn) {
+            let welcome = Welcome {
+                protocol: greeted.protocol,
+                node: self.me.node.clone(),
+                incarnation: self.me.incarnation,
+                cluster: self.me.cluster.clone(),
+                dials,
+            };
             greeted.first = Some(message(Kind::WELCOME, &welcome));
         }
     }
@@ -409,11 +448,24 @@ impl Shared {
         };
         let (mut send, mut recv) =
             conn.open_bi().await.map_err(|error| Failure::of_connection(&error))?;
+        let protocols = self.config.protocols;
+        if speaks_versions(&conn) {
+            let mine = versions_said(&self.me.node, protocols);
+            let _ = send.write_all(mine.as_bytes()).await; // an error: the other side has said its word already
+            let _ = send.finish();
+            let said = match conn.closed().await {
+                ConnectionError::ApplicationClosed(close) => {
+                    String::from_utf8_lossy(&close.reason).into_owned()
+                }
+                error => versions_differ(&format!("{certificate} speaks another ({error})"), &mine),
+            };
+            return Err(Failure::refused(RefuseReason::Protocol, said));
+        }
         let hello = message(
             Kind::HELLO,
             &Hello {
-                protocol_min: PROTOCOL_MIN,
-                protocol_max: PROTOCOL_MAX,
+                protocol_min: protocols.min,
+                protocol_max: protocols.max,
                 grid: self.grid.clone(),
                 node: self.me.node.clone(),
                 incarnation: self.me.incarnation,
@@ -445,9 +497,10 @@ impl Shared {
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
             .map_err(|why| self.hang_up(&conn, RefuseReason::BadHello, why))?;
         welcome
-            .check(&entry.node, &certificate)
+            .check(&entry.node, &certificate, protocols)
             .map_err(|refuse| self.hang_up(&conn, refuse.reason, refuse.detail))?;
-        Ok((welcome, Greeted { conn, send, recv, role: certificate.may(), first: None }))
+        let (role, protocol) = (certificate.may(), welcome.protocol);
+        Ok((welcome, Greeted { conn, send, recv, role, protocol, first: None }))
     }
 
     /// This side called and does not like who answers.
@@ -463,6 +516,12 @@ fn banned(node: &NodeId) -> String {
         "{node} broke the protocol {STRIKES} times of late: no link for {} s; do both run the same version?",
         BAN.as_secs()
     )
+}
+
+/// Whether the two sides have no major version in common, and can only say so.
+fn speaks_versions(conn: &Connection) -> bool {
+    let data = conn.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
+    data.is_some_and(|data| data.protocol.as_deref() == Some(VERSIONS_ALPN))
 }
 
 /// Whom the peer's certificate names. TLS has checked its chain by now.

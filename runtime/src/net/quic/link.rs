@@ -21,7 +21,7 @@ use super::settings::UNI_STREAMS;
 use super::{Code, Entry, Greeted, Shared};
 use crate::id::Peer;
 use crate::net::Class;
-use crate::net::hello::Goodbye;
+use crate::net::hello::{Goodbye, wire_version};
 use crate::net::tls::Role;
 use crate::wire::{self, Frame, Kind};
 
@@ -39,6 +39,8 @@ pub(super) struct Live {
     pub conn: Connection,
     pub peer: Peer,
     pub role: Role,
+    /// The minor version of the protocol that both speak.
+    pub protocol: u16,
     /// Whether it goes through a gate.
     pub relayed: bool,
     /// Whether frames may still be taken from the queues for it, and handed out from it.
@@ -52,11 +54,11 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub fn new(conn: Connection, peer: Peer, role: Role) -> Self {
+    pub fn new(conn: Connection, peer: Peer, role: Role, protocol: u16) -> Self {
         let (alive, ends) = (AtomicBool::new(true), AtomicBool::new(false));
         let goodbye = Mutex::default();
         let relayed = relay::is_stand_in(conn.remote_address());
-        Self { conn, peer, role, relayed, alive, ends, goodbye, seen: Default::default() }
+        Self { conn, peer, role, protocol, relayed, alive, ends, goodbye, seen: Default::default() }
     }
 
     fn is_alive(&self) -> bool {
@@ -180,12 +182,15 @@ impl End {
             Class::Bulk => 0,
         };
         let _ = stream.set_priority(priority); // fails only on a closed stream, and so will the write
-        let mut writer = Writer::default();
+        let mut writer = Writer::new(wire_version(self.live.protocol));
         if let Some(frame) = first {
+            // The welcome: what it agrees on holds after it.
+            let version = std::mem::replace(&mut writer.version, wire::WIRE_VERSION);
             writer.batch.push(frame);
             if writer.flush(&mut stream).await.is_err() {
                 return;
             }
+            writer.version = version;
         }
         let queue = self.entry.queue(class);
         loop {
@@ -237,7 +242,7 @@ impl End {
 
     /// Hands out every frame of a stream until it ends.
     async fn read(self, class: Class, mut stream: RecvStream) {
-        let mut reader = FrameReader::default();
+        let mut reader = FrameReader::new(wire_version(self.live.protocol));
         let mut chunks: [Bytes; READ_CHUNKS] = Default::default();
         let live = &self.live;
         loop {
@@ -313,21 +318,26 @@ impl End {
 }
 
 /// Puts frames together for one write.
-#[derive(Default)]
 struct Writer {
+    /// The link's wire version.
+    version: u8,
     batch: Vec<Frame>,
     buffer: BytesMut,
     chunks: Vec<Bytes>,
 }
 
 impl Writer {
+    fn new(version: u8) -> Self {
+        Self { version, batch: Vec::new(), buffer: BytesMut::new(), chunks: Vec::new() }
+    }
+
     async fn flush(&mut self, stream: &mut SendStream) -> Result<(), quinn::WriteError> {
         debug_assert!(self.batch.len() <= BATCH_FRAMES);
         let small = |frame: &Frame| frame.body.len() < COPY_MAX;
         let copied: usize = self.batch.iter().filter(|f| small(f)).map(Frame::wire_len).sum();
         self.buffer.reserve(copied + self.batch.len() * wire::HEADER_LEN);
         for frame in self.batch.drain(..) {
-            self.buffer.extend_from_slice(&frame.header());
+            self.buffer.extend_from_slice(&frame.header_in(self.version));
             if small(&frame) {
                 self.buffer.extend_from_slice(&frame.body);
             } else {

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ use self::machine::{Action, Conn, Event, Machine, Phase};
 use self::queue::Queue;
 use self::relay::{Relay, Ways};
 use self::settings::Configs;
+pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
+use super::callers::Callers;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
@@ -157,7 +159,7 @@ struct Shared {
     closed: watch::Sender<bool>,
     next_conn: AtomicU64,
     /// Handshakes of callers in progress.
-    greeting: AtomicUsize,
+    greeting: Mutex<Callers>,
 }
 
 /// A peer: its queues live as long as the endpoint, its connections come and go.
@@ -222,6 +224,8 @@ struct Greeted {
     recv: RecvStream,
     /// What its certificate lets it do.
     role: Role,
+    /// The minor version of the protocol that both speak.
+    protocol: u16,
     /// What must be written before anything else.
     first: Option<Frame>,
 }
@@ -304,7 +308,7 @@ impl Quic {
             close_reason: watch::Sender::new(None),
             closed: watch::Sender::new(false),
             next_conn: AtomicU64::new(1),
-            greeting: AtomicUsize::new(0),
+            greeting: Mutex::default(),
         });
         shared.relay.belongs_to(&shared);
         Ok(Self(shared))
@@ -552,6 +556,7 @@ impl Entry {
             rtt,
             mtu: path.map(|path| path.current_mtu),
             relayed: live.is_some_and(|live| live.relayed),
+            protocol: live.map(|live| live.protocol),
             classes: CLASSES.map(|class| (class, self.queue(class).stats())).into(),
             reconnects: self.reconnects.load(Ordering::Relaxed),
             unknown_kinds: self.unknown_kinds.load(Ordering::Relaxed),
@@ -763,7 +768,8 @@ impl Shared {
                 let Some(Slot::Greeted(greeted)) = link.conns.remove(&conn) else {
                     return; // closed by `close_all`
                 };
-                let live = Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role));
+                let live =
+                    Arc::new(Live::new(greeted.conn.clone(), peer, greeted.role, greeted.protocol));
                 link.conns.insert(conn, Slot::Live(live.clone()));
                 drop(link);
                 tracing::debug!(peer = %live.peer, remote = %greeted.conn.remote_address(), "link up");

@@ -11,8 +11,9 @@ use crate::wire::{FRAME_MAX, Frame, HEADER_LEN, Header, HeaderError};
 /// frame of a busy stream cost a tenth of the whole.
 const SHARED_COPY_MAX: usize = 4 << 10;
 
-#[derive(Default)]
 pub(super) struct FrameReader {
+    /// The link's wire version.
+    version: u8,
     /// The beginning of a frame whose rest has not come.
     partial: BytesMut,
     /// Bytes of a frame of unknown kind that are still to be skipped.
@@ -30,6 +31,10 @@ pub(super) struct Read {
 }
 
 impl FrameReader {
+    pub fn new(version: u8) -> Self {
+        Self { version, partial: BytesMut::new(), skip: 0 }
+    }
+
     /// Takes the next bytes of the stream and hands out every frame they complete, until `sink` returns false.
     ///
     /// # Errors
@@ -57,7 +62,7 @@ impl FrameReader {
                     return Ok(read);
                 }
                 let header = self.partial.first_chunk().expect("it has grown to a header");
-                let header = match Header::parse(header) {
+                let header = match Header::parse_in(self.version, header) {
                     Ok(header) => header,
                     Err(error) => {
                         self.partial.clear();
@@ -78,7 +83,7 @@ impl FrameReader {
                 self.partial.extend_from_slice(data);
                 return Ok(read);
             };
-            match Header::parse(header) {
+            match Header::parse_in(self.version, header) {
                 Ok(Header { len, kind }) if rest.len() >= len => {
                     let (body, rest) = rest.split_at(len);
                     if shared.is_empty() && !rest.is_empty() && data.len() <= SHARED_COPY_MAX {
@@ -142,7 +147,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::wire::Kind;
+    use crate::wire::{self, Kind};
 
     fn stream(frames: &[Frame]) -> Vec<u8> {
         frames.iter().flat_map(|f| [&f.header()[..], &f.body[..]].concat()).collect()
@@ -165,7 +170,7 @@ mod tests {
             let mut cuts: Vec<usize> = cuts.iter().map(|c| c.index(bytes.len() + 1)).collect();
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let mut reader = FrameReader::default();
+            let mut reader = FrameReader::new(wire::WIRE_VERSION);
             let mut got = Vec::new();
             let mut sum = Read::default();
             for pair in cuts.windows(2) {
@@ -189,7 +194,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_without_a_panic(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..8)) {
-            let mut reader = FrameReader::default();
+            let mut reader = FrameReader::new(wire::WIRE_VERSION);
             for part in parts {
                 if reader.feed(&part, |_| true).is_err() {
                     break;

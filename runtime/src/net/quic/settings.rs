@@ -23,6 +23,12 @@ use crate::net::tls::{NodeIdentity, TlsError};
 /// One stream a class that is not on the control stream.
 pub(super) const UNI_STREAMS: u8 = 2;
 
+/// What is kept of a caller that was not looked at yet: all that it may send before it has heard anything, some packets. Quinn would
+/// keep 10 MiB of it.
+pub(in crate::net) const INCOMING_BYTES: u64 = 16 << 10;
+/// The same of all of them; quinn would keep 100 MiB.
+pub(in crate::net) const ALL_INCOMING_BYTES: u64 = 4 << 20;
+
 /// quinn's settings for the two sides of a link, by the policies there are; `None` is the default policy.
 pub(super) struct Configs {
     pub dial: BTreeMap<Option<ClusterId>, quinn::ClientConfig>,
@@ -49,6 +55,9 @@ impl Configs {
             dial.transport_config(transport.clone());
             let mut accept = quinn::ServerConfig::with_crypto(server.clone());
             accept.transport_config(transport).migration(false).max_incoming(MAX_INCOMING);
+            accept
+                .incoming_buffer_size(INCOMING_BYTES)
+                .incoming_buffer_size_total(ALL_INCOMING_BYTES);
             if let Some(calendar) = &calendar {
                 accept.time_source(calendar.clone());
             }
@@ -131,7 +140,7 @@ pub(super) fn socket(config: &NetConfig) -> Result<(UdpSocket, Option<Buffers>),
 }
 
 /// Best effort: the system may grant less, and says so in the log. Its usual default loses packets even on loopback.
-fn raise_buffers(socket: &UdpSocket, bytes: usize) -> Option<Buffers> {
+pub(in crate::net) fn raise_buffers(socket: &UdpSocket, bytes: usize) -> Option<Buffers> {
     let sock = || UdpSockRef::from(socket);
     let granted = UdpSocketState::new(sock()).and_then(|state| {
         let _ = state.set_recv_buffer_size(sock(), bytes);

@@ -1,0 +1,94 @@
+//! What is on disk is read with fields of a later version: the scheduler's store and the records of run logs.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use springtide_actors::store::Store;
+use springtide_runtime::event::Record;
+use springtide_runtime::id::{Epoch, JobId};
+use springtide_simulator::apps::Model;
+use springtide_simulator::{Grid, simulate};
+
+use crate::simulated;
+
+/// The object with a field that nobody knows, in front or behind.
+fn with_later(object: &Map<String, Value>, first: bool) -> Map<String, Value> {
+    let later = || std::iter::once(("zz_later".to_owned(), serde_json::json!({ "a": [1, null] })));
+    let known = || object.iter().map(|(key, value)| (key.clone(), value.clone()));
+    if first { later().chain(known()).collect() } else { known().chain(later()).collect() }
+}
+
+/// CRC-32 as in zip files, of which each line of the store begins with one.
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
+        })
+    })
+}
+
+#[test]
+fn the_schedulers_store_is_read_with_fields_of_a_later_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("scheduler.log");
+    let mut store = Store::open(&path).unwrap();
+    let (job, epoch) = store.new_job().unwrap();
+    store.new_epoch(job, epoch).unwrap();
+    store.drained(&"ams-1".into(), Some("a fan")).unwrap();
+    store.drained(&"ams-2".into(), Some("a disk")).unwrap();
+    store.drained(&"ams-2".into(), None).unwrap();
+    store.new_job().unwrap();
+    let drained = store.drained_nodes().clone();
+    drop(store);
+    let text = fs::read_to_string(&path).unwrap();
+    for first in [true, false] {
+        let later = text.lines().map(|line| {
+            let (_, json) = line.split_once(' ').unwrap();
+            let object = with_later(&serde_json::from_str(json).unwrap(), first);
+            let json = serde_json::to_string(&object).unwrap();
+            format!("{:08x} {json}\n", crc32(json.as_bytes()))
+        });
+        fs::write(&path, later.collect::<String>()).unwrap();
+        let mut store = Store::open(&path).unwrap();
+        assert_eq!(store.drained_nodes(), &drained);
+        // The number is not given out for good: the text is written anew for each round.
+        assert_eq!(store.new_job().unwrap(), (JobId(3), Epoch(1)));
+        assert!(text.lines().count() >= 5, "{text}");
+    }
+}
+
+#[test]
+fn records_of_a_run_are_read_with_fields_of_a_later_version() {
+    let layout = simulated::layout(&[2, 2], 1);
+    let records = simulate(|| async move {
+        let grid = Grid::start(&layout, simulated::registry()).await;
+        let job = Model { rounds: 2, ..simulated::TREE };
+        let run = grid.submit(job, simulated::params(1), None).await.expect("it is taken");
+        run.ended(Duration::from_secs(3600)).await.expect("it ends").records
+    });
+    assert!(records.len() > 10, "{}", records.len());
+    for record in &records {
+        let Value::Object(object) = serde_json::to_value(record).unwrap() else {
+            panic!("no object")
+        };
+        for first in [true, false] {
+            let mut later = with_later(&object, first);
+            // And in what happened: an object by its kind, or one that says its kind inside.
+            if let Some(Value::Object(event)) = later.get_mut("event") {
+                let inside = match event.len() {
+                    1 => event.values_mut().next().and_then(Value::as_object_mut),
+                    _ => Some(event),
+                };
+                if let Some(inside) = inside {
+                    *inside = with_later(inside, first);
+                }
+            }
+            let read: Record =
+                serde_json::from_value(Value::Object(later)).unwrap_or_else(|error| {
+                    panic!("{record:?}: {error}");
+                });
+            assert_eq!(read, *record);
+        }
+    }
+}
