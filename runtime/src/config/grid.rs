@@ -390,8 +390,8 @@ section! {
         advertise: Option<HostPort> = Absent("\"head.example.org:47900\"");
         /// How long a certificate is valid that is got there. Nodes renew theirs while they run, at two thirds of this time.
         validity: Time = Is("\"24h\"");
-        /// So many callers are heard at once; others are refused.
-        at_once: Whole<1, 1000> = Is("16");
+        /// So many callers are heard at once, half of them of one host at most; others are refused.
+        at_once: Whole<1, 1000> = Is("32");
         /// A caller that has not got its answer by then is hung up on.
         answer_within: Time = Is("\"10s\"");
     }

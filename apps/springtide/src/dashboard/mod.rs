@@ -74,10 +74,13 @@ impl Prepared {
         }
         let token = config.token_file.as_deref().map(read_token).transpose()?;
         let name = config.name.as_deref();
+        let guard = |at| Guard::new(at, token.as_deref(), name).map_err(Failed::usage);
+        // Before it listens anywhere: whether the port is free says nothing of who may read.
+        guard(config.bind)?;
         let listener = listen(config.bind)?;
         // By the port that it got.
         let at = listener.local_addr().map_err(Failed::failure)?;
-        let guard = Guard::new(at, token.as_deref(), name).map_err(Failed::usage)?;
+        let guard = guard(at)?;
         let host = match (name, at.ip().is_unspecified()) {
             (Some(name), _) => format!("{name}:{}", at.port()),
             (None, true) => format!("localhost:{}", at.port()),
