@@ -256,7 +256,8 @@ impl Host for Behind {
     fn ended(&self) {
         self.tell(|inner| {
             inner.threads_left.fetch_sub(1, Ordering::AcqRel);
-            inner.ended.notify_one();
+            // All who wait: a node may be told twice to leave.
+            inner.ended.notify_waiters();
         });
     }
 }

@@ -292,7 +292,8 @@ impl Grid {
     async fn close(self) {
         for engine in self.engines.values() {
             engine.close();
-            engine.closed().await;
+            // Both who wait hear of it (else this hangs): a node may be told twice to leave.
+            tokio::join!(engine.closed(), engine.closed());
         }
     }
 }
