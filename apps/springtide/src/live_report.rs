@@ -17,6 +17,7 @@ use crate::exit::Failed;
 use crate::grid::cannot;
 use crate::live::{REPORT, Report};
 use crate::outdir;
+use crate::report::median;
 use crate::run::print;
 
 /// The modes in the order of the table's columns.
@@ -197,13 +198,6 @@ fn middle<'a>(runs: &'a [Report], mode: &str) -> Option<&'a Report> {
     let mut runs: Vec<&Report> = runs.iter().filter(|run| run.mode == mode).collect();
     runs.sort_by(|a, b| a.wall_s.total_cmp(&b.wall_s));
     runs.get(runs.len().saturating_sub(1) / 2).copied()
-}
-
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_by(f64::total_cmp);
-    let upper = *numbers.get(numbers.len() / 2)?;
-    let lower = numbers[(numbers.len() - 1) / 2];
-    Some(lower.midpoint(upper))
 }
 
 impl Row {

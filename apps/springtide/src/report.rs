@@ -14,6 +14,14 @@ use springtide_runtime::work::solo::SoloReport;
 /// Version of the JSON object.
 pub const SCHEMA: u32 = 1;
 
+/// The number in the middle; of two there, their mean.
+pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let upper = *numbers.get(numbers.len() / 2)?;
+    let lower = numbers[(numbers.len() - 1) / 2];
+    Some(lower.midpoint(upper))
+}
+
 /// A run that has ended.
 #[derive(Clone, Debug)]
 pub struct Ended {

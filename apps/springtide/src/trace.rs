@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 use springtide_runtime::event::{Event, Scope, TaskEnd};
 use springtide_runtime::id::{ClusterId, JobId, NodeId, TaskPath};
 
+use crate::dashboard::leave;
 use crate::exit::Failed;
-use crate::outdir::write_file;
-use crate::run::print;
 use crate::runlog::Story;
 
 /// The process of what is the job's as a whole.
@@ -29,13 +28,7 @@ const GIVES_US: i64 = 1;
 pub fn trace(run: &Path, out: Option<PathBuf>) -> Result<(), Failed> {
     let story = Story::read(run)?;
     let out = out.unwrap_or_else(|| run.join("trace.json"));
-    let text = timeline(&story).to_string();
-    write_file(&out, text.as_bytes())?;
-    print(&format!("{}\n", out.display()))?;
-    if let Some(gap) = &story.gap {
-        crate::talk::tell(gap);
-    }
-    Ok(())
+    leave(&out, &timeline(&story).to_string(), &[story])
 }
 
 /// A task on its thief, from the steal to its end there.
@@ -51,6 +44,13 @@ struct Slice<'a> {
     bytes: u64,
     /// None where the log does not tell how it ended.
     outcome: Option<TaskEnd>,
+}
+
+impl Slice<'_> {
+    /// How long it is drawn: what took no time can be seen, too.
+    fn lasts_us(&self) -> i64 {
+        (self.to_us - self.from_us).max(GIVES_US)
+    }
 }
 
 type Key<'a> = (JobId, &'a TaskPath, &'a NodeId, &'a NodeId);
@@ -142,10 +142,10 @@ impl<'a> Timeline<'a> {
                     "ph": "X", "pid": JOB, "tid": 0, "ts": at - us, "dur": us, "name": "job", "cat": "job", "args": { "ok": ok },
                 }));
             }
-            Event::Period { cluster: Some(cluster), times, .. } if times.total_ns() > 0 => {
-                let Some(pid) = self.clusters.get(cluster).copied() else { return };
-                let share = times.working_ns as f64 * 100.0 / times.total_ns() as f64;
-                let args = json!({ "work": (share * 10.0).round() / 10.0 });
+            Event::Period { cluster: Some(cluster), times, .. } => {
+                let pid = self.clusters.get(cluster).copied();
+                let Some((pid, share)) = pid.zip(times.working_share()) else { return };
+                let args = json!({ "work": (share * 1000.0).round() / 10.0 });
                 self.events.push(json!({ "ph": "C", "pid": pid, "ts": at, "name": "% of thread time that is work", "args": args }));
             }
             Event::ViewChanged { members, .. } => {
@@ -227,19 +227,19 @@ impl<'a> Timeline<'a> {
         let mut flow = 0_u64;
         for (node, slices) in &self.slices {
             let Some(pid) = place(node) else { continue };
-            let mut lanes: Vec<(i64, u64)> = Vec::new();
-            for (slice, lane) in slices.iter().zip(lanes_of(slices, last)) {
+            let mut lanes: Vec<u64> = Vec::new();
+            for (slice, lane) in slices.iter().zip(lanes_of(slices)) {
                 while lanes.len() <= lane {
                     let label = if lanes.is_empty() {
                         node.to_string()
                     } else {
                         format!("{node} +{}", lanes.len())
                     };
-                    lanes.push((0, track(&mut out, pid, &label)));
+                    lanes.push(track(&mut out, pid, &label));
                 }
-                let (tid, to) = (lanes[lane].1, slice.to_us.min(last));
+                let tid = lanes[lane];
                 out.push(json!({
-                    "ph": "X", "pid": pid, "tid": tid, "ts": slice.from_us, "dur": (to - slice.from_us).max(GIVES_US),
+                    "ph": "X", "pid": pid, "tid": tid, "ts": slice.from_us, "dur": slice.lasts_us(),
                     "name": slice.task, "cat": "task",
                     "args": {
                         "job": slice.job, "path": slice.path, "from": slice.victim, "bytes": slice.bytes, "scope": slice.scope,
@@ -270,10 +270,10 @@ impl<'a> Timeline<'a> {
 
 /// On which of a node's tracks each of its tasks is, which are in order of their beginnings: those that are there at one time are on
 /// different ones, as few as that needs.
-fn lanes_of(slices: &[Slice<'_>], last: i64) -> Vec<usize> {
+fn lanes_of(slices: &[Slice<'_>]) -> Vec<usize> {
     let mut ends: Vec<i64> = Vec::new();
     let place = |slice: &Slice<'_>| {
-        let end = slice.to_us.min(last).max(slice.from_us + GIVES_US);
+        let end = slice.from_us + slice.lasts_us();
         let free = ends.iter().position(|until| *until <= slice.from_us);
         let lane = free.unwrap_or(ends.len());
         match ends.get_mut(lane) {

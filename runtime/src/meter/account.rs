@@ -116,6 +116,12 @@ impl Times {
         ThreadState::ALL.iter().fold(0, |sum, &state| sum.saturating_add(self.get(state)))
     }
 
+    /// What part of the time is work, from 0 to 1; none of no time.
+    pub fn working_share(&self) -> Option<f64> {
+        let total = self.total_ns();
+        (total > 0).then(|| self.working_ns as f64 / total as f64)
+    }
+
     /// Hundredths in each of [`ThreadState::ALL`]: see [`hundredths`].
     pub fn percent(&self) -> [u8; 5] {
         hundredths(ThreadState::ALL.map(|state| self.get(state)))

@@ -10,6 +10,7 @@ use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::meter::{Counters, Times};
 
+use crate::report::median;
 use crate::runlog::Story;
 
 /// Iterations that are told apart; beyond these a stretch has several.
@@ -210,12 +211,9 @@ impl Course {
         }
     }
 
-    /// Of two in the middle of the iterations' lengths their mean.
+    /// How long the iteration in the middle took.
     pub fn median_iteration(&self) -> Option<f64> {
-        let mut lengths: Vec<f64> = self.iterations.iter().map(|(_, s)| *s).collect();
-        lengths.sort_by(f64::total_cmp);
-        let upper = *lengths.get(lengths.len() / 2)?;
-        Some(upper.midpoint(lengths[(lengths.len() - 1) / 2]))
+        median(self.iterations.iter().map(|(_, s)| *s).collect())
     }
 
     /// In which iteration a moment is: 0.5 is the beginning of the first, 1.5 that of the second.
@@ -237,8 +235,7 @@ fn step(steps: &mut Steps<u32>, at: f64, n: u32) {
 
 /// What share of thread time was no work.
 fn overhead(times: &Times) -> Option<f64> {
-    let total = times.total_ns();
-    (total > 0).then(|| 1.0 - times.working_ns as f64 / total as f64)
+    times.working_share().map(|share| 1.0 - share)
 }
 
 #[cfg(test)]

@@ -143,10 +143,9 @@ impl Numbers {
             "Time of compute threads of jobs that run, by state",
             seconds.collect(),
         );
-        let shares =
-            times.iter().filter(|(_, times)| times.total_ns() > 0).map(|(cluster, times)| {
-                (vec![of(cluster)], times.working_ns as f64 / times.total_ns() as f64)
-            });
+        let shares = times
+            .iter()
+            .filter_map(|(cluster, times)| Some((vec![of(cluster)], times.working_share()?)));
         self.gauge(
             "springtide_working_ratio",
             "Part of the time of compute threads that is work, since their jobs' start",

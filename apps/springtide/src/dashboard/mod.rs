@@ -36,7 +36,7 @@ use springtide_runtime::config::DashboardSection;
 use springtide_runtime::event::Record;
 use tokio::sync::mpsc;
 
-pub use self::report::report;
+pub use self::report::{leave, report};
 
 use self::guard::Guard;
 use self::serve::Board;

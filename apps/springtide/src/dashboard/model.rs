@@ -186,13 +186,13 @@ impl Model {
         self.jobs.retain(|job, _| status.jobs.iter().any(|known| known.job == *job));
         self.status = status;
         // As people count: the tenth after the ninth.
-        let number = |node: &NodeId| {
+        fn number(node: &NodeId) -> (&str, u32) {
             let name = node.as_str();
             let (rest, number) = name.rsplit_once('-').unwrap_or((name, ""));
-            (rest.to_owned(), number.parse::<u32>().unwrap_or(0))
-        };
+            (rest, number.parse::<u32>().unwrap_or(0))
+        }
         for site in self.status.sites.values_mut() {
-            site.nodes.sort_by_cached_key(|status| number(&status.node));
+            site.nodes.sort_by(|a, b| number(&a.node).cmp(&number(&b.node)));
         }
         for (job, look) in jobs {
             self.look(at, job, look);

@@ -44,9 +44,7 @@ pub fn report(runs: &[PathBuf], compare: bool, out: Option<PathBuf>) -> Result<(
     if let ([dir], false) = (runs, compare)
         && let Some(text) = plan(dir)?
     {
-        let out = out.unwrap_or_else(|| dir.join("report.html"));
-        write_file(&out, text.as_bytes())?;
-        return print(&format!("{}\n", out.display()));
+        return leave(&out.unwrap_or_else(|| dir.join("report.html")), &text, &[]);
     }
     let stories = runs.iter().map(|run| Story::read(run)).collect::<Result<Vec<_>, _>>()?;
     let (out, text) = match (&stories[..], runs) {
@@ -68,7 +66,12 @@ pub fn report(runs: &[PathBuf], compare: bool, out: Option<PathBuf>) -> Result<(
             (out.unwrap_or_else(|| PathBuf::from("compared.html")), alone("Runs compared", &body))
         }
     };
-    write_file(&out, text.as_bytes())?;
+    leave(&out, &text, &stories)
+}
+
+/// Writes a file, says where it is, and what the logs lack that it is made of.
+pub fn leave(out: &Path, text: &str, stories: &[Story]) -> Result<(), Failed> {
+    write_file(out, text.as_bytes())?;
     print(&format!("{}\n", out.display()))?;
     stories.iter().filter_map(|story| story.gap.as_ref()).for_each(|gap| crate::talk::tell(gap));
     Ok(())

@@ -41,21 +41,10 @@ impl Host for Behind {
             // A halted tree has ended: perhaps joins need look for such no more.
             inner.poke.notify_one();
         }
-        if let Some(stolen) = &stolen {
-            let end = match &outcome {
-                Ok(_) => TaskEnd::Done,
-                Err(stop) => match *stop.0 {
-                    Cause::Failed(_) => TaskEnd::Failed,
-                    Cause::Halt(Halt::Leave) => TaskEnd::HandedBack,
-                    Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => TaskEnd::Stopped,
-                },
-            };
-            inner.ended(&stolen.task.path, &owner, end);
-        }
-        let outcome = match outcome {
-            Ok(body) => TaskOutcome::Output(body),
+        let (outcome, end) = match outcome {
+            Ok(body) => (TaskOutcome::Output(body), TaskEnd::Done),
             Err(stop) => match *stop.0 {
-                Cause::Failed(failure) => TaskOutcome::Failed(failure),
+                Cause::Failed(failure) => (TaskOutcome::Failed(failure), TaskEnd::Failed),
                 Cause::Halt(Halt::Leave) => {
                     if let Some(stolen) = stolen {
                         inner.give_back(&owner, lease, stolen);
@@ -65,6 +54,7 @@ impl Host for Behind {
                 // Nobody wants it any more.
                 Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
                     if let Some(stolen) = stolen {
+                        inner.ended(&stolen.task.path, &owner, TaskEnd::Stopped);
                         inner.state().tree_ended(&stolen.task.path);
                     }
                     return;
@@ -72,6 +62,7 @@ impl Host for Behind {
             },
         };
         let Some(Stolen { task, process, orphan, heir, adopters, .. }) = stolen else { return };
+        inner.ended(&task.path, &owner, end);
         if let TaskOutcome::Output(output) = &outcome
             && !process
         {

@@ -32,12 +32,10 @@ impl Inner {
             (given_up, waiting, halted, state.results.unclaimed())
         };
         for (owner, lease, stolen) in given_up {
-            self.ended(&stolen.task.path, &owner, TaskEnd::HandedBack);
             self.give_back(&owner, lease, stolen);
         }
         for (ticket, (owner, task)) in waiting {
             self.objects_ref().forget(Ticket(ticket));
-            self.ended(&task.path, &owner, TaskEnd::HandedBack);
             self.hand_back_unbegun(&owner, task);
         }
         for base in halted {
@@ -64,6 +62,7 @@ impl Inner {
 
     /// What was done of a task goes back to whoever it belongs to now.
     pub(super) fn give_back(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
+        self.ended(&stolen.task.path, owner, TaskEnd::HandedBack);
         let left = {
             let mut state = self.state();
             let left = state.left_of(&stolen, &self.me);

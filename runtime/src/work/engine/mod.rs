@@ -609,13 +609,10 @@ impl Inner {
                     state.met("a task goes back for want of what it reads");
                     drop(state);
                     tracing::info!(%why, owner = %owner.node, "a task goes back for want of what it reads");
-                    self.ended(&task.path, &owner, TaskEnd::HandedBack);
                     return self.hand_back_unbegun(&owner, task);
                 }
                 drop(state);
-                self.ended(&task.path, &owner, TaskEnd::Failed);
-                let outcome = TaskOutcome::Failed(job_failure(why.to_string()));
-                self.report(&owner, TaskResult { job: self.job, lease: task.lease, outcome });
+                self.fail_unbegun(&owner, &task.path, task.lease, job_failure(why.to_string()));
             }
             ShareAction::Wake(at) => {
                 let mut state = self.state();

@@ -193,6 +193,7 @@ impl Inner {
 
     /// A task that no thread has begun goes back, with what was known of its parts.
     pub(super) fn hand_back_unbegun(&self, owner: &Peer, task: StolenTask) {
+        self.ended(&task.path, owner, TaskEnd::HandedBack);
         self.hand_back(owner, task.lease, Left { kept: Vec::new(), leased: task.known });
     }
 

@@ -137,11 +137,22 @@ impl Inner {
                 self.poke.notify_one();
             }
             Err(failure) => {
-                self.ended(&path, from, TaskEnd::Failed);
-                let outcome = TaskOutcome::Failed(failure);
-                self.report(from, TaskResult { job: self.job, lease, outcome });
+                self.fail_unbegun(from, &path, lease, failure);
             }
         }
+    }
+
+    /// A stolen task cannot even begin here.
+    pub(super) fn fail_unbegun(
+        &self,
+        from: &Peer,
+        path: &TaskPath,
+        lease: LeaseId,
+        failure: Failure,
+    ) {
+        self.ended(path, from, TaskEnd::Failed);
+        let outcome = TaskOutcome::Failed(failure);
+        self.report(from, TaskResult { job: self.job, lease, outcome });
     }
 
     /// Tells that a task that was stolen from there is not here any more.
