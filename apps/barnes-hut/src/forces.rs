@@ -41,7 +41,7 @@ pub(crate) fn compute_with(tree: &Tree, groups: Range<usize>, kernel: Kernel) ->
 
 /// Lists of one group; kept from group to group for their memory.
 #[derive(Default)]
-struct Lists {
+pub(crate) struct Lists {
     /// Bodies and cells that act as points: position relative to the group's middle, and mass.
     points: Vec<[f32; 4]>,
     /// Far cells with their second moments.
@@ -53,7 +53,8 @@ struct Lists {
 }
 
 impl Lists {
-    fn one_group(&mut self, tree: &Tree, bodies: Range<usize>, kernel: Kernel, out: &mut Vec<u8>) {
+    /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
+    pub(crate) fn fill(&mut self, tree: &Tree, bodies: Range<usize>) -> (usize, usize) {
         let members = &tree.points[bodies.clone()];
         let mut low = [f32::INFINITY; 3];
         let mut high = [f32::NEG_INFINITY; 3];
@@ -76,7 +77,12 @@ impl Lists {
             self.sinks.push(lanes);
         }
         self.walk(tree, &bodies, low.map(f64::from), high.map(f64::from), middle);
+        (self.points.len(), self.quads.len())
+    }
 
+    fn one_group(&mut self, tree: &Tree, bodies: Range<usize>, kernel: Kernel, out: &mut Vec<u8>) {
+        self.fill(tree, bodies.clone());
+        let members = &tree.points[bodies];
         self.sums.clear();
         self.sums.resize(self.sinks.len(), [[0.0; LANES]; 4]);
         let eps = tree.softening_squared;

@@ -60,6 +60,15 @@ impl Kernel {
         Self::Portable
     }
 
+    /// For a report.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "AVX2",
+        }
+    }
+
     /// Adds what these points do to the sinks.
     pub(crate) fn points(
         self,

@@ -24,6 +24,7 @@ pub mod picture;
 pub mod read;
 pub mod shared;
 pub mod simulate;
+pub mod speed;
 pub mod tree;
 pub mod write;
 

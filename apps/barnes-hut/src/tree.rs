@@ -53,6 +53,15 @@ pub struct Tree {
 impl Tree {
     /// Builds the tree. Bodies beyond the shorter of the two objects are left out; [`Positions::tree`] refuses that.
     pub(crate) fn build(positions: &Positions, setup: &Setup) -> Self {
+        Self::build_in_stages(positions, setup, &mut |_| {})
+    }
+
+    /// The same; calls `lap` with the name of each stage when it is over.
+    pub(crate) fn build_in_stages(
+        positions: &Positions,
+        setup: &Setup,
+        lap: &mut dyn FnMut(&'static str),
+    ) -> Self {
         let inside = positions.inside();
         let masses = setup.masses();
         let sorted = sort(inside.iter().zip(&masses).map(|(p, _)| morton(*p)).collect());
@@ -63,6 +72,7 @@ impl Tree {
             points.push([x, y, z, masses[i as usize]]);
             order.push(i);
         }
+        lap("sort");
         let softening = setup.softening / positions.side();
         let mut builder = Builder {
             keys: &sorted,
@@ -84,6 +94,7 @@ impl Tree {
         }
         let mut tree = builder.tree;
         tree.groups.push(sorted.len() as u32);
+        lap("tree");
         tree
     }
 
