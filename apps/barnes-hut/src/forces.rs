@@ -2,16 +2,18 @@
 //!
 //! A cell is far from a group when its size is less than theta times the distance from its centre of mass to the nearest point
 //! of the box around the group's bodies, so that the text-book criterion holds for each of them; a cell that holds bodies
-//! of the group is never far, whatever theta. What comes out for a group depends on the tree alone: its list has the tree's
-//! order, sums within a chunk of the list are in single precision and across chunks in double.
+//! of the group is never far, whatever theta. Groups that lie together are a block, and what is far from the block's box, or
+//! near to every point of it, is found once for all of them; the lists are the same cells, in another order. What comes out
+//! for a group depends on the tree alone: blocks and lists are those of the tree, sums within a chunk of the list are in single
+//! precision and across chunks in double.
 //!
 //! Knows nothing of tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87, 161 (1990); of the quadrupole of a
 //! softened point: the second term of the Taylor series of 1 / sqrt(d^2 + eps^2), trace included.
 
 use std::ops::Range;
 
-use crate::kernel::{CHUNK, Kernel, LANES, Lanes, POINT_BLIND, Quad, Sums};
-use crate::tree::Tree;
+use crate::kernel::{CHUNK, Kernel, LANES, Lanes, Own, Quad, Rule, Sums};
+use crate::tree::{Cells, TOGETHER, Tree};
 
 /// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
 /// box. Single precision suffices: it is three orders finer than what theta leaves, and sums over bodies are in double.
@@ -22,7 +24,15 @@ pub const BYTES_A_BODY: usize = 16;
 /// # Panics
 /// If the range does not lie within the tree's groups.
 pub fn compute(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
-    compute_with(tree, groups, Kernel::best())
+    compute_with(tree, groups, Kernel::best(), true)
+}
+
+/// The same with potentials of zero: cheaper, for who needs no energies.
+///
+/// # Panics
+/// If the range does not lie within the tree's groups.
+pub fn accelerations(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
+    compute_with(tree, groups, Kernel::best(), false)
 }
 
 /// Forces on all bodies: what one thread does alone.
@@ -30,44 +40,138 @@ pub fn all(tree: &Tree) -> Vec<u8> {
     compute(tree, 0..tree.groups())
 }
 
-pub(crate) fn compute_with(tree: &Tree, groups: Range<usize>, kernel: Kernel) -> Vec<u8> {
+pub(crate) fn compute_with(
+    tree: &Tree,
+    groups: Range<usize>,
+    kernel: Kernel,
+    potential: bool,
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(tree.bodies(groups.clone()).len() * BYTES_A_BODY);
-    let mut lists = Lists::default();
+    let mut lists = Lists::new(tree, kernel, potential);
     for group in groups {
-        lists.one_group(tree, tree.bodies(group..group + 1), kernel, &mut bytes);
+        lists.one_group(tree.bodies(group..group + 1), &mut bytes);
     }
     bytes
 }
 
-/// Lists of one group; kept from group to group for their memory.
+/// The box around bodies, and which they are.
+#[derive(Clone, Debug)]
+struct Extent {
+    low: [f32; 3],
+    high: [f32; 3],
+    bodies: Range<u32>,
+}
+
+impl Extent {
+    fn of(tree: &Tree, bodies: Range<usize>) -> Self {
+        let mut low = [f32::INFINITY; 4];
+        let mut high = [f32::NEG_INFINITY; 4];
+        for p in &tree.points[bodies.clone()] {
+            for k in 0..4 {
+                low[k] = if p[k] < low[k] { p[k] } else { low[k] };
+                high[k] = if p[k] > high[k] { p[k] } else { high[k] };
+            }
+        }
+        let three = |v: [f32; 4]| [v[0], v[1], v[2]];
+        let bodies = bodies.start as u32..bodies.end as u32;
+        Self { low: three(low), high: three(high), bodies }
+    }
+
+    fn middle(&self) -> [f32; 3] {
+        [0, 1, 2].map(|axis| 0.5 * (self.low[axis] + self.high[axis]))
+    }
+}
+
+/// What acts, with places in the box's coordinates or relative to a group's middle.
 #[derive(Default)]
-pub(crate) struct Lists {
-    /// Bodies and cells that act as points: position relative to the group's middle, and mass.
+struct Sources {
+    /// Bodies and cells that act as points: position and mass.
     points: Vec<[f32; 4]>,
     /// Far cells with their second moments.
     quads: Vec<Quad>,
+}
+
+impl Sources {
+    fn clear(&mut self) {
+        self.points.clear();
+        self.quads.clear();
+    }
+
+    fn add_cell(&mut self, cells: &Cells, cell: usize, origin: [f32; 3]) {
+        let [x, y, z] = [0, 1, 2].map(|axis| cells.com[axis][cell] - origin[axis]);
+        let mass = cells.mass[cell];
+        match cells.moments.get(cell) {
+            Some(moments) if cells.end[cell] - cells.first[cell] > 1 => {
+                self.quads.push(Quad::new([x, y, z], mass, moments));
+            }
+            _ => self.points.push([x, y, z, mass]),
+        }
+    }
+
+    fn add_points(&mut self, points: &[[f32; 4]], origin: [f32; 3]) {
+        let origin = [origin[0], origin[1], origin[2], 0.0];
+        let moved = |p: &[f32; 4]| [0, 1, 2, 3].map(|k| p[k] - origin[k]);
+        self.points.extend(points.iter().map(moved));
+    }
+}
+
+/// Lists of one group; kept from group to group for their memory and for what a block's groups have in common.
+pub(crate) struct Lists<'a> {
+    tree: &'a Tree,
+    kernel: Kernel,
+    rule: Rule,
+    own: Own,
+    /// The block of the group before; of no bodies ahead of the first.
+    block: Extent,
+    /// What acts on every group of the block, in the box's coordinates.
+    common: Sources,
+    /// Cells of which the block's groups have to see for themselves whether they are far.
+    unsure: Vec<u32>,
+    /// What acts on the group.
+    sources: Sources,
     /// The group's bodies, relative to its middle, padded to whole lanes.
     sinks: Vec<Lanes>,
     /// What they feel.
     sums: Vec<Sums>,
+    walk: Walk,
 }
 
-impl Lists {
-    /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
-    pub(crate) fn fill(&mut self, tree: &Tree, bodies: Range<usize>) -> (usize, usize) {
-        let members = &tree.points[bodies.clone()];
-        let mut low = [f32::INFINITY; 3];
-        let mut high = [f32::NEG_INFINITY; 3];
-        for p in members {
-            for axis in 0..3 {
-                low[axis] = low[axis].min(p[axis]);
-                high[axis] = high[axis].max(p[axis]);
-            }
+impl<'a> Lists<'a> {
+    pub(crate) fn new(tree: &'a Tree, kernel: Kernel, potential: bool) -> Self {
+        let softening_squared = tree.softening_squared;
+        Self {
+            tree,
+            kernel,
+            rule: Rule { softening_squared, potential },
+            own: Own::new(softening_squared),
+            block: Extent { low: [0.0; 3], high: [0.0; 3], bodies: 0..0 },
+            common: Sources::default(),
+            unsure: Vec::new(),
+            sources: Sources::default(),
+            sinks: Vec::new(),
+            sums: Vec::new(),
+            walk: Walk::default(),
         }
-        let middle = [0, 1, 2].map(|axis| 0.5 * (low[axis] + high[axis]));
+    }
+
+    /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
+    pub(crate) fn fill(&mut self, bodies: Range<usize>) -> (usize, usize) {
+        let tree = self.tree;
+        if !self.block.bodies.contains(&(bodies.start as u32)) {
+            self.block = Extent::of(tree, tree.block(bodies.start));
+            self.common.clear();
+            self.unsure.clear();
+            self.walk.for_block(tree, &self.block, &mut self.common, &mut self.unsure);
+        }
+        let extent = Extent::of(tree, bodies.clone());
+        let middle = extent.middle();
+        self.sources.clear();
+        self.sources.add_points(&self.common.points, middle);
+        self.sources.quads.extend(self.common.quads.iter().map(|quad| quad.seen_from(middle)));
+        self.walk.for_group(tree, &extent, &self.unsure, &mut self.sources);
 
         self.sinks.clear();
-        for chunk in members.chunks(LANES) {
+        for chunk in tree.points[bodies].chunks(LANES) {
             let mut lanes = [[0.0; LANES]; 3];
             for (i, p) in chunk.iter().enumerate() {
                 for axis in 0..3 {
@@ -76,82 +180,176 @@ impl Lists {
             }
             self.sinks.push(lanes);
         }
-        self.walk(tree, &bodies, low.map(f64::from), high.map(f64::from), middle);
-        (self.points.len(), self.quads.len())
+        (self.sources.points.len(), self.sources.quads.len())
     }
 
-    fn one_group(&mut self, tree: &Tree, bodies: Range<usize>, kernel: Kernel, out: &mut Vec<u8>) {
-        self.fill(tree, bodies.clone());
-        let members = &tree.points[bodies];
+    fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) {
+        self.fill(bodies.clone());
         self.sums.clear();
         self.sums.resize(self.sinks.len(), [[0.0; LANES]; 4]);
-        let eps = tree.softening_squared;
-        for chunk in self.points.chunks(CHUNK) {
-            kernel.points(chunk, &self.sinks, eps, &mut self.sums);
+        for chunk in self.sources.points.chunks(CHUNK) {
+            self.kernel.points(chunk, &self.sinks, self.rule, &mut self.sums);
         }
-        for chunk in self.quads.chunks(CHUNK / 4) {
-            kernel.quads(chunk, &self.sinks, eps, &mut self.sums);
+        for chunk in self.sources.quads.chunks(CHUNK / 4) {
+            self.kernel.quads(chunk, &self.sinks, self.rule, &mut self.sums);
         }
 
-        // A body is in its own list: it does not pull itself, but its own potential, as the kernel rounds it, has to go.
-        let cube = eps * eps.sqrt();
-        let own = |mass: f32| if cube > POINT_BLIND { mass / cube * eps } else { 0.0 };
-        for (i, p) in members.iter().enumerate() {
+        for (i, p) in self.tree.points[bodies].iter().enumerate() {
             let sum = &self.sums[i / LANES];
             let lane = i % LANES;
-            for component in &sum[..3] {
-                out.extend_from_slice(&(component[lane] as f32).to_le_bytes());
+            let [x, y, z] = [0, 1, 2].map(|axis| sum[axis][lane] as f32);
+            // A body is in its own list: it does not pull itself, but its own potential, as the kernel rounds it, has to go.
+            let own = if self.rule.potential { self.own.potential(p[3]) } else { 0.0 };
+            let potential = (sum[3][lane] - own) as f32;
+            for value in [x, y, z, potential] {
+                out.extend_from_slice(&value.to_le_bytes());
             }
-            let potential = sum[3][lane] + f64::from(own(p[3]));
-            out.extend_from_slice(&(potential as f32).to_le_bytes());
         }
     }
+}
 
-    /// Fills the lists, walking the tree once in its order.
-    fn walk(
+/// Walks over the tree, from the cells of one level to those of the next that have to be looked at.
+#[derive(Default)]
+struct Walk {
+    /// Cells whose children are to be looked at.
+    open: Vec<u32>,
+    next: Vec<u32>,
+}
+
+/// What a look at cells that lie side by side tells, a bit a cell.
+struct Look {
+    /// Those far from every point of the box, which hold none of its bodies.
+    far: u32,
+    /// Those that are not far from any point of the box.
+    near: u32,
+}
+
+impl Walk {
+    /// What the groups of the block have in common, and cells (in the order of the walk) that are far from some point of the
+    /// block only.
+    fn for_block(
         &mut self,
         tree: &Tree,
-        bodies: &Range<usize>,
-        low: [f64; 3],
-        high: [f64; 3],
-        middle: [f32; 3],
+        block: &Extent,
+        common: &mut Sources,
+        unsure: &mut Vec<u32>,
     ) {
-        self.points.clear();
-        self.quads.clear();
-        let origin = middle.map(f64::from);
-        let mut at = 0;
-        while let Some(cell) = tree.cells.get(at) {
-            if cell.mass <= 0.0 {
-                at = cell.next as usize;
-                continue;
-            }
-            let outside = cell.end as usize <= bodies.start || cell.first as usize >= bodies.end;
-            let mut distance = 0.0;
-            for axis in 0..3 {
-                let c = cell.com[axis];
-                let d = (low[axis] - c).max(c - high[axis]).max(0.0);
-                distance += d * d;
-            }
-            if outside && distance > cell.open_below {
-                let [x, y, z] = [0, 1, 2].map(|axis| (cell.com[axis] - origin[axis]) as f32);
-                let mass = cell.mass as f32;
-                match tree.moments.get(at) {
-                    Some(moments) if cell.end - cell.first > 1 => {
-                        self.quads.push(Quad::new([x, y, z], mass, moments));
-                    }
-                    _ => self.points.push([x, y, z, mass]),
+        let cells = &tree.cells;
+        let none = [0.0; 3];
+        self.levels(cells, 0, |cells, cell, together, next| {
+            let look = look(cells, cell, block);
+            for i in 0..together {
+                let at = cell + i;
+                if cells.mass[at] <= 0.0 {
+                } else if look.far >> i & 1 == 1 {
+                    common.add_cell(cells, at, none);
+                } else if look.near >> i & 1 == 0 {
+                    unsure.push(at as u32);
+                } else if cells.children[at] == 0 {
+                    common.add_points(points_of(tree, at), none);
+                } else {
+                    next.push(at as u32);
                 }
-                at = cell.next as usize;
-            } else if cell.leaf {
-                for p in &tree.points[cell.first as usize..cell.end as usize] {
-                    self.points.push([p[0] - middle[0], p[1] - middle[1], p[2] - middle[2], p[3]]);
-                }
-                at = cell.next as usize;
+            }
+        });
+    }
+
+    /// The rest of what acts on a group.
+    fn for_group(&mut self, tree: &Tree, group: &Extent, unsure: &[u32], sources: &mut Sources) {
+        let middle = group.middle();
+        let cells = &tree.cells;
+        let mut one = |walk_next: &mut Vec<u32>, at: usize, far: bool| {
+            if cells.mass[at] <= 0.0 {
+            } else if far {
+                sources.add_cell(cells, at, middle);
+            } else if cells.children[at] == 0 {
+                sources.add_points(points_of(tree, at), middle);
             } else {
-                at += 1;
+                walk_next.push(at as u32);
             }
+        };
+        self.open.clear();
+        for &at in unsure {
+            let at = at as usize;
+            one(&mut self.open, at, look(cells, at, group).far & 1 == 1);
+        }
+        self.levels_from_open(cells, |cells, cell, together, next| {
+            let far = look(cells, cell, group).far;
+            for i in 0..together {
+                one(next, cell + i, far >> i & 1 == 1);
+            }
+        });
+    }
+
+    /// Looks at the root alone, then at what has to be opened.
+    fn levels(
+        &mut self,
+        cells: &Cells,
+        root: usize,
+        mut look_at: impl FnMut(&Cells, usize, usize, &mut Vec<u32>),
+    ) {
+        self.open.clear();
+        if cells.len() > 0 {
+            look_at(cells, root, 1, &mut self.open);
+        }
+        self.levels_from_open(cells, look_at);
+    }
+
+    /// Calls `look_at` for the children of each open cell, level by level; it adds those that are to be opened in turn.
+    fn levels_from_open(
+        &mut self,
+        cells: &Cells,
+        mut look_at: impl FnMut(&Cells, usize, usize, &mut Vec<u32>),
+    ) {
+        while !self.open.is_empty() {
+            self.next.clear();
+            for &parent in &self.open {
+                let children = cells.children(parent as usize);
+                look_at(cells, children.start, children.len(), &mut self.next);
+            }
+            std::mem::swap(&mut self.open, &mut self.next);
         }
     }
+}
+
+fn points_of(tree: &Tree, cell: usize) -> &[[f32; 4]] {
+    &tree.points[tree.cells.first[cell] as usize..tree.cells.end[cell] as usize]
+}
+
+/// Looks at [`TOGETHER`] cells from this one on. Nothing is contracted or reordered, so bits are the same everywhere; and
+/// since rounding keeps order, what is far from a box is far from each box within.
+#[inline]
+fn look(cells: &Cells, cell: usize, extent: &Extent) -> Look {
+    let mut nearest = [0.0f32; TOGETHER];
+    let mut farthest = [0.0f32; TOGETHER];
+    for axis in 0..3 {
+        let com = eight(&cells.com[axis], cell);
+        let (low, high) = (extent.low[axis], extent.high[axis]);
+        for i in 0..TOGETHER {
+            let (below, above) = (low - com[i], com[i] - high);
+            let outside = if below > above { below } else { above };
+            let outside = if outside > 0.0 { outside } else { 0.0 };
+            nearest[i] += outside * outside;
+            let (below, above) = (high - com[i], com[i] - low);
+            let across = if below > above { below } else { above };
+            farthest[i] += across * across;
+        }
+    }
+    let open_below = eight(&cells.open_below, cell);
+    let (first, end) = (eight(&cells.first, cell), eight(&cells.end, cell));
+    let Range { start, end: stop } = extent.bodies;
+    let mut look = Look { far: 0, near: 0 };
+    for i in 0..TOGETHER {
+        let apart = end[i] <= start || first[i] >= stop;
+        let around = first[i] <= start && end[i] >= stop;
+        look.far |= u32::from(apart & (nearest[i] > open_below[i])) << i;
+        look.near |= u32::from(around | (apart & (farthest[i] <= open_below[i]))) << i;
+    }
+    look
+}
+
+fn eight<T>(column: &[T], cell: usize) -> &[T; TOGETHER] {
+    column[cell..cell + TOGETHER].try_into().expect("columns go on beyond the last cell")
 }
 
 #[cfg(test)]
@@ -350,7 +548,9 @@ mod tests {
             cuts.sort_unstable();
             let mut parts = Vec::new();
             for range in cuts.windows(2).rev() {
-                parts.push(compute_with(tree, range[0]..range[1], Kernel::Portable));
+                let kernels = Kernel::all();
+                let kernel = kernels[parts.len() % kernels.len()];
+                parts.push(compute_with(tree, range[0]..range[1], kernel, true));
             }
             parts.reverse();
             prop_assert_eq!(whole.len(), n * BYTES_A_BODY);

@@ -2,7 +2,7 @@
 //! lists. Forces come from [`crate::forces`]; this adds nothing to them and knows no clock.
 
 use crate::forces::Lists;
-use crate::kernel::{Kernel, LANES, Quad};
+use crate::kernel::{Kernel, LANES, Quad, Rule};
 use crate::options::Order;
 use crate::shared::{Positions, Setup};
 use crate::tree::Tree;
@@ -23,12 +23,12 @@ pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static s
 
 /// Makes the lists of all groups and computes nothing with them.
 pub fn lists(tree: &Tree) -> Interactions {
-    let mut lists = Lists::default();
+    let mut lists = Lists::new(tree, Kernel::best(), false);
     let mut all = Interactions::default();
     for group in 0..tree.groups() {
         let bodies = tree.bodies(group..group + 1);
         let count = bodies.len() as u64;
-        let (points, quads) = lists.fill(tree, bodies);
+        let (points, quads) = lists.fill(bodies);
         all.points += count * points as u64;
         all.quads += count * quads as u64;
     }
@@ -48,10 +48,11 @@ pub fn kernel(order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 
     let moments = [1e-8, 2e-8, 3e-8, 1e-9, -1e-9, 2e-9];
     let quads: Vec<_> =
         points.iter().map(|p| Quad::new([p[0], p[1], p[2]], p[3], &moments)).collect();
+    let rule = Rule { softening_squared: 1e-8, potential: false };
     for _ in 0..rounds {
         match order {
-            Order::Mono => kernel.points(&points, &sinks, 1e-8, &mut sums),
-            Order::Quad => kernel.quads(&quads, &sinks, 1e-8, &mut sums),
+            Order::Mono => kernel.points(&points, &sinks, rule, &mut sums),
+            Order::Quad => kernel.quads(&quads, &sinks, rule, &mut sums),
         }
         std::hint::black_box(&mut sums);
     }

@@ -11,24 +11,41 @@ use crate::shared::{Positions, Setup};
 /// Bits of a Morton key per axis, and so the deepest level of the tree.
 const LEVELS: u32 = 21;
 
-/// A cube of the octree with at least one body. Cells lie in depth-first order; one with a single child cell is left out in
-/// favour of that child, so a cell is the smallest cube of the grid around its bodies.
-#[derive(Clone, Debug)]
-pub(crate) struct Cell {
+/// How many cells are looked at together; columns of [`Cells`] go on for as many less one beyond the last cell.
+pub(crate) const TOGETHER: usize = 8;
+
+/// The cubes of the octree with at least one body, level by level, so that the children of one lie side by side in the
+/// order of their bodies; the root comes first. A cube with a single child is left out in favour of that child, so a cell
+/// is the smallest cube of the grid around its bodies. One column for each property.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cells {
     /// Centre of mass.
-    pub com: [f64; 3],
+    pub com: [Vec<f32>; 3],
     /// The cell is a far one where the square of the distance is above this: the square of size / theta.
-    pub open_below: f64,
+    pub open_below: Vec<f32>,
     /// Sum of masses.
-    pub mass: f64,
+    pub mass: Vec<f32>,
     /// Its bodies.
-    pub first: u32,
+    pub first: Vec<u32>,
     /// One after the last of its bodies.
-    pub end: u32,
-    /// The next cell that lies outside this one; the one after this for a leaf.
-    pub next: u32,
-    /// Whether it is not split further.
-    pub leaf: bool,
+    pub end: Vec<u32>,
+    /// Its first child.
+    pub child: Vec<u32>,
+    /// How many children it has; none where it is not split further.
+    pub children: Vec<u32>,
+    /// Second moments; empty where only monopoles are asked for.
+    pub moments: Vec<Moments>,
+}
+
+impl Cells {
+    pub(crate) fn len(&self) -> usize {
+        self.mass.len().saturating_sub(TOGETHER - 1)
+    }
+
+    pub(crate) fn children(&self, cell: usize) -> Range<usize> {
+        let first = self.child[cell] as usize;
+        first..first + self.children[cell] as usize
+    }
 }
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
@@ -41,11 +58,11 @@ pub struct Tree {
     order: Vec<u32>,
     /// Position and mass of each body in the tree's order.
     pub(crate) points: Vec<[f32; 4]>,
-    pub(crate) cells: Vec<Cell>,
-    /// Second moments of each cell; empty where only monopoles are asked for.
-    pub(crate) moments: Vec<Moments>,
+    pub(crate) cells: Cells,
     /// First body of each group, and the number of bodies at the end.
     groups: Vec<u32>,
+    /// First body of each block, which is a number of groups that lie together, and the number of bodies at the end.
+    blocks: Vec<u32>,
     /// Square of the softening length.
     pub(crate) softening_squared: f32,
 }
@@ -76,26 +93,25 @@ impl Tree {
         let softening = setup.softening / positions.side();
         let mut builder = Builder {
             keys: &sorted,
-            theta: setup.theta,
             leaf: setup.leaf.max(1) as usize,
             group: setup.group.max(1) as usize,
-            quad: setup.order == Order::Quad,
-            tree: Tree {
-                order,
-                points,
-                cells: Vec::new(),
-                moments: Vec::new(),
-                groups: Vec::new(),
-                softening_squared: (softening * softening) as f32,
-            },
+            cells: Cells::default(),
+            levels: Vec::new(),
+            groups: Vec::new(),
+            blocks: Vec::new(),
         };
-        if !sorted.is_empty() {
-            builder.cell(0..sorted.len(), false);
+        builder.split();
+        let Builder { mut cells, levels, mut groups, mut blocks, .. } = builder;
+        for firsts in [&mut groups, &mut blocks] {
+            firsts.sort_unstable();
+            firsts.push(sorted.len() as u32);
         }
-        let mut tree = builder.tree;
-        tree.groups.push(sorted.len() as u32);
         lap("tree");
-        tree
+        drop(sorted);
+        cells.sum_up(&points, &levels, setup.theta, setup.order == Order::Quad);
+        lap("moments");
+        let softening_squared = (softening * softening) as f32;
+        Self { order, points, cells, groups, blocks, softening_squared }
     }
 
     /// Number of groups; tasks are ranges of them.
@@ -109,6 +125,12 @@ impl Tree {
     /// If the range does not lie within the tree's groups.
     pub fn bodies(&self, groups: Range<usize>) -> Range<usize> {
         self.groups[groups.start] as usize..self.groups[groups.end] as usize
+    }
+
+    /// The bodies of the block that this body's group belongs to.
+    pub(crate) fn block(&self, body: usize) -> Range<usize> {
+        let after = self.blocks.partition_point(|&first| first as usize <= body);
+        self.blocks[after - 1] as usize..self.blocks[after] as usize
     }
 
     /// Where to split a range of at least two groups so that both sides have about half of the bodies: neither is empty.
@@ -125,98 +147,127 @@ impl Tree {
     }
 }
 
+/// Groups of a block have up to this many times the bodies that one group may have.
+const GROUPS_A_BLOCK: usize = 16;
+
 struct Builder<'a> {
     keys: &'a [(u64, u32)],
-    theta: f64,
     leaf: usize,
     group: usize,
-    quad: bool,
-    tree: Tree,
+    cells: Cells,
+    /// Of each cell.
+    levels: Vec<u8>,
+    groups: Vec<u32>,
+    blocks: Vec<u32>,
 }
 
 impl Builder<'_> {
-    /// Adds the cell of these bodies (at least one) and all below it; returns its index. Its depth is at most [`LEVELS`], for
-    /// each call fixes at least one more level.
-    fn cell(&mut self, bodies: Range<usize>, grouped: bool) -> usize {
+    /// Makes all cells, groups and blocks. No cell is deeper than [`LEVELS`], for each split fixes at least one more level.
+    fn split(&mut self) {
+        if self.keys.is_empty() {
+            return;
+        }
+        self.add(0..self.keys.len(), usize::MAX);
+        let mut at = 0;
+        while at < self.levels.len() {
+            let bodies = self.cells.first[at] as usize..self.cells.end[at] as usize;
+            let level = u32::from(self.levels[at]);
+            self.cells.child.push(self.levels.len() as u32);
+            if bodies.len() > self.leaf && level < LEVELS {
+                let shift = 3 * (LEVELS - 1 - level);
+                let mut start = bodies.start;
+                while start < bodies.end {
+                    let octant = self.keys[start].0 >> shift;
+                    let rest = &self.keys[start..bodies.end];
+                    let end = start + rest.partition_point(|key| key.0 >> shift <= octant);
+                    self.add(start..end, bodies.len());
+                    start = end;
+                }
+            }
+            self.cells.children.push(self.levels.len() as u32 - self.cells.child[at]);
+            at += 1;
+        }
+    }
+
+    /// Adds the cell of these bodies (at least one), whose parent has `above`.
+    fn add(&mut self, bodies: Range<usize>, above: usize) {
         let differing = self.keys[bodies.start].0 ^ self.keys[bodies.end - 1].0;
         // Levels on which all keys agree, from the top; keys fill the low 63 bits.
         let level = ((differing.leading_zeros() - 1) / 3).min(LEVELS);
-        let leaf = bodies.len() <= self.leaf || level == LEVELS;
-
-        let mut below_group = grouped;
-        if !grouped && (leaf || bodies.len() <= self.group) {
-            // A leaf may hold more than a group's bodies: any number may share one point.
-            self.tree.groups.extend(bodies.clone().step_by(self.group).map(|first| first as u32));
-            below_group = true;
-        }
-
-        let index = self.tree.cells.len();
-        let size = f64::from_bits(u64::from(1023 - level) << 52);
-        let open_below =
-            if self.theta > 0.0 { size / self.theta * (size / self.theta) } else { f64::INFINITY };
-        self.tree.cells.push(Cell {
-            com: [0.0; 3],
-            open_below,
-            mass: 0.0,
-            first: bodies.start as u32,
-            end: bodies.end as u32,
-            next: 0,
-            leaf,
-        });
-        if self.quad {
-            self.tree.moments.push([0.0; 6]);
-        }
-
-        if leaf {
-            let wide = |p: &[f32; 4]| (p.map(f64::from), [0.0; 6]);
-            let parts: Vec<_> = self.tree.points[bodies].iter().map(wide).collect();
-            self.sum_up(index, &parts);
-        } else {
-            let shift = 3 * (LEVELS - 1 - level);
-            let mut parts = [([0.0; 4], [0.0; 6]); 8];
-            let mut count = 0;
-            let mut start = bodies.start;
-            while start < bodies.end {
-                let octant = self.keys[start].0 >> shift;
-                let rest = &self.keys[start..bodies.end];
-                let end = start + rest.partition_point(|key| key.0 >> shift <= octant);
-                let child = self.cell(start..end, below_group);
-                let cell = &self.tree.cells[child];
-                let [x, y, z] = cell.com;
-                let moments = if self.quad { self.tree.moments[child] } else { [0.0; 6] };
-                parts[count] = ([x, y, z, cell.mass], moments);
-                count += 1;
-                start = end;
+        let whole = bodies.len() <= self.leaf || level == LEVELS;
+        let cut = |most: usize, firsts: &mut Vec<u32>| {
+            // The first on the way down that is small enough, or is not split further. A leaf may hold more than a group's
+            // bodies: any number may share one point.
+            if above > most && (whole || bodies.len() <= most) {
+                firsts.extend(bodies.clone().step_by(most).map(|first| first as u32));
             }
-            self.sum_up(index, &parts[..count]);
-        }
-        self.tree.cells[index].next = self.tree.cells.len() as u32;
-        index
+        };
+        cut(self.group, &mut self.groups);
+        cut(self.group * GROUPS_A_BLOCK, &mut self.blocks);
+        self.levels.push(level as u8);
+        self.cells.first.push(bodies.start as u32);
+        self.cells.end.push(bodies.end as u32);
     }
+}
 
-    /// Sets a cell's mass, centre and moments from those of its parts, each a point with moments about it.
-    fn sum_up(&mut self, index: usize, parts: &[([f64; 4], Moments)]) {
-        let mut mass = 0.0;
-        let mut com = [0.0; 3];
-        for ([x, y, z, m], _) in parts {
-            mass += m;
-            com = [com[0] + m * x, com[1] + m * y, com[2] + m * z];
+impl Cells {
+    /// Sets masses, centres and moments, from the last cell, which is deepest, to the first; and where cells are far.
+    fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], theta: f64, quad: bool) {
+        let count = levels.len();
+        let mut sums = vec![[0.0f64; 4]; count];
+        if quad {
+            self.moments = vec![[0.0; 6]; count];
         }
-        if mass > 0.0 {
-            com = com.map(|c| c / mass);
-        }
-        self.tree.cells[index].mass = mass;
-        self.tree.cells[index].com = com;
-        if self.quad {
-            let mut sum = [0.0; 6];
-            for ([px, py, pz, m], moments) in parts {
-                let [x, y, z] = [px - com[0], py - com[1], pz - com[2]];
-                let products = [x * x, y * y, z * z, x * y, x * z, y * z];
-                for k in 0..6 {
-                    sum[k] += moments[k] + m * products[k];
-                }
+        for at in (0..count).rev() {
+            let bodies = &points[self.first[at] as usize..self.end[at] as usize];
+            let children = self.children(at);
+            let mut mass = 0.0;
+            let mut com = [0.0; 3];
+            let mut add = |[x, y, z, m]: [f64; 4]| {
+                mass += m;
+                com = [com[0] + m * x, com[1] + m * y, com[2] + m * z];
+            };
+            if children.is_empty() {
+                bodies.iter().for_each(|p| add(p.map(f64::from)));
+            } else {
+                sums[children.clone()].iter().for_each(|p| add(*p));
             }
-            self.tree.moments[index] = sum;
+            if mass > 0.0 {
+                com = com.map(|c| c / mass);
+            }
+            sums[at] = [com[0], com[1], com[2], mass];
+            if quad {
+                let mut sum = [0.0; 6];
+                let mut add = |[px, py, pz, m]: [f64; 4], moments: &Moments| {
+                    let [x, y, z] = [px - com[0], py - com[1], pz - com[2]];
+                    let products = [x * x, y * y, z * z, x * y, x * z, y * z];
+                    for k in 0..6 {
+                        sum[k] += moments[k] + m * products[k];
+                    }
+                };
+                if children.is_empty() {
+                    bodies.iter().for_each(|p| add(p.map(f64::from), &[0.0; 6]));
+                } else {
+                    children.for_each(|child| add(sums[child], &self.moments[child]));
+                }
+                self.moments[at] = sum;
+            }
+        }
+        let padded = count + TOGETHER - 1;
+        for axis in 0..3 {
+            self.com[axis] = sums.iter().map(|sum| sum[axis] as f32).collect();
+            self.com[axis].resize(padded, 0.0);
+        }
+        self.mass = sums.iter().map(|sum| sum[3] as f32).collect();
+        self.mass.resize(padded, 0.0);
+        let open_below = |&level: &u8| {
+            let size = f64::from_bits((1023 - u64::from(level)) << 52);
+            if theta > 0.0 { (size / theta * (size / theta)) as f32 } else { f32::INFINITY }
+        };
+        self.open_below = levels.iter().map(open_below).collect();
+        self.open_below.resize(padded, 0.0);
+        for column in [&mut self.first, &mut self.end, &mut self.child, &mut self.children] {
+            column.resize(padded, 0);
         }
     }
 }
@@ -310,31 +361,44 @@ mod tests {
             let count = tree.bodies(g..g + 1).len();
             assert!(count >= 1 && count <= group as usize, "group {g} has {count} bodies");
         }
-        for (i, cell) in tree.cells.iter().enumerate() {
-            let points = &tree.points[cell.first as usize..cell.end as usize];
+        let cells = &tree.cells;
+        let mut children = 0;
+        for i in 0..cells.len() {
+            let own = cells.first[i] as usize..cells.end[i] as usize;
+            let points = &tree.points[own.clone()];
             let mass: f64 = points.iter().map(|p| f64::from(p[3])).sum();
-            assert!((mass - cell.mass).abs() <= 1e-12 * mass, "cell {i}");
-            assert!(cell.next as usize > i && cell.next as usize <= tree.cells.len());
-            let size = cell.open_below.sqrt() * 0.7;
+            assert!((mass - f64::from(cells.mass[i])).abs() <= 1e-7 * mass, "cell {i}");
+            let size = cells.open_below[i].sqrt() * 0.7;
             for axis in 0..3 {
                 let low = points.iter().map(|p| p[axis]).fold(f32::INFINITY, f32::min);
                 let high = points.iter().map(|p| p[axis]).fold(f32::NEG_INFINITY, f32::max);
-                assert!(f64::from(high - low) <= size * 1.000001, "cell {i} is {size}");
+                assert!(high - low <= size * 1.000001, "cell {i} is {size}");
+                let com = cells.com[axis][i];
+                assert!(mass == 0.0 || (low <= com && com <= high), "cell {i}");
             }
-            if cell.leaf {
-                assert_eq!(cell.next as usize, i + 1);
+            children += cells.children(i).len();
+            if cells.children(i).is_empty() {
                 assert!(points.len() <= leaf as usize || size <= 1e-6, "cell {i}");
             } else {
-                let mut end = cell.first;
-                let mut child = i as u32 + 1;
-                while child < cell.next {
-                    assert_eq!(tree.cells[child as usize].first, end);
-                    end = tree.cells[child as usize].end;
-                    child = tree.cells[child as usize].next;
+                let mut end = own.start;
+                for child in cells.children(i) {
+                    assert!(child > i && child < cells.len());
+                    assert_eq!(cells.first[child] as usize, end);
+                    end = cells.end[child] as usize;
                 }
-                assert_eq!(end, cell.end, "children of cell {i} hold its bodies");
+                assert_eq!(end, own.end, "children of cell {i} hold its bodies");
             }
         }
+        assert_eq!(children + 1, cells.len().max(1), "each cell but the root is one's child");
+        // Blocks are groups put together.
+        let mut end = 0;
+        for g in 0..tree.groups() {
+            let (group, block) = (tree.bodies(g..g + 1), tree.block(tree.bodies(g..g + 1).start));
+            assert!(block.start <= group.start && group.end <= block.end, "group {g}");
+            assert!(block.start == end || group.start > block.start);
+            end = if group.end == block.end { block.end } else { end };
+        }
+        assert_eq!(end, bodies, "blocks hold all bodies");
     }
 
     proptest! {
@@ -365,18 +429,19 @@ mod tests {
     #[test]
     fn moments_are_those_of_the_bodies() {
         let tree = tree(&generate::plummer(500, 3), 4, 32);
-        for (cell, moments) in tree.cells.iter().zip(&tree.moments) {
+        for (i, moments) in tree.cells.moments.iter().enumerate() {
             let mut direct = [0.0; 6];
-            for p in &tree.points[cell.first as usize..cell.end as usize] {
-                let d = [0, 1, 2].map(|k| f64::from(p[k]) - cell.com[k]);
+            for p in &tree.points[tree.cells.first[i] as usize..tree.cells.end[i] as usize] {
+                let d = [0, 1, 2].map(|k| f64::from(p[k]) - f64::from(tree.cells.com[k][i]));
                 let m = f64::from(p[3]);
                 let pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)];
                 for (k, (i, j)) in pairs.into_iter().enumerate() {
                     direct[k] += m * d[i] * d[j];
                 }
             }
+            // The centre is rounded to single precision after the moments about it were summed.
             for k in 0..6 {
-                assert!((direct[k] - moments[k]).abs() < 1e-14, "{direct:?} {moments:?}");
+                assert!((direct[k] - moments[k]).abs() < 1e-12, "{direct:?} {moments:?}");
             }
         }
     }
