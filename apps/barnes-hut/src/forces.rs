@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use crate::kernel::{CHUNK, Kernel, LANES, Lanes, Own, Quad, Rule, Sums};
-use crate::tree::{Cells, TOGETHER, Tree};
+use crate::kernel::{CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Own, Quad, Rule, Sums};
+use crate::tree::{Cells, Tree};
 
 /// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
 /// box. Single precision suffices: it is three orders finer than what theta leaves, and sums over bodies are in double.
@@ -54,12 +54,11 @@ pub(crate) fn compute_with(
     bytes
 }
 
-/// The box around bodies, and which they are.
+/// Bodies in a row, and the box around them.
 #[derive(Clone, Debug)]
 struct Extent {
-    low: [f32; 3],
-    high: [f32; 3],
-    bodies: Range<u32>,
+    cuboid: Cuboid,
+    bodies: Range<usize>,
 }
 
 impl Extent {
@@ -73,12 +72,16 @@ impl Extent {
             }
         }
         let three = |v: [f32; 4]| [v[0], v[1], v[2]];
-        let bodies = bodies.start as u32..bodies.end as u32;
-        Self { low: three(low), high: three(high), bodies }
+        Self { cuboid: Cuboid { low: three(low), high: three(high) }, bodies }
     }
 
     fn middle(&self) -> [f32; 3] {
-        [0, 1, 2].map(|axis| 0.5 * (self.low[axis] + self.high[axis]))
+        [0, 1, 2].map(|axis| 0.5 * (self.cuboid.low[axis] + self.cuboid.high[axis]))
+    }
+
+    /// Whether these bodies are among those or the other way round; in a tree there is nothing between that and apart.
+    fn meets(&self, others: &Range<usize>) -> bool {
+        others.start < self.bodies.end && others.end > self.bodies.start
     }
 }
 
@@ -98,13 +101,15 @@ impl Sources {
     }
 
     fn add_cell(&mut self, cells: &Cells, cell: usize, origin: [f32; 3]) {
-        let [x, y, z] = [0, 1, 2].map(|axis| cells.com[axis][cell] - origin[axis]);
-        let mass = cells.mass[cell];
-        match cells.moments.get(cell) {
-            Some(moments) if cells.end[cell] - cells.first[cell] > 1 => {
-                self.quads.push(Quad::new([x, y, z], mass, moments));
+        let [x, y, z, mass] = cells.points[cell];
+        if mass <= 0.0 {
+            return;
+        }
+        match cells.quads.get(cell) {
+            Some(quad) if cells.links[cell].bodies().len() > 1 => {
+                self.quads.push(quad.seen_from(origin));
             }
-            _ => self.points.push([x, y, z, mass]),
+            _ => self.points.push([x - origin[0], y - origin[1], z - origin[2], mass]),
         }
     }
 
@@ -144,7 +149,7 @@ impl<'a> Lists<'a> {
             kernel,
             rule: Rule { softening_squared, potential },
             own: Own::new(softening_squared),
-            block: Extent { low: [0.0; 3], high: [0.0; 3], bodies: 0..0 },
+            block: Extent { cuboid: Cuboid { low: [0.0; 3], high: [0.0; 3] }, bodies: 0..0 },
             common: Sources::default(),
             unsure: Vec::new(),
             sources: Sources::default(),
@@ -157,18 +162,19 @@ impl<'a> Lists<'a> {
     /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
     pub(crate) fn fill(&mut self, bodies: Range<usize>) -> (usize, usize) {
         let tree = self.tree;
-        if !self.block.bodies.contains(&(bodies.start as u32)) {
+        if !self.block.bodies.contains(&bodies.start) {
             self.block = Extent::of(tree, tree.block(bodies.start));
             self.common.clear();
             self.unsure.clear();
-            self.walk.for_block(tree, &self.block, &mut self.common, &mut self.unsure);
+            let Self { walk, block, common, unsure, .. } = self;
+            walk.for_block(tree, self.kernel, block, common, unsure);
         }
         let extent = Extent::of(tree, bodies.clone());
         let middle = extent.middle();
         self.sources.clear();
         self.sources.add_points(&self.common.points, middle);
         self.sources.quads.extend(self.common.quads.iter().map(|quad| quad.seen_from(middle)));
-        self.walk.for_group(tree, &extent, &self.unsure, &mut self.sources);
+        self.walk.for_group(tree, self.kernel, &extent, &self.unsure, &mut self.sources);
 
         self.sinks.clear();
         for chunk in tree.points[bodies].chunks(LANES) {
@@ -208,20 +214,18 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Walks over the tree, from the cells of one level to those of the next that have to be looked at.
+/// Walks over the tree, from the cells of one level that have to be opened to those of the next.
 #[derive(Default)]
 struct Walk {
-    /// Cells whose children are to be looked at.
+    /// Cells whose children are to be looked at, and the first child of each.
     open: Vec<u32>,
+    starts: Vec<u32>,
+    /// What a look at the children of each found.
+    looks: Vec<Look>,
+    /// Cells to be opened after these.
     next: Vec<u32>,
-}
-
-/// What a look at cells that lie side by side tells, a bit a cell.
-struct Look {
-    /// Those far from every point of the box, which hold none of its bodies.
-    far: u32,
-    /// Those that are not far from any point of the box.
-    near: u32,
+    /// Cells to be opened that are not split further.
+    leaves: Vec<u32>,
 }
 
 impl Walk {
@@ -230,126 +234,111 @@ impl Walk {
     fn for_block(
         &mut self,
         tree: &Tree,
+        kernel: Kernel,
         block: &Extent,
         common: &mut Sources,
         unsure: &mut Vec<u32>,
     ) {
         let cells = &tree.cells;
         let none = [0.0; 3];
-        self.levels(cells, 0, |cells, cell, together, next| {
-            let look = look(cells, cell, block);
-            for i in 0..together {
-                let at = cell + i;
-                if cells.mass[at] <= 0.0 {
-                } else if look.far >> i & 1 == 1 {
-                    common.add_cell(cells, at, none);
-                } else if look.near >> i & 1 == 0 {
-                    unsure.push(at as u32);
-                } else if cells.children[at] == 0 {
-                    common.add_points(points_of(tree, at), none);
-                } else {
-                    next.push(at as u32);
+        self.next.clear();
+        self.leaves.clear();
+        if !cells.links.is_empty() {
+            // It holds the block.
+            self.to_open(cells, 0);
+        }
+        while self.look_at_next(cells, kernel, block) {
+            for (&parent, look) in self.open.iter().zip(&self.looks) {
+                for (bit, child) in cells.links[parent as usize].children().enumerate() {
+                    let bodies = cells.links[child].bodies();
+                    let far = look.far >> bit & 1 == 1;
+                    let near = look.near >> bit & 1 == 1;
+                    let around =
+                        bodies.start <= block.bodies.start && bodies.end >= block.bodies.end;
+                    let meets = block.meets(&bodies);
+                    if far && !meets {
+                        common.add_cell(cells, child, none);
+                    } else if around || near && !meets {
+                        let leaf = cells.links[child].children == 0;
+                        let to = if leaf { &mut self.leaves } else { &mut self.next };
+                        to.push(child as u32);
+                    } else {
+                        unsure.push(child as u32);
+                    }
                 }
             }
-        });
+        }
+        for &leaf in &self.leaves {
+            common.add_points(&tree.points[cells.links[leaf as usize].bodies()], none);
+        }
     }
 
     /// The rest of what acts on a group.
-    fn for_group(&mut self, tree: &Tree, group: &Extent, unsure: &[u32], sources: &mut Sources) {
-        let middle = group.middle();
+    fn for_group(
+        &mut self,
+        tree: &Tree,
+        kernel: Kernel,
+        group: &Extent,
+        unsure: &[u32],
+        sources: &mut Sources,
+    ) {
         let cells = &tree.cells;
-        let mut one = |walk_next: &mut Vec<u32>, at: usize, far: bool| {
-            if cells.mass[at] <= 0.0 {
-            } else if far {
-                sources.add_cell(cells, at, middle);
-            } else if cells.children[at] == 0 {
-                sources.add_points(points_of(tree, at), middle);
+        let middle = group.middle();
+        self.next.clear();
+        self.leaves.clear();
+        kernel.look(group.cuboid, cells.balls(), unsure, &mut self.looks);
+        for (i, &cell) in unsure.iter().enumerate() {
+            let cell = cell as usize;
+            if self.looks[i].far & 1 == 1 && !group.meets(&cells.links[cell].bodies()) {
+                sources.add_cell(cells, cell, middle);
             } else {
-                walk_next.push(at as u32);
+                self.to_open(cells, cell);
             }
-        };
-        self.open.clear();
-        for &at in unsure {
-            let at = at as usize;
-            one(&mut self.open, at, look(cells, at, group).far & 1 == 1);
         }
-        self.levels_from_open(cells, |cells, cell, together, next| {
-            let far = look(cells, cell, group).far;
-            for i in 0..together {
-                one(next, cell + i, far >> i & 1 == 1);
+        while self.look_at_next(cells, kernel, group) {
+            for (&parent, look) in self.open.iter().zip(&self.looks) {
+                let link = cells.links[parent as usize];
+                let mut far = look.far & ((1 << link.children) - 1);
+                if group.meets(&link.bodies()) {
+                    for (bit, child) in link.children().enumerate() {
+                        far &= !(u32::from(group.meets(&cells.links[child].bodies())) << bit);
+                    }
+                }
+                let mut rest = !far & ((1 << link.children) - 1);
+                while far != 0 {
+                    let child = (link.child + far.trailing_zeros()) as usize;
+                    sources.add_cell(cells, child, middle);
+                    far &= far - 1;
+                }
+                while rest != 0 {
+                    let child = link.child + rest.trailing_zeros();
+                    let leaf = cells.links[child as usize].children == 0;
+                    let to = if leaf { &mut self.leaves } else { &mut self.next };
+                    to.push(child);
+                    rest &= rest - 1;
+                }
             }
-        });
-    }
-
-    /// Looks at the root alone, then at what has to be opened.
-    fn levels(
-        &mut self,
-        cells: &Cells,
-        root: usize,
-        mut look_at: impl FnMut(&Cells, usize, usize, &mut Vec<u32>),
-    ) {
-        self.open.clear();
-        if cells.len() > 0 {
-            look_at(cells, root, 1, &mut self.open);
         }
-        self.levels_from_open(cells, look_at);
-    }
-
-    /// Calls `look_at` for the children of each open cell, level by level; it adds those that are to be opened in turn.
-    fn levels_from_open(
-        &mut self,
-        cells: &Cells,
-        mut look_at: impl FnMut(&Cells, usize, usize, &mut Vec<u32>),
-    ) {
-        while !self.open.is_empty() {
-            self.next.clear();
-            for &parent in &self.open {
-                let children = cells.children(parent as usize);
-                look_at(cells, children.start, children.len(), &mut self.next);
-            }
-            std::mem::swap(&mut self.open, &mut self.next);
+        for &leaf in &self.leaves {
+            sources.add_points(&tree.points[cells.links[leaf as usize].bodies()], middle);
         }
     }
-}
 
-fn points_of(tree: &Tree, cell: usize) -> &[[f32; 4]] {
-    &tree.points[tree.cells.first[cell] as usize..tree.cells.end[cell] as usize]
-}
-
-/// Looks at [`TOGETHER`] cells from this one on. Nothing is contracted or reordered, so bits are the same everywhere; and
-/// since rounding keeps order, what is far from a box is far from each box within.
-#[inline]
-fn look(cells: &Cells, cell: usize, extent: &Extent) -> Look {
-    let mut nearest = [0.0f32; TOGETHER];
-    let mut farthest = [0.0f32; TOGETHER];
-    for axis in 0..3 {
-        let com = eight(&cells.com[axis], cell);
-        let (low, high) = (extent.low[axis], extent.high[axis]);
-        for i in 0..TOGETHER {
-            let (below, above) = (low - com[i], com[i] - high);
-            let outside = if below > above { below } else { above };
-            let outside = if outside > 0.0 { outside } else { 0.0 };
-            nearest[i] += outside * outside;
-            let (below, above) = (high - com[i], com[i] - low);
-            let across = if below > above { below } else { above };
-            farthest[i] += across * across;
-        }
+    fn to_open(&mut self, cells: &Cells, cell: usize) {
+        let leaf = cells.links[cell].children == 0;
+        let to = if leaf { &mut self.leaves } else { &mut self.next };
+        to.push(cell as u32);
     }
-    let open_below = eight(&cells.open_below, cell);
-    let (first, end) = (eight(&cells.first, cell), eight(&cells.end, cell));
-    let Range { start, end: stop } = extent.bodies;
-    let mut look = Look { far: 0, near: 0 };
-    for i in 0..TOGETHER {
-        let apart = end[i] <= start || first[i] >= stop;
-        let around = first[i] <= start && end[i] >= stop;
-        look.far |= u32::from(apart & (nearest[i] > open_below[i])) << i;
-        look.near |= u32::from(around | (apart & (farthest[i] <= open_below[i]))) << i;
-    }
-    look
-}
 
-fn eight<T>(column: &[T], cell: usize) -> &[T; TOGETHER] {
-    column[cell..cell + TOGETHER].try_into().expect("columns go on beyond the last cell")
+    /// Opens the next cells and looks at their children; whether there are any.
+    fn look_at_next(&mut self, cells: &Cells, kernel: Kernel, from: &Extent) -> bool {
+        std::mem::swap(&mut self.open, &mut self.next);
+        self.next.clear();
+        self.starts.clear();
+        self.starts.extend(self.open.iter().map(|&cell| cells.links[cell as usize].child));
+        kernel.look(from.cuboid, cells.balls(), &self.starts, &mut self.looks);
+        !self.open.is_empty()
+    }
 }
 
 #[cfg(test)]

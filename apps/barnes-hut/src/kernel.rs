@@ -62,6 +62,12 @@ impl Quad {
         }
     }
 
+    /// The second moments, for a test.
+    #[cfg(test)]
+    pub(crate) fn moments(&self) -> [f64; 6] {
+        self.moments.map(|m| f64::from(m) / (3.0 * ROOT_LEAD.powi(5)))
+    }
+
     /// The same with places relative to this one.
     pub(crate) fn seen_from(&self, origin: [f32; 3]) -> Self {
         Self { at: [0, 1, 2].map(|axis| self.at[axis] - origin[axis]), ..*self }
@@ -138,6 +144,17 @@ impl Kernel {
         }
     }
 
+    /// Looks from a box at [`LANES`] balls from each of these on; all columns must go on that far.
+    pub(crate) fn look(self, cuboid: Cuboid, balls: Balls, starts: &[u32], looks: &mut Vec<Look>) {
+        match self {
+            Self::Portable => look::<Plain>((), cuboid, balls, starts, looks),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(proof) => avx2::look(proof, cuboid, balls, starts, looks),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::look(proof, cuboid, balls, starts, looks),
+        }
+    }
+
     /// Adds what these far cells do to the sinks.
     pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [Sums]) {
         match self {
@@ -148,6 +165,64 @@ impl Kernel {
             Self::Avx512(proof) => avx512::quads(proof, sources, sinks, rule, sums),
         }
     }
+}
+
+/// A box, for looking at what lies far from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cuboid {
+    pub low: [f32; 3],
+    pub high: [f32; 3],
+}
+
+/// Balls side by side: x, y and z of their middles and the squares of their radii, a column each.
+#[derive(Clone, Copy)]
+pub(crate) struct Balls<'a> {
+    pub middle: [&'a [f32]; 3],
+    pub radius_squared: &'a [f32],
+}
+
+/// Of [`LANES`] balls side by side, a bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Every point of the box lies outside the ball.
+    pub far: u32,
+    /// Every point of the box lies in the ball.
+    pub near: u32,
+}
+
+/// Nothing is contracted, and rounding keeps order: what is far from a box, or near to it, is so of each box within.
+#[inline(always)]
+fn look<W: Wide>(
+    proof: W::Proof,
+    cuboid: Cuboid,
+    balls: Balls,
+    starts: &[u32],
+    looks: &mut Vec<Look>,
+) {
+    looks.clear();
+    let zero = W::splat(proof, 0.0);
+    let low = cuboid.low.map(|c| W::splat(proof, c));
+    let high = cuboid.high.map(|c| W::splat(proof, c));
+    for &start in starts {
+        let (mut nearest, mut farthest) = (zero, zero);
+        for axis in 0..3 {
+            let middle = W::load(proof, sixteen(balls.middle[axis], start));
+            let (below, above) = (low[axis] - middle, middle - high[axis]);
+            let outside = below.greater(above).greater(zero);
+            nearest = outside.times_plus(outside, nearest);
+            let across = (high[axis] - middle).greater(middle - low[axis]);
+            farthest = across.times_plus(across, farthest);
+        }
+        let radius = W::load(proof, sixteen(balls.radius_squared, start));
+        let look = Look { far: nearest.above(radius), near: !farthest.above(radius) };
+        looks.push(look);
+    }
+}
+
+#[inline(always)]
+fn sixteen(column: &[f32], start: u32) -> &[f32; LANES] {
+    let start = start as usize;
+    column[start..start + LANES].try_into().expect("columns go on beyond the last ball")
 }
 
 /// What a body adds to its own sum of potentials: it is in its own list, and this has to go again.
@@ -188,6 +263,10 @@ trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> 
     fn seed(self) -> Self;
     /// This where `what` is above `bound`, else zero.
     fn where_above(self, what: Self, bound: Self) -> Self;
+    /// The greater of both, of numbers that are none of them NaN.
+    fn greater(self, other: Self) -> Self;
+    /// A bit a lane, the first lane's lowest: whether this is above the other.
+    fn above(self, other: Self) -> u32;
 }
 
 /// Three numbers whose product is s^(-3/2) / [`CUBE_LEAD`].
@@ -416,6 +495,16 @@ impl Wide for Plain {
         let above = what.with(bound, |what, bound| if what > bound { 1.0 } else { 0.0 });
         self.with(above, |value, above| if above > 0.0 { value } else { 0.0 })
     }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        self.with(other, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn above(self, other: Self) -> u32 {
+        (0..LANES).map(|lane| u32::from(self.0[lane] > other.0[lane]) << lane).sum()
+    }
 }
 
 /// The entry points of a module with its own `Proof` and vector, compiled for its instruction set.
@@ -435,6 +524,21 @@ macro_rules! entries {
             }
             // SAFETY: a `Proof` is only made after the processor said that it has these features.
             unsafe { compiled(proof, sources, sinks, rule, sums) }
+        }
+
+        pub(super) fn look(
+            proof: Proof,
+            cuboid: Cuboid,
+            balls: Balls,
+            starts: &[u32],
+            looks: &mut Vec<Look>,
+        ) {
+            #[target_feature(enable = $features)]
+            fn compiled(proof: Proof, a: Cuboid, b: Balls, c: &[u32], d: &mut Vec<Look>) {
+                super::look::<$vector>(proof, a, b, c, d);
+            }
+            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            unsafe { compiled(proof, cuboid, balls, starts, looks) }
         }
 
         pub(super) fn quads(
@@ -459,13 +563,13 @@ macro_rules! entries {
 mod avx2 {
     use std::arch::x86_64::{
         __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps,
-        _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_mul_ps,
-        _mm256_set1_epi32, _mm256_set1_ps, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_epi32,
-        _mm256_sub_ps,
+        _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+        _mm256_movemask_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_srli_epi32,
+        _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps,
     };
     use std::ops::{Add, Mul, Sub};
 
-    use super::{LANES, Lanes, Quad, Rule, SEED, Sums, Wide};
+    use super::{Balls, Cuboid, LANES, Lanes, Look, Quad, Rule, SEED, Sums, Wide};
 
     /// Proof that the processor has AVX2 and fused multiply-adds.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -570,6 +674,26 @@ mod avx2 {
                 ]
             })
         }
+
+        #[inline(always)]
+        fn greater(self, other: Self) -> Self {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: `self` is there, so the processor has AVX2.
+            Self(unsafe { [_mm256_max_ps(a, c), _mm256_max_ps(b, d)] })
+        }
+
+        #[inline(always)]
+        fn above(self, other: Self) -> u32 {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: `self` is there, so the processor has AVX2.
+            let [low, high] = unsafe {
+                [
+                    _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, c)),
+                    _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(b, d)),
+                ]
+            };
+            low as u32 | (high as u32) << 8
+        }
     }
 }
 
@@ -579,12 +703,12 @@ mod avx512 {
     use std::arch::x86_64::{
         __m512, _CMP_GT_OQ, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
         _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
-        _mm512_maskz_mov_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_srli_epi32,
-        _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
+        _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
     };
     use std::ops::{Add, Mul, Sub};
 
-    use super::{LANES, Lanes, Quad, Rule, SEED, Sums, Wide};
+    use super::{Balls, Cuboid, LANES, Lanes, Look, Quad, Rule, SEED, Sums, Wide};
 
     /// Proof that the processor has AVX-512's foundation, fused multiply-adds among it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -671,6 +795,18 @@ mod avx512 {
                 _mm512_maskz_mov_ps(above, self.0)
             })
         }
+
+        #[inline(always)]
+        fn greater(self, other: Self) -> Self {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            Self(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn above(self, other: Self) -> u32 {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            u32::from(unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0) })
+        }
     }
 }
 
@@ -704,6 +840,38 @@ mod tests {
             };
             for kernel in Kernel::all() {
                 prop_assert_eq!(bits(Kernel::Portable), bits(kernel), "{}", kernel.name());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_sees_the_same(
+            columns in prop::collection::vec(prop::array::uniform4(number()), LANES..60),
+            low in prop::array::uniform3(number()),
+            size in prop::array::uniform3(0f32..1.0),
+        ) {
+            let column = |k: usize| columns.iter().map(|c| c[k]).collect::<Vec<_>>();
+            let [x, y, z, r] = [0, 1, 2, 3].map(column);
+            let balls = Balls { middle: [&x, &y, &z], radius_squared: &r };
+            let cuboid = Cuboid { low, high: [0, 1, 2].map(|k| low[k] + size[k]) };
+            let starts: Vec<u32> = (0..=(columns.len() - LANES) as u32).collect();
+            let see = |kernel: Kernel, cuboid| {
+                let mut looks = Vec::new();
+                kernel.look(cuboid, balls, &starts, &mut looks);
+                looks
+            };
+            let plain = see(Kernel::Portable, cuboid);
+            for kernel in Kernel::all() {
+                prop_assert_eq!(&plain, &see(kernel, cuboid), "{}", kernel.name());
+            }
+            // From a corner of the box, at most the same is unsure.
+            let corner = Cuboid { low: cuboid.high, high: cuboid.high };
+            for (box_, corner) in plain.iter().zip(see(Kernel::best(), corner)) {
+                prop_assert_eq!(box_.far & !corner.far, 0);
+                prop_assert_eq!(box_.near & !corner.near, 0);
+                prop_assert_eq!(corner.far & corner.near, 0);
+                prop_assert_eq!((corner.far | corner.near) & 0xffff, 0xffff);
             }
         }
     }

@@ -5,51 +5,64 @@
 
 use std::ops::Range;
 
+use crate::kernel::{Balls, LANES, Quad};
 use crate::options::Order;
 use crate::shared::{Positions, Setup};
 
 /// Bits of a Morton key per axis, and so the deepest level of the tree.
 const LEVELS: u32 = 21;
 
-/// How many cells are looked at together; columns of [`Cells`] go on for as many less one beyond the last cell.
-pub(crate) const TOGETHER: usize = 8;
-
 /// The cubes of the octree with at least one body, level by level, so that the children of one lie side by side in the
 /// order of their bodies; the root comes first. A cube with a single child is left out in favour of that child, so a cell
-/// is the smallest cube of the grid around its bodies. One column for each property.
+/// is the smallest cube of the grid around its bodies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cells {
-    /// Centre of mass.
-    pub com: [Vec<f32>; 3],
+    /// Centre of mass and mass.
+    pub points: Vec<[f32; 4]>,
+    /// The same with second moments; empty where only monopoles are asked for.
+    pub quads: Vec<Quad>,
+    /// How they hang together.
+    pub links: Vec<Link>,
+    /// The centres of mass again, a column for each axis, and beyond the last cell so many that a look at the last finds
+    /// [`LANES`].
+    com: [Vec<f32>; 3],
     /// The cell is a far one where the square of the distance is above this: the square of size / theta.
-    pub open_below: Vec<f32>,
-    /// Sum of masses.
-    pub mass: Vec<f32>,
+    open_below: Vec<f32>,
+}
+
+/// How a cell hangs together with others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
     /// Its bodies.
-    pub first: Vec<u32>,
+    pub first: u32,
     /// One after the last of its bodies.
-    pub end: Vec<u32>,
+    pub end: u32,
     /// Its first child.
-    pub child: Vec<u32>,
+    pub child: u32,
     /// How many children it has; none where it is not split further.
-    pub children: Vec<u32>,
-    /// Second moments; empty where only monopoles are asked for.
-    pub moments: Vec<Moments>,
+    pub children: u32,
+}
+
+impl Link {
+    pub(crate) fn bodies(&self) -> Range<usize> {
+        self.first as usize..self.end as usize
+    }
+
+    pub(crate) fn children(&self) -> Range<usize> {
+        self.child as usize..self.child as usize + self.children as usize
+    }
 }
 
 impl Cells {
-    pub(crate) fn len(&self) -> usize {
-        self.mass.len().saturating_sub(TOGETHER - 1)
-    }
-
-    pub(crate) fn children(&self, cell: usize) -> Range<usize> {
-        let first = self.child[cell] as usize;
-        first..first + self.children[cell] as usize
+    /// The balls around centres of mass outside of which a cell is far.
+    pub(crate) fn balls(&self) -> Balls<'_> {
+        let [x, y, z] = &self.com;
+        Balls { middle: [x, y, z], radius_squared: &self.open_below }
     }
 }
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
-pub(crate) type Moments = [f64; 6];
+type Moments = [f64; 6];
 
 /// The tree of one version of the positions.
 #[derive(Clone, Debug)]
@@ -170,9 +183,9 @@ impl Builder<'_> {
         self.add(0..self.keys.len(), usize::MAX);
         let mut at = 0;
         while at < self.levels.len() {
-            let bodies = self.cells.first[at] as usize..self.cells.end[at] as usize;
+            let bodies = self.cells.links[at].bodies();
             let level = u32::from(self.levels[at]);
-            self.cells.child.push(self.levels.len() as u32);
+            let child = self.levels.len();
             if bodies.len() > self.leaf && level < LEVELS {
                 let shift = 3 * (LEVELS - 1 - level);
                 let mut start = bodies.start;
@@ -184,7 +197,9 @@ impl Builder<'_> {
                     start = end;
                 }
             }
-            self.cells.children.push(self.levels.len() as u32 - self.cells.child[at]);
+            let link = &mut self.cells.links[at];
+            link.child = child as u32;
+            link.children = (self.levels.len() - child) as u32;
             at += 1;
         }
     }
@@ -205,8 +220,8 @@ impl Builder<'_> {
         cut(self.group, &mut self.groups);
         cut(self.group * GROUPS_A_BLOCK, &mut self.blocks);
         self.levels.push(level as u8);
-        self.cells.first.push(bodies.start as u32);
-        self.cells.end.push(bodies.end as u32);
+        let (first, end) = (bodies.start as u32, bodies.end as u32);
+        self.cells.links.push(Link { first, end, child: 0, children: 0 });
     }
 }
 
@@ -215,12 +230,10 @@ impl Cells {
     fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], theta: f64, quad: bool) {
         let count = levels.len();
         let mut sums = vec![[0.0f64; 4]; count];
-        if quad {
-            self.moments = vec![[0.0; 6]; count];
-        }
+        let mut all_moments = vec![[0.0; 6]; if quad { count } else { 0 }];
         for at in (0..count).rev() {
-            let bodies = &points[self.first[at] as usize..self.end[at] as usize];
-            let children = self.children(at);
+            let bodies = &points[self.links[at].bodies()];
+            let children = self.links[at].children();
             let mut mass = 0.0;
             let mut com = [0.0; 3];
             let mut add = |[x, y, z, m]: [f64; 4]| {
@@ -248,27 +261,26 @@ impl Cells {
                 if children.is_empty() {
                     bodies.iter().for_each(|p| add(p.map(f64::from), &[0.0; 6]));
                 } else {
-                    children.for_each(|child| add(sums[child], &self.moments[child]));
+                    children.for_each(|child| add(sums[child], &all_moments[child]));
                 }
-                self.moments[at] = sum;
+                all_moments[at] = sum;
             }
         }
-        let padded = count + TOGETHER - 1;
+        let padded = count + LANES - 1;
         for axis in 0..3 {
             self.com[axis] = sums.iter().map(|sum| sum[axis] as f32).collect();
             self.com[axis].resize(padded, 0.0);
         }
-        self.mass = sums.iter().map(|sum| sum[3] as f32).collect();
-        self.mass.resize(padded, 0.0);
+        self.points = sums.iter().map(|sum| sum.map(|value| value as f32)).collect();
+        let quads = self.points.iter().zip(&all_moments);
+        self.quads =
+            quads.map(|([x, y, z, m], moments)| Quad::new([*x, *y, *z], *m, moments)).collect();
         let open_below = |&level: &u8| {
             let size = f64::from_bits((1023 - u64::from(level)) << 52);
             if theta > 0.0 { (size / theta * (size / theta)) as f32 } else { f32::INFINITY }
         };
         self.open_below = levels.iter().map(open_below).collect();
         self.open_below.resize(padded, 0.0);
-        for column in [&mut self.first, &mut self.end, &mut self.child, &mut self.children] {
-            column.resize(padded, 0);
-        }
     }
 }
 
@@ -363,33 +375,34 @@ mod tests {
         }
         let cells = &tree.cells;
         let mut children = 0;
-        for i in 0..cells.len() {
-            let own = cells.first[i] as usize..cells.end[i] as usize;
+        for i in 0..cells.links.len() {
+            let own = cells.links[i].bodies();
             let points = &tree.points[own.clone()];
             let mass: f64 = points.iter().map(|p| f64::from(p[3])).sum();
-            assert!((mass - f64::from(cells.mass[i])).abs() <= 1e-7 * mass, "cell {i}");
+            assert!((mass - f64::from(cells.points[i][3])).abs() <= 1e-7 * mass, "cell {i}");
             let size = cells.open_below[i].sqrt() * 0.7;
             for axis in 0..3 {
                 let low = points.iter().map(|p| p[axis]).fold(f32::INFINITY, f32::min);
                 let high = points.iter().map(|p| p[axis]).fold(f32::NEG_INFINITY, f32::max);
                 assert!(high - low <= size * 1.000001, "cell {i} is {size}");
-                let com = cells.com[axis][i];
+                let com = cells.points[i][axis];
+                assert_eq!(cells.com[axis][i], com);
                 assert!(mass == 0.0 || (low <= com && com <= high), "cell {i}");
             }
-            children += cells.children(i).len();
-            if cells.children(i).is_empty() {
+            children += cells.links[i].children().len();
+            if cells.links[i].children().is_empty() {
                 assert!(points.len() <= leaf as usize || size <= 1e-6, "cell {i}");
             } else {
                 let mut end = own.start;
-                for child in cells.children(i) {
-                    assert!(child > i && child < cells.len());
-                    assert_eq!(cells.first[child] as usize, end);
-                    end = cells.end[child] as usize;
+                for child in cells.links[i].children() {
+                    assert!(child > i && child < cells.links.len());
+                    assert_eq!(cells.links[child].first as usize, end);
+                    end = cells.links[child].end as usize;
                 }
                 assert_eq!(end, own.end, "children of cell {i} hold its bodies");
             }
         }
-        assert_eq!(children + 1, cells.len().max(1), "each cell but the root is one's child");
+        assert_eq!(children + 1, cells.links.len().max(1), "each cell but the root is one's child");
         // Blocks are groups put together.
         let mut end = 0;
         for g in 0..tree.groups() {
@@ -429,19 +442,22 @@ mod tests {
     #[test]
     fn moments_are_those_of_the_bodies() {
         let tree = tree(&generate::plummer(500, 3), 4, 32);
-        for (i, moments) in tree.cells.moments.iter().enumerate() {
+        for (i, quad) in tree.cells.quads.iter().enumerate() {
             let mut direct = [0.0; 6];
-            for p in &tree.points[tree.cells.first[i] as usize..tree.cells.end[i] as usize] {
-                let d = [0, 1, 2].map(|k| f64::from(p[k]) - f64::from(tree.cells.com[k][i]));
+            for p in &tree.points[tree.cells.links[i].bodies()] {
+                let d = [0, 1, 2].map(|k| f64::from(p[k]) - f64::from(tree.cells.points[i][k]));
                 let m = f64::from(p[3]);
                 let pairs = [(0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2)];
                 for (k, (i, j)) in pairs.into_iter().enumerate() {
                     direct[k] += m * d[i] * d[j];
                 }
             }
-            // The centre is rounded to single precision after the moments about it were summed.
+            let moments = quad.moments();
+            let trace = direct[0] + direct[1] + direct[2];
             for k in 0..6 {
-                assert!((direct[k] - moments[k]).abs() < 1e-12, "{direct:?} {moments:?}");
+                // Single precision, and the centre is rounded to it after the moments about it were summed.
+                let bound = 1e-6 * trace + 1e-13;
+                assert!((direct[k] - moments[k]).abs() < bound, "{direct:?} {moments:?}");
             }
         }
     }
