@@ -1,5 +1,5 @@
 //! Where the time of forces on one thread goes, and how good the forces are:
-//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [leaf=16] [group=256] [repeats=3]`; each but the first may be
+//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [leaf=16] [group=256] [repeats=3]`; each but the first may be
 //! a list with commas, and all combinations are measured.
 //!
 //! A Plummer sphere (seed 42, softening 0.01). Times are seconds of CPU of this thread, the least of the repeats: keys and
@@ -24,6 +24,7 @@ fn main() {
     let mut lists: BTreeMap<&str, String> = BTreeMap::from([
         ("order", "mono,quad".into()),
         ("theta", "0.7".into()),
+        ("error", "".into()),
         ("leaf", "16".into()),
         ("group", "256".into()),
         ("repeats", "3".into()),
@@ -38,7 +39,9 @@ fn main() {
             _ => panic!("no such argument: {argument}"),
         }
     }
-    let words = |name: &str| lists[name].split(',').map(str::to_owned).collect::<Vec<_>>();
+    let words = |name: &str| {
+        lists[name].split(',').filter(|w| !w.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
     let numbers = |name: &str| -> Vec<f64> {
         words(name).iter().map(|word| word.parse().expect("a number")).collect()
     };
@@ -64,16 +67,20 @@ fn main() {
         peaks[1] / 1e9
     );
     println!(
-        "order theta leaf group |  sort  tree moments  walk kernels   all s | points quads a body | G/s  of peak |  rms      median   p99"
+        "order theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body | G/s  of peak |  rms      median   p99"
     );
     for word in words("order") {
         let order = if word == "mono" { Order::Mono } else { Order::Quad };
-        for theta in numbers("theta") {
+        let mut openings: Vec<_> = numbers("error").into_iter().map(|e| (0.0, Some(e))).collect();
+        if openings.is_empty() {
+            openings = numbers("theta").into_iter().map(|theta| (theta, None)).collect();
+        }
+        for (theta, error) in openings {
             for leaf in numbers("leaf") {
                 for group in numbers("group") {
                     let (leaf, group) = (leaf as u32, group as u32);
                     let accuracy = Accuracy { order, theta, softening: SOFTENING, leaf, group };
-                    measure(&bodies, accuracy, repeats, peaks, &exact);
+                    measure(&bodies, accuracy, error, repeats, peaks, &exact);
                 }
             }
         }
@@ -83,11 +90,12 @@ fn main() {
 fn measure(
     bodies: &Bodies,
     accuracy: Accuracy,
+    cell_error: Option<f64>,
     repeats: usize,
     peaks: [f64; 2],
     exact: &[(usize, [f64; 3])],
 ) {
-    let setup = Setup::new(bodies, accuracy);
+    let setup = Setup::new(bodies, accuracy).with_error(cell_error);
     let positions = Positions::new(&bodies.position, SOFTENING);
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
     let mut least = |what, seconds: f64| {
@@ -138,8 +146,9 @@ fn measure(
     let [median, worst] = [50, 99].map(|percent| errors[errors.len() * percent / 100]);
     let Accuracy { order, theta, leaf, group, .. } = accuracy;
     let order = format!("{order:?}");
+    let theta = cell_error.unwrap_or(theta);
     println!(
-        "{order:5} {theta:5} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0}        | {rate:.2} {:5.0} %  | {rms:.2e} {median:.2e} {worst:.2e}",
+        "{order:5} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0}        | {rate:.2} {:5.0} %  | {rms:.2e} {median:.2e} {worst:.2e}",
         stage("walk"),
         per_body(counts.points),
         per_body(counts.quads),

@@ -125,7 +125,7 @@ impl Job for BarnesHut {
             (None, Model::Plummer) => generate::plummer(self.bodies, self.seed),
         };
         let camera = Camera::around(&bodies, self.picture_size);
-        let setup = Setup::new(&bodies, accuracy);
+        let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
         let simulation = Simulation::new(bodies, &setup, dt);
         self.go_on(cx, setup, Course { simulation, camera, history: History::new(self.steps) })
     }
@@ -140,7 +140,7 @@ impl Job for BarnesHut {
             )));
         }
         let bodies = bodies.into_owned();
-        let setup = Setup::new(&bodies, self.accuracy());
+        let setup = Setup::new(&bodies, self.accuracy()).with_error(self.cell_error);
         let dt = self.time_step();
         let simulation = Simulation::resume(bodies, &setup, dt, step, first_energy);
         let (camera, history) = (camera.into_owned(), history.into_owned());
@@ -154,7 +154,7 @@ impl Job for BarnesHut {
             Some(loaded) => (true, loaded.len()),
             None => (false, self.bodies),
         };
-        let Self { seed, theta, order, leaf, group, grain, .. } = *self;
+        let Self { seed, theta, cell_error, order, leaf, group, grain, .. } = *self;
         Some(Self {
             model: if from_file { Model::Plummer } else { self.model },
             bodies: bodies.clamp(1, BENCHMARK_BODIES),
@@ -171,6 +171,7 @@ impl Job for BarnesHut {
             broadcast: self.broadcast,
             seed,
             theta,
+            cell_error,
             order,
             leaf,
             group,
@@ -387,10 +388,12 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
-        for order in [Order::Mono, Order::Quad] {
-            let job = BarnesHut { order, ..small() };
+        let openings = [None, Some(1e-3)].into_iter();
+        let kinds = openings.flat_map(|error| [(Order::Mono, error), (Order::Quad, error)]);
+        for (order, cell_error) in kinds {
+            let job = BarnesHut { order, cell_error, ..small() };
             let bodies = generate::galaxies(job.bodies, job.seed);
-            let setup = Setup::new(&bodies, job.accuracy());
+            let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
             let mut history = History::new(job.steps);
             let end = simulate::alone(bodies, &setup, job.time_step(), job.steps, |_, report| {
                 history.push(*report);

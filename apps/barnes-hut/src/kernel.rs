@@ -174,11 +174,14 @@ pub(crate) struct Cuboid {
     pub high: [f32; 3],
 }
 
-/// Balls side by side: x, y and z of their middles and the squares of their radii, a column each.
+/// Balls side by side: x, y and z of their middles and the squares of their radii, a column each. The square of a radius
+/// is this `scale` times the column, but no less than in the column of least ones.
 #[derive(Clone, Copy)]
 pub(crate) struct Balls<'a> {
     pub middle: [&'a [f32]; 3],
     pub radius_squared: &'a [f32],
+    pub least_squared: &'a [f32],
+    pub scale: f32,
 }
 
 /// Of [`LANES`] balls side by side, a bit each.
@@ -200,7 +203,7 @@ fn look<W: Wide>(
     looks: &mut Vec<Look>,
 ) {
     looks.clear();
-    let zero = W::splat(proof, 0.0);
+    let (zero, scale) = (W::splat(proof, 0.0), W::splat(proof, balls.scale));
     let low = cuboid.low.map(|c| W::splat(proof, c));
     let high = cuboid.high.map(|c| W::splat(proof, c));
     for &start in starts {
@@ -213,7 +216,8 @@ fn look<W: Wide>(
             let across = (high[axis] - middle).greater(middle - low[axis]);
             farthest = across.times_plus(across, farthest);
         }
-        let radius = W::load(proof, sixteen(balls.radius_squared, start));
+        let least = W::load(proof, sixteen(balls.least_squared, start));
+        let radius = (W::load(proof, sixteen(balls.radius_squared, start)) * scale).greater(least);
         let look = Look { far: nearest.above(radius), near: !farthest.above(radius) };
         looks.push(look);
     }
@@ -853,7 +857,8 @@ mod tests {
         ) {
             let column = |k: usize| columns.iter().map(|c| c[k]).collect::<Vec<_>>();
             let [x, y, z, r] = [0, 1, 2, 3].map(column);
-            let balls = Balls { middle: [&x, &y, &z], radius_squared: &r };
+            let balls =
+                Balls { middle: [&x, &y, &z], radius_squared: &r, least_squared: &x, scale: 0.7 };
             let cuboid = Cuboid { low, high: [0, 1, 2].map(|k| low[k] + size[k]) };
             let starts: Vec<u32> = (0..=(columns.len() - LANES) as u32).collect();
             let see = |kernel: Kernel, cuboid| {

@@ -46,6 +46,12 @@ pub struct BarnesHut {
     #[arg(long, value_name = "ANGLE", default_value_t = 0.7)]
     pub theta: f64,
 
+    /// In place of an opening angle: a cell is opened unless its error is expected to be below this part of the acceleration
+    /// there; 3e-3 with --order mono gives forces good to about 1e-3, 2e-4 with --order quad to 1e-4
+    #[arg(long, value_name = "PART", conflicts_with = "theta")]
+    #[serde(default)]
+    pub cell_error: Option<f64>,
+
     /// Highest moment of a far cell
     #[arg(long, value_enum, default_value_t = Order::Quad)]
     pub order: Order,
@@ -144,6 +150,11 @@ impl BarnesHut {
         if !(0.0..=MOST_THETA).contains(&self.theta) {
             return Err(OptionError::Theta(self.theta));
         }
+        if let Some(part) = self.cell_error
+            && !(part > 0.0 && part <= 1.0)
+        {
+            return Err(OptionError::CellError(part));
+        }
         for (option, value) in
             [("--leaf", self.leaf), ("--group", self.group), ("--grain", self.grain)]
         {
@@ -196,6 +207,9 @@ pub enum OptionError {
     /// The opening angle is no good.
     #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
     Theta(f64),
+    /// The error that cells may have is no good.
+    #[error("--cell-error is {0}; it must be a part above 0 and at most 1")]
+    CellError(f64),
     /// The picture is no good.
     #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
     PictureSize(u32),
@@ -302,6 +316,9 @@ mod tests {
                 "--theta=NaN",
                 "--theta is NaN; it must lie within 0 (exact sum over all pairs) and 2",
             ),
+            ("--cell-error=0", "--cell-error is 0; it must be a part above 0 and at most 1"),
+            ("--cell-error=NaN", "--cell-error is NaN; it must be a part above 0 and at most 1"),
+            ("--cell-error=1.5", "--cell-error is 1.5; it must be a part above 0 and at most 1"),
             ("--leaf=0", "--leaf is 0; it must be at least 1"),
             ("--group=0", "--group is 0; it must be at least 1"),
             ("--grain=0", "--grain is 0; it must be at least 1"),

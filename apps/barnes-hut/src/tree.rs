@@ -26,8 +26,11 @@ pub(crate) struct Cells {
     /// The centres of mass again, a column for each axis, and beyond the last cell so many that a look at the last finds
     /// [`LANES`].
     com: [Vec<f32>; 3],
-    /// The cell is a far one where the square of the distance is above this: the square of size / theta.
+    /// The cell is a far one where the square of the distance is above this: the square of size / theta. Where an error is
+    /// asked for, it is this times a scale, which depends on the acceleration there.
     open_below: Vec<f32>,
+    /// And where it is above this too, which only matters where an error is asked for.
+    never_below: Vec<f32>,
 }
 
 /// How a cell hangs together with others.
@@ -55,9 +58,15 @@ impl Link {
 
 impl Cells {
     /// The balls around centres of mass outside of which a cell is far.
-    pub(crate) fn balls(&self) -> Balls<'_> {
+    pub(crate) fn balls(&self, scale: f32) -> Balls<'_> {
         let [x, y, z] = &self.com;
-        Balls { middle: [x, y, z], radius_squared: &self.open_below }
+        let (radius_squared, least_squared) = (&self.open_below, &self.never_below);
+        Balls { middle: [x, y, z], radius_squared, least_squared, scale }
+    }
+
+    /// Balls for a rough idea: sizes of cells alone matter.
+    pub(crate) fn rough_balls(&self) -> Balls<'_> {
+        self.balls(0.0)
     }
 }
 
@@ -78,6 +87,9 @@ pub struct Tree {
     blocks: Vec<u32>,
     /// Square of the softening length.
     pub(crate) softening_squared: f32,
+    /// The part of the acceleration that one far cell may be wrong by, where that decides what is far.
+    pub(crate) error: Option<f64>,
+    pub(crate) order_of_cells: Order,
 }
 
 impl Tree {
@@ -121,10 +133,11 @@ impl Tree {
         }
         lap("tree");
         drop(sorted);
-        cells.sum_up(&points, &levels, setup.theta, setup.order == Order::Quad);
+        cells.sum_up(&points, &levels, setup);
         lap("moments");
         let softening_squared = (softening * softening) as f32;
-        Self { order, points, cells, groups, blocks, softening_squared }
+        let (error, order_of_cells) = (setup.error, setup.order);
+        Self { order, points, cells, groups, blocks, softening_squared, error, order_of_cells }
     }
 
     /// Number of groups; tasks are ranges of them.
@@ -227,9 +240,12 @@ impl Builder<'_> {
 
 impl Cells {
     /// Sets masses, centres and moments, from the last cell, which is deepest, to the first; and where cells are far.
-    fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], theta: f64, quad: bool) {
+    fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], setup: &Setup) {
+        let (theta, quad) = (setup.theta, setup.order == Order::Quad);
         let count = levels.len();
         let mut sums = vec![[0.0f64; 4]; count];
+        // Sums of mass times the square of the distance from the centre of mass.
+        let mut spreads = vec![0.0f64; if setup.error.is_some() { count } else { 0 }];
         let mut all_moments = vec![[0.0; 6]; if quad { count } else { 0 }];
         for at in (0..count).rev() {
             let bodies = &points[self.links[at].bodies()];
@@ -249,6 +265,17 @@ impl Cells {
                 com = com.map(|c| c / mass);
             }
             sums[at] = [com[0], com[1], com[2], mass];
+            if setup.error.is_some() {
+                let away = |[x, y, z, m]: [f64; 4]| {
+                    let [x, y, z] = [x - com[0], y - com[1], z - com[2]];
+                    m * (x * x + y * y + z * z)
+                };
+                spreads[at] = if children.is_empty() {
+                    bodies.iter().map(|p| away(p.map(f64::from))).sum()
+                } else {
+                    children.clone().map(|child| spreads[child] + away(sums[child])).sum()
+                };
+            }
             if quad {
                 let mut sum = [0.0; 6];
                 let mut add = |[px, py, pz, m]: [f64; 4], moments: &Moments| {
@@ -275,13 +302,68 @@ impl Cells {
         let quads = self.points.iter().zip(&all_moments);
         self.quads =
             quads.map(|([x, y, z, m], moments)| Quad::new([*x, *y, *z], *m, moments)).collect();
-        let open_below = |&level: &u8| {
-            let size = f64::from_bits((1023 - u64::from(level)) << 52);
-            if theta > 0.0 { (size / theta * (size / theta)) as f32 } else { f32::INFINITY }
+        let size = |&level: &u8| f64::from_bits((1023 - u64::from(level)) << 52);
+        let far = |theta: f64| {
+            let ratio = move |size: f64| if theta > 0.0 { size / theta } else { f64::INFINITY };
+            move |level| (ratio(size(level)) * ratio(size(level))) as f32
         };
-        self.open_below = levels.iter().map(open_below).collect();
+        if setup.error.is_some() {
+            let all = sums.iter().zip(&spreads);
+            self.open_below =
+                all.map(|(sum, spread)| reach(sum[3], *spread, quad) as f32).collect();
+            self.never_below = levels.iter().map(far(WIDEST)).collect();
+        } else {
+            self.open_below = levels.iter().map(far(theta)).collect();
+            self.never_below = vec![0.0; count];
+        }
         self.open_below.resize(padded, 0.0);
+        self.never_below.resize(padded, 0.0);
     }
+}
+
+/// Where an error is asked for, no cell is far that would not be with this theta.
+const WIDEST: f64 = 1.4;
+
+/// What the square of the distance from which a cell is far is in proportion to: the first moment that is left out makes
+/// an error of 3/2 S / d^4 or, after quadrupoles, about 5/2 T / d^5, where T, the sum of mass times the third power of
+/// distance, is about (S^3 / M)^(1/2).
+fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
+    if !quad {
+        (1.5 * spread).sqrt()
+    } else if mass > 0.0 {
+        let root = fifth_root(2.5 * spread * (spread / mass).sqrt());
+        root * root
+    } else {
+        0.0
+    }
+}
+
+/// What [`reach`] is multiplied by where one cell may be wrong by `error`, an acceleration.
+pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
+    let root = match order {
+        Order::Mono => error.sqrt(),
+        Order::Quad => {
+            let root = fifth_root(error);
+            root * root
+        }
+    };
+    // No error at all is allowed where nothing acts; finite, so that no product with zero is no number.
+    if root > 1e-30 { (1.0 / root) as f32 } else { 1e30 }
+}
+
+/// The fifth root of a number that is not negative, by Newton's method from a fixed start: the same bits everywhere. That
+/// of zero and of tiny numbers is zero.
+fn fifth_root(x: f64) -> f64 {
+    if x < 1e-200 {
+        return 0.0;
+    }
+    // A fifth of the exponent, taken from the bits: within some 5 % of the root.
+    let mut y = f64::from_bits(x.to_bits() / 5 + 0x3325_f000_0000_0000);
+    for _ in 0..4 {
+        let fourth = y * y * y * y;
+        y -= (y * fourth - x) / (5.0 * fourth);
+    }
+    y
 }
 
 /// The Morton key of a position within half a side of the middle: bits of x, y and z in turn, x highest.
@@ -309,24 +391,30 @@ fn spread(bits: u32) -> u64 {
 fn sort(keys: Vec<u64>) -> Vec<(u64, u32)> {
     const BITS: u32 = 11;
     const BUCKETS: usize = 1 << BITS;
+    const DIGITS: usize = (3 * LEVELS).div_ceil(BITS) as usize;
+    let bucket = |key: u64, digit: usize| (key >> (digit as u32 * BITS)) as usize & (BUCKETS - 1);
+    let mut counts = vec![[0u32; BUCKETS]; DIGITS];
+    for &key in &keys {
+        for (digit, counts) in counts.iter_mut().enumerate() {
+            counts[bucket(key, digit)] += 1;
+        }
+    }
     let mut from: Vec<(u64, u32)> = keys.into_iter().zip(0..).collect();
     if from.len() < BUCKETS {
         from.sort_unstable();
         return from;
     }
-    let mut to = from.clone();
-    for shift in (0..3 * LEVELS).step_by(BITS as usize) {
-        let bucket = |key: u64| (key >> shift) as usize & (BUCKETS - 1);
-        let mut starts = [0u32; BUCKETS];
-        for &(key, _) in &from {
-            starts[bucket(key)] += 1;
+    let mut to = vec![(0, 0); from.len()];
+    for (digit, starts) in counts.iter_mut().enumerate() {
+        if starts.iter().any(|&count| count as usize == from.len()) {
+            continue;
         }
         let mut sum = 0;
-        for start in &mut starts {
+        for start in starts.iter_mut() {
             sum += std::mem::replace(start, sum);
         }
         for &(key, index) in &from {
-            let start = &mut starts[bucket(key)];
+            let start = &mut starts[bucket(key, digit)];
             to[*start as usize] = (key, index);
             *start += 1;
         }
@@ -347,6 +435,20 @@ mod tests {
     fn tree(bodies: &Bodies, leaf: u32, group: u32) -> Tree {
         let accuracy = Accuracy { order: Order::Quad, theta: 0.7, softening: 0.01, leaf, group };
         Tree::build(&Positions::new(&bodies.position, 0.01), &Setup::new(bodies, accuracy))
+    }
+
+    #[test]
+    fn fifth_roots_are_exact_to_rounding() {
+        let mut x: f64 = 1e30;
+        while x > 1e-190 {
+            let y = fifth_root(x);
+            assert!(
+                (y * y * y * y * y / x - 1.0).abs() < 1e-14,
+                "fifth root of {x} came out as {y}"
+            );
+            x *= 0.83;
+        }
+        assert_eq!(fifth_root(0.0), 0.0);
     }
 
     #[test]
