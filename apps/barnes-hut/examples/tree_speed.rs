@@ -1,6 +1,7 @@
 //! Where the time of forces on one thread goes, and how good the forces are:
-//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [leaf=16] [group=256] [repeats=3]`; each but the first may be
-//! a list with commas, and all combinations are measured.
+//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [wanted=] [leaf=16] [group=256] [repeats=3]`; each but the first may be
+//! a list with commas, and all combinations are measured. `error` is of cells and stands for theta; `wanted` is of forces,
+//! and what gives it is found out first.
 //!
 //! A Plummer sphere (seed 42, softening 0.01). Times are seconds of CPU of this thread, the least of the repeats: keys and
 //! sorting, cells, moments, the making of lists, and the rest, which is the kernels. The peak is of the same kernels on
@@ -14,7 +15,7 @@ use std::time::Instant;
 use springtide_barnes_hut::bodies::Bodies;
 use springtide_barnes_hut::options::Order;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
-use springtide_barnes_hut::{forces, generate, speed};
+use springtide_barnes_hut::{calibrate, forces, generate, speed};
 
 const SOFTENING: f64 = 0.01;
 const SAMPLE: usize = 1000;
@@ -25,6 +26,7 @@ fn main() {
         ("order", "mono,quad".into()),
         ("theta", "0.7".into()),
         ("error", "".into()),
+        ("wanted", "".into()),
         ("leaf", "16".into()),
         ("group", "256".into()),
         ("repeats", "3".into()),
@@ -69,6 +71,22 @@ fn main() {
     println!(
         "order theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body | G/s  of peak |  rms      median   p99"
     );
+    for wanted in numbers("wanted") {
+        for group in numbers("group") {
+            let (leaf, group) = (numbers("leaf")[0] as u32, group as u32);
+            let any =
+                Accuracy { order: Order::Mono, theta: 0.0, softening: SOFTENING, leaf, group };
+            let start = cpu();
+            let choice = calibrate::choose(&bodies, any, wanted);
+            let seconds = cpu() - start;
+            println!("wanted {wanted:e}: found {:.2e} in {seconds:.2} s", choice.found);
+            let accuracy = Accuracy { order: choice.order, ..any };
+            measure(&bodies, accuracy, Some(choice.cell_error), repeats, peaks, &exact);
+        }
+    }
+    if !numbers("wanted").is_empty() {
+        return;
+    }
     for word in words("order") {
         let order = if word == "mono" { Order::Mono } else { Order::Quad };
         let mut openings: Vec<_> = numbers("error").into_iter().map(|e| (0.0, Some(e))).collect();
@@ -146,7 +164,7 @@ fn measure(
     let [median, worst] = [50, 99].map(|percent| errors[errors.len() * percent / 100]);
     let Accuracy { order, theta, leaf, group, .. } = accuracy;
     let order = format!("{order:?}");
-    let theta = cell_error.unwrap_or(theta);
+    let theta = format!("{:.1e}", cell_error.unwrap_or(theta));
     println!(
         "{order:5} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0}        | {rate:.2} {:5.0} %  | {rms:.2e} {median:.2e} {worst:.2e}",
         stage("walk"),

@@ -58,6 +58,36 @@ pub(crate) fn compute_with(
     bytes
 }
 
+/// Forces on one group, and how many entries its lists of points and of quadrupoles have.
+pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 2]) {
+    let mut bytes = Vec::new();
+    let mut lists = Lists::new(tree, Kernel::best(), false);
+    lists.one_group(tree.bodies(group..group + 1), &mut bytes);
+    (bytes, [lists.sources.points.len(), lists.sources.quads.len()])
+}
+
+/// Accelerations of the first bodies of a group, from all bodies.
+pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
+    let mut bodies = tree.bodies(group..group + 1);
+    bodies.end = bodies.end.min(bodies.start + LANES);
+    let middle = Extent::of(tree, bodies.clone()).middle();
+    let mut sinks = [[0.0; LANES]; 3];
+    for (lane, body) in bodies.clone().enumerate() {
+        for axis in 0..3 {
+            sinks[axis][lane] = tree.points[body][axis] - middle[axis];
+        }
+    }
+    let mut sums = [[[0.0; LANES]; 4]];
+    let rule = Rule { softening_squared: tree.softening_squared, potential: false };
+    let mut near = Sources::default();
+    for chunk in tree.points.chunks(CHUNK) {
+        near.clear();
+        near.add_points(chunk, middle);
+        Kernel::best().points(&near.points, &[sinks], rule, &mut sums);
+    }
+    (0..bodies.len()).map(|lane| [0, 1, 2].map(|axis| sums[0][axis][lane])).collect()
+}
+
 /// Bodies in a row, and the box around them.
 #[derive(Clone, Debug)]
 struct Extent {
@@ -283,7 +313,7 @@ impl Walk {
         self.leaves.clear();
         if !cells.links.is_empty() {
             // It holds the block.
-            self.to_open(cells, 0);
+            self.open_next(cells, 0);
         }
         while self.look_at_next(cells, kernel, balls, block) {
             for (&parent, look) in self.open.iter().zip(&self.looks) {
@@ -331,7 +361,7 @@ impl Walk {
             if self.looks[i].far & 1 == 1 && !group.meets(&cells.links[cell].bodies()) {
                 sources.add_cell(cells, cell, middle);
             } else {
-                self.to_open(cells, cell);
+                self.open_next(cells, cell);
             }
         }
         while self.look_at_next(cells, kernel, balls, group) {
@@ -372,7 +402,7 @@ impl Walk {
         self.next.clear();
         self.leaves.clear();
         if !cells.links.is_empty() {
-            self.to_open(cells, 0);
+            self.open_next(cells, 0);
         }
         while self.look_at_next(cells, kernel, cells.rough_balls(), block) {
             for (&parent, look) in self.open.iter().zip(&self.looks) {
@@ -395,7 +425,7 @@ impl Walk {
         }
     }
 
-    fn to_open(&mut self, cells: &Cells, cell: usize) {
+    fn open_next(&mut self, cells: &Cells, cell: usize) {
         let leaf = cells.links[cell].children == 0;
         let to = if leaf { &mut self.leaves } else { &mut self.next };
         to.push(cell as u32);

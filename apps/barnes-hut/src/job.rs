@@ -18,7 +18,7 @@ use crate::options::{BarnesHut, Broadcast, Model, SnapshotFormat};
 use crate::picture::Camera;
 use crate::shared::{Change, Positions, Setup};
 use crate::simulate::{self, Report, Simulation};
-use crate::{forces, generate, read, write};
+use crate::{calibrate, forces, generate, read, write};
 
 impl Versioned for Setup {
     const NAME: &'static str = "barnes-hut.setup";
@@ -112,6 +112,25 @@ impl Job for BarnesHut {
         if let Some(file) = self.input.take() {
             self.loaded = Some(read::file(&file).map_err(InputError::new)?);
         }
+        if let Some(wanted) = self.force_error.take() {
+            let generated;
+            let bodies = match &self.loaded {
+                Some(bodies) => bodies,
+                None => {
+                    generated = self.generate();
+                    &generated
+                }
+            };
+            let choice = calibrate::choose(bodies, self.accuracy(), wanted);
+            if !choice.reached {
+                return Err(InputError::new(format!(
+                    "no forces with an error of {wanted:e} were found for these bodies, the best have {:.1e}; a larger --force-error will do",
+                    choice.found
+                )));
+            }
+            self.order = choice.order;
+            self.cell_error = Some(choice.cell_error);
+        }
         Ok(())
     }
 
@@ -119,11 +138,7 @@ impl Job for BarnesHut {
         self.check()?;
         let accuracy = self.accuracy();
         let dt = self.time_step();
-        let bodies = match (self.loaded.take(), self.model) {
-            (Some(bodies), _) => bodies,
-            (None, Model::Galaxies) => generate::galaxies(self.bodies, self.seed),
-            (None, Model::Plummer) => generate::plummer(self.bodies, self.seed),
-        };
+        let bodies = self.loaded.take().unwrap_or_else(|| self.generate());
         let camera = Camera::around(&bodies, self.picture_size);
         let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
         let simulation = Simulation::new(bodies, &setup, dt);
@@ -172,6 +187,7 @@ impl Job for BarnesHut {
             seed,
             theta,
             cell_error,
+            force_error: None,
             order,
             leaf,
             group,
@@ -245,6 +261,13 @@ struct Saved<'a> {
 }
 
 impl BarnesHut {
+    fn generate(&self) -> Bodies {
+        match self.model {
+            Model::Galaxies => generate::galaxies(self.bodies, self.seed),
+            Model::Plummer => generate::plummer(self.bodies, self.seed),
+        }
+    }
+
     /// The run from here to its end. One child a step, also in a resumed run: none but those of the steps to come.
     fn go_on(&self, cx: &Context, setup: Setup, course: Course) -> Result<Outcome, Stop> {
         let Course { mut simulation, camera, mut history } = course;
@@ -638,6 +661,20 @@ mod tests {
         let job = BarnesHut { input: Some("no-such-file.csv".into()), ..small() };
         let message = encode_job(job).unwrap_err().message;
         assert!(message.starts_with("no-such-file.csv: cannot be read: "), "{message}");
+    }
+
+    #[test]
+    fn a_wanted_error_becomes_order_and_error_of_cells_ahead_of_the_run() {
+        let job = BarnesHut { force_error: Some(2e-3), model: Model::Plummer, ..small() };
+        let mut prepared = job.clone();
+        prepared.prepare().unwrap();
+        assert_eq!(prepared.force_error, None);
+        assert!(prepared.cell_error.is_some_and(|part| part > 1e-4 && part < 0.1), "{prepared:?}");
+        let with = run(BarnesHut { steps: 1, ..job }, 2).0;
+        assert_eq!(with, run(BarnesHut { steps: 1, ..prepared }, 1).0);
+        let loaded = Some(generate::plummer(300, 1));
+        let job = BarnesHut { loaded, force_error: Some(1e-5), softening: Some(0.0), ..small() };
+        assert!(encode_job(job).is_ok());
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! [`forces::all`] gives them on one thread.
 
 pub mod bodies;
+pub mod calibrate;
 pub mod delta;
 pub mod forces;
 pub mod generate;

@@ -52,6 +52,12 @@ pub struct BarnesHut {
     #[serde(default)]
     pub cell_error: Option<f64>,
 
+    /// Find out --order and --cell-error for forces with this relative error, root of the mean square over the bodies as they
+    /// are at the start
+    #[arg(long, value_name = "ERROR", conflicts_with_all = ["theta", "order", "cell_error"])]
+    #[serde(skip)]
+    pub force_error: Option<f64>,
+
     /// Highest moment of a far cell
     #[arg(long, value_enum, default_value_t = Order::Quad)]
     pub order: Order,
@@ -150,6 +156,11 @@ impl BarnesHut {
         if !(0.0..=MOST_THETA).contains(&self.theta) {
             return Err(OptionError::Theta(self.theta));
         }
+        if let Some(error) = self.force_error
+            && !(FINEST_FORCES..=1.0).contains(&error)
+        {
+            return Err(OptionError::ForceError(error));
+        }
         if let Some(part) = self.cell_error
             && !(part > 0.0 && part <= 1.0)
         {
@@ -177,6 +188,8 @@ impl BarnesHut {
 const MOST_BODIES: usize = 1 << 30;
 /// At 2 a cell may be as near as half its size: text-book theta makes no sense beyond.
 const MOST_THETA: f64 = 2.0;
+/// What single precision can give, with room.
+const FINEST_FORCES: f64 = 1e-5;
 const MOST_PIXELS: u32 = 16_384;
 
 /// An option is no good.
@@ -207,6 +220,9 @@ pub enum OptionError {
     /// The opening angle is no good.
     #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
     Theta(f64),
+    /// The wanted error is no good.
+    #[error("--force-error is {0}; it must lie within {FINEST_FORCES} and 1")]
+    ForceError(f64),
     /// The error that cells may have is no good.
     #[error("--cell-error is {0}; it must be a part above 0 and at most 1")]
     CellError(f64),
@@ -316,6 +332,8 @@ mod tests {
                 "--theta=NaN",
                 "--theta is NaN; it must lie within 0 (exact sum over all pairs) and 2",
             ),
+            ("--force-error=0", "--force-error is 0; it must lie within 0.00001 and 1"),
+            ("--force-error=NaN", "--force-error is NaN; it must lie within 0.00001 and 1"),
             ("--cell-error=0", "--cell-error is 0; it must be a part above 0 and at most 1"),
             ("--cell-error=NaN", "--cell-error is NaN; it must be a part above 0 and at most 1"),
             ("--cell-error=1.5", "--cell-error is 1.5; it must be a part above 0 and at most 1"),
