@@ -26,6 +26,8 @@ pub struct Choice {
 const GROUPS: usize = 24;
 /// What an interaction with a quadrupole costs where one with a point costs 1.
 const QUAD_COST: f64 = 2.25;
+/// Of the wanted error: the sample is a small one.
+const MARGIN: f64 = 0.9;
 /// Errors of cells are tried in these steps, from the first to the last.
 const FIRST: f64 = 0.1;
 const STEP: f64 = 0.8;
@@ -76,7 +78,7 @@ fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> 
             }
         }
         let found = (squares / sinks.max(1) as f64).sqrt();
-        let reached = found <= wanted;
+        let reached = found <= MARGIN * wanted;
         if reached || cell_error * STEP < LAST {
             return (Choice { order, cell_error, found, reached }, cost);
         }

@@ -71,12 +71,7 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
     let mut bodies = tree.bodies(group..group + 1);
     bodies.end = bodies.end.min(bodies.start + LANES);
     let middle = Extent::of(tree, bodies.clone()).middle();
-    let mut sinks = [[0.0; LANES]; 3];
-    for (lane, body) in bodies.clone().enumerate() {
-        for axis in 0..3 {
-            sinks[axis][lane] = tree.points[body][axis] - middle[axis];
-        }
-    }
+    let sinks = side_by_side(&tree.points[bodies.clone()], middle);
     let mut sums = [[[0.0; LANES]; 4]];
     let rule = Rule { softening_squared: tree.softening_squared, potential: false };
     let mut near = Sources::default();
@@ -86,6 +81,17 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
         Kernel::best().points(&near.points, &[sinks], rule, &mut sums);
     }
     (0..bodies.len()).map(|lane| [0, 1, 2].map(|axis| sums[0][axis][lane])).collect()
+}
+
+/// Up to as many points as there are lanes, relative to the middle.
+fn side_by_side<'p>(points: impl IntoIterator<Item = &'p [f32; 4]>, middle: [f32; 3]) -> Lanes {
+    let mut lanes = [[0.0; LANES]; 3];
+    for (lane, p) in points.into_iter().take(LANES).enumerate() {
+        for (axis, column) in lanes.iter_mut().enumerate() {
+            column[lane] = p[axis] - middle[axis];
+        }
+    }
+    lanes
 }
 
 /// Bodies in a row, and the box around them.
@@ -219,15 +225,8 @@ impl<'a> Lists<'a> {
         self.walk.for_group(tree, self.kernel, balls, &extent, &self.unsure, &mut self.sources);
 
         self.sinks.clear();
-        for chunk in tree.points[bodies].chunks(LANES) {
-            let mut lanes = [[0.0; LANES]; 3];
-            for (i, p) in chunk.iter().enumerate() {
-                for axis in 0..3 {
-                    lanes[axis][i] = p[axis] - middle[axis];
-                }
-            }
-            self.sinks.push(lanes);
-        }
+        let chunks = tree.points[bodies].chunks(LANES);
+        self.sinks.extend(chunks.map(|chunk| side_by_side(chunk, middle)));
         (self.sources.points.len(), self.sources.quads.len())
     }
 
@@ -238,13 +237,9 @@ impl<'a> Lists<'a> {
         let middle = block.middle();
         sources.clear();
         walk.roughly(tree, kernel, block, sources);
-        let mut sinks = [[0.0; LANES]; 3];
-        for lane in 0..LANES {
-            let body = block.bodies.start + block.bodies.len() * lane / LANES;
-            for axis in 0..3 {
-                sinks[axis][lane] = tree.points[body][axis] - middle[axis];
-            }
-        }
+        let some = |lane| block.bodies.start + block.bodies.len() * lane / LANES;
+        let some = (0..LANES).map(|lane| &tree.points[some(lane)]);
+        let sinks = side_by_side(some, middle);
         let mut sums = [[[0.0; LANES]; 4]];
         let rule = Rule { potential: false, ..self.rule };
         for chunk in sources.points.chunks(CHUNK) {

@@ -36,9 +36,12 @@ pub fn lists(tree: &Tree) -> Interactions {
 }
 
 /// The kernel alone, over and over on what the innermost cache holds: this many sinks feel this many sources, `rounds`
-/// times. Returns the number of interactions.
-pub fn kernel(order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 {
-    let kernel = Kernel::best();
+/// times, by the code of this index in [`instructions`]. Returns the number of interactions.
+///
+/// # Panics
+/// If there is no such code.
+pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 {
+    let kernel = Kernel::all()[code];
     let vectors = sinks.div_ceil(LANES);
     let at = |i: usize| (i as f32 * 0.618_034).fract() - 0.5;
     let lanes = |v: usize| [0, 1, 2].map(|axis| std::array::from_fn(|l| at(v * LANES + l + axis)));
@@ -59,7 +62,7 @@ pub fn kernel(order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 
     (vectors * LANES * sources * rounds) as u64
 }
 
-/// The code that computes here, for a report.
-pub fn instructions() -> &'static str {
-    Kernel::best().name()
+/// The codes that can compute here, for a report; the last is the fastest and the one that is used.
+pub fn instructions() -> Vec<&'static str> {
+    Kernel::all().into_iter().map(Kernel::name).collect()
 }
