@@ -30,7 +30,7 @@ const QUAD_COST: f64 = 2.25;
 const MARGIN: f64 = 0.9;
 /// Errors of cells are tried in these steps, from the first to the last.
 const FIRST: f64 = 0.1;
-const STEP: f64 = 0.8;
+const STEP: f64 = 0.9;
 const LAST: f64 = 1e-7;
 
 /// Chooses for a relative error of `wanted` (root of the mean square over bodies). Order and theta of `accuracy` do not
