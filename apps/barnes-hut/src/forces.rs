@@ -2,16 +2,22 @@
 //!
 //! A cell is far from a group when its size is less than theta times the distance from its centre of mass to the nearest point
 //! of the box around the group's bodies, so that the text-book criterion holds for each of them; a cell that holds bodies
-//! of the group is never far, whatever theta. What comes out for a group depends on the tree alone: its list has the tree's
-//! order, sums within a chunk of the list are in single precision and across chunks in double.
+//! of the group is never far, whatever theta. Groups that lie together are a block, and what is far from the block's box, or
+//! near to every point of it, is found once for all of them; the lists are the same cells, in another order. What comes out
+//! for a group depends on the tree alone: blocks and lists are those of the tree, sums within a chunk of the list are in single
+//! precision and across chunks in double.
+//!
+//! Where an error is asked for in place of theta, a cell is far when the first moment that is left out pulls by less than that
+//! part of the acceleration in the block, of which a rough idea is had first (after V. Springel, MNRAS 364, 1105, 2005, who
+//! takes the acceleration of the step before).
 //!
 //! Knows nothing of tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87, 161 (1990); of the quadrupole of a
 //! softened point: the second term of the Taylor series of 1 / sqrt(d^2 + eps^2), trace included.
 
 use std::ops::Range;
 
-use crate::kernel::{CHUNK, Kernel, LANES, Lanes, POINT_BLIND, Quad, Sums};
-use crate::tree::Tree;
+use crate::kernel::{Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Own, Quad, Rule, Sums};
+use crate::tree::{Cells, Tree, reach_scale};
 
 /// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
 /// box. Single precision suffices: it is three orders finer than what theta leaves, and sums over bodies are in double.
@@ -22,7 +28,15 @@ pub const BYTES_A_BODY: usize = 16;
 /// # Panics
 /// If the range does not lie within the tree's groups.
 pub fn compute(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
-    compute_with(tree, groups, Kernel::best())
+    compute_with(tree, groups, Kernel::best(), true)
+}
+
+/// The same with potentials of zero: cheaper, for who needs no energies.
+///
+/// # Panics
+/// If the range does not lie within the tree's groups.
+pub fn accelerations(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
+    compute_with(tree, groups, Kernel::best(), false)
 }
 
 /// Forces on all bodies: what one thread does alone.
@@ -30,121 +44,396 @@ pub fn all(tree: &Tree) -> Vec<u8> {
     compute(tree, 0..tree.groups())
 }
 
-pub(crate) fn compute_with(tree: &Tree, groups: Range<usize>, kernel: Kernel) -> Vec<u8> {
+pub(crate) fn compute_with(
+    tree: &Tree,
+    groups: Range<usize>,
+    kernel: Kernel,
+    potential: bool,
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(tree.bodies(groups.clone()).len() * BYTES_A_BODY);
-    let mut lists = Lists::default();
+    let mut lists = Lists::new(tree, kernel, potential);
     for group in groups {
-        lists.one_group(tree, tree.bodies(group..group + 1), kernel, &mut bytes);
+        lists.one_group(tree.bodies(group..group + 1), &mut bytes);
     }
     bytes
 }
 
-/// Lists of one group; kept from group to group for their memory.
+/// Forces on one group, and how many entries its lists of points and of quadrupoles have.
+pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 2]) {
+    let mut bytes = Vec::new();
+    let mut lists = Lists::new(tree, Kernel::best(), false);
+    lists.one_group(tree.bodies(group..group + 1), &mut bytes);
+    (bytes, [lists.sources.points.len(), lists.sources.quads.len()])
+}
+
+/// Accelerations of the first bodies of a group, from all bodies.
+pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
+    let mut bodies = tree.bodies(group..group + 1);
+    bodies.end = bodies.end.min(bodies.start + LANES);
+    let middle = Extent::of(tree, bodies.clone()).middle();
+    let sinks = side_by_side(&tree.points[bodies.clone()], middle);
+    let mut sums = [[[0.0; LANES]; 4]];
+    let rule = Rule { softening_squared: tree.softening_squared, potential: false };
+    let mut near = Sources::default();
+    for chunk in tree.points.chunks(CHUNK) {
+        near.clear();
+        near.add_points(chunk, middle);
+        Kernel::best().points(&near.points, &[sinks], rule, &mut sums);
+    }
+    (0..bodies.len()).map(|lane| [0, 1, 2].map(|axis| sums[0][axis][lane])).collect()
+}
+
+/// Up to as many points as there are lanes, relative to the middle.
+fn side_by_side<'p>(points: impl IntoIterator<Item = &'p [f32; 4]>, middle: [f32; 3]) -> Lanes {
+    let mut lanes = [[0.0; LANES]; 3];
+    for (lane, p) in points.into_iter().take(LANES).enumerate() {
+        for (axis, column) in lanes.iter_mut().enumerate() {
+            column[lane] = p[axis] - middle[axis];
+        }
+    }
+    lanes
+}
+
+/// Bodies in a row, and the box around them.
+#[derive(Clone, Debug)]
+struct Extent {
+    cuboid: Cuboid,
+    bodies: Range<usize>,
+}
+
+impl Extent {
+    fn of(tree: &Tree, bodies: Range<usize>) -> Self {
+        let mut low = [f32::INFINITY; 4];
+        let mut high = [f32::NEG_INFINITY; 4];
+        for p in &tree.points[bodies.clone()] {
+            for k in 0..4 {
+                low[k] = if p[k] < low[k] { p[k] } else { low[k] };
+                high[k] = if p[k] > high[k] { p[k] } else { high[k] };
+            }
+        }
+        let three = |v: [f32; 4]| [v[0], v[1], v[2]];
+        Self { cuboid: Cuboid { low: three(low), high: three(high) }, bodies }
+    }
+
+    fn middle(&self) -> [f32; 3] {
+        [0, 1, 2].map(|axis| 0.5 * (self.cuboid.low[axis] + self.cuboid.high[axis]))
+    }
+
+    /// Whether these bodies are among those or the other way round; in a tree there is nothing between that and apart.
+    fn meets(&self, others: &Range<usize>) -> bool {
+        others.start < self.bodies.end && others.end > self.bodies.start
+    }
+}
+
+/// What acts, with places in the box's coordinates or relative to a group's middle.
 #[derive(Default)]
-struct Lists {
-    /// Bodies and cells that act as points: position relative to the group's middle, and mass.
+struct Sources {
+    /// Bodies and cells that act as points: position and mass.
     points: Vec<[f32; 4]>,
     /// Far cells with their second moments.
     quads: Vec<Quad>,
+}
+
+impl Sources {
+    fn clear(&mut self) {
+        self.points.clear();
+        self.quads.clear();
+    }
+
+    fn add_cell(&mut self, cells: &Cells, cell: usize, origin: [f32; 3]) {
+        let [x, y, z, mass] = cells.points[cell];
+        if mass <= 0.0 {
+            return;
+        }
+        match cells.quads.get(cell) {
+            Some(quad) if cells.links[cell].bodies().len() > 1 => {
+                self.quads.push(quad.seen_from(origin));
+            }
+            _ => self.points.push([x - origin[0], y - origin[1], z - origin[2], mass]),
+        }
+    }
+
+    fn add_points(&mut self, points: &[[f32; 4]], origin: [f32; 3]) {
+        let origin = [origin[0], origin[1], origin[2], 0.0];
+        let moved = |p: &[f32; 4]| [0, 1, 2, 3].map(|k| p[k] - origin[k]);
+        self.points.extend(points.iter().map(moved));
+    }
+}
+
+/// Lists of one group; kept from group to group for their memory and for what a block's groups have in common.
+pub(crate) struct Lists<'a> {
+    tree: &'a Tree,
+    kernel: Kernel,
+    rule: Rule,
+    own: Own,
+    /// The block of the group before; of no bodies ahead of the first.
+    block: Extent,
+    /// What acts on every group of the block, in the box's coordinates.
+    common: Sources,
+    /// What the sizes of cells are multiplied by in the block.
+    scale: f32,
+    /// Cells of which the block's groups have to see for themselves whether they are far.
+    unsure: Vec<u32>,
+    /// What acts on the group.
+    sources: Sources,
     /// The group's bodies, relative to its middle, padded to whole lanes.
     sinks: Vec<Lanes>,
     /// What they feel.
     sums: Vec<Sums>,
+    walk: Walk,
 }
 
-impl Lists {
-    fn one_group(&mut self, tree: &Tree, bodies: Range<usize>, kernel: Kernel, out: &mut Vec<u8>) {
-        let members = &tree.points[bodies.clone()];
-        let mut low = [f32::INFINITY; 3];
-        let mut high = [f32::NEG_INFINITY; 3];
-        for p in members {
-            for axis in 0..3 {
-                low[axis] = low[axis].min(p[axis]);
-                high[axis] = high[axis].max(p[axis]);
-            }
-        }
-        let middle = [0, 1, 2].map(|axis| 0.5 * (low[axis] + high[axis]));
-
-        self.sinks.clear();
-        for chunk in members.chunks(LANES) {
-            let mut lanes = [[0.0; LANES]; 3];
-            for (i, p) in chunk.iter().enumerate() {
-                for axis in 0..3 {
-                    lanes[axis][i] = p[axis] - middle[axis];
-                }
-            }
-            self.sinks.push(lanes);
-        }
-        self.walk(tree, &bodies, low.map(f64::from), high.map(f64::from), middle);
-
-        self.sums.clear();
-        self.sums.resize(self.sinks.len(), [[0.0; LANES]; 4]);
-        let eps = tree.softening_squared;
-        for chunk in self.points.chunks(CHUNK) {
-            kernel.points(chunk, &self.sinks, eps, &mut self.sums);
-        }
-        for chunk in self.quads.chunks(CHUNK / 4) {
-            kernel.quads(chunk, &self.sinks, eps, &mut self.sums);
-        }
-
-        // A body is in its own list: it does not pull itself, but its own potential, as the kernel rounds it, has to go.
-        let cube = eps * eps.sqrt();
-        let own = |mass: f32| if cube > POINT_BLIND { mass / cube * eps } else { 0.0 };
-        for (i, p) in members.iter().enumerate() {
-            let sum = &self.sums[i / LANES];
-            let lane = i % LANES;
-            for component in &sum[..3] {
-                out.extend_from_slice(&(component[lane] as f32).to_le_bytes());
-            }
-            let potential = sum[3][lane] + f64::from(own(p[3]));
-            out.extend_from_slice(&(potential as f32).to_le_bytes());
+impl<'a> Lists<'a> {
+    pub(crate) fn new(tree: &'a Tree, kernel: Kernel, potential: bool) -> Self {
+        let softening_squared = tree.softening_squared;
+        Self {
+            tree,
+            kernel,
+            rule: Rule { softening_squared, potential },
+            own: Own::new(softening_squared),
+            block: Extent { cuboid: Cuboid { low: [0.0; 3], high: [0.0; 3] }, bodies: 0..0 },
+            common: Sources::default(),
+            scale: 1.0,
+            unsure: Vec::new(),
+            sources: Sources::default(),
+            sinks: Vec::new(),
+            sums: Vec::new(),
+            walk: Walk::default(),
         }
     }
 
-    /// Fills the lists, walking the tree once in its order.
-    fn walk(
-        &mut self,
-        tree: &Tree,
-        bodies: &Range<usize>,
-        low: [f64; 3],
-        high: [f64; 3],
-        middle: [f32; 3],
-    ) {
-        self.points.clear();
-        self.quads.clear();
-        let origin = middle.map(f64::from);
-        let mut at = 0;
-        while let Some(cell) = tree.cells.get(at) {
-            if cell.mass <= 0.0 {
-                at = cell.next as usize;
-                continue;
+    /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
+    pub(crate) fn fill(&mut self, bodies: Range<usize>) -> (usize, usize) {
+        let tree = self.tree;
+        if !self.block.bodies.contains(&bodies.start) {
+            self.block = Extent::of(tree, tree.block(bodies.start));
+            self.common.clear();
+            self.unsure.clear();
+            if let Some(error) = tree.error {
+                self.scale = reach_scale(error * self.acceleration(), tree.order_of_cells);
             }
-            let outside = cell.end as usize <= bodies.start || cell.first as usize >= bodies.end;
-            let mut distance = 0.0;
-            for axis in 0..3 {
-                let c = cell.com[axis];
-                let d = (low[axis] - c).max(c - high[axis]).max(0.0);
-                distance += d * d;
-            }
-            if outside && distance > cell.open_below {
-                let [x, y, z] = [0, 1, 2].map(|axis| (cell.com[axis] - origin[axis]) as f32);
-                let mass = cell.mass as f32;
-                match tree.moments.get(at) {
-                    Some(moments) if cell.end - cell.first > 1 => {
-                        self.quads.push(Quad::new([x, y, z], mass, moments));
-                    }
-                    _ => self.points.push([x, y, z, mass]),
-                }
-                at = cell.next as usize;
-            } else if cell.leaf {
-                for p in &tree.points[cell.first as usize..cell.end as usize] {
-                    self.points.push([p[0] - middle[0], p[1] - middle[1], p[2] - middle[2], p[3]]);
-                }
-                at = cell.next as usize;
-            } else {
-                at += 1;
+            let Self { walk, block, common, unsure, .. } = self;
+            let balls = tree.cells.balls(self.scale);
+            walk.for_block(tree, self.kernel, balls, block, common, unsure);
+        }
+        let extent = Extent::of(tree, bodies.clone());
+        let middle = extent.middle();
+        self.sources.clear();
+        self.sources.add_points(&self.common.points, middle);
+        self.sources.quads.extend(self.common.quads.iter().map(|quad| quad.seen_from(middle)));
+        let balls = tree.cells.balls(self.scale);
+        self.walk.for_group(tree, self.kernel, balls, &extent, &self.unsure, &mut self.sources);
+
+        self.sinks.clear();
+        let chunks = tree.points[bodies].chunks(LANES);
+        self.sinks.extend(chunks.map(|chunk| side_by_side(chunk, middle)));
+        (self.sources.points.len(), self.sources.quads.len())
+    }
+
+    /// A rough idea of the acceleration in the block: of some of its bodies, weighted as relative errors weigh them, where
+    /// cells that are not large count as points however near.
+    fn acceleration(&mut self) -> f64 {
+        let Self { tree, kernel, ref block, ref mut sources, ref mut walk, .. } = *self;
+        let middle = block.middle();
+        sources.clear();
+        walk.roughly(tree, kernel, block, sources);
+        let some = |lane| block.bodies.start + block.bodies.len() * lane / LANES;
+        let some = (0..LANES).map(|lane| &tree.points[some(lane)]);
+        let sinks = side_by_side(some, middle);
+        let mut sums = [[[0.0; LANES]; 4]];
+        let rule = Rule { potential: false, ..self.rule };
+        for chunk in sources.points.chunks(CHUNK) {
+            kernel.points(chunk, &[sinks], rule, &mut sums);
+        }
+        let [x, y, z, _] = sums[0];
+        let squares = (0..LANES).map(|i| x[i] * x[i] + y[i] * y[i] + z[i] * z[i]);
+        let mean = squares.map(|square| 1.0 / square).sum::<f64>() / LANES as f64;
+        (1.0 / mean).sqrt()
+    }
+
+    fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) {
+        self.fill(bodies.clone());
+        self.sums.clear();
+        self.sums.resize(self.sinks.len(), [[0.0; LANES]; 4]);
+        for chunk in self.sources.points.chunks(CHUNK) {
+            self.kernel.points(chunk, &self.sinks, self.rule, &mut self.sums);
+        }
+        for chunk in self.sources.quads.chunks(CHUNK / 4) {
+            self.kernel.quads(chunk, &self.sinks, self.rule, &mut self.sums);
+        }
+
+        for (i, p) in self.tree.points[bodies].iter().enumerate() {
+            let sum = &self.sums[i / LANES];
+            let lane = i % LANES;
+            let [x, y, z] = [0, 1, 2].map(|axis| sum[axis][lane] as f32);
+            // A body is in its own list: it does not pull itself, but its own potential, as the kernel rounds it, has to go.
+            let own = if self.rule.potential { self.own.potential(p[3]) } else { 0.0 };
+            let potential = (sum[3][lane] - own) as f32;
+            for value in [x, y, z, potential] {
+                out.extend_from_slice(&value.to_le_bytes());
             }
         }
+    }
+}
+
+/// Walks over the tree, from the cells of one level that have to be opened to those of the next.
+#[derive(Default)]
+struct Walk {
+    /// Cells whose children are to be looked at, and the first child of each.
+    open: Vec<u32>,
+    starts: Vec<u32>,
+    /// What a look at the children of each found.
+    looks: Vec<Look>,
+    /// Cells to be opened after these.
+    next: Vec<u32>,
+    /// Cells to be opened that are not split further.
+    leaves: Vec<u32>,
+}
+
+impl Walk {
+    /// What the groups of the block have in common, and cells (in the order of the walk) that are far from some point of the
+    /// block only.
+    fn for_block(
+        &mut self,
+        tree: &Tree,
+        kernel: Kernel,
+        balls: Balls,
+        block: &Extent,
+        common: &mut Sources,
+        unsure: &mut Vec<u32>,
+    ) {
+        let cells = &tree.cells;
+        let none = [0.0; 3];
+        self.next.clear();
+        self.leaves.clear();
+        if !cells.links.is_empty() {
+            // It holds the block.
+            self.open_next(cells, 0);
+        }
+        while self.look_at_next(cells, kernel, balls, block) {
+            for (&parent, look) in self.open.iter().zip(&self.looks) {
+                for (bit, child) in cells.links[parent as usize].children().enumerate() {
+                    let bodies = cells.links[child].bodies();
+                    let far = look.far >> bit & 1 == 1;
+                    let near = look.near >> bit & 1 == 1;
+                    let around =
+                        bodies.start <= block.bodies.start && bodies.end >= block.bodies.end;
+                    let meets = block.meets(&bodies);
+                    if far && !meets {
+                        common.add_cell(cells, child, none);
+                    } else if around || near && !meets {
+                        let leaf = cells.links[child].children == 0;
+                        let to = if leaf { &mut self.leaves } else { &mut self.next };
+                        to.push(child as u32);
+                    } else {
+                        unsure.push(child as u32);
+                    }
+                }
+            }
+        }
+        for &leaf in &self.leaves {
+            common.add_points(&tree.points[cells.links[leaf as usize].bodies()], none);
+        }
+    }
+
+    /// The rest of what acts on a group.
+    fn for_group(
+        &mut self,
+        tree: &Tree,
+        kernel: Kernel,
+        balls: Balls,
+        group: &Extent,
+        unsure: &[u32],
+        sources: &mut Sources,
+    ) {
+        let cells = &tree.cells;
+        let middle = group.middle();
+        self.next.clear();
+        self.leaves.clear();
+        kernel.look(group.cuboid, balls, unsure, &mut self.looks);
+        for (i, &cell) in unsure.iter().enumerate() {
+            let cell = cell as usize;
+            if self.looks[i].far & 1 == 1 && !group.meets(&cells.links[cell].bodies()) {
+                sources.add_cell(cells, cell, middle);
+            } else {
+                self.open_next(cells, cell);
+            }
+        }
+        while self.look_at_next(cells, kernel, balls, group) {
+            for (&parent, look) in self.open.iter().zip(&self.looks) {
+                let link = cells.links[parent as usize];
+                let mut far = look.far & ((1 << link.children) - 1);
+                if group.meets(&link.bodies()) {
+                    for (bit, child) in link.children().enumerate() {
+                        far &= !(u32::from(group.meets(&cells.links[child].bodies())) << bit);
+                    }
+                }
+                let mut rest = !far & ((1 << link.children) - 1);
+                while far != 0 {
+                    let child = (link.child + far.trailing_zeros()) as usize;
+                    sources.add_cell(cells, child, middle);
+                    far &= far - 1;
+                }
+                while rest != 0 {
+                    let child = link.child + rest.trailing_zeros();
+                    let leaf = cells.links[child as usize].children == 0;
+                    let to = if leaf { &mut self.leaves } else { &mut self.next };
+                    to.push(child);
+                    rest &= rest - 1;
+                }
+            }
+        }
+        for &leaf in &self.leaves {
+            sources.add_points(&tree.points[cells.links[leaf as usize].bodies()], middle);
+        }
+    }
+
+    /// Few points in place of all bodies.
+    fn roughly(&mut self, tree: &Tree, kernel: Kernel, block: &Extent, sources: &mut Sources) {
+        let cells = &tree.cells;
+        let middle = block.middle();
+        // A cell of the block is small where it has so many of its bodies.
+        let small = block.bodies.len() / 64;
+        self.next.clear();
+        self.leaves.clear();
+        if !cells.links.is_empty() {
+            self.open_next(cells, 0);
+        }
+        while self.look_at_next(cells, kernel, cells.rough_balls(), block) {
+            for (&parent, look) in self.open.iter().zip(&self.looks) {
+                for (bit, child) in cells.links[parent as usize].children().enumerate() {
+                    let bodies = cells.links[child].bodies();
+                    let far = look.far >> bit & 1 == 1 && !block.meets(&bodies);
+                    if far || bodies.len() <= small {
+                        let [x, y, z, mass] = cells.points[child];
+                        sources.points.push([x - middle[0], y - middle[1], z - middle[2], mass]);
+                    } else if cells.links[child].children == 0 {
+                        self.leaves.push(child as u32);
+                    } else {
+                        self.next.push(child as u32);
+                    }
+                }
+            }
+        }
+        for &leaf in &self.leaves {
+            sources.add_points(&tree.points[cells.links[leaf as usize].bodies()], middle);
+        }
+    }
+
+    fn open_next(&mut self, cells: &Cells, cell: usize) {
+        let leaf = cells.links[cell].children == 0;
+        let to = if leaf { &mut self.leaves } else { &mut self.next };
+        to.push(cell as u32);
+    }
+
+    /// Opens the next cells and looks at their children; whether there are any.
+    fn look_at_next(&mut self, cells: &Cells, kernel: Kernel, balls: Balls, from: &Extent) -> bool {
+        std::mem::swap(&mut self.open, &mut self.next);
+        self.next.clear();
+        self.starts.clear();
+        self.starts.extend(self.open.iter().map(|&cell| cells.links[cell as usize].child));
+        kernel.look(from.cuboid, balls, &self.starts, &mut self.looks);
+        !self.open.is_empty()
     }
 }
 
@@ -163,7 +452,10 @@ mod tests {
 
     /// Acceleration and potential of each body in the user's units, from the tree.
     fn by_tree(bodies: &Bodies, accuracy: Accuracy) -> Vec<[f64; 4]> {
-        let setup = Setup::new(bodies, accuracy);
+        by_setup(bodies, Setup::new(bodies, accuracy), accuracy)
+    }
+
+    fn by_setup(bodies: &Bodies, setup: Setup, accuracy: Accuracy) -> Vec<[f64; 4]> {
         let positions = Positions::new(&bodies.position, accuracy.softening);
         let tree = positions.tree(&setup).unwrap();
         let unit = setup.mass_unit / positions.side();
@@ -244,6 +536,25 @@ mod tests {
     }
 
     #[test]
+    fn errors_are_what_is_asked_for() {
+        for bodies in [generate::plummer(5000, 9), generate::galaxies(5000, 9)] {
+            let exact = by_pairs(&bodies, 0.01);
+            let error = |order, part| {
+                let accuracy = Accuracy { order, ..EXACT };
+                let setup = Setup::new(&bodies, accuracy).with_error(Some(part));
+                rms(&by_setup(&bodies, setup, accuracy), &exact, 0..3)
+            };
+            // Upper bounds above what is measured; lower bounds show that far cells are used at all.
+            for (order, part, bound) in
+                [(Order::Mono, 3e-3, 3e-3), (Order::Mono, 3e-4, 6e-4), (Order::Quad, 2e-4, 2e-4)]
+            {
+                let got = error(order, part);
+                assert!(got < bound && got > bound / 20.0, "{order:?} {part}: {got}");
+            }
+        }
+    }
+
+    #[test]
     fn no_body_pulls_itself_at_the_widest_angle() {
         // All mass in two far corners: a cell that holds the group has its centre of mass far away.
         let mut bodies = generate::plummer(300, 1);
@@ -289,9 +600,15 @@ mod tests {
 
         for (name, bodies) in cases {
             for (softening, theta) in [(0.0, 0.0), (0.0, 0.3), (0.05, 0.3)] {
-                for order in [Order::Mono, Order::Quad] {
+                for (order, error) in [
+                    (Order::Mono, None),
+                    (Order::Quad, None),
+                    (Order::Mono, Some(1e-4)),
+                    (Order::Quad, Some(1e-4)),
+                ] {
                     let accuracy = Accuracy { order, theta, softening, leaf: 4, group: 8 };
-                    let got = by_tree(&bodies, accuracy);
+                    let setup = Setup::new(&bodies, accuracy).with_error(error);
+                    let got = by_setup(&bodies, setup, accuracy);
                     let exact = by_pairs(&bodies, softening);
                     // Where all bodies are within a millionth of the softening length, forces count as none.
                     let floor = if softening > 0.0 { 1e-9 * bodies.total_mass() } else { 0.0 };
@@ -324,12 +641,13 @@ mod tests {
             theta in 0.2f64..1.2,
             leaf in 1u32..32,
             group in 1u32..200,
+            error in prop::option::of(1e-4f64..0.1),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         ) {
             let bodies = generate::galaxies(n, seed);
             let order = if quad { Order::Quad } else { Order::Mono };
             let accuracy = Accuracy { order, theta, softening: 0.02, leaf, group };
-            let setup = Setup::new(&bodies, accuracy);
+            let setup = Setup::new(&bodies, accuracy).with_error(error);
             let positions = Positions::new(&bodies.position, 0.02);
             let tree = positions.tree(&setup).unwrap();
             let whole = all(tree);
@@ -344,7 +662,9 @@ mod tests {
             cuts.sort_unstable();
             let mut parts = Vec::new();
             for range in cuts.windows(2).rev() {
-                parts.push(compute_with(tree, range[0]..range[1], Kernel::Portable));
+                let kernels = Kernel::all();
+                let kernel = kernels[parts.len() % kernels.len()];
+                parts.push(compute_with(tree, range[0]..range[1], kernel, true));
             }
             parts.reverse();
             prop_assert_eq!(whole.len(), n * BYTES_A_BODY);

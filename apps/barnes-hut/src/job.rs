@@ -18,7 +18,7 @@ use crate::options::{BarnesHut, Broadcast, Model, SnapshotFormat};
 use crate::picture::Camera;
 use crate::shared::{Change, Positions, Setup};
 use crate::simulate::{self, Report, Simulation};
-use crate::{forces, generate, read, write};
+use crate::{calibrate, forces, generate, read, write};
 
 impl Versioned for Setup {
     const NAME: &'static str = "barnes-hut.setup";
@@ -112,6 +112,25 @@ impl Job for BarnesHut {
         if let Some(file) = self.input.take() {
             self.loaded = Some(read::file(&file).map_err(InputError::new)?);
         }
+        if let Some(wanted) = self.force_error.take() {
+            let generated;
+            let bodies = match &self.loaded {
+                Some(bodies) => bodies,
+                None => {
+                    generated = self.generate();
+                    &generated
+                }
+            };
+            let choice = calibrate::choose(bodies, self.accuracy(), wanted);
+            if !choice.reached {
+                return Err(InputError::new(format!(
+                    "no forces with an error of {wanted:e} were found for these bodies, the best have {:.1e}; a larger --force-error will do",
+                    choice.found
+                )));
+            }
+            self.order = choice.order;
+            self.cell_error = Some(choice.cell_error);
+        }
         Ok(())
     }
 
@@ -119,13 +138,9 @@ impl Job for BarnesHut {
         self.check()?;
         let accuracy = self.accuracy();
         let dt = self.time_step();
-        let bodies = match (self.loaded.take(), self.model) {
-            (Some(bodies), _) => bodies,
-            (None, Model::Galaxies) => generate::galaxies(self.bodies, self.seed),
-            (None, Model::Plummer) => generate::plummer(self.bodies, self.seed),
-        };
+        let bodies = self.loaded.take().unwrap_or_else(|| self.generate());
         let camera = Camera::around(&bodies, self.picture_size);
-        let setup = Setup::new(&bodies, accuracy);
+        let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
         let simulation = Simulation::new(bodies, &setup, dt);
         self.go_on(cx, setup, Course { simulation, camera, history: History::new(self.steps) })
     }
@@ -140,7 +155,7 @@ impl Job for BarnesHut {
             )));
         }
         let bodies = bodies.into_owned();
-        let setup = Setup::new(&bodies, self.accuracy());
+        let setup = Setup::new(&bodies, self.accuracy()).with_error(self.cell_error);
         let dt = self.time_step();
         let simulation = Simulation::resume(bodies, &setup, dt, step, first_energy);
         let (camera, history) = (camera.into_owned(), history.into_owned());
@@ -154,7 +169,7 @@ impl Job for BarnesHut {
             Some(loaded) => (true, loaded.len()),
             None => (false, self.bodies),
         };
-        let Self { seed, theta, order, leaf, group, grain, .. } = *self;
+        let Self { seed, theta, cell_error, order, leaf, group, grain, .. } = *self;
         Some(Self {
             model: if from_file { Model::Plummer } else { self.model },
             bodies: bodies.clamp(1, BENCHMARK_BODIES),
@@ -171,6 +186,8 @@ impl Job for BarnesHut {
             broadcast: self.broadcast,
             seed,
             theta,
+            cell_error,
+            force_error: None,
             order,
             leaf,
             group,
@@ -244,6 +261,13 @@ struct Saved<'a> {
 }
 
 impl BarnesHut {
+    fn generate(&self) -> Bodies {
+        match self.model {
+            Model::Galaxies => generate::galaxies(self.bodies, self.seed),
+            Model::Plummer => generate::plummer(self.bodies, self.seed),
+        }
+    }
+
     /// The run from here to its end. One child a step, also in a resumed run: none but those of the steps to come.
     fn go_on(&self, cx: &Context, setup: Setup, course: Course) -> Result<Outcome, Stop> {
         let Course { mut simulation, camera, mut history } = course;
@@ -387,10 +411,12 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
-        for order in [Order::Mono, Order::Quad] {
-            let job = BarnesHut { order, ..small() };
+        let openings = [None, Some(1e-3)].into_iter();
+        let kinds = openings.flat_map(|error| [(Order::Mono, error), (Order::Quad, error)]);
+        for (order, cell_error) in kinds {
+            let job = BarnesHut { order, cell_error, ..small() };
             let bodies = generate::galaxies(job.bodies, job.seed);
-            let setup = Setup::new(&bodies, job.accuracy());
+            let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
             let mut history = History::new(job.steps);
             let end = simulate::alone(bodies, &setup, job.time_step(), job.steps, |_, report| {
                 history.push(*report);
@@ -406,7 +432,7 @@ mod tests {
     #[test]
     fn the_result_is_the_same_everywhere() {
         // Bits that must not change with compiler, instruction set or machine; a change of the physics changes them.
-        assert_eq!(run(small(), 2).0.checksum, 0xd9bf7f06caf0a07b);
+        assert_eq!(run(small(), 2).0.checksum, 0x30d9b200b7e256c1);
     }
 
     #[test]
@@ -635,6 +661,20 @@ mod tests {
         let job = BarnesHut { input: Some("no-such-file.csv".into()), ..small() };
         let message = encode_job(job).unwrap_err().message;
         assert!(message.starts_with("no-such-file.csv: cannot be read: "), "{message}");
+    }
+
+    #[test]
+    fn a_wanted_error_becomes_order_and_error_of_cells_ahead_of_the_run() {
+        let job = BarnesHut { force_error: Some(2e-3), model: Model::Plummer, ..small() };
+        let mut prepared = job.clone();
+        prepared.prepare().unwrap();
+        assert_eq!(prepared.force_error, None);
+        assert!(prepared.cell_error.is_some_and(|part| part > 1e-4 && part < 0.1), "{prepared:?}");
+        let with = run(BarnesHut { steps: 1, ..job }, 2).0;
+        assert_eq!(with, run(BarnesHut { steps: 1, ..prepared }, 1).0);
+        let loaded = Some(generate::plummer(300, 1));
+        let job = BarnesHut { loaded, force_error: Some(1e-5), softening: Some(0.0), ..small() };
+        assert!(encode_job(job).is_ok());
     }
 
     #[test]

@@ -1,27 +1,46 @@
 //! The inner loops: what a chunk of sources does to the bodies of a group, one body a lane.
 //!
-//! Only operations that IEEE 754 rounds exactly (+ - * / and square root), none contracted, each lane on its own and
-//! sources in order. So the bits are the same with any instruction set: the formulas stand once, generic over a vector of
-//! eight numbers. Knows nothing of trees.
+//! Only operations that IEEE 754 rounds exactly (+ - * and the fused multiply-add), each lane on its own and sources in
+//! order; 1 / sqrt begins with a seed made from the bits of a number, by integers. So the bits are the same with any
+//! instruction set: the formulas stand once, generic over a vector of sixteen numbers. Knows nothing of trees.
+//!
+//! *The reciprocal root.* [`SEED`] less half of the bits of s is some r0 with y = s r0^2 within 3/4 and 27/32 (the least
+//! ratio, 9/8, that such a constant can give: a search over all mantissas of it). With e = [`MIDDLE`] - y,
+//! 1 / sqrt(s) = r0 f(e) with f(e) = ([`MIDDLE`] - e)^(-1/2), and its cube is r0^3 f(e)^3: both are replaced by the
+//! polynomials of least relative error on that interval (Remez exchange in double precision), 4.1e-7 with degree three
+//! and 1.2e-7 with degree four. Both are written with a leading coefficient of 1, which saves an operation: what they
+//! leave out is a factor of all sums, put right at the end ([`CUBE_LEAD`]) or ahead in the sources ([`ROOT_LEAD`]).
 #![allow(unsafe_code)]
 
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Add, Mul, Sub};
 
-/// Bodies side by side: one 256-bit register of `f32`.
-pub(crate) const LANES: usize = 8;
+/// Bodies side by side: one 512-bit register of `f32`, or two of 256 bits.
+pub(crate) const LANES: usize = 16;
 
 /// Sources whose pulls are summed in single precision before they go into the double-precision sum; also what fits the
 /// innermost cache together with the group.
 pub(crate) const CHUNK: usize = 1024;
 
-/// Cubes of distances (in sides of the box) up to this count as no distance and no force: softening off, two bodies at one
-/// point, or a body and itself. It keeps a pull within single precision.
-pub(crate) const POINT_BLIND: f32 = 1e-30;
+/// Squares of distances (in sides of the box) up to this count as no distance and no force: softening off, two bodies at
+/// one point, or a body and itself. It keeps a pull within single precision.
+pub(crate) const POINT_BLIND: f32 = 1e-20;
+
+/// See the head of this file.
+const SEED: u32 = 0x5f20_0000;
+/// Middle of the interval of s r0^2.
+const MIDDLE: f32 = 0.796_875;
+/// f(e)^3 is this times e^4 + ... with [`CUBE`] from the constant upwards.
+const CUBE_LEAD: f64 = 8.616_897_385_661_826;
+const CUBE: [f32; 4] = [0.163_141_25, 0.307_087_32, 0.481_707_8, 0.709_036_05];
+/// f(e) is this times e^3 + ... with [`ROOT`] from the constant upwards.
+const ROOT_LEAD: f64 = 0.694_117_066_525_469_3;
+const ROOT: [f32; 3] = [1.613_882_8, 1.012_631, 0.955_477_25];
 
 /// x, y and z of bodies side by side.
 pub(crate) type Lanes = [[f32; LANES]; 3];
 
-/// A far cell: place and mass, second moments (xx, yy, zz, xy, xz, yz), and half their trace.
+/// A far cell: place and mass, and second moments (xx, yy, zz, xy, xz, yz) with half their trace; all but the place with
+/// powers of [`ROOT_LEAD`] and small factors in them, as [`quads`] needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quad {
     at: [f32; 3],
@@ -32,8 +51,26 @@ pub(crate) struct Quad {
 
 impl Quad {
     pub(crate) fn new(at: [f32; 3], mass: f32, moments: &[f64; 6]) -> Self {
+        const CUBE: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
+        const FIFTH: f64 = CUBE * ROOT_LEAD * ROOT_LEAD;
         let half_trace = 0.5 * (moments[0] + moments[1] + moments[2]);
-        Self { at, mass, moments: moments.map(|m| m as f32), half_trace: half_trace as f32 }
+        Self {
+            at,
+            mass: (f64::from(mass) * CUBE) as f32,
+            moments: moments.map(|m| (3.0 * FIFTH * m) as f32),
+            half_trace: (FIFTH * half_trace) as f32,
+        }
+    }
+
+    /// The second moments, for a test.
+    #[cfg(test)]
+    pub(crate) fn moments(&self) -> [f64; 6] {
+        self.moments.map(|m| f64::from(m) / (3.0 * ROOT_LEAD.powi(5)))
+    }
+
+    /// The same with places relative to this one.
+    pub(crate) fn seen_from(&self, origin: [f32; 3]) -> Self {
+        Self { at: [0, 1, 2].map(|axis| self.at[axis] - origin[axis]), ..*self }
     }
 }
 
@@ -42,22 +79,52 @@ impl Quad {
 pub(crate) enum Kernel {
     /// Compiled for the target's own instruction set.
     Portable,
-    /// Compiled for AVX2. Only made when the processor has it.
+    /// Compiled for AVX2 and fused multiply-adds. Only made when the processor has them.
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Proof),
+    /// Compiled for AVX-512. Only made when the processor has it.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Proof),
 }
 
 /// What each sink feels: acceleration x, y, z and potential.
 pub(crate) type Sums = [[f64; LANES]; 4];
 
+/// What is the same for all sources and sinks of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    /// Square of the softening length.
+    pub softening_squared: f32,
+    /// Whether the potential is wanted too; else its sum stays as it is.
+    pub potential: bool,
+}
+
 impl Kernel {
     /// The fastest for this processor.
     pub(crate) fn best() -> Self {
+        *Self::all().last().expect("there is always the portable one")
+    }
+
+    /// All that this processor can run, the fastest last.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
-        if let Some(proof) = avx2::Proof::ask() {
-            return Self::Avx2(proof);
+        {
+            all.extend(avx2::Proof::ask().map(Self::Avx2));
+            all.extend(avx512::Proof::ask().map(Self::Avx512));
         }
-        Self::Portable
+        all
+    }
+
+    /// For a report.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "AVX2 with FMA",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(_) => "AVX-512",
+        }
     }
 
     /// Adds what these points do to the sinks.
@@ -65,45 +132,165 @@ impl Kernel {
         self,
         sources: &[[f32; 4]],
         sinks: &[Lanes],
-        softening_squared: f32,
+        rule: Rule,
         sums: &mut [Sums],
     ) {
         match self {
-            Self::Portable => points::<Plain>((), sources, sinks, softening_squared, sums),
+            Self::Portable => points::<Plain>((), sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(proof) => avx2::points(proof, sources, sinks, softening_squared, sums),
+            Self::Avx2(proof) => avx2::points(proof, sources, sinks, rule, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::points(proof, sources, sinks, rule, sums),
+        }
+    }
+
+    /// Looks from a box at [`LANES`] balls from each of these on; all columns must go on that far.
+    pub(crate) fn look(self, cuboid: Cuboid, balls: Balls, starts: &[u32], looks: &mut Vec<Look>) {
+        match self {
+            Self::Portable => look::<Plain>((), cuboid, balls, starts, looks),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(proof) => avx2::look(proof, cuboid, balls, starts, looks),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::look(proof, cuboid, balls, starts, looks),
         }
     }
 
     /// Adds what these far cells do to the sinks.
-    pub(crate) fn quads(
-        self,
-        sources: &[Quad],
-        sinks: &[Lanes],
-        softening_squared: f32,
-        sums: &mut [Sums],
-    ) {
+    pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [Sums]) {
         match self {
-            Self::Portable => quads::<Plain>((), sources, sinks, softening_squared, sums),
+            Self::Portable => quads::<Plain>((), sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(proof) => avx2::quads(proof, sources, sinks, softening_squared, sums),
+            Self::Avx2(proof) => avx2::quads(proof, sources, sinks, rule, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::quads(proof, sources, sinks, rule, sums),
         }
     }
 }
 
-/// Eight numbers side by side; each operation rounds each of them as IEEE 754 says.
-trait Wide:
-    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
-{
+/// A box, for looking at what lies far from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cuboid {
+    pub low: [f32; 3],
+    pub high: [f32; 3],
+}
+
+/// Balls side by side: x, y and z of their middles and the squares of their radii, a column each. The square of a radius
+/// is this `scale` times the column, but no less than in the column of least ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Balls<'a> {
+    pub middle: [&'a [f32]; 3],
+    pub radius_squared: &'a [f32],
+    pub least_squared: &'a [f32],
+    pub scale: f32,
+}
+
+/// Of [`LANES`] balls side by side, a bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Every point of the box lies outside the ball.
+    pub far: u32,
+    /// Every point of the box lies in the ball.
+    pub near: u32,
+}
+
+/// Nothing is contracted, and rounding keeps order: what is far from a box, or near to it, is so of each box within.
+#[inline(always)]
+fn look<W: Wide>(
+    proof: W::Proof,
+    cuboid: Cuboid,
+    balls: Balls,
+    starts: &[u32],
+    looks: &mut Vec<Look>,
+) {
+    looks.clear();
+    let (zero, scale) = (W::splat(proof, 0.0), W::splat(proof, balls.scale));
+    let low = cuboid.low.map(|c| W::splat(proof, c));
+    let high = cuboid.high.map(|c| W::splat(proof, c));
+    for &start in starts {
+        let (mut nearest, mut farthest) = (zero, zero);
+        for axis in 0..3 {
+            let middle = W::load(proof, sixteen(balls.middle[axis], start));
+            let (below, above) = (low[axis] - middle, middle - high[axis]);
+            let outside = below.greater(above).greater(zero);
+            nearest = outside.times_plus(outside, nearest);
+            let across = (high[axis] - middle).greater(middle - low[axis]);
+            farthest = across.times_plus(across, farthest);
+        }
+        let least = W::load(proof, sixteen(balls.least_squared, start));
+        let radius = (W::load(proof, sixteen(balls.radius_squared, start)) * scale).greater(least);
+        let look = Look { far: nearest.above(radius), near: !farthest.above(radius) };
+        looks.push(look);
+    }
+}
+
+#[inline(always)]
+fn sixteen(column: &[f32], start: u32) -> &[f32; LANES] {
+    let start = start as usize;
+    column[start..start + LANES].try_into().expect("columns go on beyond the last ball")
+}
+
+/// What a body adds to its own sum of potentials: it is in its own list, and this has to go again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    /// The parts of the inverse cube of the softening length; none where a body does not see itself.
+    parts: Option<[f32; 3]>,
+    softening_squared: f32,
+}
+
+impl Own {
+    pub(crate) fn new(softening_squared: f32) -> Self {
+        let parts = (softening_squared > POINT_BLIND)
+            .then(|| inverse_cube((), Plain::splat((), softening_squared)).map(|part| part.0[0]));
+        Self { parts, softening_squared }
+    }
+
+    /// Of a body with this mass, as [`points`] rounds it.
+    pub(crate) fn potential(&self, mass: f32) -> f64 {
+        let well = self.parts.map_or(0.0, |[a, b, c]| mass * a * b * c * self.softening_squared);
+        -f64::from(well) * CUBE_LEAD
+    }
+}
+
+/// Sixteen numbers side by side; each operation rounds each of them as IEEE 754 says.
+trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// Proof that the processor can do it; needed to make a value, and so for all else.
     type Proof: Copy;
 
     fn splat(proof: Self::Proof, value: f32) -> Self;
     fn load(proof: Self::Proof, values: &[f32; LANES]) -> Self;
     fn store(self) -> [f32; LANES];
-    fn sqrt(self) -> Self;
+    /// This times `factor` and `more`, rounded once.
+    fn times_plus(self, factor: Self, more: Self) -> Self;
+    /// `from` less this times `factor`, rounded once.
+    fn times_from(self, factor: Self, from: Self) -> Self;
+    /// [`SEED`] less half of the bits.
+    fn seed(self) -> Self;
     /// This where `what` is above `bound`, else zero.
     fn where_above(self, what: Self, bound: Self) -> Self;
+    /// The greater of both, of numbers that are none of them NaN.
+    fn greater(self, other: Self) -> Self;
+    /// A bit a lane, the first lane's lowest: whether this is above the other.
+    fn above(self, other: Self) -> u32;
+}
+
+/// Three numbers whose product is s^(-3/2) / [`CUBE_LEAD`].
+#[inline(always)]
+fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
+    let [c0, c1, c2, c3] = CUBE.map(|c| W::splat(proof, c));
+    let seed = s.seed();
+    let square = seed * seed;
+    let e = s.times_from(square, W::splat(proof, MIDDLE));
+    let f = (e + c3).times_plus(e, c2).times_plus(e, c1).times_plus(e, c0);
+    [seed, square, f]
+}
+
+/// s^(-1/2) / [`ROOT_LEAD`].
+#[inline(always)]
+fn inverse_root<W: Wide>(proof: W::Proof, s: W) -> W {
+    let [c0, c1, c2] = ROOT.map(|c| W::splat(proof, c));
+    let seed = s.seed();
+    let e = s.times_from(seed * seed, W::splat(proof, MIDDLE));
+    seed * (e + c2).times_plus(e, c1).times_plus(e, c0)
 }
 
 #[inline(always)]
@@ -111,83 +298,143 @@ fn points<W: Wide>(
     proof: W::Proof,
     sources: &[[f32; 4]],
     sinks: &[Lanes],
-    softening_squared: f32,
+    rule: Rule,
     sums: &mut [Sums],
+) {
+    let all = (sources, sinks, rule.softening_squared, sums);
+    match (rule.potential, rule.softening_squared > POINT_BLIND) {
+        (true, true) => points_so::<W, true, false>(proof, all),
+        (true, false) => points_so::<W, true, true>(proof, all),
+        (false, true) => points_so::<W, false, false>(proof, all),
+        (false, false) => points_so::<W, false, true>(proof, all),
+    }
+}
+
+/// BLIND: whether distances can be so small that [`POINT_BLIND`] matters.
+#[inline(always)]
+fn points_so<W: Wide, const POTENTIAL: bool, const BLIND: bool>(
+    proof: W::Proof,
+    (sources, sinks, softening_squared, sums): (&[[f32; 4]], &[Lanes], f32, &mut [Sums]),
 ) {
     let softening_squared = W::splat(proof, softening_squared);
     let blind = W::splat(proof, POINT_BLIND);
     for (sink, sum) in sinks.iter().zip(sums) {
-        let [sink_x, sink_y, sink_z] = [0, 1, 2].map(|axis| W::load(proof, &sink[axis]));
-        let [mut ax, mut ay, mut az, mut depth] = [W::splat(proof, 0.0); 4];
-        for &source in sources {
-            let [source_x, source_y, source_z, mass] = source.map(|v| W::splat(proof, v));
-            let (x, y, z) = (source_x - sink_x, source_y - sink_y, source_z - sink_z);
-            let square = x * x + y * y + z * z + softening_squared;
-            let cube = square * square.sqrt();
-            let weight = (mass / cube).where_above(cube, blind);
-            ax = ax + weight * x;
-            ay = ay + weight * y;
-            az = az + weight * z;
-            depth = depth + weight * square;
+        let sink_x = W::load(proof, &sink[0]);
+        let sink_y = W::load(proof, &sink[1]);
+        let sink_z = W::load(proof, &sink[2]);
+        let zero = W::splat(proof, 0.0);
+        let (mut ax, mut ay, mut az, mut depth) = (zero, zero, zero, zero);
+        for &[source_x, source_y, source_z, mass] in sources {
+            let x = W::splat(proof, source_x) - sink_x;
+            let y = W::splat(proof, source_y) - sink_y;
+            let z = W::splat(proof, source_z) - sink_z;
+            let square = x.times_plus(x, softening_squared);
+            let square = z.times_plus(z, y.times_plus(y, square));
+            let [a, b, c] = inverse_cube(proof, square);
+            let mut weight = W::splat(proof, mass) * a * b * c;
+            if BLIND {
+                weight = weight.where_above(square, blind);
+            }
+            ax = weight.times_plus(x, ax);
+            ay = weight.times_plus(y, ay);
+            az = weight.times_plus(z, az);
+            if POTENTIAL {
+                depth = weight.times_plus(square, depth);
+            }
         }
-        add(sum, [ax, ay, az, depth]);
+        add_force(sum, [ax, ay, az], CUBE_LEAD);
+        if POTENTIAL {
+            add_depth(sum, depth, CUBE_LEAD);
+        }
+    }
+}
+
+#[inline(always)]
+fn quads<W: Wide>(
+    proof: W::Proof,
+    sources: &[Quad],
+    sinks: &[Lanes],
+    rule: Rule,
+    sums: &mut [Sums],
+) {
+    let all = (sources, sinks, rule.softening_squared, sums);
+    if rule.potential {
+        quads_so::<W, true>(proof, all);
+    } else {
+        quads_so::<W, false>(proof, all);
     }
 }
 
 /// With d from the sink to the cell, R^2 = d^2 + eps^2, S the second moments and t half their trace:
 /// potential = -(m / R + 3/2 dSd / R^5 - t / R^3), acceleration = its gradient along d.
 #[inline(always)]
-fn quads<W: Wide>(
+fn quads_so<W: Wide, const POTENTIAL: bool>(
     proof: W::Proof,
-    sources: &[Quad],
-    sinks: &[Lanes],
-    softening_squared: f32,
-    sums: &mut [Sums],
+    (sources, sinks, softening_squared, sums): (&[Quad], &[Lanes], f32, &mut [Sums]),
 ) {
-    let splat = |value| W::splat(proof, value);
-    let softening_squared = splat(softening_squared);
-    let (one, one_and_half, three, seven_and_half) =
-        (splat(1.0), splat(1.5), splat(3.0), splat(7.5));
+    const SQUARE: f64 = ROOT_LEAD * ROOT_LEAD;
+    let softening_squared = W::splat(proof, softening_squared);
+    let along_factor = W::splat(proof, (2.5 * SQUARE) as f32);
+    let depth_factor = W::splat(proof, (0.5 * SQUARE) as f32);
+    let three = W::splat(proof, 3.0);
     for (sink, sum) in sinks.iter().zip(sums) {
-        let [sink_x, sink_y, sink_z] = [0, 1, 2].map(|axis| W::load(proof, &sink[axis]));
-        let [mut ax, mut ay, mut az, mut depth] = [splat(0.0); 4];
+        let sink_x = W::load(proof, &sink[0]);
+        let sink_y = W::load(proof, &sink[1]);
+        let sink_z = W::load(proof, &sink[2]);
+        let zero = W::splat(proof, 0.0);
+        let (mut ax, mut ay, mut az, mut depth) = (zero, zero, zero, zero);
         for source in sources {
-            let [source_x, source_y, source_z] = source.at.map(splat);
+            let splat = |value| W::splat(proof, value);
+            let [xx, yy, zz, xy, xz, yz] = source.moments;
+            let x = splat(source.at[0]) - sink_x;
+            let y = splat(source.at[1]) - sink_y;
+            let z = splat(source.at[2]) - sink_z;
+            let square = x.times_plus(x, softening_squared);
+            let square = z.times_plus(z, y.times_plus(y, square));
+            // A far cell is away from every sink by at least half its size: the square is above zero.
+            let inverse = inverse_root(proof, square);
+            let inverse_square = inverse * inverse;
+            let sx = z.times_plus(splat(xz), y.times_plus(splat(xy), x * splat(xx)));
+            let sy = z.times_plus(splat(yz), y.times_plus(splat(yy), x * splat(xy)));
+            let sz = z.times_plus(splat(zz), y.times_plus(splat(yz), x * splat(xz)));
+            let along = sz.times_plus(z, sy.times_plus(y, sx * x)) * inverse_square;
             let (mass, half_trace) = (splat(source.mass), splat(source.half_trace));
-            let [xx, yy, zz, xy, xz, yz] = source.moments.map(splat);
-            let (x, y, z) = (source_x - sink_x, source_y - sink_y, source_z - sink_z);
-            // A far cell is away from every sink by at least half its size: no division by zero.
-            let inverse_square = one / (x * x + y * y + z * z + softening_squared);
-            let inverse = inverse_square.sqrt();
-            let sx = (xx * x + xy * y + xz * z) * inverse_square;
-            let sy = (xy * x + yy * y + yz * z) * inverse_square;
-            let sz = (xz * x + yz * y + zz * z) * inverse_square;
-            let along = (sx * x + sy * y + sz * z) * inverse_square;
-            let trace = half_trace * inverse_square;
-            let cube = inverse * inverse_square;
-            let weight = mass + seven_and_half * along - three * trace;
-            ax = ax + cube * (weight * x - three * sx);
-            ay = ay + cube * (weight * y - three * sy);
-            az = az + cube * (weight * z - three * sz);
-            depth = depth + inverse * (mass + one_and_half * along - trace);
+            let second = along.times_plus(along_factor, zero - three * half_trace);
+            let cube = inverse_square * inverse;
+            let weight = inverse_square.times_plus(second, mass) * cube;
+            let fifth = cube * inverse_square;
+            ax = fifth.times_from(sx, weight.times_plus(x, ax));
+            ay = fifth.times_from(sy, weight.times_plus(y, ay));
+            az = fifth.times_from(sz, weight.times_plus(z, az));
+            if POTENTIAL {
+                let second = along.times_plus(depth_factor, zero - half_trace);
+                depth = inverse.times_plus(inverse_square.times_plus(second, mass), depth);
+            }
         }
-        add(sum, [ax, ay, az, depth]);
+        add_force(sum, [ax, ay, az], 1.0);
+        if POTENTIAL {
+            add_depth(sum, depth, 1.0 / SQUARE);
+        }
     }
 }
 
 #[inline(always)]
-fn add<W: Wide>(sum: &mut Sums, [ax, ay, az, depth]: [W; 4]) {
-    for (component, pull) in [ax, ay, az].into_iter().enumerate() {
-        for (sum, pull) in sum[component].iter_mut().zip(pull.store()) {
-            *sum += f64::from(pull);
+fn add_force<W: Wide>(sum: &mut Sums, pulls: [W; 3], factor: f64) {
+    for (sum, pull) in sum.iter_mut().zip(pulls) {
+        for (sum, pull) in sum.iter_mut().zip(pull.store()) {
+            *sum += f64::from(pull) * factor;
         }
-    }
-    for (sum, depth) in sum[3].iter_mut().zip(depth.store()) {
-        *sum -= f64::from(depth);
     }
 }
 
-/// Eight numbers for any processor.
+#[inline(always)]
+fn add_depth<W: Wide>(sum: &mut Sums, depth: W, factor: f64) {
+    for (sum, depth) in sum[3].iter_mut().zip(depth.store()) {
+        *sum -= f64::from(depth) * factor;
+    }
+}
+
+/// Sixteen numbers for any processor.
 #[derive(Clone, Copy)]
 struct Plain([f32; LANES]);
 
@@ -213,7 +460,6 @@ macro_rules! plain_operation {
 plain_operation!(Add, add);
 plain_operation!(Sub, sub);
 plain_operation!(Mul, mul);
-plain_operation!(Div, div);
 
 impl Wide for Plain {
     type Proof = ();
@@ -234,8 +480,18 @@ impl Wide for Plain {
     }
 
     #[inline(always)]
-    fn sqrt(self) -> Self {
-        Self(self.0.map(f32::sqrt))
+    fn times_plus(self, factor: Self, more: Self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane].mul_add(factor.0[lane], more.0[lane])))
+    }
+
+    #[inline(always)]
+    fn times_from(self, factor: Self, from: Self) -> Self {
+        Self(self.0.map(|value| -value)).times_plus(factor, from)
+    }
+
+    #[inline(always)]
+    fn seed(self) -> Self {
+        Self(self.0.map(|value| f32::from_bits(SEED.wrapping_sub(value.to_bits() >> 1))))
     }
 
     #[inline(always)]
@@ -243,63 +499,100 @@ impl Wide for Plain {
         let above = what.with(bound, |what, bound| if what > bound { 1.0 } else { 0.0 });
         self.with(above, |value, above| if above > 0.0 { value } else { 0.0 })
     }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        self.with(other, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn above(self, other: Self) -> u32 {
+        (0..LANES).map(|lane| u32::from(self.0[lane] > other.0[lane]) << lane).sum()
+    }
 }
 
-/// Eight numbers in a 256-bit register.
+/// The entry points of a module with its own `Proof` and vector, compiled for its instruction set.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entries {
+    ($features:literal, $vector:ident) => {
+        pub(super) fn points(
+            proof: Proof,
+            sources: &[[f32; 4]],
+            sinks: &[Lanes],
+            rule: Rule,
+            sums: &mut [Sums],
+        ) {
+            #[target_feature(enable = $features)]
+            fn compiled(proof: Proof, a: &[[f32; 4]], b: &[Lanes], c: Rule, d: &mut [Sums]) {
+                super::points::<$vector>(proof, a, b, c, d);
+            }
+            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            unsafe { compiled(proof, sources, sinks, rule, sums) }
+        }
+
+        pub(super) fn look(
+            proof: Proof,
+            cuboid: Cuboid,
+            balls: Balls,
+            starts: &[u32],
+            looks: &mut Vec<Look>,
+        ) {
+            #[target_feature(enable = $features)]
+            fn compiled(proof: Proof, a: Cuboid, b: Balls, c: &[u32], d: &mut Vec<Look>) {
+                super::look::<$vector>(proof, a, b, c, d);
+            }
+            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            unsafe { compiled(proof, cuboid, balls, starts, looks) }
+        }
+
+        pub(super) fn quads(
+            proof: Proof,
+            sources: &[Quad],
+            sinks: &[Lanes],
+            rule: Rule,
+            sums: &mut [Sums],
+        ) {
+            #[target_feature(enable = $features)]
+            fn compiled(proof: Proof, a: &[Quad], b: &[Lanes], c: Rule, d: &mut [Sums]) {
+                super::quads::<$vector>(proof, a, b, c, d);
+            }
+            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            unsafe { compiled(proof, sources, sinks, rule, sums) }
+        }
+    };
+}
+
+/// Sixteen numbers in two 256-bit registers.
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use std::arch::x86_64::{
-        __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_div_ps,
-        _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
-        _mm256_sub_ps,
+        __m256, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_castps_si256, _mm256_castsi256_ps,
+        _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+        _mm256_movemask_ps, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_srli_epi32,
+        _mm256_storeu_ps, _mm256_sub_epi32, _mm256_sub_ps,
     };
-    use std::ops::{Add, Div, Mul, Sub};
+    use std::ops::{Add, Mul, Sub};
 
-    use super::{LANES, Lanes, Quad, Sums, Wide};
+    use super::{Balls, Cuboid, LANES, Lanes, Look, Quad, Rule, SEED, Sums, Wide};
 
-    /// Proof that the processor has AVX2.
+    /// Proof that the processor has AVX2 and fused multiply-adds.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Proof(());
 
     impl Proof {
         pub(super) fn ask() -> Option<Self> {
-            std::arch::is_x86_feature_detected!("avx2").then_some(Self(()))
+            let both = std::arch::is_x86_feature_detected!("avx2")
+                && std::arch::is_x86_feature_detected!("fma");
+            both.then_some(Self(()))
         }
     }
 
-    pub(super) fn points(
-        proof: Proof,
-        sources: &[[f32; 4]],
-        sinks: &[Lanes],
-        softening_squared: f32,
-        sums: &mut [Sums],
-    ) {
-        #[target_feature(enable = "avx2")]
-        fn compiled(proof: Proof, a: &[[f32; 4]], b: &[Lanes], c: f32, d: &mut [Sums]) {
-            super::points::<Ymm>(proof, a, b, c, d);
-        }
-        // SAFETY: a `Proof` is only made after the processor said that it has AVX2.
-        unsafe { compiled(proof, sources, sinks, softening_squared, sums) }
-    }
+    entries!("avx2,fma", Ymm);
 
-    pub(super) fn quads(
-        proof: Proof,
-        sources: &[Quad],
-        sinks: &[Lanes],
-        softening_squared: f32,
-        sums: &mut [Sums],
-    ) {
-        #[target_feature(enable = "avx2")]
-        fn compiled(proof: Proof, a: &[Quad], b: &[Lanes], c: f32, d: &mut [Sums]) {
-            super::quads::<Ymm>(proof, a, b, c, d);
-        }
-        // SAFETY: a `Proof` is only made after the processor said that it has AVX2.
-        unsafe { compiled(proof, sources, sinks, softening_squared, sums) }
-    }
-
-    /// Made by `splat` and `load` alone, which take a [`Proof`]; so whoever holds one runs on a processor with AVX2.
+    /// Made by `splat` and `load` alone, which take a [`Proof`]; so whoever holds one runs on a processor that has what
+    /// the proof says.
     #[derive(Clone, Copy)]
-    struct Ymm(__m256);
+    struct Ymm([__m256; 2]);
 
     macro_rules! ymm_operation {
         ($trait:ident, $method:ident, $instruction:ident) => {
@@ -308,8 +601,9 @@ mod avx2 {
 
                 #[inline(always)]
                 fn $method(self, other: Self) -> Self {
+                    let ([a, b], [c, d]) = (self.0, other.0);
                     // SAFETY: `self` is there, so the processor has AVX2.
-                    Self(unsafe { $instruction(self.0, other.0) })
+                    Self(unsafe { [$instruction(a, c), $instruction(b, d)] })
                 }
             }
         };
@@ -317,7 +611,6 @@ mod avx2 {
     ymm_operation!(Add, add, _mm256_add_ps);
     ymm_operation!(Sub, sub, _mm256_sub_ps);
     ymm_operation!(Mul, mul, _mm256_mul_ps);
-    ymm_operation!(Div, div, _mm256_div_ps);
 
     impl Wide for Ymm {
         type Proof = Proof;
@@ -325,33 +618,198 @@ mod avx2 {
         #[inline(always)]
         fn splat(_: Proof, value: f32) -> Self {
             // SAFETY: the proof says that the processor has AVX2.
-            Self(unsafe { _mm256_set1_ps(value) })
+            let one = unsafe { _mm256_set1_ps(value) };
+            Self([one, one])
         }
 
         #[inline(always)]
         fn load(_: Proof, values: &[f32; LANES]) -> Self {
-            // SAFETY: the proof says that the processor has AVX2; eight numbers are read from an array of eight.
-            Self(unsafe { _mm256_loadu_ps(values.as_ptr()) })
+            let (low, high) = values.split_at(LANES / 2);
+            // SAFETY: the proof says that the processor has AVX2; eight numbers are read from either half of sixteen.
+            Self(unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] })
         }
 
         #[inline(always)]
         fn store(self) -> [f32; LANES] {
             let mut values = [0.0; LANES];
-            // SAFETY: `self` is there, so the processor has AVX2; eight numbers are written to an array of eight.
-            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), self.0) };
+            let (low, high) = values.split_at_mut(LANES / 2);
+            // SAFETY: `self` is there, so the processor has AVX2; eight numbers are written to either half of sixteen.
+            unsafe {
+                _mm256_storeu_ps(low.as_mut_ptr(), self.0[0]);
+                _mm256_storeu_ps(high.as_mut_ptr(), self.0[1]);
+            }
             values
         }
 
         #[inline(always)]
-        fn sqrt(self) -> Self {
+        fn times_plus(self, factor: Self, more: Self) -> Self {
+            let ([a, b], [c, d], [e, f]) = (self.0, factor.0, more.0);
+            // SAFETY: `self` is there, so the processor has fused multiply-adds.
+            Self(unsafe { [_mm256_fmadd_ps(a, c, e), _mm256_fmadd_ps(b, d, f)] })
+        }
+
+        #[inline(always)]
+        fn times_from(self, factor: Self, from: Self) -> Self {
+            let ([a, b], [c, d], [e, f]) = (self.0, factor.0, from.0);
+            // SAFETY: `self` is there, so the processor has fused multiply-adds.
+            Self(unsafe { [_mm256_fnmadd_ps(a, c, e), _mm256_fnmadd_ps(b, d, f)] })
+        }
+
+        #[inline(always)]
+        fn seed(self) -> Self {
             // SAFETY: `self` is there, so the processor has AVX2.
-            Self(unsafe { _mm256_sqrt_ps(self.0) })
+            Self(self.0.map(
+                #[inline(always)]
+                |part| unsafe {
+                    let half = _mm256_srli_epi32::<1>(_mm256_castps_si256(part));
+                    _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32(SEED as i32), half))
+                },
+            ))
         }
 
         #[inline(always)]
         fn where_above(self, what: Self, bound: Self) -> Self {
+            let ([a, b], [c, d], [e, f]) = (self.0, what.0, bound.0);
             // SAFETY: `self` is there, so the processor has AVX2.
-            Self(unsafe { _mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_GT_OQ>(what.0, bound.0)) })
+            Self(unsafe {
+                [
+                    _mm256_and_ps(a, _mm256_cmp_ps::<_CMP_GT_OQ>(c, e)),
+                    _mm256_and_ps(b, _mm256_cmp_ps::<_CMP_GT_OQ>(d, f)),
+                ]
+            })
+        }
+
+        #[inline(always)]
+        fn greater(self, other: Self) -> Self {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: `self` is there, so the processor has AVX2.
+            Self(unsafe { [_mm256_max_ps(a, c), _mm256_max_ps(b, d)] })
+        }
+
+        #[inline(always)]
+        fn above(self, other: Self) -> u32 {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: `self` is there, so the processor has AVX2.
+            let [low, high] = unsafe {
+                [
+                    _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, c)),
+                    _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(b, d)),
+                ]
+            };
+            low as u32 | (high as u32) << 8
+        }
+    }
+}
+
+/// Sixteen numbers in a 512-bit register.
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use std::arch::x86_64::{
+        __m512, _CMP_GT_OQ, _mm512_add_ps, _mm512_castps_si512, _mm512_castsi512_ps,
+        _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_ps,
+        _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps,
+        _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi32, _mm512_sub_ps,
+    };
+    use std::ops::{Add, Mul, Sub};
+
+    use super::{Balls, Cuboid, LANES, Lanes, Look, Quad, Rule, SEED, Sums, Wide};
+
+    /// Proof that the processor has AVX-512's foundation, fused multiply-adds among it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Proof(());
+
+    impl Proof {
+        pub(super) fn ask() -> Option<Self> {
+            std::arch::is_x86_feature_detected!("avx512f").then_some(Self(()))
+        }
+    }
+
+    entries!("avx512f", Zmm);
+
+    /// Made by `splat` and `load` alone, which take a [`Proof`]; so whoever holds one runs on a processor with AVX-512.
+    #[derive(Clone, Copy)]
+    struct Zmm(__m512);
+
+    macro_rules! zmm_operation {
+        ($trait:ident, $method:ident, $instruction:ident) => {
+            impl $trait for Zmm {
+                type Output = Self;
+
+                #[inline(always)]
+                fn $method(self, other: Self) -> Self {
+                    // SAFETY: `self` is there, so the processor has AVX-512.
+                    Self(unsafe { $instruction(self.0, other.0) })
+                }
+            }
+        };
+    }
+    zmm_operation!(Add, add, _mm512_add_ps);
+    zmm_operation!(Sub, sub, _mm512_sub_ps);
+    zmm_operation!(Mul, mul, _mm512_mul_ps);
+
+    impl Wide for Zmm {
+        type Proof = Proof;
+
+        #[inline(always)]
+        fn splat(_: Proof, value: f32) -> Self {
+            // SAFETY: the proof says that the processor has AVX-512.
+            Self(unsafe { _mm512_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        fn load(_: Proof, values: &[f32; LANES]) -> Self {
+            // SAFETY: the proof says that the processor has AVX-512; sixteen numbers are read from an array of sixteen.
+            Self(unsafe { _mm512_loadu_ps(values.as_ptr()) })
+        }
+
+        #[inline(always)]
+        fn store(self) -> [f32; LANES] {
+            let mut values = [0.0; LANES];
+            // SAFETY: `self` is there, so the processor has AVX-512; sixteen numbers are written to an array of sixteen.
+            unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.0) };
+            values
+        }
+
+        #[inline(always)]
+        fn times_plus(self, factor: Self, more: Self) -> Self {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, more.0) })
+        }
+
+        #[inline(always)]
+        fn times_from(self, factor: Self, from: Self) -> Self {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            Self(unsafe { _mm512_fnmadd_ps(self.0, factor.0, from.0) })
+        }
+
+        #[inline(always)]
+        fn seed(self) -> Self {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            Self(unsafe {
+                let half = _mm512_srli_epi32::<1>(_mm512_castps_si512(self.0));
+                _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_set1_epi32(SEED as i32), half))
+            })
+        }
+
+        #[inline(always)]
+        fn where_above(self, what: Self, bound: Self) -> Self {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            Self(unsafe {
+                let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(what.0, bound.0);
+                _mm512_maskz_mov_ps(above, self.0)
+            })
+        }
+
+        #[inline(always)]
+        fn greater(self, other: Self) -> Self {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            Self(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn above(self, other: Self) -> u32 {
+            // SAFETY: `self` is there, so the processor has AVX-512.
+            u32::from(unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0) })
         }
     }
 }
@@ -371,18 +829,115 @@ mod tests {
         #[test]
         fn every_path_gives_the_same_bits(
             points in prop::collection::vec(prop::array::uniform4(number()), 1..50),
-            sinks in prop::collection::vec(prop::array::uniform3(prop::array::uniform8(number())), 1..4),
-            softening in prop_oneof![Just(0f32), Just(1e-4), Just(1e-20)],
+            sinks in prop::collection::vec(prop::array::uniform3(prop::array::uniform16(number())), 1..4),
+            softening_squared in prop_oneof![Just(0f32), Just(1e-4), Just(1e-20)],
+            potential in any::<bool>(),
         ) {
+            let rule = Rule { softening_squared, potential };
             let bits = |kernel: Kernel| {
                 let mut sums = vec![[[0.0; LANES]; 4]; sinks.len()];
-                kernel.points(&points, &sinks, softening, &mut sums);
+                kernel.points(&points, &sinks, rule, &mut sums);
                 let far = |p: &[f32; 4]| Quad::new([p[0] + 3.0, p[1], p[2]], p[3], &[0.1, 0.2, 0.3, 0.01, -0.02, 0.03]);
                 let cells: Vec<Quad> = points.iter().map(far).collect();
-                kernel.quads(&cells, &sinks, softening, &mut sums);
+                kernel.quads(&cells, &sinks, rule, &mut sums);
                 sums.into_iter().flatten().flatten().map(f64::to_bits).collect::<Vec<_>>()
             };
-            prop_assert_eq!(bits(Kernel::Portable), bits(Kernel::best()));
+            for kernel in Kernel::all() {
+                prop_assert_eq!(bits(Kernel::Portable), bits(kernel), "{}", kernel.name());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_sees_the_same(
+            columns in prop::collection::vec(prop::array::uniform4(number()), LANES..60),
+            low in prop::array::uniform3(number()),
+            size in prop::array::uniform3(0f32..1.0),
+        ) {
+            let column = |k: usize| columns.iter().map(|c| c[k]).collect::<Vec<_>>();
+            let [x, y, z, r] = [0, 1, 2, 3].map(column);
+            let balls =
+                Balls { middle: [&x, &y, &z], radius_squared: &r, least_squared: &x, scale: 0.7 };
+            let cuboid = Cuboid { low, high: [0, 1, 2].map(|k| low[k] + size[k]) };
+            let starts: Vec<u32> = (0..=(columns.len() - LANES) as u32).collect();
+            let see = |kernel: Kernel, cuboid| {
+                let mut looks = Vec::new();
+                kernel.look(cuboid, balls, &starts, &mut looks);
+                looks
+            };
+            let plain = see(Kernel::Portable, cuboid);
+            for kernel in Kernel::all() {
+                prop_assert_eq!(&plain, &see(kernel, cuboid), "{}", kernel.name());
+            }
+            // From a corner of the box, at most the same is unsure.
+            let corner = Cuboid { low: cuboid.high, high: cuboid.high };
+            for (box_, corner) in plain.iter().zip(see(Kernel::best(), corner)) {
+                prop_assert_eq!(box_.far & !corner.far, 0);
+                prop_assert_eq!(box_.near & !corner.near, 0);
+                prop_assert_eq!(corner.far & corner.near, 0);
+                prop_assert_eq!((corner.far | corner.near) & 0xffff, 0xffff);
+            }
+        }
+    }
+
+    #[test]
+    fn roots_are_within_their_bounds_over_two_binades() {
+        // The seed of 4 s is half that of s, so these stand for all: one of every number from 1 to 4.
+        let (mut root, mut cube, mut low, mut high) = (0f64, 0f64, f64::MAX, 0f64);
+        for first in (1f32.to_bits()..4f32.to_bits()).step_by(LANES) {
+            let s = Plain(std::array::from_fn(|lane| f32::from_bits(first + lane as u32)));
+            let parts = inverse_cube((), s);
+            let roots = inverse_root((), s);
+            for lane in 0..LANES {
+                let exact = 1.0 / f64::from(s.0[lane]).sqrt();
+                let seed = f64::from(parts[0].0[lane]);
+                let ratio = seed * seed * f64::from(s.0[lane]);
+                (low, high) = (low.min(ratio), high.max(ratio));
+                root = root.max((f64::from(roots.0[lane]) * ROOT_LEAD / exact - 1.0).abs());
+                let product = parts[0].0[lane] * parts[1].0[lane] * parts[2].0[lane];
+                let third = exact * exact * exact;
+                cube = cube.max((f64::from(product) * CUBE_LEAD / third - 1.0).abs());
+            }
+        }
+        assert!(low > 0.7499 && high < 0.8438, "{low} {high}");
+        assert!(root < 7e-7 && root > 4e-7, "{root}");
+        assert!(cube < 7e-7 && cube > 1e-7, "{cube}");
+        let near = |s| {
+            let [a, b, c] = inverse_cube((), Plain::splat((), s)).map(|part| part.0[0]);
+            a * b * c
+        };
+        assert_eq!(near(1.3 * 4.0) * 8.0, near(1.3));
+        assert_eq!(near(1.3 / 65536.0), near(1.3) * 16_777_216.0);
+    }
+
+    #[test]
+    fn a_sum_without_potential_has_the_same_forces() {
+        let sinks = [[[0.5; LANES], [0.1; LANES], [0.0; LANES]]];
+        for softening_squared in [0.0, 1e-4] {
+            let feel = |potential| {
+                let rule = Rule { softening_squared, potential };
+                let mut sums = vec![[[0.0; LANES]; 4]];
+                let quad = Quad::new([3.0, 1.0, 2.0], 0.5, &[0.1, 0.2, 0.3, 0.01, -0.02, 0.03]);
+                Kernel::best().points(&[[1.0, 0.3, 0.2, 0.5]], &sinks, rule, &mut sums);
+                Kernel::best().quads(&[quad], &sinks, rule, &mut sums);
+                sums[0]
+            };
+            let (with, without) = (feel(true), feel(false));
+            assert_eq!(with[..3], without[..3]);
+            assert_eq!(without[3], [0.0; LANES]);
+            assert!(with[3][0] < -0.5, "{with:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_alone_has_no_potential() {
+        for softening_squared in [0.0, 1e-21, 1e-10, 0.01, 0.3] {
+            let mut sums = vec![[[0.0; LANES]; 4]];
+            let rule = Rule { softening_squared, potential: true };
+            Kernel::best().points(&[[0.0, 0.0, 0.0, 0.7]], &[[[0.0; LANES]; 3]], rule, &mut sums);
+            assert_eq!(sums[0][3][0], Own::new(softening_squared).potential(0.7));
+            assert_eq!(sums[0][3][0] < 0.0, softening_squared > POINT_BLIND);
         }
     }
 
@@ -393,11 +948,13 @@ mod tests {
         Kernel::best().points(
             &[[1.0, 0.0, 0.0, 0.5], [0.5, 0.0, 0.0, 9.0]],
             &sinks,
-            0.0,
+            Rule { softening_squared: 0.0, potential: true },
             &mut sums,
         );
         // The second source lies on the sink: without softening it counts as the sink itself.
-        assert_eq!(sums[0].map(|component| component[0]), [2.0, 0.0, 0.0, -1.0]);
+        for (got, exact) in sums[0].into_iter().zip([2.0, 0.0, 0.0, -1.0]) {
+            assert!((got[0] - exact).abs() < 1e-6, "{sums:?}");
+        }
     }
 
     #[test]
@@ -422,6 +979,7 @@ mod tests {
             }
         }
         let quad = Quad::new(com, mass, &moments);
+        let rule = Rule { softening_squared: 0.01, potential: true };
         let mut last: Option<f64> = None;
         for distance in [0.8f32, 1.6, 3.2] {
             let d = distance / 14f32.sqrt();
@@ -429,9 +987,9 @@ mod tests {
             let feel = |exact: bool| {
                 let mut sums = vec![[[0.0; LANES]; 4]];
                 if exact {
-                    Kernel::best().points(&cloud, &sinks, 0.01, &mut sums);
+                    Kernel::best().points(&cloud, &sinks, rule, &mut sums);
                 } else {
-                    Kernel::best().quads(&[quad], &sinks, 0.01, &mut sums);
+                    Kernel::best().quads(&[quad], &sinks, rule, &mut sums);
                 }
                 sums[0].map(|component| component[0])
             };

@@ -13,6 +13,7 @@
 //! [`forces::all`] gives them on one thread.
 
 pub mod bodies;
+pub mod calibrate;
 pub mod delta;
 pub mod forces;
 pub mod generate;
@@ -24,6 +25,7 @@ pub mod picture;
 pub mod read;
 pub mod shared;
 pub mod simulate;
+pub mod speed;
 pub mod tree;
 pub mod write;
 

@@ -46,6 +46,18 @@ pub struct BarnesHut {
     #[arg(long, value_name = "ANGLE", default_value_t = 0.7)]
     pub theta: f64,
 
+    /// In place of an opening angle: a cell is opened unless its error is expected to be below this part of the acceleration
+    /// there; 3e-3 with --order mono gives forces good to about 1e-3, 2e-4 with --order quad to 1e-4
+    #[arg(long, value_name = "PART", conflicts_with = "theta")]
+    #[serde(default)]
+    pub cell_error: Option<f64>,
+
+    /// Find out --order and --cell-error for forces with this relative error, root of the mean square over the bodies as they
+    /// are at the start
+    #[arg(long, value_name = "ERROR", conflicts_with_all = ["theta", "order", "cell_error"])]
+    #[serde(skip)]
+    pub force_error: Option<f64>,
+
     /// Highest moment of a far cell
     #[arg(long, value_enum, default_value_t = Order::Quad)]
     pub order: Order,
@@ -144,6 +156,16 @@ impl BarnesHut {
         if !(0.0..=MOST_THETA).contains(&self.theta) {
             return Err(OptionError::Theta(self.theta));
         }
+        if let Some(error) = self.force_error
+            && !(FINEST_FORCES..=1.0).contains(&error)
+        {
+            return Err(OptionError::ForceError(error));
+        }
+        if let Some(part) = self.cell_error
+            && !(part > 0.0 && part <= 1.0)
+        {
+            return Err(OptionError::CellError(part));
+        }
         for (option, value) in
             [("--leaf", self.leaf), ("--group", self.group), ("--grain", self.grain)]
         {
@@ -166,6 +188,8 @@ impl BarnesHut {
 const MOST_BODIES: usize = 1 << 30;
 /// At 2 a cell may be as near as half its size: text-book theta makes no sense beyond.
 const MOST_THETA: f64 = 2.0;
+/// What single precision can give, with room.
+const FINEST_FORCES: f64 = 1e-5;
 const MOST_PIXELS: u32 = 16_384;
 
 /// An option is no good.
@@ -196,6 +220,12 @@ pub enum OptionError {
     /// The opening angle is no good.
     #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
     Theta(f64),
+    /// The wanted error is no good.
+    #[error("--force-error is {0}; it must lie within {FINEST_FORCES} and 1")]
+    ForceError(f64),
+    /// The error that cells may have is no good.
+    #[error("--cell-error is {0}; it must be a part above 0 and at most 1")]
+    CellError(f64),
     /// The picture is no good.
     #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
     PictureSize(u32),
@@ -302,6 +332,11 @@ mod tests {
                 "--theta=NaN",
                 "--theta is NaN; it must lie within 0 (exact sum over all pairs) and 2",
             ),
+            ("--force-error=0", "--force-error is 0; it must lie within 0.00001 and 1"),
+            ("--force-error=NaN", "--force-error is NaN; it must lie within 0.00001 and 1"),
+            ("--cell-error=0", "--cell-error is 0; it must be a part above 0 and at most 1"),
+            ("--cell-error=NaN", "--cell-error is NaN; it must be a part above 0 and at most 1"),
+            ("--cell-error=1.5", "--cell-error is 1.5; it must be a part above 0 and at most 1"),
             ("--leaf=0", "--leaf is 0; it must be at least 1"),
             ("--group=0", "--group is 0; it must be at least 1"),
             ("--grain=0", "--grain is 0; it must be at least 1"),

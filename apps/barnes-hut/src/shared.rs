@@ -34,6 +34,10 @@ pub struct Setup {
     /// Little-endian `f32` of each body.
     #[serde(with = "serde_bytes")]
     masses: Vec<u8>,
+    /// Where this is set, a cell is far where its error is expected to be below this part of the acceleration there, and
+    /// `theta` does not matter.
+    #[serde(default)]
+    pub error: Option<f64>,
 }
 
 /// How forces are computed; see [`Setup`].
@@ -59,7 +63,12 @@ impl Setup {
         let mass_unit = if total > 0.0 { power_of_two_at_least(total) } else { 1.0 };
         let inside = bodies.mass.iter().map(|m| (m / mass_unit) as f32);
         let masses = inside.flat_map(f32::to_le_bytes).collect();
-        Self { order, theta, softening, leaf, group, mass_unit, masses }
+        Self { order, theta, softening, leaf, group, mass_unit, masses, error: None }
+    }
+
+    /// The same with [`Setup::error`] set to this.
+    pub fn with_error(self, error: Option<f64>) -> Self {
+        Self { error, ..self }
     }
 
     /// Number of bodies.
@@ -353,6 +362,27 @@ mod tests {
             assert_eq!(node.before.len(), BEFORE);
             assert_eq!(encode_payload(&node).unwrap(), encode_payload(&root).unwrap());
         }
+    }
+
+    /// What nodes of earlier versions say has no error of cells.
+    #[test]
+    fn setups_without_an_error_are_read() {
+        #[derive(Serialize)]
+        struct Earlier {
+            order: Order,
+            theta: f64,
+            softening: f64,
+            leaf: u32,
+            group: u32,
+            mass_unit: f64,
+            #[serde(with = "serde_bytes")]
+            masses: Vec<u8>,
+        }
+        let (order, theta, softening, leaf, group) = (Order::Quad, 0.7, 0.01, 16, 256);
+        let masses = 0.25f32.to_le_bytes().to_vec();
+        let earlier = Earlier { order, theta, softening, leaf, group, mass_unit: 2.0, masses };
+        let setup: Setup = decode_payload(&encode_payload(&earlier).unwrap()).unwrap();
+        assert_eq!((setup.error, setup.group, setup.masses()), (None, 256, vec![0.25]));
     }
 
     #[test]

@@ -1,0 +1,203 @@
+//! Where the time of forces on one thread goes, and how good the forces are:
+//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [wanted=] [leaf=16] [group=256] [repeats=3]`; each but the first may be
+//! a list with commas, and all combinations are measured. `error` is of cells and stands for theta; `wanted` is of forces,
+//! and what gives it is found out first.
+//!
+//! A Plummer sphere (seed 42, softening 0.01). Times are seconds of CPU of this thread, the least of the repeats: keys and
+//! sorting, cells, moments, the making of lists, and the rest, which is the kernels. The peak is of the same kernels on
+//! data that stays in the innermost cache, measured in the same run. The error is of the acceleration, relative, against a
+//! direct sum in double precision with the same softening on 1,000 bodies. Not a test: it asserts nothing.
+//! Knows nothing of the grid.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use springtide_barnes_hut::bodies::Bodies;
+use springtide_barnes_hut::options::Order;
+use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
+use springtide_barnes_hut::{calibrate, forces, generate, speed};
+
+const SOFTENING: f64 = 0.01;
+const SAMPLE: usize = 1000;
+
+fn main() {
+    let mut n = 100_000;
+    let mut lists: BTreeMap<&str, String> = BTreeMap::from([
+        ("order", "mono,quad".into()),
+        ("theta", "0.7".into()),
+        ("error", "".into()),
+        ("wanted", "".into()),
+        ("leaf", "16".into()),
+        ("group", "256".into()),
+        ("repeats", "3".into()),
+    ]);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    for argument in &arguments {
+        match argument.split_once('=') {
+            Some(("bodies", value)) => n = value.parse().expect("a number of bodies"),
+            Some((name, value)) if lists.contains_key(name) => {
+                lists.insert(name, value.to_owned());
+            }
+            _ => panic!("no such argument: {argument}"),
+        }
+    }
+    let words = |name: &str| {
+        lists[name].split(',').filter(|w| !w.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let numbers = |name: &str| -> Vec<f64> {
+        words(name).iter().map(|word| word.parse().expect("a number")).collect()
+    };
+    let repeats = numbers("repeats")[0] as usize;
+
+    let bodies = generate::plummer(n, 42);
+    let exact = direct_sums(&bodies);
+    println!("Plummer sphere, {n} bodies, softening {SOFTENING}, one thread");
+    let mut peaks = [0.0; 2];
+    for (code, name) in speed::instructions().into_iter().enumerate() {
+        peaks = [Order::Mono, Order::Quad].map(|order| {
+            // Code without instructions for the fused multiply-add is far slower.
+            let rounds = if code == 0 { 10 } else { 1000 };
+            let rate = |_| {
+                let start = cpu();
+                let count = speed::kernel(code, order, 256, 512, rounds);
+                count as f64 / (cpu() - start)
+            };
+            (0..7).map(rate).fold(0.0, f64::max)
+        });
+        let [points, quads] = peaks.map(|peak| peak / 1e9);
+        println!("peak of {name}: points {points:.2} G/s, quadrupoles {quads:.2} G/s");
+    }
+    println!(
+        "order theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body | G/s  of peak |  rms      median   p99"
+    );
+    for wanted in numbers("wanted") {
+        for group in numbers("group") {
+            let (leaf, group) = (numbers("leaf")[0] as u32, group as u32);
+            let any =
+                Accuracy { order: Order::Mono, theta: 0.0, softening: SOFTENING, leaf, group };
+            let start = cpu();
+            let choice = calibrate::choose(&bodies, any, wanted);
+            let seconds = cpu() - start;
+            println!("wanted {wanted:e}: found {:.2e} in {seconds:.2} s", choice.found);
+            let accuracy = Accuracy { order: choice.order, ..any };
+            measure(&bodies, accuracy, Some(choice.cell_error), repeats, peaks, &exact);
+        }
+    }
+    if !numbers("wanted").is_empty() {
+        return;
+    }
+    for word in words("order") {
+        let order = if word == "mono" { Order::Mono } else { Order::Quad };
+        let mut openings: Vec<_> = numbers("error").into_iter().map(|e| (0.0, Some(e))).collect();
+        if openings.is_empty() {
+            openings = numbers("theta").into_iter().map(|theta| (theta, None)).collect();
+        }
+        for (theta, error) in openings {
+            for leaf in numbers("leaf") {
+                for group in numbers("group") {
+                    let (leaf, group) = (leaf as u32, group as u32);
+                    let accuracy = Accuracy { order, theta, softening: SOFTENING, leaf, group };
+                    measure(&bodies, accuracy, error, repeats, peaks, &exact);
+                }
+            }
+        }
+    }
+}
+
+fn measure(
+    bodies: &Bodies,
+    accuracy: Accuracy,
+    cell_error: Option<f64>,
+    repeats: usize,
+    peaks: [f64; 2],
+    exact: &[(usize, [f64; 3])],
+) {
+    let setup = Setup::new(bodies, accuracy).with_error(cell_error);
+    let positions = Positions::new(&bodies.position, SOFTENING);
+    let mut best: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut least = |what, seconds: f64| {
+        let best = best.entry(what).or_insert(f64::INFINITY);
+        *best = best.min(seconds);
+    };
+    let mut last = None;
+    for _ in 0..repeats {
+        let mut start = cpu();
+        let tree = speed::tree(&positions, &setup, &mut |stage| {
+            let now = cpu();
+            least(stage, now - start);
+            start = now;
+        });
+        let start = cpu();
+        let counts = speed::lists(&tree);
+        let walked = cpu();
+        let bytes = forces::accelerations(&tree, 0..tree.groups());
+        least("walk", walked - start);
+        least("forces", cpu() - walked);
+        last = Some((tree, counts, bytes));
+    }
+    let (tree, counts, bytes) = last.expect("at least one repeat");
+    let stage = |name| best.get(name).copied().unwrap_or(0.0);
+    let [sort, cells, moments] = ["sort", "tree", "moments"].map(stage);
+    let all = sort + cells + moments + stage("forces");
+    let kernels = stage("forces") - stage("walk");
+    let per_body = |count: u64| count as f64 / bodies.len() as f64;
+    let ideal = counts.points as f64 / peaks[0] + counts.quads as f64 / peaks[1];
+    let rate = (counts.points + counts.quads) as f64 / all / 1e9;
+
+    let unit = setup.mass_unit / positions.side() / positions.side();
+    let mut got = vec![[0.0; 3]; bodies.len()];
+    for (row, &body) in bytes.chunks_exact(forces::BYTES_A_BODY).zip(tree.order()) {
+        got[body as usize] = [0, 4, 8].map(|at| {
+            let bytes = row[at..at + 4].try_into().expect("four bytes");
+            f64::from(f32::from_le_bytes(bytes)) * unit
+        });
+    }
+    let square = |v: [f64; 3]| v.iter().map(|c| c * c).sum::<f64>();
+    let error = |(body, exact): &(usize, [f64; 3])| {
+        let off = [0, 1, 2].map(|k| got[*body][k] - exact[k]);
+        (square(off) / square(*exact)).sqrt()
+    };
+    let mut errors: Vec<f64> = exact.iter().map(error).collect();
+    errors.sort_unstable_by(f64::total_cmp);
+    let rms = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
+    let [median, worst] = [50, 99].map(|percent| errors[errors.len() * percent / 100]);
+    let Accuracy { order, theta, leaf, group, .. } = accuracy;
+    let order = format!("{order:?}");
+    let theta = format!("{:.1e}", cell_error.unwrap_or(theta));
+    println!(
+        "{order:5} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0}        | {rate:.2} {:5.0} %  | {rms:.2e} {median:.2e} {worst:.2e}",
+        stage("walk"),
+        per_body(counts.points),
+        per_body(counts.quads),
+        100.0 * ideal / all,
+    );
+}
+
+/// Seconds that this thread has computed, by the kernel's own account; by the clock where there is none.
+fn cpu() -> f64 {
+    // The account is brought up to date when the thread offers its processor to others.
+    std::thread::yield_now();
+    let account = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let ns = account.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    let clock = || START.get_or_init(Instant::now).elapsed().as_secs_f64();
+    ns.map_or_else(clock, |ns| ns as f64 * 1e-9)
+}
+
+/// Acceleration of evenly chosen bodies from all others, in double precision.
+fn direct_sums(bodies: &Bodies) -> Vec<(usize, [f64; 3])> {
+    let stride = (bodies.len() / SAMPLE).max(1);
+    let on = |i: usize| {
+        let mut sum = [0.0; 3];
+        for (p, mass) in bodies.position.iter().zip(&bodies.mass) {
+            let d = [0, 1, 2].map(|k| p[k] - bodies.position[i][k]);
+            let square = d[0] * d[0] + d[1] * d[1] + d[2] * d[2] + SOFTENING * SOFTENING;
+            let weight = mass / (square * square.sqrt());
+            for k in 0..3 {
+                sum[k] += weight * d[k];
+            }
+        }
+        (i, sum)
+    };
+    (0..bodies.len()).step_by(stride).take(SAMPLE).map(on).collect()
+}

@@ -1,0 +1,124 @@
+//! The cheapest way to forces of a wanted error, found on a sample of the bodies that it is for.
+//!
+//! Forces on some groups of the tree are held against sums over all bodies, with smaller and smaller errors of cells, for
+//! points and for quadrupoles, until they are good enough; the cheaper of both is taken. A pure function of the bodies: who
+//! calls it again gets the same. Knows nothing of tasks and of what the user typed.
+
+use crate::bodies::Bodies;
+use crate::forces::{self, BYTES_A_BODY};
+use crate::options::Order;
+use crate::shared::{Accuracy, Positions, Setup};
+
+/// What is to be used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// Highest moment of a far cell.
+    pub order: Order,
+    /// See [`Setup::error`].
+    pub cell_error: f64,
+    /// The error that the sample had: root of the mean square, relative.
+    pub found: f64,
+    /// Whether that is what was wanted; else nothing finer was found.
+    pub reached: bool,
+}
+
+/// Groups whose forces are looked at, and bodies of each.
+const GROUPS: usize = 24;
+/// What an interaction with a quadrupole costs where one with a point costs 1.
+const QUAD_COST: f64 = 2.25;
+/// Of the wanted error: the sample is a small one.
+const MARGIN: f64 = 0.9;
+/// Errors of cells are tried in these steps, from the first to the last.
+const FIRST: f64 = 0.1;
+const STEP: f64 = 0.9;
+const LAST: f64 = 1e-7;
+
+/// Chooses for a relative error of `wanted` (root of the mean square over bodies). Order and theta of `accuracy` do not
+/// matter.
+pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> Choice {
+    let tries = [Order::Mono, Order::Quad].map(|order| try_order(bodies, order, accuracy, wanted));
+    let [(mono, mono_cost), (quad, quad_cost)] = tries;
+    let better = match (mono.reached, quad.reached) {
+        (true, true) => mono_cost <= quad_cost,
+        (false, false) => mono.found <= quad.found,
+        (reached, _) => reached,
+    };
+    if better { mono } else { quad }
+}
+
+/// The largest error of cells that will do with this order, and what it costs.
+fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> (Choice, f64) {
+    let setup = |error| Setup::new(bodies, Accuracy { order, ..accuracy }).with_error(Some(error));
+    let positions = Positions::new(&bodies.position, accuracy.softening);
+    let mut tree = crate::tree::Tree::build(&positions, &setup(FIRST));
+    let count = tree.groups().min(GROUPS);
+    let groups: Vec<usize> =
+        (0..count).map(|i| (2 * i + 1) * tree.groups() / (2 * count)).collect();
+    let exact: Vec<_> = groups.iter().map(|&group| forces::exact(&tree, group)).collect();
+    let mut cell_error = FIRST;
+    loop {
+        // The cells are the same whatever the error is: it only decides which of them are far.
+        tree.error = Some(cell_error);
+        let (mut squares, mut sinks, mut cost) = (0.0, 0usize, 0.0);
+        for (&group, exact) in groups.iter().zip(&exact) {
+            let (bytes, [points, quads]) = forces::one(&tree, group);
+            cost +=
+                (points as f64 + QUAD_COST * quads as f64) * (bytes.len() / BYTES_A_BODY) as f64;
+            for (row, exact) in bytes.chunks_exact(BYTES_A_BODY).zip(exact) {
+                let got = [0, 4, 8].map(|at| {
+                    let bytes = row[at..at + 4].try_into().expect("four bytes");
+                    f64::from(f32::from_le_bytes(bytes))
+                });
+                let square = |v: [f64; 3]| v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
+                let off = square([0, 1, 2].map(|k| got[k] - exact[k]));
+                if off > 0.0 {
+                    squares += off / square(*exact).max(f64::MIN_POSITIVE);
+                }
+                sinks += 1;
+            }
+        }
+        let found = (squares / sinks.max(1) as f64).sqrt();
+        let reached = found <= MARGIN * wanted;
+        if reached || cell_error * STEP < LAST {
+            return (Choice { order, cell_error, found, reached }, cost);
+        }
+        cell_error *= STEP;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+
+    #[test]
+    fn the_error_wanted_is_the_error_found_by_points_or_by_quadrupoles() {
+        let bodies = generate::plummer(6000, 4);
+        let accuracy =
+            Accuracy { order: Order::Mono, theta: 0.0, softening: 0.01, leaf: 16, group: 128 };
+        let choices = [1e-2, 1e-3, 5e-5].map(|wanted| {
+            let choice = choose(&bodies, accuracy, wanted);
+            assert_eq!(choice, choose(&bodies, accuracy, wanted));
+            assert!(choice.reached && choice.found > wanted / 4.0, "{wanted}: {choice:?}");
+            choice
+        });
+        // Quadrupoles pay where forces are to be exact.
+        assert_eq!([choices[0].order, choices[2].order], [Order::Mono, Order::Quad]);
+        // Single precision ends somewhere.
+        assert!(!choose(&bodies, accuracy, 1e-12).reached);
+    }
+
+    #[test]
+    fn odd_bodies_have_a_choice() {
+        for n in [0, 1, 2] {
+            let mut bodies = Bodies::default();
+            for _ in 0..n {
+                bodies.push([1.0; 3], [0.0; 3], 1.0);
+            }
+            let accuracy =
+                Accuracy { order: Order::Mono, theta: 0.0, softening: 0.0, leaf: 16, group: 64 };
+            let choice = choose(&bodies, accuracy, 1e-3);
+            assert!(choice.reached && choice.cell_error == FIRST, "{n}: {choice:?}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a measurement of the speed has to see of the inside: the stages of a tree, lists without kernels, kernels without
+//! lists. Forces come from [`crate::forces`]; this adds nothing to them and knows no clock.
+
+use crate::forces::Lists;
+use crate::kernel::{Kernel, LANES, Quad, Rule};
+use crate::options::Order;
+use crate::shared::{Positions, Setup};
+use crate::tree::Tree;
+
+/// Interactions of all bodies: how many pairs of a body and a list's entry there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interactions {
+    /// With bodies and with cells that act as points.
+    pub points: u64,
+    /// With cells that have second moments.
+    pub quads: u64,
+}
+
+/// Builds a tree that nothing keeps; calls `lap` with a stage's name when it is over.
+pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static str)) -> Tree {
+    Tree::build_in_stages(positions, setup, lap)
+}
+
+/// Makes the lists of all groups and computes nothing with them.
+pub fn lists(tree: &Tree) -> Interactions {
+    let mut lists = Lists::new(tree, Kernel::best(), false);
+    let mut all = Interactions::default();
+    for group in 0..tree.groups() {
+        let bodies = tree.bodies(group..group + 1);
+        let count = bodies.len() as u64;
+        let (points, quads) = lists.fill(bodies);
+        all.points += count * points as u64;
+        all.quads += count * quads as u64;
+    }
+    all
+}
+
+/// The kernel alone, over and over on what the innermost cache holds: this many sinks feel this many sources, `rounds`
+/// times, by the code of this index in [`instructions`]. Returns the number of interactions.
+///
+/// # Panics
+/// If there is no such code.
+pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 {
+    let kernel = Kernel::all()[code];
+    let vectors = sinks.div_ceil(LANES);
+    let at = |i: usize| (i as f32 * 0.618_034).fract() - 0.5;
+    let lanes = |v: usize| [0, 1, 2].map(|axis| std::array::from_fn(|l| at(v * LANES + l + axis)));
+    let sinks: Vec<_> = (0..vectors).map(lanes).collect();
+    let mut sums = vec![[[0.0; LANES]; 4]; vectors];
+    let points: Vec<_> = (0..sources).map(|i| [at(i) + 2.0, at(i + 7), at(i + 9), 1e-6]).collect();
+    let moments = [1e-8, 2e-8, 3e-8, 1e-9, -1e-9, 2e-9];
+    let quads: Vec<_> =
+        points.iter().map(|p| Quad::new([p[0], p[1], p[2]], p[3], &moments)).collect();
+    let rule = Rule { softening_squared: 1e-8, potential: false };
+    for _ in 0..rounds {
+        match order {
+            Order::Mono => kernel.points(&points, &sinks, rule, &mut sums),
+            Order::Quad => kernel.quads(&quads, &sinks, rule, &mut sums),
+        }
+        std::hint::black_box(&mut sums);
+    }
+    (vectors * LANES * sources * rounds) as u64
+}
+
+/// The codes that can compute here, for a report; the last is the fastest and the one that is used.
+pub fn instructions() -> Vec<&'static str> {
+    Kernel::all().into_iter().map(Kernel::name).collect()
+}
