@@ -71,7 +71,7 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<[f64; 3]> {
     let mut bodies = tree.bodies(group..group + 1);
     bodies.end = bodies.end.min(bodies.start + LANES);
     let middle = Extent::of(tree, bodies.clone()).middle();
-    let sinks = side_by_side(&tree.points[bodies.clone()], middle);
+    let sinks = side_by_side(tree.own(bodies.clone()), middle);
     let mut sums = [[[0.0; LANES]; 4]];
     let rule = Rule { softening_squared: tree.softening_squared, potential: false };
     let mut near = Sources::default();
@@ -105,7 +105,7 @@ impl Extent {
     fn of(tree: &Tree, bodies: Range<usize>) -> Self {
         let mut low = [f32::INFINITY; 4];
         let mut high = [f32::NEG_INFINITY; 4];
-        for p in &tree.points[bodies.clone()] {
+        for p in tree.own(bodies.clone()) {
             for k in 0..4 {
                 low[k] = if p[k] < low[k] { p[k] } else { low[k] };
                 high[k] = if p[k] > high[k] { p[k] } else { high[k] };
@@ -205,17 +205,7 @@ impl<'a> Lists<'a> {
     /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
     pub(crate) fn fill(&mut self, bodies: Range<usize>) -> (usize, usize) {
         let tree = self.tree;
-        if !self.block.bodies.contains(&bodies.start) {
-            self.block = Extent::of(tree, tree.block(bodies.start));
-            self.common.clear();
-            self.unsure.clear();
-            if let Some(error) = tree.error {
-                self.scale = reach_scale(error * self.acceleration(), tree.order_of_cells);
-            }
-            let Self { walk, block, common, unsure, .. } = self;
-            let balls = tree.cells.balls(self.scale);
-            walk.for_block(tree, self.kernel, balls, block, common, unsure);
-        }
+        self.enter(bodies.start);
         let extent = Extent::of(tree, bodies.clone());
         let middle = extent.middle();
         self.sources.clear();
@@ -225,9 +215,27 @@ impl<'a> Lists<'a> {
         self.walk.for_group(tree, self.kernel, balls, &extent, &self.unsure, &mut self.sources);
 
         self.sinks.clear();
-        let chunks = tree.points[bodies].chunks(LANES);
+        let chunks = tree.own(bodies).chunks(LANES);
         self.sinks.extend(chunks.map(|chunk| side_by_side(chunk, middle)));
         (self.sources.points.len(), self.sources.quads.len())
+    }
+
+    /// Finds what the groups of this body's block have in common, if it was not the last one's.
+    fn enter(&mut self, body: usize) {
+        if self.block.bodies.contains(&body) {
+            return;
+        }
+        let tree = self.tree;
+        self.block = Extent::of(tree, tree.block(body));
+        self.common.clear();
+        self.unsure.clear();
+        self.walk.absent.clear();
+        if let Some(error) = tree.error {
+            self.scale = reach_scale(error * self.acceleration(), tree.order_of_cells);
+        }
+        let Self { walk, block, common, unsure, .. } = self;
+        let balls = tree.cells.balls(self.scale);
+        walk.for_block(tree, self.kernel, balls, block, common, unsure);
     }
 
     /// A rough idea of the acceleration in the block: of some of its bodies, weighted as relative errors weigh them, where
@@ -238,7 +246,7 @@ impl<'a> Lists<'a> {
         sources.clear();
         walk.roughly(tree, kernel, block, sources);
         let some = |lane| block.bodies.start + block.bodies.len() * lane / LANES;
-        let some = (0..LANES).map(|lane| &tree.points[some(lane)]);
+        let some = (0..LANES).map(|lane| &tree.own(some(lane)..some(lane) + 1)[0]);
         let sinks = side_by_side(some, middle);
         let mut sums = [[[0.0; LANES]; 4]];
         let rule = Rule { potential: false, ..self.rule };
@@ -251,8 +259,33 @@ impl<'a> Lists<'a> {
         (1.0 / mean).sqrt()
     }
 
-    fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) {
-        self.fill(bodies.clone());
+    /// Which cells the lists of a block and its groups are made of, or may be, whose bodies or children are not there.
+    pub(crate) fn absent(&mut self, block: Range<usize>, absent: &mut Vec<u32>) {
+        self.enter(block.start);
+        absent.extend(&self.walk.absent);
+        let Self { walk, block, unsure, tree, kernel, .. } = self;
+        let balls = tree.cells.balls(self.scale);
+        walk.absent_below(tree, *kernel, balls, block, unsure, absent);
+    }
+
+    /// From now on keeps in mind which cells are opened, or may be by a block's groups.
+    pub(crate) fn watch(&mut self) {
+        self.walk.opened = vec![false; self.tree.cells.links.len()];
+    }
+
+    /// Whether a cell was opened since.
+    pub(crate) fn opened(&self, cell: usize) -> bool {
+        self.walk.opened.get(cell).is_some_and(|&opened| opened)
+    }
+
+    /// Whether something was absent that the lists of the last group are made of.
+    pub(crate) fn is_short(&self) -> bool {
+        !self.walk.absent.is_empty()
+    }
+
+    /// Forces on one group; returns how many points and quadrupoles act on each of its bodies.
+    pub(crate) fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) -> [usize; 2] {
+        let (points, quads) = self.fill(bodies.clone());
         self.sums.clear();
         self.sums.resize(self.sinks.len(), [[0.0; LANES]; 4]);
         for chunk in self.sources.points.chunks(CHUNK) {
@@ -262,7 +295,7 @@ impl<'a> Lists<'a> {
             self.kernel.quads(chunk, &self.sinks, self.rule, &mut self.sums);
         }
 
-        for (i, p) in self.tree.points[bodies].iter().enumerate() {
+        for (i, p) in self.tree.own(bodies).iter().enumerate() {
             let sum = &self.sums[i / LANES];
             let lane = i % LANES;
             let [x, y, z] = [0, 1, 2].map(|axis| sum[axis][lane] as f32);
@@ -273,6 +306,7 @@ impl<'a> Lists<'a> {
                 out.extend_from_slice(&value.to_le_bytes());
             }
         }
+        [points, quads]
     }
 }
 
@@ -288,6 +322,10 @@ struct Walk {
     next: Vec<u32>,
     /// Cells to be opened that are not split further.
     leaves: Vec<u32>,
+    /// Cells whose bodies would have been needed and are not there; of the block and its groups.
+    absent: Vec<u32>,
+    /// Which cells were opened, where that is asked for.
+    opened: Vec<bool>,
 }
 
 impl Walk {
@@ -331,9 +369,7 @@ impl Walk {
                 }
             }
         }
-        for &leaf in &self.leaves {
-            common.add_points(&tree.points[cells.links[leaf as usize].bodies()], none);
-        }
+        self.add_leaves(tree, common, none);
     }
 
     /// The rest of what acts on a group.
@@ -383,8 +419,41 @@ impl Walk {
                 }
             }
         }
-        for &leaf in &self.leaves {
-            sources.add_points(&tree.points[cells.links[leaf as usize].bodies()], middle);
+        self.add_leaves(tree, sources, middle);
+    }
+
+    /// Of these cells and all below those that are not there and may be near to some point of the block.
+    fn absent_below(
+        &mut self,
+        tree: &Tree,
+        kernel: Kernel,
+        balls: Balls,
+        block: &Extent,
+        cells: &[u32],
+        absent: &mut Vec<u32>,
+    ) {
+        self.next.clear();
+        let Self { next, opened, .. } = self;
+        let mut look_into = |cell: u32, next: &mut Vec<u32>, opened: &mut Vec<bool>| {
+            if let Some(opened) = opened.get_mut(cell as usize) {
+                *opened = true;
+            }
+            if tree.is_absent(cell as usize) {
+                absent.push(cell);
+            } else if tree.stored(cell as usize).is_none() {
+                next.push(cell);
+            }
+        };
+        cells.iter().for_each(|&cell| look_into(cell, next, opened));
+        while self.look_at_next(&tree.cells, kernel, balls, block) {
+            for (&parent, look) in self.open.iter().zip(&self.looks) {
+                for (bit, child) in tree.cells.links[parent as usize].children().enumerate() {
+                    let meets = block.meets(&tree.cells.links[child].bodies());
+                    if meets || look.far >> bit & 1 == 0 {
+                        look_into(child as u32, &mut self.next, &mut self.opened);
+                    }
+                }
+            }
         }
     }
 
@@ -415,8 +484,18 @@ impl Walk {
                 }
             }
         }
+        self.add_leaves(tree, sources, middle);
+    }
+
+    fn add_leaves(&mut self, tree: &Tree, sources: &mut Sources, origin: [f32; 3]) {
         for &leaf in &self.leaves {
-            sources.add_points(&tree.points[cells.links[leaf as usize].bodies()], middle);
+            match tree.stored(leaf as usize) {
+                Some(bodies) => sources.add_points(bodies, origin),
+                None => self.absent.push(leaf),
+            }
+            if let Some(opened) = self.opened.get_mut(leaf as usize) {
+                *opened = true;
+            }
         }
     }
 
@@ -432,6 +511,9 @@ impl Walk {
         self.next.clear();
         self.starts.clear();
         self.starts.extend(self.open.iter().map(|&cell| cells.links[cell as usize].child));
+        if !self.opened.is_empty() {
+            self.open.iter().for_each(|&cell| self.opened[cell as usize] = true);
+        }
         kernel.look(from.cuboid, balls, &self.starts, &mut self.looks);
         !self.open.is_empty()
     }

@@ -7,14 +7,16 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
+use springtide_runtime::malleable;
 use springtide_runtime::share::{Need, Version, Versioned};
 use springtide_runtime::work::{
     Checkpoint, Context, InputError, Job, Outcome, Registry, Stop, Task,
 };
 
 use crate::bodies::Bodies;
+use crate::domains::Domains;
 use crate::history::History;
-use crate::options::{BarnesHut, Broadcast, Model, SnapshotFormat};
+use crate::options::{BarnesHut, Broadcast, Distribution, Model, SnapshotFormat};
 use crate::picture::Camera;
 use crate::shared::{Change, Positions, Setup};
 use crate::simulate::{self, Report, Simulation};
@@ -105,6 +107,7 @@ impl Job for BarnesHut {
 
     fn register(registry: &mut Registry) {
         registry.task::<Forces>().versioned::<Setup>().versioned::<Positions>();
+        malleable::register::<Domains>(registry);
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
@@ -136,6 +139,9 @@ impl Job for BarnesHut {
 
     fn run(mut self, cx: &Context) -> Result<Outcome, Stop> {
         self.check()?;
+        if self.distribution == Distribution::Domains {
+            return malleable::run(Domains::new(self), cx);
+        }
         let accuracy = self.accuracy();
         let dt = self.time_step();
         let bodies = self.loaded.take().unwrap_or_else(|| self.generate());
@@ -147,6 +153,9 @@ impl Job for BarnesHut {
 
     fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
         self.check()?;
+        if self.distribution == Distribution::Domains {
+            return malleable::resume(Domains::new(self), state, cx);
+        }
         let Saved { step, first_energy, bodies, camera, history } = state.get()?;
         if step == 0 || step > self.steps {
             return Err(Stop::fail(format_args!(
@@ -184,6 +193,8 @@ impl Job for BarnesHut {
             snapshot_format: self.snapshot_format,
             picture_size: self.picture_size,
             broadcast: self.broadcast,
+            distribution: Distribution::Replicated,
+            rekey_every: self.rekey_every,
             seed,
             theta,
             cell_error,
@@ -261,7 +272,7 @@ struct Saved<'a> {
 }
 
 impl BarnesHut {
-    fn generate(&self) -> Bodies {
+    pub(crate) fn generate(&self) -> Bodies {
         match self.model {
             Model::Galaxies => generate::galaxies(self.bodies, self.seed),
             Model::Plummer => generate::plummer(self.bodies, self.seed),
@@ -281,7 +292,10 @@ impl BarnesHut {
             let report = self.forces(cx, &mut simulation, setup, positions)?;
             let step = report.step;
             history.push(report);
-            self.artefacts(cx, &camera, simulation.bodies(), step)?;
+            artefacts(&self, &camera, simulation.bodies(), step, |name, bytes| {
+                cx.artifact(name, bytes);
+                Ok(())
+            })?;
             cx.say(line(&report));
             if step > 0 {
                 cx.iteration_done();
@@ -325,29 +339,30 @@ impl BarnesHut {
         let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
         Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
     }
-
-    fn artefacts(
-        &self,
-        cx: &Context,
-        camera: &Camera,
-        bodies: &Bodies,
-        step: u64,
-    ) -> Result<(), Stop> {
-        if due(self.snapshot_every, step) {
-            let (extension, bytes) = match self.snapshot_format {
-                SnapshotFormat::Npy => ("npy", write::npy(bodies)),
-                SnapshotFormat::Csv => ("csv", write::csv(bodies)),
-            };
-            cx.artifact(&format!("snapshot-{step:06}.{extension}"), bytes);
-        }
-        if due(self.picture_every, step) {
-            cx.artifact(&format!("density-{step:06}.png"), camera.draw(bodies)?);
-        }
-        Ok(())
-    }
 }
 
-fn line(report: &Report) -> String {
+/// Makes the snapshot and the picture of a step, where they are due, and hands them to `keep` with their names.
+pub(crate) fn artefacts(
+    job: &BarnesHut,
+    camera: &Camera,
+    bodies: &Bodies,
+    step: u64,
+    mut keep: impl FnMut(&str, Vec<u8>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    if due(job.snapshot_every, step) {
+        let (extension, bytes) = match job.snapshot_format {
+            SnapshotFormat::Npy => ("npy", write::npy(bodies)),
+            SnapshotFormat::Csv => ("csv", write::csv(bodies)),
+        };
+        keep(&format!("snapshot-{step:06}.{extension}"), bytes)?;
+    }
+    if due(job.picture_every, step) {
+        keep(&format!("density-{step:06}.png"), camera.draw(bodies)?)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn line(report: &Report) -> String {
     let [x, y, z] = report.momentum;
     format!(
         "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e})",
@@ -358,11 +373,11 @@ fn line(report: &Report) -> String {
 }
 
 /// Whether something that is done every so many steps (0: never) is to be done now.
-fn due(every: u64, step: u64) -> bool {
+pub(crate) fn due(every: u64, step: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
 }
 
-fn outcome(bodies: &Bodies, history: &History) -> Outcome {
+pub(crate) fn outcome(bodies: &Bodies, history: &History) -> Outcome {
     Outcome { checksum: bodies.checksum(), result: history.result(bodies.len()) }
 }
 

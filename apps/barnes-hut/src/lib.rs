@@ -15,12 +15,14 @@
 pub mod bodies;
 pub mod calibrate;
 pub mod delta;
+pub mod domains;
 pub mod forces;
 pub mod generate;
 pub mod history;
 pub mod job;
 mod kernel;
 pub mod options;
+mod partial;
 pub mod picture;
 pub mod read;
 pub mod shared;

@@ -98,6 +98,17 @@ pub struct BarnesHut {
     #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
     pub broadcast: Broadcast,
 
+    /// Who has which bodies: all nodes those of all, or each a domain of its own; domains pay from some 100,000 bodies on
+    #[arg(long, value_enum, default_value_t = Distribution::Replicated)]
+    #[serde(default)]
+    pub distribution: Distribution,
+
+    /// With --distribution domains: sort bodies into cells every K steps; in between, cells keep their bodies. 0: at the start
+    /// alone
+    #[arg(long, value_name = "K", default_value_t = 8)]
+    #[serde(default)]
+    pub rekey_every: u64,
+
     /// The bodies of `input`, once read on the submitting side; they travel inside the job.
     #[arg(skip)]
     pub loaded: Option<Bodies>,
@@ -256,6 +267,16 @@ pub enum Broadcast {
     Changes,
     /// Whole: 12 bytes a body, and nothing to compute
     Whole,
+}
+
+/// Who has which bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+pub enum Distribution {
+    /// All nodes have all positions, and one moves the bodies: tasks that anybody may take
+    #[default]
+    Replicated,
+    /// Each process has a domain, moves its bodies and is told of others what it needs
+    Domains,
 }
 
 /// File format of snapshots.

@@ -66,6 +66,12 @@ impl Setup {
         Self { order, theta, softening, leaf, group, mass_unit, masses, error: None }
     }
 
+    /// A setup that knows no bodies, for those who hold masses themselves.
+    pub(crate) fn without_bodies(accuracy: Accuracy, error: Option<f64>, mass_unit: f64) -> Self {
+        let none = Self::new(&Bodies::default(), accuracy);
+        Self { mass_unit, error, ..none }
+    }
+
     /// The same with [`Setup::error`] set to this.
     pub fn with_error(self, error: Option<f64>) -> Self {
         Self { error, ..self }
@@ -145,23 +151,7 @@ impl Positions {
     /// The side is no less than a millionth of the softening length, below which positions make no difference to
     /// forces.
     pub fn new(position: &[[f64; 3]], softening: f64) -> Self {
-        let mut low = [f64::INFINITY; 3];
-        let mut high = [f64::NEG_INFINITY; 3];
-        for p in position {
-            for axis in 0..3 {
-                low[axis] = low[axis].min(p[axis]);
-                high[axis] = high[axis].max(p[axis]);
-            }
-        }
-        let mut centre = [0.0; 3];
-        let mut extent = softening * 1e-6;
-        for axis in 0..3 {
-            if low[axis] <= high[axis] {
-                centre[axis] = 0.5 * low[axis] + 0.5 * high[axis];
-                extent = extent.max(high[axis] - low[axis]);
-            }
-        }
-        let side = if extent > 0.0 { power_of_two_at_least(extent) } else { 1.0 };
+        let (centre, side) = box_around(extremes(position), softening);
         let mut inside = Vec::with_capacity(position.len() * 12);
         for p in position {
             for axis in 0..3 {
@@ -265,12 +255,38 @@ impl Positions {
     }
 }
 
+/// Least and greatest coordinates.
+pub(crate) fn extremes(position: &[[f64; 3]]) -> [[f64; 3]; 2] {
+    let mut low = [f64::INFINITY; 3];
+    let mut high = [f64::NEG_INFINITY; 3];
+    for p in position {
+        for axis in 0..3 {
+            low[axis] = low[axis].min(p[axis]);
+            high[axis] = high[axis].max(p[axis]);
+        }
+    }
+    [low, high]
+}
+
+/// Middle and side of the box for bodies with these least and greatest coordinates; see [`Positions::new`].
+pub(crate) fn box_around([low, high]: [[f64; 3]; 2], softening: f64) -> ([f64; 3], f64) {
+    let mut centre = [0.0; 3];
+    let mut extent = softening * 1e-6;
+    for axis in 0..3 {
+        if low[axis] <= high[axis] {
+            centre[axis] = 0.5 * low[axis] + 0.5 * high[axis];
+            extent = extent.max(high[axis] - low[axis]);
+        }
+    }
+    (centre, if extent > 0.0 { power_of_two_at_least(extent) } else { 1.0 })
+}
+
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("chunks of four")))
 }
 
 /// The smallest power of two that is no less than a positive finite number, within the normal range.
-fn power_of_two_at_least(value: f64) -> f64 {
+pub(crate) fn power_of_two_at_least(value: f64) -> f64 {
     let exponent = (value.to_bits() >> 52) & 0x7ff;
     let below = f64::from_bits(exponent.clamp(1, 2045) << 52);
     if value <= below { below } else { 2.0 * below }

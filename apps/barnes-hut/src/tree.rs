@@ -10,7 +10,7 @@ use crate::options::Order;
 use crate::shared::{Positions, Setup};
 
 /// Bits of a Morton key per axis, and so the deepest level of the tree.
-const LEVELS: u32 = 21;
+pub(crate) const LEVELS: u32 = 21;
 
 /// The cubes of the octree with at least one body, level by level, so that the children of one lie side by side in the
 /// order of their bodies; the root comes first. A cube with a single child is left out in favour of that child, so a cell
@@ -90,7 +90,22 @@ pub struct Tree {
     /// The part of the acceleration that one far cell may be wrong by, where that decides what is far.
     pub(crate) error: Option<f64>,
     pub(crate) order_of_cells: Order,
+    /// Where this is a part of a tree: what is there of it.
+    pub(crate) part: Option<Part>,
 }
+
+/// What is there of a tree whose bodies lie on several nodes (see [`crate::partial`]). Bodies are numbered as in the whole
+/// tree; `points` has some of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The first of the bodies that `groups` and `blocks` tell of; `points` begins with these.
+    pub first: usize,
+    /// Of each cell that has bodies in `points`, where they begin there; of others [`ABSENT`].
+    pub stored: Vec<u32>,
+}
+
+/// See [`Part`].
+pub(crate) const ABSENT: u32 = u32::MAX;
 
 impl Tree {
     /// Builds the tree. Bodies beyond the shorter of the two objects are left out; [`Positions::tree`] refuses that.
@@ -116,28 +131,77 @@ impl Tree {
         }
         lap("sort");
         let softening = setup.softening / positions.side();
-        let mut builder = Builder {
-            keys: &sorted,
-            leaf: setup.leaf.max(1) as usize,
-            group: setup.group.max(1) as usize,
-            cells: Cells::default(),
-            levels: Vec::new(),
-            groups: Vec::new(),
-            blocks: Vec::new(),
-        };
-        builder.split();
-        let Builder { mut cells, levels, mut groups, mut blocks, .. } = builder;
-        for firsts in [&mut groups, &mut blocks] {
-            firsts.sort_unstable();
-            firsts.push(sorted.len() as u32);
-        }
+        let Builder { mut cells, levels, mut groups, mut blocks, .. } =
+            Builder::build(&sorted, setup);
+        groups.push(sorted.len() as u32);
+        blocks.push(sorted.len() as u32);
         lap("tree");
         drop(sorted);
         cells.sum_up(&points, &levels, setup);
         lap("moments");
         let softening_squared = (softening * softening) as f32;
         let (error, order_of_cells) = (setup.error, setup.order);
-        Self { order, points, cells, groups, blocks, softening_squared, error, order_of_cells }
+        let part = None;
+        Self {
+            order,
+            points,
+            cells,
+            groups,
+            blocks,
+            softening_squared,
+            error,
+            order_of_cells,
+            part,
+        }
+    }
+
+    /// A part of a tree, with the cells that are there; the bodies that groups and blocks tell of lie first in `points`.
+    pub(crate) fn partly(
+        setup: &Setup,
+        side: f64,
+        (cells, points, part): (Cells, Vec<[f32; 4]>, Part),
+        (groups, blocks): (Vec<u32>, Vec<u32>),
+    ) -> Self {
+        let softening = setup.softening / side;
+        let softening_squared = (softening * softening) as f32;
+        let (error, order_of_cells, order) = (setup.error, setup.order, Vec::new());
+        let part = Some(part);
+        Self {
+            order,
+            points,
+            cells,
+            groups,
+            blocks,
+            softening_squared,
+            error,
+            order_of_cells,
+            part,
+        }
+    }
+
+    /// Position and mass of bodies in the tree's groups.
+    pub(crate) fn own(&self, bodies: Range<usize>) -> &[[f32; 4]] {
+        let first = self.part.as_ref().map_or(0, |part| part.first);
+        &self.points[bodies.start - first..bodies.end - first]
+    }
+
+    /// Position and mass of a cell's bodies, if they are there.
+    pub(crate) fn stored(&self, cell: usize) -> Option<&[[f32; 4]]> {
+        let bodies = self.cells.links[cell].bodies();
+        match &self.part {
+            None => Some(&self.points[bodies]),
+            Some(part) if part.stored[cell] == ABSENT => None,
+            Some(part) => {
+                let first = part.stored[cell] as usize;
+                Some(&self.points[first..first + bodies.len()])
+            }
+        }
+    }
+
+    /// Whether a cell cannot be opened, for it is one of a part that has not what is in it.
+    pub(crate) fn is_absent(&self, cell: usize) -> bool {
+        let stored = self.part.as_ref().map(|part| part.stored[cell]);
+        stored == Some(ABSENT) && self.cells.links[cell].children == 0
     }
 
     /// Number of groups; tasks are ranges of them.
@@ -174,20 +238,45 @@ impl Tree {
 }
 
 /// Groups of a block have up to this many times the bodies that one group may have.
-const GROUPS_A_BLOCK: usize = 16;
+pub(crate) const GROUPS_A_BLOCK: usize = 16;
 
-struct Builder<'a> {
+/// On how many levels, from the top, two keys agree that differ in these bits; keys fill the low 63.
+pub(crate) fn agreeing(differing: u64) -> u32 {
+    ((differing.leading_zeros() - 1) / 3).min(LEVELS)
+}
+
+/// Makes cells, groups and blocks of sorted keys.
+pub(crate) struct Builder<'a> {
     keys: &'a [(u64, u32)],
     leaf: usize,
     group: usize,
-    cells: Cells,
+    pub cells: Cells,
     /// Of each cell.
-    levels: Vec<u8>,
-    groups: Vec<u32>,
-    blocks: Vec<u32>,
+    pub levels: Vec<u8>,
+    /// First body of each.
+    pub groups: Vec<u32>,
+    /// First body of each.
+    pub blocks: Vec<u32>,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    /// Splits the cell that holds these keys, sorted, with their bodies.
+    pub(crate) fn build(keys: &'a [(u64, u32)], setup: &Setup) -> Self {
+        let mut builder = Self {
+            keys,
+            leaf: setup.leaf.max(1) as usize,
+            group: setup.group.max(1) as usize,
+            cells: Cells::default(),
+            levels: Vec::new(),
+            groups: Vec::new(),
+            blocks: Vec::new(),
+        };
+        builder.split();
+        builder.groups.sort_unstable();
+        builder.blocks.sort_unstable();
+        builder
+    }
+
     /// Makes all cells, groups and blocks. No cell is deeper than [`LEVELS`], for each split fixes at least one more level.
     fn split(&mut self) {
         if self.keys.is_empty() {
@@ -220,8 +309,7 @@ impl Builder<'_> {
     /// Adds the cell of these bodies (at least one), whose parent has `above`.
     fn add(&mut self, bodies: Range<usize>, above: usize) {
         let differing = self.keys[bodies.start].0 ^ self.keys[bodies.end - 1].0;
-        // Levels on which all keys agree, from the top; keys fill the low 63 bits.
-        let level = ((differing.leading_zeros() - 1) / 3).min(LEVELS);
+        let level = agreeing(differing);
         let whole = bodies.len() <= self.leaf || level == LEVELS;
         let cut = |most: usize, firsts: &mut Vec<u32>| {
             // The first on the way down that is small enough, or is not split further. A leaf may hold more than a group's
@@ -238,82 +326,178 @@ impl Builder<'_> {
     }
 }
 
+/// Sums over the bodies of each of some cells, from which all else about a cell follows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    /// Centre of mass and mass.
+    points: Vec<[f64; 4]>,
+    /// Sums of mass times the square of the distance from the centre of mass, where an error is asked for.
+    spreads: Vec<f64>,
+    /// Where quadrupoles are.
+    moments: Vec<Moments>,
+    /// Least and greatest coordinates of the bodies, where these may have left their cubes.
+    extents: Vec<[[f32; 3]; 2]>,
+}
+
+impl Sums {
+    /// Of so many cells, all zero. `moved`: bodies may have left their cubes.
+    pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
+        let quad = setup.order == Order::Quad;
+        Self {
+            points: vec![[0.0; 4]; count],
+            spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
+            moments: vec![[0.0; 6]; if quad { count } else { 0 }],
+            extents: vec![
+                [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
+                if moved { count } else { 0 }
+            ],
+        }
+    }
+
+    /// Sums up a cell from its children, which have been, or if it has none from its bodies.
+    pub(crate) fn sum(&mut self, at: usize, children: Range<usize>, bodies: &[[f32; 4]]) {
+        let mut mass = 0.0;
+        let mut com = [0.0; 3];
+        let mut add = |[x, y, z, m]: [f64; 4]| {
+            mass += m;
+            com = [com[0] + m * x, com[1] + m * y, com[2] + m * z];
+        };
+        if children.is_empty() {
+            bodies.iter().for_each(|p| add(p.map(f64::from)));
+        } else {
+            self.points[children.clone()].iter().for_each(|p| add(*p));
+        }
+        if mass > 0.0 {
+            com = com.map(|c| c / mass);
+        }
+        self.points[at] = [com[0], com[1], com[2], mass];
+        if !self.spreads.is_empty() {
+            let away = |[x, y, z, m]: [f64; 4]| {
+                let [x, y, z] = [x - com[0], y - com[1], z - com[2]];
+                m * (x * x + y * y + z * z)
+            };
+            self.spreads[at] = if children.is_empty() {
+                bodies.iter().map(|p| away(p.map(f64::from))).sum()
+            } else {
+                let of = |child| self.spreads[child] + away(self.points[child]);
+                children.clone().map(of).sum()
+            };
+        }
+        if !self.moments.is_empty() {
+            let mut sum = [0.0; 6];
+            let mut add = |[px, py, pz, m]: [f64; 4], moments: &Moments| {
+                let [x, y, z] = [px - com[0], py - com[1], pz - com[2]];
+                let products = [x * x, y * y, z * z, x * y, x * z, y * z];
+                for k in 0..6 {
+                    sum[k] += moments[k] + m * products[k];
+                }
+            };
+            if children.is_empty() {
+                bodies.iter().for_each(|p| add(p.map(f64::from), &[0.0; 6]));
+            } else {
+                let children = children.clone();
+                children.for_each(|child| add(self.points[child], &self.moments[child]));
+            }
+            self.moments[at] = sum;
+        }
+        if !self.extents.is_empty() {
+            let [mut low, mut high] = self.extents[at];
+            let mut add = |from: [f32; 3], to: [f32; 3]| {
+                low = [0, 1, 2].map(|k| low[k].min(from[k]));
+                high = [0, 1, 2].map(|k| high[k].max(to[k]));
+            };
+            if children.is_empty() {
+                bodies.iter().for_each(|&[x, y, z, _]| add([x, y, z], [x, y, z]));
+            } else {
+                self.extents[children].iter().for_each(|&[from, to]| add(from, to));
+            }
+            self.extents[at] = [low, high];
+        }
+    }
+
+    /// Takes over one of another's cells, which has the same kinds of sums.
+    pub(crate) fn copy(&mut self, at: usize, from: &Self, other: usize) {
+        self.points[at] = from.points[other];
+        if !self.spreads.is_empty() {
+            self.spreads[at] = from.spreads[other];
+        }
+        if !self.moments.is_empty() {
+            self.moments[at] = from.moments[other];
+        }
+        if !self.extents.is_empty() {
+            self.extents[at] = from.extents[other];
+        }
+    }
+
+    /// A cell's sums as bytes, always as many for sums of the same kinds.
+    pub(crate) fn write(&self, at: usize, to: &mut Vec<u8>) {
+        let mut put = |values: &[f64]| to.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        put(&self.points[at]);
+        put(self.spreads.get(at..=at).unwrap_or_default());
+        put(self.moments.get(at).map_or(&[], |moments| moments));
+        let extents = self.extents.get(at).into_iter().flatten().flatten();
+        to.extend(extents.flat_map(|v| v.to_le_bytes()));
+    }
+
+    /// Reads what [`Sums::write`] wrote; returns the rest of the bytes, or nothing where there are too few.
+    pub(crate) fn read<'b>(&mut self, at: usize, mut from: &'b [u8]) -> Option<&'b [u8]> {
+        let doubles = self.points[at].iter_mut();
+        let doubles = doubles.chain(self.spreads.get_mut(at));
+        for value in doubles.chain(self.moments.get_mut(at).into_iter().flatten()) {
+            let (bytes, rest) = from.split_first_chunk()?;
+            (*value, from) = (f64::from_le_bytes(*bytes), rest);
+        }
+        for value in self.extents.get_mut(at).into_iter().flatten().flatten() {
+            let (bytes, rest) = from.split_first_chunk()?;
+            (*value, from) = (f32::from_le_bytes(*bytes), rest);
+        }
+        Some(from)
+    }
+
+    /// The side of the cube that a cell counts as having: of its level or, where its bodies may have moved, what holds them.
+    fn size(&self, at: usize, level: u8) -> f64 {
+        let side = f64::from_bits((1023 - u64::from(level)) << 52);
+        let Some([low, high]) = self.extents.get(at) else { return side };
+        let extent = |axis: usize| f64::from(high[axis]) - f64::from(low[axis]);
+        (0..3).map(extent).fold(side, f64::max)
+    }
+}
+
 impl Cells {
     /// Sets masses, centres and moments, from the last cell, which is deepest, to the first; and where cells are far.
     fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], setup: &Setup) {
+        let mut sums = Sums::new(levels.len(), setup, false);
+        for at in (0..levels.len()).rev() {
+            sums.sum(at, self.links[at].children(), &points[self.links[at].bodies()]);
+        }
+        self.follow(&sums, levels, setup);
+    }
+
+    /// Sets what follows from sums and levels.
+    pub(crate) fn follow(&mut self, sums: &Sums, levels: &[u8], setup: &Setup) {
         let (theta, quad) = (setup.theta, setup.order == Order::Quad);
         let count = levels.len();
-        let mut sums = vec![[0.0f64; 4]; count];
-        // Sums of mass times the square of the distance from the centre of mass.
-        let mut spreads = vec![0.0f64; if setup.error.is_some() { count } else { 0 }];
-        let mut all_moments = vec![[0.0; 6]; if quad { count } else { 0 }];
-        for at in (0..count).rev() {
-            let bodies = &points[self.links[at].bodies()];
-            let children = self.links[at].children();
-            let mut mass = 0.0;
-            let mut com = [0.0; 3];
-            let mut add = |[x, y, z, m]: [f64; 4]| {
-                mass += m;
-                com = [com[0] + m * x, com[1] + m * y, com[2] + m * z];
-            };
-            if children.is_empty() {
-                bodies.iter().for_each(|p| add(p.map(f64::from)));
-            } else {
-                sums[children.clone()].iter().for_each(|p| add(*p));
-            }
-            if mass > 0.0 {
-                com = com.map(|c| c / mass);
-            }
-            sums[at] = [com[0], com[1], com[2], mass];
-            if setup.error.is_some() {
-                let away = |[x, y, z, m]: [f64; 4]| {
-                    let [x, y, z] = [x - com[0], y - com[1], z - com[2]];
-                    m * (x * x + y * y + z * z)
-                };
-                spreads[at] = if children.is_empty() {
-                    bodies.iter().map(|p| away(p.map(f64::from))).sum()
-                } else {
-                    children.clone().map(|child| spreads[child] + away(sums[child])).sum()
-                };
-            }
-            if quad {
-                let mut sum = [0.0; 6];
-                let mut add = |[px, py, pz, m]: [f64; 4], moments: &Moments| {
-                    let [x, y, z] = [px - com[0], py - com[1], pz - com[2]];
-                    let products = [x * x, y * y, z * z, x * y, x * z, y * z];
-                    for k in 0..6 {
-                        sum[k] += moments[k] + m * products[k];
-                    }
-                };
-                if children.is_empty() {
-                    bodies.iter().for_each(|p| add(p.map(f64::from), &[0.0; 6]));
-                } else {
-                    children.for_each(|child| add(sums[child], &all_moments[child]));
-                }
-                all_moments[at] = sum;
-            }
-        }
         let padded = count + LANES - 1;
         for axis in 0..3 {
-            self.com[axis] = sums.iter().map(|sum| sum[axis] as f32).collect();
+            self.com[axis] = sums.points.iter().map(|sum| sum[axis] as f32).collect();
             self.com[axis].resize(padded, 0.0);
         }
-        self.points = sums.iter().map(|sum| sum.map(|value| value as f32)).collect();
-        let quads = self.points.iter().zip(&all_moments);
+        self.points = sums.points.iter().map(|sum| sum.map(|value| value as f32)).collect();
+        let quads = self.points.iter().zip(&sums.moments);
         self.quads =
             quads.map(|([x, y, z, m], moments)| Quad::new([*x, *y, *z], *m, moments)).collect();
-        let size = |&level: &u8| f64::from_bits((1023 - u64::from(level)) << 52);
+        let sizes = levels.iter().enumerate().map(|(at, &level)| sums.size(at, level));
         let far = |theta: f64| {
             let ratio = move |size: f64| if theta > 0.0 { size / theta } else { f64::INFINITY };
-            move |level| (ratio(size(level)) * ratio(size(level))) as f32
+            move |size| (ratio(size) * ratio(size)) as f32
         };
         if setup.error.is_some() {
-            let all = sums.iter().zip(&spreads);
+            let all = sums.points.iter().zip(&sums.spreads);
             self.open_below =
                 all.map(|(sum, spread)| reach(sum[3], *spread, quad) as f32).collect();
-            self.never_below = levels.iter().map(far(WIDEST)).collect();
+            self.never_below = sizes.map(far(WIDEST)).collect();
         } else {
-            self.open_below = levels.iter().map(far(theta)).collect();
+            self.open_below = sizes.map(far(theta)).collect();
             self.never_below = vec![0.0; count];
         }
         self.open_below.resize(padded, 0.0);
@@ -367,7 +551,7 @@ fn fifth_root(x: f64) -> f64 {
 }
 
 /// The Morton key of a position within half a side of the middle: bits of x, y and z in turn, x highest.
-fn morton(position: [f32; 3]) -> u64 {
+pub(crate) fn morton(position: [f32; 3]) -> u64 {
     let mut key = 0;
     for (axis, c) in position.into_iter().enumerate() {
         // The cast saturates, so that no input leaves the grid.
@@ -375,6 +559,14 @@ fn morton(position: [f32; 3]) -> u64 {
         key |= spread(cell.min((1 << LEVELS) - 1)) << (2 - axis);
     }
     key
+}
+
+/// The least corner of the cube with this key, in sides from the middle.
+pub(crate) fn corner(key: u64) -> [f64; 3] {
+    [2, 1, 0].map(|first| {
+        let cell: u64 = (0..LEVELS).map(|bit| (key >> (3 * bit + first) & 1) << bit).sum();
+        cell as f64 / f64::from(1u32 << LEVELS) - 0.5
+    })
 }
 
 /// Moves bit i of a 21-bit number to bit 3 i.
@@ -388,7 +580,7 @@ fn spread(bits: u32) -> u64 {
 }
 
 /// Sorts keys, equal ones by index: a radix sort from the lowest digit, which keeps the order of equals.
-fn sort(keys: Vec<u64>) -> Vec<(u64, u32)> {
+pub(crate) fn sort(keys: Vec<u64>) -> Vec<(u64, u32)> {
     const BITS: u32 = 11;
     const BUCKETS: usize = 1 << BITS;
     const DIGITS: usize = (3 * LEVELS).div_ceil(BITS) as usize;
@@ -459,6 +651,9 @@ mod tests {
         assert_eq!(morton([-0.5, -0.5, -0.5]), 0);
         assert_eq!(morton([0.5, 0.5, 0.5]), (1 << 63) - 1);
         assert_eq!(morton([0.0, -0.5, -0.5]), 1 << 62);
+        for key in [0, 1, 1 << 62, 0x0123_4567_89ab_cdef] {
+            assert_eq!(morton(corner(key).map(|c| c as f32)), key);
+        }
         assert_eq!(
             morton([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]),
             spread((1 << 21) - 1) << 1

@@ -1,0 +1,171 @@
+//! Which process holds which blocks: consecutive ones, with as much of the work as its share.
+//!
+//! Processes of one cluster hold neighbouring domains, so that few bodies are near to those of other clusters. Pure; knows
+//! nothing of bodies.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use springtide_runtime::malleable::Hand;
+
+use crate::partial::Info;
+
+/// The processes in the order in which they hold domains, along the curve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Layout {
+    /// The rank of each.
+    ranks: Vec<u32>,
+    /// What part of the work each is to have, in any unit.
+    weights: Vec<f64>,
+    /// The cluster of each, numbered as they come.
+    clusters: Vec<u32>,
+}
+
+impl Layout {
+    /// For these processes, in order of rank: those that were measured by how much of the work they did in how much time, those
+    /// that were not like an average one.
+    pub(crate) fn new(hands: &[Hand], now: Option<&Layout>) -> Self {
+        let speed = |hand: &Hand| {
+            let (now, was, pace) = (now?, hand.was?, hand.pace?);
+            let speed = now.weight_of(was)? / pace.step_s;
+            (speed.is_finite() && speed > 0.0).then_some(speed)
+        };
+        let speeds: Vec<Option<f64>> = hands.iter().map(speed).collect();
+        let known: Vec<f64> = speeds.iter().flatten().copied().collect();
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        let average = if known.is_empty() { 1.0 } else { mean };
+        let mut order: Vec<usize> = (0..hands.len()).collect();
+        order.sort_by_key(|&rank| (hands[rank].at.clone(), rank));
+        let mut clusters: Vec<u32> = Vec::new();
+        for pair in order.iter().enumerate() {
+            let of = |rank: usize| hands[rank].at.as_ref().map(|(cluster, _)| cluster);
+            let number = match pair.0.checked_sub(1) {
+                None => 0,
+                Some(before) => clusters[before] + u32::from(of(order[before]) != of(*pair.1)),
+            };
+            clusters.push(number);
+        }
+        Self {
+            weights: order.iter().map(|&rank| speeds[rank].unwrap_or(average)).collect(),
+            ranks: order.into_iter().map(|rank| rank as u32).collect(),
+            clusters,
+        }
+    }
+
+    fn weight_of(&self, rank: u32) -> Option<f64> {
+        self.weights.get(self.slot_of(rank)?).copied()
+    }
+
+    /// How many processes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// The place of a process along the curve.
+    pub(crate) fn slot_of(&self, rank: u32) -> Option<usize> {
+        self.ranks.iter().position(|&other| other == rank)
+    }
+
+    /// Their ranks, along the curve.
+    pub(crate) fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// Where each process's blocks begin, along the curve, and the number of blocks at the end: as near to its share of the
+    /// work as whole blocks can be.
+    pub(crate) fn cuts(&self, infos: &[Info]) -> Vec<u32> {
+        let work: f64 = infos.iter().map(|info| f64::from(info.cost)).sum();
+        let weights: f64 = self.weights.iter().sum();
+        let mut cuts = vec![0];
+        let (mut block, mut done, mut wanted) = (0, 0.0, 0.0);
+        for weight in &self.weights {
+            wanted += weight / weights * work;
+            while let Some(info) = infos.get(block) {
+                // Its middle is before where the share ends.
+                if done + 0.5 * f64::from(info.cost) > wanted {
+                    break;
+                }
+                done += f64::from(info.cost);
+                block += 1;
+            }
+            cuts.push(block as u32);
+        }
+        if let Some(last) = cuts.last_mut() {
+            *last = infos.len() as u32;
+        }
+        cuts
+    }
+}
+
+/// The blocks between two of [`Layout::cuts`].
+pub(crate) fn of_slot(cuts: &[u32], slot: usize) -> Range<usize> {
+    cuts[slot] as usize..cuts[slot + 1] as usize
+}
+
+/// Who holds a block.
+pub(crate) fn slot_with(cuts: &[u32], block: usize) -> usize {
+    cuts.partition_point(|&first| first as usize <= block) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use springtide_runtime::id::{ClusterId, NodeId};
+    use springtide_runtime::spmd::Pace;
+
+    use super::*;
+
+    fn info(cost: f32) -> Info {
+        Info { first: 0, last: 0, bodies: 1, cost }
+    }
+
+    fn hand(was: Option<u32>, step_s: Option<f64>, cluster: &str, node: &str) -> Hand {
+        let pace = step_s.map(|step_s| Pace { step_s, foreign: None });
+        Hand { was, pace, at: Some((ClusterId::from(cluster), NodeId::from(node))) }
+    }
+
+    #[test]
+    fn domains_follow_clusters_and_speeds() {
+        let hands = [
+            hand(None, None, "b", "b-1"),
+            hand(None, None, "a", "a-2"),
+            hand(None, None, "b", "b-0"),
+            hand(None, None, "a", "a-1"),
+        ];
+        let first = Layout::new(&hands, None);
+        assert_eq!(first.ranks, [3, 1, 2, 0]);
+        assert_eq!(first.clusters, [0, 0, 1, 1]);
+        let blocks = vec![info(1.0); 12];
+        assert_eq!(first.cuts(&blocks), [0, 3, 6, 9, 12]);
+        // The one with rank 1 took three times as long for as much work.
+        let hands = [
+            hand(Some(0), Some(1.0), "b", "b-1"),
+            hand(Some(1), Some(3.0), "a", "a-2"),
+            hand(Some(2), Some(1.0), "b", "b-0"),
+            hand(Some(3), Some(1.0), "a", "a-1"),
+        ];
+        let next = Layout::new(&hands, Some(&first));
+        assert_eq!(next.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
+        // Measured under those shares they are as fast as that again.
+        let hands =
+            hands.map(|hand| Hand { pace: Some(Pace { step_s: 0.9, foreign: None }), ..hand });
+        let again = Layout::new(&hands, Some(&next));
+        assert_eq!(again.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
+        assert_eq!(Layout::new(&[Hand::default()], None).cuts(&blocks), [0, 12]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_block_has_one_holder(costs in prop::collection::vec(0f32..9.0, 0..50), hands in 1usize..9) {
+            let infos: Vec<Info> = costs.into_iter().map(info).collect();
+            let layout = Layout::new(&vec![Hand::default(); hands], None);
+            let cuts = layout.cuts(&infos);
+            prop_assert_eq!(cuts.len(), hands + 1);
+            for block in 0..infos.len() {
+                let slot = slot_with(&cuts, block);
+                prop_assert!(of_slot(&cuts, slot).contains(&block));
+            }
+            prop_assert_eq!((0..hands).map(|slot| of_slot(&cuts, slot).len()).sum::<usize>(), infos.len());
+        }
+    }
+}

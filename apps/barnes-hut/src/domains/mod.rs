@@ -1,0 +1,553 @@
+//! The job with its bodies dealt out: each process holds a domain of neighbouring bodies, moves them, and is told by others
+//! what it needs of theirs.
+//!
+//! Nothing is there as a whole at any place but when bodies are read, written or saved. Bodies are sorted into cells every
+//! few steps ([`rekey`]); in between cells keep their bodies, and only what follows from places is made anew. In each step
+//! every process tells all others the sums of its blocks, and where the bodies of those blocks are that are near to them
+//! ([`near`]); with these it has the part of the tree that its own forces need ([`crate::partial`]), so forces
+//! have the same bits whoever holds what.
+//!
+//! A program with processes that come and go ([`springtide_runtime::malleable`]): domains are dealt out by how fast each
+//! process is, and anew when that changes. Source of the scheme: M. S. Warren and J. K. Salmon, *A parallel hashed oct-tree N-body
+//! algorithm*, Supercomputing 1993.
+
+mod layout;
+mod near;
+mod rekey;
+mod state;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use springtide_runtime::malleable::{Hand, Observation, Program, Strategy};
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::{Outcome, Stop};
+
+pub use self::layout::Layout;
+use self::layout::of_slot;
+use self::near::{Near, Wish};
+use self::rekey::{inside, rekey};
+pub use self::state::State;
+use self::state::{Common, Domain, Told};
+use crate::forces::{BYTES_A_BODY, Lists};
+use crate::history::History;
+use crate::job::{artefacts, due, line, outcome};
+use crate::kernel::Kernel;
+use crate::options::BarnesHut;
+use crate::partial::{Partial, blocks};
+use crate::picture::Camera;
+use crate::shared::{Positions, Setup};
+use crate::simulate::{Broken, Report};
+use crate::tree::{morton, sort};
+
+/// What each process tells every other in each step.
+const TELL: u32 = 1;
+/// Wishes for bodies.
+const WISH: u32 = 2;
+/// Bodies that were wished for.
+const GRANT: u32 = 3;
+/// Sums over blocks, for the report.
+const SUMS: u32 = 4;
+/// Whole domains, for rank 0.
+const WHOLE: u32 = 5;
+
+/// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
+const UNEVEN: f64 = 1.15;
+
+/// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
+const BODY_COST: f64 = 150.0;
+/// What an interaction with a quadrupole costs where one with a point costs 1.
+const QUAD_COST: f64 = 2.25;
+
+/// How long it takes in a simulation, where computing takes no time of its own. In nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    /// A pair of a body and a point that acts on it.
+    pub point: f64,
+    /// A pair of a body and a cell with second moments.
+    pub quad: f64,
+    /// Making one entry of a group's list.
+    pub entry: f64,
+    /// Moving a body, and summing it up into cells; of others' bodies too.
+    pub body: f64,
+    /// Putting one cell into the tree.
+    pub cell: f64,
+    /// Sorting a body into cells.
+    pub key: f64,
+}
+
+/// The program. See the head of this file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Domains {
+    job: BarnesHut,
+    costs: Option<Costs>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Work {
+    points: f64,
+    quads: f64,
+    entries: f64,
+}
+
+impl Domains {
+    /// Of a job whose options were checked.
+    pub fn new(job: BarnesHut) -> Self {
+        Self { job, costs: None }
+    }
+
+    /// The same in a simulation, where computing takes as long as this says.
+    pub fn simulated(job: BarnesHut, costs: Costs) -> Self {
+        Self { job, costs: Some(costs) }
+    }
+
+    fn setup(&self, common: &Common) -> Setup {
+        let Self { job, .. } = self;
+        Setup::without_bodies(job.accuracy(), job.cell_error, common.mass_unit)
+    }
+
+    fn model(&self, comm: &Comm<'_>, time: impl Fn(&Costs) -> f64) -> Result<(), Stop> {
+        match &self.costs {
+            Some(costs) => comm.model(Duration::from_nanos(time(costs) as u64)),
+            None => comm.check(),
+        }
+    }
+
+    /// The forces on the domain's bodies where they are now; returns the potential of each. Called by all at once.
+    fn forces(
+        &self,
+        state: &mut State,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<Vec<f64>, Stop> {
+        let slot = slot(layout, comm)?;
+        let setup = self.setup(&state.common);
+        let State { common, cuts, domain, near, .. } = state;
+        let own = of_slot(cuts, slot);
+        let near = near.get_or_insert_with(|| Near::new(common, domain, own.clone(), &setup));
+        let Common { centre, side, mass_unit, ref mut infos, .. } = *common;
+        let masses = domain.mass.iter().map(|mass| (mass / mass_unit) as f32);
+        let points: Vec<[f32; 4]> = domain
+            .position
+            .iter()
+            .zip(masses)
+            .map(|(place, mass)| {
+                let [x, y, z] = inside(place, centre, side);
+                [x, y, z, mass]
+            })
+            .collect();
+        near.move_own(&points, infos, &setup);
+        self.model(comm, |costs| costs.body * points.len() as f64)?;
+        let others = || (0..layout.len()).filter(|&other| other != slot);
+        let rank_of = |slot: usize| layout.ranks()[slot];
+        for other in others() {
+            comm.send(rank_of(other), TELL, near.tell(other))?;
+        }
+        for other in others() {
+            let told = comm.receive(rank_of(other), TELL)?;
+            near.hear(of_slot(cuts, other), &told, infos, &setup)?;
+        }
+        self.model(comm, |costs| costs.body * near.bodies_of_others() as f64)?;
+
+        let mut felt = vec![Vec::new(); own.len()];
+        let mut costs = vec![0f32; own.len()];
+        let mut used = BTreeSet::new();
+        loop {
+            let Partial { tree, cells, groups } = &near.tree(infos, &setup, side);
+            let mut lists = Lists::new(tree, Kernel::best(), true);
+            lists.watch();
+            let (mut ready, mut add) = (Vec::new(), BTreeSet::new());
+            for (block, groups) in groups.iter().enumerate() {
+                if !felt[block].is_empty() {
+                    continue;
+                }
+                let mut absent = Vec::new();
+                lists.absent(tree.bodies(groups.clone()), &mut absent);
+                if absent.is_empty() {
+                    ready.push(block);
+                }
+                let first = |cell: u32| tree.cells.links[cell as usize].first;
+                add.extend(absent.into_iter().map(|cell| near.block_of(first(cell)) as u32));
+            }
+            let wishes = near.wishes(&add, layout.len(), |block| layout::slot_with(cuts, block));
+            for other in others() {
+                comm.send(rank_of(other), WISH, wishes[other].write())?;
+            }
+            self.model(comm, |costs| costs.cell * tree.cells.links.len() as f64)?;
+            for block in ready {
+                let mut here = Work::default();
+                for group in groups[block].clone() {
+                    let bodies = tree.bodies(group..group + 1);
+                    let count = bodies.len() as f64;
+                    let [points, quads] = lists.one_group(bodies, &mut felt[block]);
+                    if lists.is_short() {
+                        return Err(Stop::fail("a list is short of bodies that nobody asked for"));
+                    }
+                    here.points += count * points as f64;
+                    here.quads += count * quads as f64;
+                    here.entries += (points + quads) as f64;
+                }
+                let bodies = felt[block].len() / BYTES_A_BODY;
+                costs[block] =
+                    (here.points + QUAD_COST * here.quads + BODY_COST * bodies as f64) as f32;
+                self.model(comm, |costs| {
+                    costs.point * here.points + costs.quad * here.quads + costs.entry * here.entries
+                })?;
+            }
+            used.extend(near.others().filter(|&block| lists.opened(cells[block] as usize)));
+            let mut again = !add.is_empty();
+            for other in others() {
+                let wish = Wish::read(&comm.receive(rank_of(other), WISH)?)?;
+                again |= wish.somebody;
+                if let Some(bodies) = near.grant(other, &wish, domain)? {
+                    comm.send(rank_of(other), GRANT, bodies)?;
+                }
+            }
+            for other in others().filter(|&other| !wishes[other].add.is_empty()) {
+                let bodies = comm.receive(rank_of(other), GRANT)?;
+                near.receive(&wishes[other].add, &bodies, infos, &setup)?;
+            }
+            if !again {
+                break;
+            }
+        }
+        near.finish(costs, &used);
+
+        // From units of the box to the user's: powers of two, so exact.
+        let potential_unit = mass_unit / side;
+        let acceleration_unit = potential_unit / side;
+        let mut potential = Vec::with_capacity(domain.len());
+        let rows = felt.iter().flat_map(|block| block.chunks_exact(BYTES_A_BODY));
+        for (row, acceleration) in rows.zip(&mut domain.acceleration) {
+            let value = |i: usize| {
+                let bytes = row[4 * i..4 * i + 4].try_into().expect("rows were cut");
+                f64::from(f32::from_le_bytes(bytes))
+            };
+            *acceleration = [0, 1, 2].map(|axis| value(axis) * acceleration_unit);
+            potential.push(value(3) * potential_unit);
+        }
+        Ok(potential)
+    }
+
+    /// Tells rank 0 of this moment, which tells those who watch. Sums are taken block by block, so they are the same
+    /// whoever holds what. Called by all at once.
+    fn report(
+        &self,
+        state: &mut State,
+        potential: &[f64],
+        step: u64,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let slot = slot(layout, comm)?;
+        let domain = &state.domain;
+        let mut sums = Vec::new();
+        for bodies in state.blocks(slot) {
+            let mut sum = [0.0; 5];
+            for i in bodies {
+                let (mass, v) = (domain.mass[i], domain.velocity[i]);
+                sum[0] += mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+                sum[1] += mass * potential[i];
+                for axis in 0..3 {
+                    sum[2 + axis] += mass * v[axis];
+                }
+            }
+            sums.extend(sum.into_iter().flat_map(f64::to_le_bytes));
+        }
+        if comm.rank() != 0 {
+            return comm.send(0, SUMS, sums);
+        }
+        let mut total = [0.0; 5];
+        for (other, &rank) in layout.ranks().iter().enumerate() {
+            let got = if other == slot {
+                Bytes::from(std::mem::take(&mut sums))
+            } else {
+                comm.receive(rank, SUMS)?
+            };
+            for (i, value) in got.chunks_exact(8).enumerate() {
+                total[i % 5] += f64::from_le_bytes(value.try_into().expect("chunks of eight"));
+            }
+        }
+        let told = state.told.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
+        let (kinetic, potential) = (0.5 * total[0], 0.5 * total[1]);
+        let energy = kinetic + potential;
+        if step == 0 {
+            told.first_energy = energy;
+        }
+        let scale = if told.first_energy == 0.0 { 1.0 } else { told.first_energy.abs() };
+        let energy_error = (energy - told.first_energy) / scale;
+        let momentum = [total[2], total[3], total[4]];
+        let report = Report { step, kinetic, potential, momentum, energy_error };
+        told.history.push(report);
+        comm.say(line(&report));
+        Ok(())
+    }
+
+    /// All bodies, at rank 0. Called by all at once.
+    fn whole(
+        &self,
+        state: &State,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<Option<crate::bodies::Bodies>, Stop> {
+        if comm.rank() != 0 {
+            comm.send(0, WHOLE, state.domain.write(0..state.domain.len()))?;
+            return Ok(None);
+        }
+        let mut domains = Vec::new();
+        for &rank in layout.ranks().iter().filter(|&&rank| rank != 0) {
+            let mut domain = Domain::default();
+            domain.read(&comm.receive(rank, WHOLE)?)?;
+            domains.push(domain);
+        }
+        let mut own = Domain::default();
+        (0..state.domain.len()).for_each(|i| own.push(&state.domain, i));
+        domains.push(own);
+        State::whole(&state.common, &domains).map(Some)
+    }
+
+    /// Snapshots and pictures that are due.
+    fn show(&self, state: &State, step: u64, layout: &Layout, comm: &Comm<'_>) -> Result<(), Stop> {
+        if !due(self.job.snapshot_every, step) && !due(self.job.picture_every, step) {
+            return Ok(());
+        }
+        if let Some((bodies, told)) = self.whole(state, layout, comm)?.zip(state.told.as_ref()) {
+            artefacts(&self.job, &told.camera, &bodies, step, |name, bytes| {
+                comm.artifact(name, bytes)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn slot(layout: &Layout, comm: &Comm<'_>) -> Result<usize, Stop> {
+    layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))
+}
+
+impl Program for Domains {
+    const NAME: &'static str = "barnes-hut.domain";
+    type State = State;
+    type Layout = Layout;
+
+    fn steps(&self) -> u64 {
+        self.job.steps
+    }
+
+    fn layout(&self, hands: &[Hand], now: Option<&Layout>) -> Layout {
+        Layout::new(hands, now)
+    }
+
+    fn start(&self, layout: &Layout, comm: &Comm<'_>) -> Result<State, Stop> {
+        let job = &self.job;
+        // Each makes or has all bodies, this once, and keeps its own.
+        let bodies = match &job.loaded {
+            Some(loaded) => std::borrow::Cow::Borrowed(loaded),
+            None => std::borrow::Cow::Owned(job.generate()),
+        };
+        let whole = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
+        let positions = Positions::new(&bodies.position, whole.softening);
+        let (centre, side) = (positions.centre(), positions.side());
+        drop(positions);
+        let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
+        let keys = sort(keys.collect());
+        let infos = blocks(&keys, &whole, 1.0);
+        let cuts = layout.cuts(&infos);
+        let own = of_slot(&cuts, slot(layout, comm)?);
+        let count = |blocks: std::ops::Range<usize>| {
+            infos[blocks].iter().map(|info| info.bodies as usize).sum::<usize>()
+        };
+        let first = count(0..own.start);
+        let mut domain = Domain::default();
+        for &(key, number) in &keys[first..first + count(own.clone())] {
+            let i = number as usize;
+            domain.keys.push((key, number));
+            domain.position.push(bodies.position[i]);
+            domain.velocity.push(bodies.velocity[i]);
+            domain.acceleration.push([0.0; 3]);
+            domain.mass.push(bodies.mass[i]);
+            domain.cost.push(1.0);
+        }
+        let told = (comm.rank() == 0).then(|| Told {
+            first_energy: 0.0,
+            history: History::new(job.steps),
+            camera: Camera::around(&bodies, job.picture_size),
+        });
+        let common = Common {
+            centre,
+            side,
+            mass_unit: whole.mass_unit,
+            bodies: bodies.len() as u64,
+            second: bodies.second as u64,
+            infos,
+        };
+        drop(bodies);
+        let mut state = State { common, told, cuts, domain, near: None };
+        let potential = self.forces(&mut state, layout, comm)?;
+        self.report(&mut state, &potential, 0, layout, comm)?;
+        self.show(&state, 0, layout, comm)?;
+        Ok(state)
+    }
+
+    fn step(
+        &self,
+        state: &mut State,
+        step: u64,
+        layout: &Layout,
+        comm: &Comm<'_>,
+    ) -> Result<(), Stop> {
+        let step = step + 1;
+        let dt = self.job.time_step();
+        kick(&mut state.domain, 0.5 * dt);
+        let Domain { position, velocity, .. } = &mut state.domain;
+        for (x, v) in position.iter_mut().zip(velocity) {
+            for axis in 0..3 {
+                x[axis] += v[axis] * dt;
+            }
+        }
+        check(&state.domain, step)?;
+        if due(self.job.rekey_every, step) {
+            let setup = self.setup(&state.common);
+            self.model(comm, |costs| costs.key * state.domain.len() as f64)?;
+            rekey(state, layout, comm, &setup)?;
+        }
+        let potential = self.forces(state, layout, comm)?;
+        kick(&mut state.domain, 0.5 * dt);
+        check(&state.domain, step)?;
+        self.report(state, &potential, step, layout, comm)?;
+        self.show(state, step, layout, comm)
+    }
+
+    fn give(&self, state: &State, from: (&Layout, u32), to: (&Layout, u32)) -> Result<Bytes, Stop> {
+        state.give(from, to)
+    }
+
+    fn take(&self, pieces: &[Bytes], from: &Layout, to: (&Layout, u32)) -> Result<State, Stop> {
+        State::take(pieces, from, to.0)
+    }
+
+    fn finish(&self, state: State, layout: &Layout, comm: &Comm<'_>) -> Result<Outcome, Stop> {
+        let bodies = self.whole(&state, layout, comm)?;
+        match bodies.zip(state.told) {
+            Some((bodies, told)) => Ok(outcome(&bodies, &told.history)),
+            None => Ok(Outcome { checksum: 0, result: serde_json::Value::Null }),
+        }
+    }
+
+    /// All that there are compute; anew when some have become slower than others.
+    fn decide(&self, seen: &Observation, layout: Option<&Layout>) -> Strategy {
+        let processes = seen.available;
+        if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
+            return Strategy::Use { processes, release: false };
+        }
+        let times: Option<Vec<f64>> =
+            seen.paces.iter().map(|pace| pace.map(|pace| pace.step_s)).collect();
+        let Some(times) = times.filter(|times| !times.is_empty()) else { return Strategy::Keep };
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        let slowest = times.iter().copied().fold(0.0, f64::max);
+        if slowest > UNEVEN * mean { Strategy::Rebalance } else { Strategy::Keep }
+    }
+}
+
+fn kick(domain: &mut Domain, time: f64) {
+    for (v, a) in domain.velocity.iter_mut().zip(&domain.acceleration) {
+        for axis in 0..3 {
+            v[axis] += a[axis] * time;
+        }
+    }
+}
+
+fn check(domain: &Domain, step: u64) -> Result<(), Broken> {
+    let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
+    let mut all = domain.position.iter().zip(&domain.velocity);
+    match all.position(|(x, v)| !finite(x) || !finite(v)) {
+        Some(i) => Err(Broken::NotFinite { step, body: domain.keys[i].1 as usize }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use springtide_runtime::work::{Note, PoolConfig, Registry, encode_job, solo};
+
+    use super::*;
+    use crate::options::{Distribution, Model, Order};
+
+    /// The checksum, the result and what was said, by as many processes as there are threads.
+    fn run(job: &BarnesHut, threads: usize) -> (u64, serde_json::Value, Vec<String>) {
+        let mut registry = Registry::new();
+        registry.job::<BarnesHut>();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let keep = said.clone();
+        let note = move |note| {
+            if let Note::Say { text } = note
+                && text.starts_with("step ")
+            {
+                keep.lock().unwrap().push(text);
+            }
+        };
+        let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
+        let body = encode_job(job.clone()).unwrap();
+        let report = solo::run(Arc::new(registry), "barnes-hut", body, &config, note).unwrap();
+        let outcome = report.outcome.unwrap();
+        let said = std::mem::take(&mut *said.lock().unwrap());
+        (outcome.checksum, outcome.result, said)
+    }
+
+    fn job() -> BarnesHut {
+        BarnesHut {
+            bodies: 4000,
+            steps: 5,
+            group: 16,
+            leaf: 8,
+            rekey_every: 2,
+            distribution: Distribution::Domains,
+            ..BarnesHut::default()
+        }
+    }
+
+    /// Whoever holds what: the same bits, and where bodies are sorted in each step those of replicated bodies.
+    #[test]
+    fn bodies_end_where_they_do_when_all_have_all() {
+        for model in [Model::Galaxies, Model::Plummer] {
+            for (order, cell_error) in [(Order::Quad, None), (Order::Mono, Some(3e-3))] {
+                let job = BarnesHut { model, order, cell_error, rekey_every: 1, ..job() };
+                let replicated =
+                    BarnesHut { distribution: Distribution::Replicated, ..job.clone() };
+                let (checksum, result, _) = run(&replicated, 2);
+                let alone = run(&job, 1);
+                assert_eq!(alone.0, checksum, "{model:?} {order:?}");
+                let energy = |result: &serde_json::Value| result["energy"].as_f64().unwrap();
+                assert!((energy(&result) / energy(&alone.1) - 1.0).abs() < 1e-12);
+                for threads in [2, 5] {
+                    assert!(run(&job, threads) == alone, "{model:?} {order:?} {threads}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cells_that_keep_their_bodies_make_no_difference_between_processes() {
+        for rekey_every in [0, 2, 3] {
+            let job = BarnesHut { rekey_every, steps: 7, model: Model::Plummer, ..job() };
+            let alone = run(&job, 1);
+            for threads in [3, 4] {
+                assert!(run(&job, threads) == alone, "every {rekey_every}, {threads}");
+            }
+            let error = alone.1["energy_error"].as_f64().unwrap().abs();
+            assert!(error < 1e-4, "{error}");
+        }
+    }
+
+    #[test]
+    fn few_bodies_have_domains_too() {
+        for bodies in [1, 2, 50] {
+            let job = BarnesHut { bodies, ..job() };
+            assert!(run(&job, 1) == run(&job, 3), "{bodies}");
+        }
+    }
+}

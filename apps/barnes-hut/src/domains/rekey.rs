@@ -1,0 +1,136 @@
+//! Bodies are sorted into cells anew: keys in a new box, blocks that follow from them, and domains of equal work.
+//!
+//! Bodies first go to whoever holds the place where they are now, along the curve; what each then has are pieces of
+//! blocks, of which all learn, and so all know the blocks; then bodies go to whoever holds theirs. The blocks are those that
+//! one process would find; who holds what before makes no difference to them.
+
+use bytes::Bytes;
+use springtide_runtime::spmd::Comm;
+use springtide_runtime::work::Stop;
+
+use super::layout::{Layout, of_slot, slot_with};
+use super::state::{Common, Domain, State};
+use crate::partial::{Info, joined, merged, pieces};
+use crate::shared::{Setup, box_around, extremes};
+use crate::tree::{LEVELS, agreeing, corner, morton};
+
+/// A place in sides from the middle, rounded as it is shared.
+pub(crate) fn inside(place: &[f64; 3], centre: [f64; 3], side: f64) -> [f32; 3] {
+    [0, 1, 2].map(|axis| ((place[axis] - centre[axis]) / side) as f32)
+}
+
+/// See the head of this file. Called by all at once.
+pub(crate) fn rekey(
+    state: &mut State,
+    layout: &Layout,
+    comm: &Comm<'_>,
+    setup: &Setup,
+) -> Result<(), Stop> {
+    let slot = layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))?;
+    let all = comm.all_gather(&extremes(&state.domain.position))?;
+    let extremes = all.into_iter().reduce(|[low, high], [from, to]| {
+        [
+            [0, 1, 2].map(|axis| f64::min(low[axis], from[axis])),
+            [0, 1, 2].map(|axis| f64::max(high[axis], to[axis])),
+        ]
+    });
+    let extremes = extremes.ok_or_else(|| Stop::fail("there are no processes"))?;
+    let (centre, side) = box_around(extremes, setup.softening);
+    let borders = borders(&state.common, &state.cuts, centre, side);
+
+    let mut domain = std::mem::take(&mut state.domain);
+    if let Some(near) = state.near.take() {
+        let own = &state.common.infos[of_slot(&state.cuts, slot)];
+        let costs = own.iter().zip(near.costs());
+        let each = costs.flat_map(|(info, cost)| {
+            std::iter::repeat_n(cost / info.bodies.max(1) as f32, info.bodies as usize)
+        });
+        domain.cost.iter_mut().zip(each).for_each(|(of, cost)| *of = cost);
+    }
+    for (key, place) in domain.keys.iter_mut().zip(&domain.position) {
+        key.0 = morton(inside(place, centre, side));
+    }
+    let domain = exchange(domain, layout, comm, |_, key| {
+        borders.partition_point(|&border| border <= key) - 1
+    })?;
+    let domain = domain.sorted();
+    let (from, to) = (borders[slot], borders[slot + 1]);
+    let mine = pieces(&domain.keys, from..to, setup, |bodies| domain.cost[bodies].iter().sum());
+    let by_rank: Vec<Vec<Info>> = comm.all_gather(&mine)?;
+
+    let of_slot_before = |slot: usize| &by_rank[layout.ranks()[slot] as usize];
+    let before: usize = (0..slot).map(|slot| of_slot_before(slot).len()).sum();
+    let all: Vec<Info> = (0..layout.len()).flat_map(of_slot_before).copied().collect();
+    let blocks = merged(&all, setup);
+    state.common.infos = blocks.iter().map(|some| joined(&all[some.clone()])).collect();
+    (state.common.centre, state.common.side) = (centre, side);
+    state.cuts = layout.cuts(&state.common.infos);
+    // The holder of each body by the piece that it is in.
+    let mut to = Vec::with_capacity(domain.len());
+    for (i, piece) in mine.iter().enumerate() {
+        let block = blocks.partition_point(|some| some.end <= before + i);
+        let slot = slot_with(&state.cuts, block);
+        to.extend(std::iter::repeat_n(slot, piece.bodies as usize));
+    }
+    let domain = exchange(domain, layout, comm, |i, _| to[i])?;
+    state.domain = domain.sorted();
+    let due = state.common.infos[of_slot(&state.cuts, slot)].iter();
+    let due: usize = due.map(|info| info.bodies as usize).sum();
+    if due != state.domain.len() {
+        return Err(Stop::fail(format_args!(
+            "a domain has {} bodies where it should have {due}: all nodes need the same version of the program",
+            state.domain.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Where each process's part of the curve begins, in keys of the new box, and its end: about where it was. In order,
+/// wherever the boxes lie.
+fn borders(old: &Common, cuts: &[u32], centre: [f64; 3], side: f64) -> Vec<u64> {
+    let mut borders = vec![0];
+    for &cut in &cuts[1..cuts.len() - 1] {
+        let last = borders[borders.len() - 1];
+        let cut = cut as usize;
+        let border = match (cut.checked_sub(1).map(|before| old.infos[before]), old.infos.get(cut))
+        {
+            (None, _) => 0,
+            (_, None) => 1 << (3 * LEVELS),
+            (Some(before), Some(after)) => {
+                // The corner of the largest cube that parts the two.
+                let shift = 3 * (LEVELS - 1 - agreeing(before.last ^ after.first).min(LEVELS - 1));
+                let place = corner(after.first >> shift << shift);
+                let place = [0, 1, 2].map(|axis| old.centre[axis] + place[axis] * old.side);
+                morton(inside(&place, centre, side))
+            }
+        };
+        borders.push(border.max(last));
+    }
+    borders.push(1 << (3 * LEVELS));
+    borders
+}
+
+/// Each body goes to the process whose place along the curve `holder` tells, of its index and key.
+fn exchange(
+    domain: Domain,
+    layout: &Layout,
+    comm: &Comm<'_>,
+    holder: impl Fn(usize, u64) -> usize,
+) -> Result<Domain, Stop> {
+    let mut parts: Vec<Domain> = (0..layout.len()).map(|_| Domain::default()).collect();
+    for (i, (key, _)) in domain.keys.iter().enumerate() {
+        parts[holder(i, *key)].push(&domain, i);
+    }
+    drop(domain);
+    let mut by_rank = vec![Bytes::new(); layout.len()];
+    for (part, &rank) in parts.iter().zip(layout.ranks()) {
+        by_rank[rank as usize] = part.write(0..part.len()).into();
+    }
+    drop(parts);
+    let got = comm.all_to_all(by_rank)?;
+    let mut domain = Domain::default();
+    for &rank in layout.ranks() {
+        domain.read(&got[rank as usize])?;
+    }
+    Ok(domain)
+}

@@ -1,0 +1,266 @@
+//! What one process holds between two steps: the bodies of its domain, and what all know of all blocks.
+//!
+//! Knows no messages; the near bodies of others ([`crate::domains::near`]) are not part of what is dealt out or saved.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_bytes::ByteBuf;
+use springtide_runtime::wire;
+use springtide_runtime::work::Stop;
+
+use super::layout::{Layout, of_slot};
+use super::near::Near;
+use crate::bodies::Bodies;
+use crate::history::History;
+use crate::partial::Info;
+use crate::picture::Camera;
+
+/// What came from another process is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} came that are none: all nodes need the same version of the program")]
+pub(crate) struct Unsound {
+    /// What was due.
+    pub what: &'static str,
+}
+
+/// What is the same for all processes, and changes at most when bodies are sorted anew.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Common {
+    /// The box in which keys were made: middle and side, in the user's unit.
+    pub centre: [f64; 3],
+    pub side: f64,
+    /// What a mass of 1 in sums stands for in the user's unit.
+    pub mass_unit: f64,
+    /// All bodies.
+    pub bodies: u64,
+    /// See [`Bodies::second`].
+    pub second: u64,
+    /// All blocks.
+    pub infos: Vec<Info>,
+}
+
+/// What rank 0 keeps for those who watch.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub first_energy: f64,
+    pub history: History,
+    pub camera: Camera,
+}
+
+/// Bodies in the order of their keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Domain {
+    /// Key when bodies were last sorted, and number among all bodies.
+    pub keys: Vec<(u64, u32)>,
+    pub position: Vec<[f64; 3]>,
+    pub velocity: Vec<[f64; 3]>,
+    pub acceleration: Vec<[f64; 3]>,
+    pub mass: Vec<f64>,
+    /// What the forces on each cost, about.
+    pub cost: Vec<f32>,
+}
+
+/// Bytes of a body on the wire: key, number, cost, ten doubles.
+const ROW: usize = 8 + 4 + 4 + 10 * 8;
+
+impl Domain {
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn push(&mut self, other: &Self, i: usize) {
+        self.keys.push(other.keys[i]);
+        self.position.push(other.position[i]);
+        self.velocity.push(other.velocity[i]);
+        self.acceleration.push(other.acceleration[i]);
+        self.mass.push(other.mass[i]);
+        self.cost.push(other.cost[i]);
+    }
+
+    /// These bodies as bytes.
+    pub(crate) fn write(&self, bodies: Range<usize>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(bodies.len() * ROW);
+        for i in bodies {
+            let (key, number) = self.keys[i];
+            out.extend_from_slice(&key.to_le_bytes());
+            out.extend_from_slice(&number.to_le_bytes());
+            out.extend_from_slice(&self.cost[i].to_le_bytes());
+            let rest = [&self.position[i], &self.velocity[i], &self.acceleration[i]];
+            for value in rest.into_iter().flatten().chain([&self.mass[i]]) {
+                out.extend_from_slice(&value.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Adds the bodies that were written.
+    ///
+    /// # Errors
+    /// If these are no whole bodies.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<(), Unsound> {
+        if !bytes.len().is_multiple_of(ROW) {
+            return Err(Unsound { what: "bodies" });
+        }
+        for row in bytes.chunks_exact(ROW) {
+            let eight = |at: usize| row[at..at + 8].try_into().expect("rows were cut");
+            let four = |at: usize| row[at..at + 4].try_into().expect("rows were cut");
+            let three = |at: usize| [0, 8, 16].map(|more| f64::from_le_bytes(eight(at + more)));
+            self.keys.push((u64::from_le_bytes(eight(0)), u32::from_le_bytes(four(8))));
+            self.cost.push(f32::from_le_bytes(four(12)));
+            self.position.push(three(16));
+            self.velocity.push(three(40));
+            self.acceleration.push(three(64));
+            self.mass.push(f64::from_le_bytes(eight(88)));
+        }
+        Ok(())
+    }
+
+    /// The same bodies in the order of their keys and, of equal ones, numbers.
+    pub(crate) fn sorted(self) -> Self {
+        if self.keys.is_sorted() {
+            return self;
+        }
+        let mut order: Vec<u32> = (0..self.len() as u32).collect();
+        order.sort_unstable_by_key(|&i| self.keys[i as usize]);
+        let mut sorted = Self::default();
+        order.into_iter().for_each(|i| sorted.push(&self, i as usize));
+        sorted
+    }
+}
+
+/// What a process holds.
+#[derive(Debug)]
+pub struct State {
+    pub(crate) common: Common,
+    /// At rank 0.
+    pub(crate) told: Option<Told>,
+    /// Where each process's blocks begin.
+    pub(crate) cuts: Vec<u32>,
+    pub(crate) domain: Domain,
+    /// What is near; absent until it is first needed.
+    pub(crate) near: Option<Near>,
+}
+
+/// A piece of a state, or the whole.
+#[derive(Serialize, Deserialize)]
+struct Piece {
+    common: Option<Common>,
+    told: Option<Told>,
+    rows: ByteBuf,
+}
+
+impl State {
+    /// What a process of another layout needs of this one's.
+    pub(crate) fn give(
+        &self,
+        (from, rank): (&Layout, u32),
+        (to, other): (&Layout, u32),
+    ) -> Result<Bytes, Stop> {
+        let (Some(mine), Some(theirs)) = (from.slot_of(rank), to.slot_of(other)) else {
+            return Err(Stop::fail("a layout does not know its processes"));
+        };
+        let infos = &self.common.infos;
+        let (mine, theirs) = (of_slot(&self.cuts, mine), of_slot(&to.cuts(infos), theirs));
+        let (start, end) = (mine.start.max(theirs.start), mine.end.min(theirs.end));
+        let bodies = if start < end {
+            let count = |blocks: Range<usize>| {
+                infos[blocks].iter().map(|info| info.bodies as usize).sum::<usize>()
+            };
+            let first = count(mine.start..start);
+            first..first + count(start..end)
+        } else {
+            0..0
+        };
+        // What all know comes from one.
+        let common = (rank == 0).then(|| self.common.clone());
+        let told = if rank == 0 && other == 0 { self.told.clone() } else { None };
+        let rows = ByteBuf::from(self.domain.write(bodies));
+        if common.is_none() && rows.is_empty() {
+            return Ok(Bytes::new());
+        }
+        Ok(wire::encode_payload(&Piece { common, told, rows })?)
+    }
+
+    /// The state of a process, from what all of another layout gave it.
+    pub(crate) fn take(pieces: &[Bytes], from: &Layout, to: &Layout) -> Result<Self, Stop> {
+        let (mut common, mut told, mut domain) = (None, None, Domain::default());
+        for &rank in from.ranks() {
+            let Some(piece) = pieces.get(rank as usize).filter(|piece| !piece.is_empty()) else {
+                continue;
+            };
+            let piece: Piece = wire::decode_payload(piece)?;
+            common = common.or(piece.common);
+            told = told.or(piece.told);
+            domain.read(&piece.rows)?;
+        }
+        let common = common.ok_or_else(|| Stop::fail("pieces of a state have no head"))?;
+        let cuts = to.cuts(&common.infos);
+        Ok(Self { common, told, cuts, domain, near: None })
+    }
+
+    /// Blocks of this place along the curve, the bodies of each among those of the domain.
+    pub(crate) fn blocks(&self, slot: usize) -> Vec<Range<usize>> {
+        let mut first = 0;
+        let infos = &self.common.infos[of_slot(&self.cuts, slot)];
+        infos
+            .iter()
+            .map(|info| {
+                let bodies = first..first + info.bodies as usize;
+                first = bodies.end;
+                bodies
+            })
+            .collect()
+    }
+
+    /// The bodies in their own order, from those of all domains.
+    pub(crate) fn whole(common: &Common, domains: &[Domain]) -> Result<Bodies, Stop> {
+        let count = domains.iter().map(Domain::len).sum::<usize>();
+        if count as u64 != common.bodies {
+            return Err(Stop::fail(format_args!(
+                "there are {count} bodies where there were {}",
+                common.bodies
+            )));
+        }
+        let mut bodies = Bodies {
+            position: vec![[0.0; 3]; count],
+            velocity: vec![[0.0; 3]; count],
+            mass: vec![0.0; count],
+            second: common.second as usize,
+        };
+        for domain in domains {
+            for (i, &(_, number)) in domain.keys.iter().enumerate() {
+                let number = number as usize;
+                if number >= count {
+                    return Err(Stop::fail(format_args!("there is no body {number} of {count}")));
+                }
+                bodies.position[number] = domain.position[i];
+                bodies.velocity[number] = domain.velocity[i];
+                bodies.mass[number] = domain.mass[i];
+            }
+        }
+        Ok(bodies)
+    }
+}
+
+/// For saving, the state of the only process.
+impl Serialize for State {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let rows = ByteBuf::from(self.domain.write(0..self.domain.len()));
+        let (common, told) = (Some(self.common.clone()), self.told.clone());
+        Piece { common, told, rows }.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for State {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let Piece { common, told, rows } = Piece::deserialize(from)?;
+        let common = common.ok_or_else(|| D::Error::missing_field("common"))?;
+        let mut domain = Domain::default();
+        domain.read(&rows).map_err(D::Error::custom)?;
+        let cuts = vec![0, common.infos.len() as u32];
+        Ok(Self { common, told, cuts, domain, near: None })
+    }
+}
