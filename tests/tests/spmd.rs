@@ -368,7 +368,7 @@ fn the_root_moves_and_the_program_goes_on() {
 }
 
 /// Cuts the lines between two clusters for so long.
-async fn cut(hands: &Hands, (a, b): (&str, &str), time: Duration) {
+pub(crate) async fn cut(hands: &Hands, (a, b): (&str, &str), time: Duration) {
     hands.network.partition(&a.into(), &b.into(), true);
     sleep(time).await;
     hands.network.partition(&a.into(), &b.into(), false);

@@ -195,6 +195,7 @@ impl Job for BarnesHut {
             broadcast: self.broadcast,
             distribution: Distribution::Replicated,
             rekey_every: self.rekey_every,
+            costs: self.costs,
             seed,
             theta,
             cell_error,

@@ -109,6 +109,11 @@ pub struct BarnesHut {
     #[serde(default)]
     pub rekey_every: u64,
 
+    /// In a simulation, where computing takes no time of its own: how long it takes, with domains.
+    #[arg(skip)]
+    #[serde(default)]
+    pub costs: Option<crate::domains::Costs>,
+
     /// The bodies of `input`, once read on the submitting side; they travel inside the job.
     #[arg(skip)]
     pub loaded: Option<Bodies>,

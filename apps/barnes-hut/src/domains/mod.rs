@@ -82,7 +82,6 @@ pub struct Costs {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Domains {
     job: BarnesHut,
-    costs: Option<Costs>,
 }
 
 /// What was done.
@@ -96,12 +95,7 @@ struct Work {
 impl Domains {
     /// Of a job whose options were checked.
     pub fn new(job: BarnesHut) -> Self {
-        Self { job, costs: None }
-    }
-
-    /// The same in a simulation, where computing takes as long as this says.
-    pub fn simulated(job: BarnesHut, costs: Costs) -> Self {
-        Self { job, costs: Some(costs) }
+        Self { job }
     }
 
     fn setup(&self, common: &Common) -> Setup {
@@ -110,7 +104,7 @@ impl Domains {
     }
 
     fn model(&self, comm: &Comm<'_>, time: impl Fn(&Costs) -> f64) -> Result<(), Stop> {
-        match &self.costs {
+        match &self.job.costs {
             Some(costs) => comm.model(Duration::from_nanos(time(costs) as u64)),
             None => comm.check(),
         }
@@ -172,7 +166,9 @@ impl Domains {
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
                 add.extend(absent.into_iter().map(|cell| near.block_of(first(cell)) as u32));
             }
-            let wishes = near.wishes(&add, layout.len(), |block| layout::slot_with(cuts, block));
+            let holder = |block| layout::slot_with(cuts, block);
+            let opened = |block: usize| lists.opened(cells[block] as usize);
+            let wishes = near.wishes(&add, layout.len(), holder, opened);
             for other in others() {
                 comm.send(rank_of(other), WISH, wishes[other].write())?;
             }

@@ -32,8 +32,10 @@ pub(crate) struct Near {
     subscribers: BTreeMap<usize, BTreeSet<usize>>,
     /// What the forces on own blocks cost last: others are told in the next step, and until then all go by what all know.
     costs: Vec<f32>,
-    /// Blocks that were let go, of which their holders are still to hear.
-    gone: Vec<u32>,
+    /// Blocks of others that nobody looked into for some steps.
+    idle: Vec<usize>,
+    /// Blocks of others of which their holders tell no more: what is here of them is of this step.
+    gone: Vec<usize>,
 }
 
 /// What one process asks another for.
@@ -85,6 +87,7 @@ impl Near {
         Self {
             sums: Sums::new(common.infos.len(), setup, true),
             costs: common.infos[own.clone()].iter().map(|info| info.cost).collect(),
+            idle: Vec::new(),
             gone: Vec::new(),
             firsts: firsts.collect(),
             own,
@@ -229,38 +232,42 @@ impl Near {
         if bytes.is_empty() { Ok(()) } else { Err(Unsound { what: "bodies of a block" }) }
     }
 
-    /// What each holder is asked for in the first round of a step, or a later one: `add`, and to hear no more of what was let
-    /// go. By place along the curve.
+    /// What each holder is asked for: `add`, and to tell no more of what is to be let go and is not `used` after all. By place
+    /// along the curve.
     pub(crate) fn wishes(
         &mut self,
         add: &BTreeSet<u32>,
         processes: usize,
         holder: impl Fn(usize) -> usize,
+        used: impl Fn(usize) -> bool,
     ) -> Vec<Wish> {
         let somebody = !add.is_empty();
         let mut wishes = vec![Wish { somebody, ..Wish::default() }; processes];
         for &block in add {
             wishes[holder(block as usize)].add.push(block);
         }
-        for block in self.gone.drain(..) {
-            wishes[holder(block as usize)].drop.push(block);
+        for block in std::mem::take(&mut self.idle) {
+            if !used(block) {
+                wishes[holder(block)].drop.push(block as u32);
+                self.gone.push(block);
+            }
         }
         wishes
     }
 
-    /// After the forces of a step, in whose lists these blocks were looked into: what they cost, and lets those go that nobody
-    /// looks into any more.
+    /// After the forces of a step, in whose lists these blocks were looked into: what they cost, and lets those go of which
+    /// their holders tell no more.
     pub(crate) fn finish(&mut self, costs: Vec<f32>, used: &BTreeSet<usize>) {
         self.costs = costs;
-        for (&block, steps) in &mut self.unused {
-            *steps = if used.contains(&block) { 0 } else { *steps + 1 };
-            if *steps >= UNUSED {
-                self.gone.push(block as u32);
-            }
+        for block in self.gone.drain(..) {
+            self.unused.remove(&block);
+            self.here[block] = None;
         }
-        for &block in &self.gone {
-            self.unused.remove(&(block as usize));
-            self.here[block as usize] = None;
+        for (&block, steps) in &mut self.unused {
+            *steps = if used.contains(&block) { 0 } else { steps.saturating_add(1) };
+            if *steps >= UNUSED {
+                self.idle.push(block);
+            }
         }
     }
 
