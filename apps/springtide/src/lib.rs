@@ -43,6 +43,7 @@ mod provisioning;
 mod report;
 mod run;
 mod runlog;
+mod scaling;
 mod signals;
 mod sim;
 mod site;

@@ -29,6 +29,7 @@ use crate::outdir::{self, OutDir, manifest};
 use crate::provisioning::{ProvisioningArgs, provisioning};
 use crate::report::Ended;
 use crate::run::print;
+use crate::scaling::{ScalingArgs, scaling};
 use crate::whatif::{self, How, WhatIfArgs};
 use crate::workload::{WorkloadArgs, workload};
 
@@ -95,6 +96,8 @@ pub enum SimCommand {
     Provisioning(Box<ProvisioningArgs>),
     /// Play the tables and figures of the paper on adaptive control of ATR, with its workers' speeds
     Atr(Box<AtrArgs>),
+    /// Play one Barnes-Hut run on more and more workers, with bodies dealt out and with bodies everywhere
+    BarnesHut(Box<ScalingArgs>),
     /// Play histories of random faults on small grids: jobs must end with the right answer, and leave nobody at work
     Faults {
         /// Which: seeds from A up to, and not with, B
@@ -141,6 +144,7 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
         }
         SimCommand::Workload(args) => workload(&args),
         SimCommand::Atr(args) => atr(&args),
+        SimCommand::BarnesHut(args) => scaling(&args),
         SimCommand::Provisioning(args) => provisioning(&args),
         SimCommand::Faults { seeds, json } => faults(seeds, json),
         SimCommand::Replay { seed } => replay(seed),

@@ -12,11 +12,13 @@
 //! algorithm*, Supercomputing 1993.
 
 mod layout;
+mod measure;
 mod near;
 mod rekey;
 mod state;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,10 +29,12 @@ use springtide_runtime::work::{Outcome, Stop};
 
 pub use self::layout::Layout;
 use self::layout::of_slot;
+pub use self::measure::measure;
 use self::near::{Near, Wish};
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
+use crate::bodies::Bodies;
 use crate::forces::{BYTES_A_BODY, Lists};
 use crate::history::History;
 use crate::job::{artefacts, due, line, outcome};
@@ -38,7 +42,7 @@ use crate::kernel::Kernel;
 use crate::options::BarnesHut;
 use crate::partial::{Partial, blocks};
 use crate::picture::Camera;
-use crate::shared::{Positions, Setup};
+use crate::shared::{Setup, box_around, extremes};
 use crate::simulate::{Broken, Report};
 use crate::tree::{morton, sort};
 
@@ -288,7 +292,7 @@ impl Domains {
         state: &State,
         layout: &Layout,
         comm: &Comm<'_>,
-    ) -> Result<Option<crate::bodies::Bodies>, Stop> {
+    ) -> Result<Option<Bodies>, Stop> {
         if comm.rank() != 0 {
             comm.send(0, WHOLE, state.domain.write(0..state.domain.len()))?;
             return Ok(None);
@@ -319,6 +323,48 @@ impl Domains {
     }
 }
 
+/// All bodies before the first step, sorted.
+struct Begin {
+    bodies: Bodies,
+    common: Common,
+    keys: Vec<(u64, u32)>,
+}
+
+impl Begin {
+    /// Of a job's bodies. Each process has need of these for a moment, and keeps its own: those of one node, and of one
+    /// simulation, share them.
+    fn of(job: &BarnesHut) -> Arc<Self> {
+        static LAST: Mutex<Option<(BarnesHut, Weak<Begin>)>> = Mutex::new(None);
+        if let Some(loaded) = &job.loaded {
+            return Arc::new(Self::new(job, loaded.clone()));
+        }
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.as_ref().filter(|(other, _)| other == job);
+        if let Some(begin) = known.and_then(|(_, begin)| begin.upgrade()) {
+            return begin;
+        }
+        let begin = Arc::new(Self::new(job, job.generate()));
+        *last = Some((job.clone(), Arc::downgrade(&begin)));
+        begin
+    }
+
+    fn new(job: &BarnesHut, bodies: Bodies) -> Self {
+        let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
+        let (centre, side) = box_around(extremes(&bodies.position), setup.softening);
+        let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
+        let keys = sort(keys.collect());
+        let common = Common {
+            centre,
+            side,
+            mass_unit: setup.mass_unit,
+            bodies: bodies.len() as u64,
+            second: bodies.second as u64,
+            infos: blocks(&keys, &setup, 1.0),
+        };
+        Self { bodies, common, keys }
+    }
+}
+
 fn slot(layout: &Layout, comm: &Comm<'_>) -> Result<usize, Stop> {
     layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))
 }
@@ -338,22 +384,12 @@ impl Program for Domains {
 
     fn start(&self, layout: &Layout, comm: &Comm<'_>) -> Result<State, Stop> {
         let job = &self.job;
-        // Each makes or has all bodies, this once, and keeps its own.
-        let bodies = match &job.loaded {
-            Some(loaded) => std::borrow::Cow::Borrowed(loaded),
-            None => std::borrow::Cow::Owned(job.generate()),
-        };
-        let whole = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
-        let positions = Positions::new(&bodies.position, whole.softening);
-        let (centre, side) = (positions.centre(), positions.side());
-        drop(positions);
-        let keys = bodies.position.iter().map(|place| morton(inside(place, centre, side)));
-        let keys = sort(keys.collect());
-        let infos = blocks(&keys, &whole, 1.0);
-        let cuts = layout.cuts(&infos);
+        let begin = Begin::of(job);
+        let Begin { bodies, common, keys } = &*begin;
+        let cuts = layout.cuts(&common.infos);
         let own = of_slot(&cuts, slot(layout, comm)?);
         let count = |blocks: std::ops::Range<usize>| {
-            infos[blocks].iter().map(|info| info.bodies as usize).sum::<usize>()
+            common.infos[blocks].iter().map(|info| info.bodies as usize).sum::<usize>()
         };
         let first = count(0..own.start);
         let mut domain = Domain::default();
@@ -369,18 +405,13 @@ impl Program for Domains {
         let told = (comm.rank() == 0).then(|| Told {
             first_energy: 0.0,
             history: History::new(job.steps),
-            camera: Camera::around(&bodies, job.picture_size),
+            camera: Camera::around(bodies, job.picture_size),
         });
-        let common = Common {
-            centre,
-            side,
-            mass_unit: whole.mass_unit,
-            bodies: bodies.len() as u64,
-            second: bodies.second as u64,
-            infos,
-        };
-        drop(bodies);
+        let common = common.clone();
         let mut state = State { common, told, cuts, domain, near: None };
+        // All of a node's processes have theirs when one has heard of all others.
+        comm.barrier()?;
+        drop(begin);
         let potential = self.forces(&mut state, layout, comm)?;
         self.report(&mut state, &potential, 0, layout, comm)?;
         self.show(&state, 0, layout, comm)?;

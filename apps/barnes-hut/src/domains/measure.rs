@@ -1,0 +1,124 @@
+//! How long what a domain's process does takes on this machine, for simulations.
+
+use std::time::Duration;
+
+use springtide_runtime::work::thread_cpu;
+
+use super::Costs;
+use crate::bodies::Bodies;
+use crate::forces::Lists;
+use crate::kernel::Kernel;
+use crate::options::BarnesHut;
+use crate::partial::{Branch, Here, assemble, blocks};
+use crate::shared::{Positions, Setup};
+use crate::tree::{Sums, Tree, morton, sort};
+
+/// Each is done so often; the least time counts.
+const TIMES: u32 = 3;
+
+/// What a machine like this takes for one process's work; in processor time, on these bodies, with the job's options.
+pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
+    let setup = Setup::new(bodies, job.accuracy()).with_error(job.cell_error);
+    let positions = Positions::new(&bodies.position, setup.softening);
+    let (inside, masses) = (positions.inside(), setup.masses());
+    let count = bodies.len().max(1) as f64;
+    let keys = || sort(inside.iter().map(|place| morton(*place)).collect());
+    // Twice: who lies elsewhere is sorted there again.
+    let key = 2.0 * least(keys) / count;
+    let keys = keys();
+    let infos = blocks(&keys, &setup, 1.0);
+    let put = || {
+        let mut rest = &keys[..];
+        let mut here = Vec::new();
+        for info in &infos {
+            let (own, others) = rest.split_at(info.bodies as usize);
+            rest = others;
+            let points = own.iter().map(|&(_, i)| {
+                let [x, y, z] = inside[i as usize];
+                [x, y, z, masses[i as usize]]
+            });
+            here.push(Some(Here { branch: Branch::new(own, &setup), points: points.collect() }));
+        }
+        here
+    };
+    let branches = least(&put) / count;
+    let mut here = put();
+    let sum = |here: &mut Vec<Option<Here>>| {
+        for Here { branch, points } in here.iter_mut().flatten() {
+            branch.sum_up(points, &setup);
+        }
+    };
+    let body = least(|| sum(&mut here)) / count;
+    let sums = Sums::new(infos.len(), &setup, true);
+    let tree = || assemble(&infos, &sums, &here, 0..infos.len(), &setup, positions.side());
+    let assembled = least(tree);
+    let tree = tree().tree;
+    let cell = assembled / tree.cells.links.len().max(1) as f64;
+
+    let all = |computes| lists(&tree, computes);
+    let [entries, points, quads] = all(false);
+    let making = least(|| all(false));
+    let forces = (least(|| all(true)) - making).max(0.0);
+    // A pair with a cell costs twice as much and a bit; see `QUAD_COST`.
+    let point = forces / (points + super::QUAD_COST * quads).max(1.0);
+    Costs {
+        point,
+        quad: super::QUAD_COST * point,
+        entry: making / entries.max(1.0),
+        body,
+        cell,
+        key: key + branches,
+    }
+}
+
+/// Entries of all groups' lists, and pairs of a body with a point and with a cell with second moments.
+fn lists(tree: &Tree, computes: bool) -> [f64; 3] {
+    let mut lists = Lists::new(tree, Kernel::best(), true);
+    let (mut out, mut sum) = (Vec::new(), [0.0; 3]);
+    for group in 0..tree.groups() {
+        let bodies = tree.bodies(group..group + 1);
+        let count = bodies.len() as f64;
+        out.clear();
+        let (points, quads) = match computes {
+            true => lists.one_group(bodies, &mut out).into(),
+            false => lists.fill(bodies),
+        };
+        let (points, quads) = (points as f64, quads as f64);
+        sum = [sum[0] + points + quads, sum[1] + count * points, sum[2] + count * quads];
+    }
+    sum
+}
+
+impl Costs {
+    /// Seconds that the forces on all these bodies take one process.
+    pub fn of_forces(&self, job: &BarnesHut, bodies: &Bodies) -> f64 {
+        let setup = Setup::new(bodies, job.accuracy()).with_error(job.cell_error);
+        let tree = Tree::build(&Positions::new(&bodies.position, setup.softening), &setup);
+        let [entries, points, quads] = lists(&tree, false);
+        1e-9 * (self.entry * entries + self.point * points + self.quad * quads)
+    }
+}
+
+/// Nanoseconds of processor time.
+fn least<T>(mut what: impl FnMut() -> T) -> f64 {
+    let time = |_| {
+        let start = thread_cpu();
+        std::hint::black_box(what());
+        thread_cpu().saturating_sub(start)
+    };
+    (0..TIMES).map(time).min().unwrap_or(Duration::ZERO).as_nanos() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+
+    #[test]
+    fn all_costs_something() {
+        let job = BarnesHut { group: 32, ..BarnesHut::default() };
+        let costs = measure(&job, &generate::plummer(3000, 1));
+        let Costs { point, quad, entry, body, cell, key } = costs;
+        assert!([point, quad, entry, body, cell, key].iter().all(|cost| *cost > 0.0), "{costs:?}");
+    }
+}

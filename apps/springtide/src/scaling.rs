@@ -1,0 +1,297 @@
+//! `sim barnes-hut`: how far one Barnes-Hut run speeds up on more and more workers of a simulated grid, with bodies dealt out and with
+//! bodies everywhere.
+//!
+//! With bodies dealt out the job itself runs: real bodies, real messages, in virtual time, where its work takes what it was
+//! measured to take on this machine. Bodies everywhere are played by a model of the same work and messages as long. Must not know
+//! how grids are simulated.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueHint};
+use plotters::prelude::*;
+use serde::Serialize;
+use serde_json::json;
+use springtide_actors::job::JobParams;
+use springtide_actors::policy::Mode;
+use springtide_barnes_hut::domains::{Costs, measure};
+use springtide_barnes_hut::options::{Distribution, Model as Bodies, Order};
+use springtide_barnes_hut::{BarnesHut, generate};
+use springtide_runtime::config::{Rate, Time};
+use springtide_runtime::net::LinkProfile;
+use springtide_runtime::net::memory::MemoryConfig;
+use springtide_runtime::work::{Job, Registry};
+use springtide_simulator::apps::Model;
+use springtide_simulator::figure::{self, COLOURS, FigureError, wrong};
+use springtide_simulator::machines::Machine;
+use springtide_simulator::{Grid, Layout, Place, simulate};
+
+use crate::exit::Failed;
+use crate::outdir;
+use crate::run::print;
+
+/// The most simulated time of a run.
+const ENDS_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Bodies on which costs are measured, and the accuracy is chosen.
+const SAMPLE: usize = 200_000;
+/// Bytes a body of a version of the positions as changes, for a Plummer sphere; see BENCHMARKS.md.
+const CHANGE_BYTES: f64 = 3.2;
+
+/// `sim barnes-hut ...`
+#[derive(Args, Clone, Debug)]
+pub struct ScalingArgs {
+    /// Bodies of the Plummer sphere
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    bodies: usize,
+    /// How many workers of one thread, one run each; one worker is always played
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "8,32,128")]
+    workers: Vec<u32>,
+    /// Over how many clusters they are dealt out
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    clusters: u32,
+    /// Steps of a run; bodies are sorted into cells anew every eight
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// The error that forces may have, root of the mean square, relative
+    #[arg(long, value_name = "ERROR", default_value_t = 1e-3)]
+    force_error: f64,
+    /// What the network of a cluster carries, all nodes together
+    #[arg(long, value_name = "RATE", default_value = "32Gbit/s")]
+    lan: Rate,
+    /// What a line between two clusters carries, each way
+    #[arg(long, value_name = "RATE", default_value = "100Mbit/s")]
+    wan: Rate,
+    /// Round trip between two clusters
+    #[arg(long, value_name = "TIME", default_value = "20ms")]
+    rtt: Time,
+    /// Play this alone
+    #[arg(long, value_name = "WHICH", value_enum)]
+    only: Option<Which>,
+    /// Seed of the bodies
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Directory for the figure (SVG) and the result (JSON)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    out: Option<PathBuf>,
+}
+
+/// Who has which bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Which {
+    /// Each a domain
+    Domains,
+    /// All nodes all
+    Replicated,
+}
+
+/// What came of one run.
+#[derive(Clone, Debug, Serialize)]
+struct Played {
+    which: Which,
+    workers: u32,
+    /// Seconds of a step, mean of all but the first.
+    step_s: f64,
+    /// Of one worker's time, divided by the workers.
+    efficiency: f64,
+    /// Bytes from one cluster to another in each step, all lines together.
+    wide_bytes: f64,
+}
+
+/// Does it.
+///
+/// # Errors
+/// An option is no good, a run does not end, or a file cannot be written.
+pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
+    let sample = generate::plummer(args.bodies.clamp(1, SAMPLE), args.seed);
+    let mut job = BarnesHut {
+        model: Bodies::Plummer,
+        bodies: args.bodies,
+        seed: args.seed,
+        steps: args.steps,
+        force_error: Some(args.force_error),
+        checkpoint_every: 0,
+        loaded: Some(sample.clone()),
+        ..BarnesHut::default()
+    };
+    // The accuracy is chosen on the sample.
+    job.prepare().map_err(|error| Failed::usage(error.message))?;
+    job.loaded = None;
+    let costs = measure(&job, &sample);
+    let work = costs.of_forces(&job, &sample);
+    let scale = args.bodies as f64 / sample.len() as f64;
+
+    let mut workers = vec![1];
+    workers.extend(args.workers.iter().copied().filter(|&workers| workers > 1));
+    let mut rows: Vec<Played> = Vec::new();
+    for which in [Which::Domains, Which::Replicated] {
+        if args.only.is_some_and(|only| only != which) {
+            continue;
+        }
+        let mut alone = f64::NAN;
+        for &workers in &workers {
+            let (step_s, wide_bytes) = match which {
+                Which::Domains => {
+                    let distribution = Distribution::Domains;
+                    let job = BarnesHut { distribution, costs: Some(costs), ..job.clone() };
+                    play(args, workers, job)?
+                }
+                Which::Replicated => {
+                    play(args, workers, replicated(args, &job, &costs, work * scale))?
+                }
+            };
+            if workers == 1 {
+                alone = step_s;
+            }
+            let efficiency = alone / step_s / f64::from(workers);
+            rows.push(Played { which, workers, step_s, efficiency, wide_bytes });
+            if !args.json {
+                print(&line(&rows))?;
+            }
+        }
+    }
+    let order = if job.order == Order::Mono { "mono" } else { "quad" };
+    let all = json!({
+        "bodies": args.bodies, "clusters": args.clusters, "steps": args.steps, "force_error": args.force_error,
+        "order": order, "cell_error": job.cell_error, "costs_ns": costs, "runs": rows,
+    });
+    if let Some(dir) = &args.out {
+        outdir::keep(dir, "result.json", format!("{all:#}\n").as_bytes())?;
+        let drawn = drawn(args, &rows).map_err(Failed::failure)?;
+        outdir::keep(dir, "scaling.svg", drawn.as_bytes())?;
+    }
+    if args.json {
+        print(&format!("{all}\n"))?;
+    }
+    Ok(())
+}
+
+/// A model of the same run with bodies everywhere: all have the tree to build, one moves the bodies.
+fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -> Model {
+    let bodies = args.bodies as f64;
+    let bytes = |each: f64| (each * bodies).min(f64::from(u32::MAX)) as u32;
+    let micros = |seconds: f64| (seconds * 1e6) as u64;
+    // Positions are encoded and decoded in some 40 and 25 ns a body.
+    let tree = (0.5 * costs.key + costs.body + 25.0) * 1e-9 * bodies;
+    Model {
+        rounds: args.steps as u32,
+        leaves: (args.bodies / job.grain.max(4096) as usize).max(1) as u32,
+        work_us: micros(work_s),
+        spread: 300,
+        serial_us: micros(60e-9 * bodies),
+        each_us: micros(tree),
+        state_bytes: bytes(CHANGE_BYTES),
+        result_bytes: bytes(16.0),
+        ..Model::default()
+    }
+}
+
+/// Seconds of a step, and bytes between clusters in each.
+fn play<J: Job>(args: &ScalingArgs, workers: u32, job: J) -> Result<(f64, f64), Failed> {
+    let clusters = args.clusters.min(workers);
+    let place = |at: u32| Place {
+        name: format!("c{at}").into(),
+        nodes: workers / clusters + u32::from(at < workers % clusters),
+        machine: Machine { threads: 1, speed: 1.0 },
+    };
+    let rate = |rate: Rate| rate.bytes_per_second() as u64;
+    // Nothing is dropped: what links do about that is not what is looked at here.
+    let queue = 1 << 30;
+    let (lan, wan) = (rate(args.lan), rate(args.wan));
+    let network = MemoryConfig {
+        inside: LinkProfile { rate: Some(lan), queue, ..LinkProfile::lan() },
+        between: LinkProfile { rate: Some(wan), queue, ..LinkProfile::default() }
+            .delay(args.rtt.get() / 2),
+        queue_bytes: 1 << 30,
+        ..MemoryConfig::default()
+    };
+    let layout = Layout {
+        clusters: (0..clusters).map(place).collect(),
+        network,
+        seed: 1,
+        leave_within: Duration::from_secs(30),
+        stoppable: false,
+    };
+    let (ended, bytes) = simulate(|| async {
+        let mut registry = Registry::new();
+        registry.job::<J>();
+        let grid = Grid::start(&layout, registry).await;
+        let params = JobParams { mode: Mode::Static, ..JobParams::default() };
+        let run = grid.submit(job, params, None).await.map_err(Failed::failure)?;
+        let ended = run.ended(ENDS_WITHIN).await.map_err(Failed::failure)?;
+        let wide = grid.network().traffic();
+        let wide = wide.iter().filter(|((from, to), _)| from != to);
+        Ok::<_, Failed>((ended, wide.map(|(_, traffic)| traffic.bytes as f64).sum::<f64>()))
+    })?;
+    ended.ended.outcome.map_err(Failed::failure)?;
+    let steps = &ended.iterations[1.min(ended.iterations.len().saturating_sub(1))..];
+    let mean = steps.iter().sum::<f64>() / steps.len().max(1) as f64;
+    Ok((mean, bytes / args.steps as f64))
+}
+
+/// The last run, after a head if it is the first.
+fn line(rows: &[Played]) -> String {
+    let Some(last) = rows.last() else { return String::new() };
+    let which = match last.which {
+        Which::Domains => "domains",
+        Which::Replicated => "replicated",
+    };
+    let head =
+        if rows.len() == 1 { "bodies      workers     step s  speed-up  efficiency\n" } else { "" };
+    format!(
+        "{head}{which:10} {:8} {:10.4} {:9.1} {:11.2}\n",
+        last.workers,
+        last.step_s,
+        last.efficiency * f64::from(last.workers),
+        last.efficiency,
+    )
+}
+
+fn drawn(args: &ScalingArgs, rows: &[Played]) -> Result<String, FigureError> {
+    let most = rows.iter().map(|row| row.workers).max().unwrap_or(1);
+    let top = f64::from(most.max(2));
+    figure::draw((720, 480), |area| {
+        let title =
+            format!("{} bodies, {} clusters, {:e}", args.bodies, args.clusters, args.force_error);
+        let mut chart = ChartBuilder::on(area)
+            .caption(title, ("sans-serif", 18))
+            .margin(12)
+            .x_label_area_size(40)
+            .y_label_area_size(48)
+            .build_cartesian_2d((1f64..top).log_scale(), (0.5..top).log_scale())
+            .map_err(wrong)?;
+        chart
+            .configure_mesh()
+            .x_desc("workers")
+            .y_desc("speed-up")
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .y_label_formatter(&|y| format!("{y:.0}"))
+            .draw()
+            .map_err(wrong)?;
+        let ideal = LineSeries::new([(1.0, 1.0), (top, top)], BLACK.mix(0.3));
+        chart.draw_series(ideal).map_err(wrong)?;
+        for (which, name, colour) in
+            [(Which::Domains, "domains", COLOURS[0]), (Which::Replicated, "replicated", COLOURS[1])]
+        {
+            let points: Vec<(f64, f64)> = rows
+                .iter()
+                .filter(|row| row.which == which)
+                .map(|row| (f64::from(row.workers), row.efficiency * f64::from(row.workers)))
+                .collect();
+            if points.is_empty() {
+                continue;
+            }
+            chart
+                .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)).point_size(3))
+                .map_err(wrong)?
+                .label(name)
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))
+                });
+        }
+        figure::legend(&mut chart, SeriesLabelPosition::UpperLeft)
+    })
+}
