@@ -155,7 +155,8 @@ impl Sources {
 
     fn add_points(&mut self, points: &[[f32; 4]], origin: [f32; 3]) {
         let origin = [origin[0], origin[1], origin[2], 0.0];
-        let moved = |p: &[f32; 4]| [0, 1, 2, 3].map(|k| p[k] - origin[k]);
+        let moved =
+            |p: &[f32; 4]| [p[0] - origin[0], p[1] - origin[1], p[2] - origin[2], p[3] - origin[3]];
         self.points.extend(points.iter().map(moved));
     }
 }
@@ -268,14 +269,10 @@ impl<'a> Lists<'a> {
         walk.absent_below(tree, *kernel, balls, block, unsure, absent);
     }
 
-    /// From now on keeps in mind which cells are opened, or may be by a block's groups.
-    pub(crate) fn watch(&mut self) {
-        self.walk.opened = vec![false; self.tree.cells.links.len()];
-    }
-
-    /// Whether a cell was opened since.
-    pub(crate) fn opened(&self, cell: usize) -> bool {
-        self.walk.opened.get(cell).is_some_and(|&opened| opened)
+    /// What the sizes of cells are multiplied by, as seen from this block.
+    pub(crate) fn scale_of(&mut self, block: Range<usize>) -> f32 {
+        self.enter(block.start);
+        self.scale
     }
 
     /// Whether something was absent that the lists of the last group are made of.
@@ -324,8 +321,6 @@ struct Walk {
     leaves: Vec<u32>,
     /// Cells whose bodies would have been needed and are not there; of the block and its groups.
     absent: Vec<u32>,
-    /// Which cells were opened, where that is asked for.
-    opened: Vec<bool>,
 }
 
 impl Walk {
@@ -433,24 +428,20 @@ impl Walk {
         absent: &mut Vec<u32>,
     ) {
         self.next.clear();
-        let Self { next, opened, .. } = self;
-        let mut look_into = |cell: u32, next: &mut Vec<u32>, opened: &mut Vec<bool>| {
-            if let Some(opened) = opened.get_mut(cell as usize) {
-                *opened = true;
-            }
+        let mut look_into = |cell: u32, next: &mut Vec<u32>| {
             if tree.is_absent(cell as usize) {
                 absent.push(cell);
             } else if tree.stored(cell as usize).is_none() {
                 next.push(cell);
             }
         };
-        cells.iter().for_each(|&cell| look_into(cell, next, opened));
+        cells.iter().for_each(|&cell| look_into(cell, &mut self.next));
         while self.look_at_next(&tree.cells, kernel, balls, block) {
             for (&parent, look) in self.open.iter().zip(&self.looks) {
                 for (bit, child) in tree.cells.links[parent as usize].children().enumerate() {
                     let meets = block.meets(&tree.cells.links[child].bodies());
                     if meets || look.far >> bit & 1 == 0 {
-                        look_into(child as u32, &mut self.next, &mut self.opened);
+                        look_into(child as u32, &mut self.next);
                     }
                 }
             }
@@ -493,9 +484,6 @@ impl Walk {
                 Some(bodies) => sources.add_points(bodies, origin),
                 None => self.absent.push(leaf),
             }
-            if let Some(opened) = self.opened.get_mut(leaf as usize) {
-                *opened = true;
-            }
         }
     }
 
@@ -511,9 +499,6 @@ impl Walk {
         self.next.clear();
         self.starts.clear();
         self.starts.extend(self.open.iter().map(|&cell| cells.links[cell as usize].child));
-        if !self.opened.is_empty() {
-            self.open.iter().for_each(|&cell| self.opened[cell as usize] = true);
-        }
         kernel.look(from.cuboid, balls, &self.starts, &mut self.looks);
         !self.open.is_empty()
     }

@@ -62,6 +62,24 @@ impl Quad {
         }
     }
 
+    /// All but the place, as bytes.
+    pub(crate) fn write(&self, to: &mut Vec<u8>) {
+        let values = [self.mass].into_iter().chain(self.moments).chain([self.half_trace]);
+        to.extend(values.flat_map(f32::to_le_bytes));
+    }
+
+    /// Bytes of [`Quad::write`].
+    pub(crate) const BYTES: usize = 32;
+
+    /// What was written, at this place.
+    pub(crate) fn read(at: [f32; 3], bytes: &[u8; Self::BYTES]) -> Self {
+        let value = |i: usize| {
+            f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("four bytes of these"))
+        };
+        let moments = [1, 2, 3, 4, 5, 6].map(value);
+        Self { at, mass: value(0), moments, half_trace: value(7) }
+    }
+
     /// The second moments, for a test.
     #[cfg(test)]
     pub(crate) fn moments(&self) -> [f64; 6] {
@@ -70,7 +88,8 @@ impl Quad {
 
     /// The same with places relative to this one.
     pub(crate) fn seen_from(&self, origin: [f32; 3]) -> Self {
-        Self { at: [0, 1, 2].map(|axis| self.at[axis] - origin[axis]), ..*self }
+        let [x, y, z] = self.at;
+        Self { at: [x - origin[0], y - origin[1], z - origin[2]], ..*self }
     }
 }
 
@@ -276,7 +295,13 @@ trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> 
 /// Three numbers whose product is s^(-3/2) / [`CUBE_LEAD`].
 #[inline(always)]
 fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
-    let [c0, c1, c2, c3] = CUBE.map(|c| W::splat(proof, c));
+    // One by one: a closure is compiled for the target's own instructions where it is not inlined.
+    let [c0, c1, c2, c3] = [
+        W::splat(proof, CUBE[0]),
+        W::splat(proof, CUBE[1]),
+        W::splat(proof, CUBE[2]),
+        W::splat(proof, CUBE[3]),
+    ];
     let seed = s.seed();
     let square = seed * seed;
     let e = s.times_from(square, W::splat(proof, MIDDLE));
@@ -287,7 +312,8 @@ fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
 /// s^(-1/2) / [`ROOT_LEAD`].
 #[inline(always)]
 fn inverse_root<W: Wide>(proof: W::Proof, s: W) -> W {
-    let [c0, c1, c2] = ROOT.map(|c| W::splat(proof, c));
+    let [c0, c1, c2] =
+        [W::splat(proof, ROOT[0]), W::splat(proof, ROOT[1]), W::splat(proof, ROOT[2])];
     let seed = s.seed();
     let e = s.times_from(seed * seed, W::splat(proof, MIDDLE));
     seed * (e + c2).times_plus(e, c1).times_plus(e, c0)

@@ -33,6 +33,17 @@ pub(crate) struct Cells {
     never_below: Vec<f32>,
 }
 
+/// What lists are made of, of one cell: of its sums, and where it is far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Value {
+    /// Centre of mass and mass.
+    pub point: [f32; 4],
+    /// The same with second moments, where these are.
+    pub quad: Option<Quad>,
+    /// The squares of the distances from which it is far: one to be multiplied by a scale, and the least.
+    pub far: [f32; 2],
+}
+
 /// How a cell hangs together with others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
@@ -62,6 +73,24 @@ impl Cells {
         let [x, y, z] = &self.com;
         let (radius_squared, least_squared) = (&self.open_below, &self.never_below);
         Balls { middle: [x, y, z], radius_squared, least_squared, scale }
+    }
+
+    /// See [`Value`].
+    pub(crate) fn value(&self, cell: usize) -> Value {
+        let far = [self.open_below[cell], self.never_below[cell]];
+        Value { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
+    }
+
+    /// Makes a cell's value this.
+    pub(crate) fn set_value(&mut self, cell: usize, value: &Value) {
+        self.points[cell] = value.point;
+        for (column, &c) in self.com.iter_mut().zip(&value.point) {
+            column[cell] = c;
+        }
+        if let (Some(of), Some(quad)) = (self.quads.get_mut(cell), value.quad) {
+            *of = quad;
+        }
+        [self.open_below[cell], self.never_below[cell]] = value.far;
     }
 
     /// Balls for a rough idea: sizes of cells alone matter.
@@ -452,6 +481,11 @@ impl Sums {
             (*value, from) = (f32::from_le_bytes(*bytes), rest);
         }
         Some(from)
+    }
+
+    /// Least and greatest coordinates of a cell's bodies, where these are kept.
+    pub(crate) fn extent(&self, at: usize) -> Option<[[f32; 3]; 2]> {
+        self.extents.get(at).copied()
     }
 
     /// The side of the cube that a cell counts as having: of its level or, where its bodies may have moved, what holds them.

@@ -67,6 +67,10 @@ pub struct ScalingArgs {
     /// Play this alone
     #[arg(long, value_name = "WHICH", value_enum)]
     only: Option<Which>,
+    /// What things cost in place of what is measured here, in nanoseconds: a pair of a body and a point, one of a body and a cell
+    /// with second moments, an entry of a list, moving a body, a cell of the tree, sorting a body
+    #[arg(long, value_name = "POINT,QUAD,ENTRY,BODY,CELL,KEY", value_parser = costs)]
+    costs: Option<Costs>,
     /// Seed of the bodies
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
@@ -76,6 +80,19 @@ pub struct ScalingArgs {
     /// Directory for the figure (SVG) and the result (JSON)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     out: Option<PathBuf>,
+}
+
+fn costs(text: &str) -> Result<Costs, String> {
+    let costs: Result<Vec<f64>, _> = text.split(',').map(str::parse).collect();
+    let costs = costs.map_err(|error| error.to_string())?;
+    match costs[..] {
+        [point, quad, entry, body, cell, key]
+            if costs.iter().all(|cost| (0.0..1e9).contains(cost)) =>
+        {
+            Ok(Costs { point, quad, entry, body, cell, key })
+        }
+        _ => Err("give six numbers of nanoseconds, with commas between".to_owned()),
+    }
 }
 
 /// Who has which bodies.
@@ -120,7 +137,7 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
     // The accuracy is chosen on the sample.
     job.prepare().map_err(|error| Failed::usage(error.message))?;
     job.loaded = None;
-    let costs = measure(&job, &sample);
+    let costs = args.costs.unwrap_or_else(|| measure(&job, &sample));
     let work = costs.of_forces(&job, &sample);
     let scale = args.bodies as f64 / sample.len() as f64;
 

@@ -1,5 +1,6 @@
 //! How long what a domain's process does takes on this machine, for simulations.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use springtide_runtime::work::thread_cpu;
@@ -9,7 +10,7 @@ use crate::bodies::Bodies;
 use crate::forces::Lists;
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{Branch, Here, assemble, blocks};
+use crate::partial::{Branch, Info, assemble, blocks};
 use crate::shared::{Positions, Setup};
 use crate::tree::{Sums, Tree, morton, sort};
 
@@ -27,30 +28,34 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let key = 2.0 * least(keys) / count;
     let keys = keys();
     let infos = blocks(&keys, &setup, 1.0);
-    let put = || {
+    let branches = || {
         let mut rest = &keys[..];
-        let mut here = Vec::new();
-        for info in &infos {
+        let branch = |info: &Info| {
             let (own, others) = rest.split_at(info.bodies as usize);
             rest = others;
-            let points = own.iter().map(|&(_, i)| {
-                let [x, y, z] = inside[i as usize];
-                [x, y, z, masses[i as usize]]
-            });
-            here.push(Some(Here { branch: Branch::new(own, &setup), points: points.collect() }));
-        }
-        here
+            Branch::new(own, &setup)
+        };
+        infos.iter().map(branch).collect::<Vec<_>>()
     };
-    let branches = least(&put) / count;
-    let mut here = put();
-    let sum = |here: &mut Vec<Option<Here>>| {
-        for Here { branch, points } in here.iter_mut().flatten() {
-            branch.sum_up(points, &setup);
+    let building = least(branches) / count;
+    let mut branches = branches();
+    let point = |&(_, i): &(u64, u32)| {
+        let [x, y, z] = inside[i as usize];
+        [x, y, z, masses[i as usize]]
+    };
+    let points: Vec<_> = keys.iter().map(point).collect();
+    let mut sum = || {
+        let mut rest = &points[..];
+        for branch in &mut branches {
+            let (own, others) = rest.split_at(branch.bodies());
+            branch.sum_up(own, &setup);
+            rest = others;
         }
     };
-    let body = least(|| sum(&mut here)) / count;
+    let body = least(&mut sum) / count;
     let sums = Sums::new(infos.len(), &setup, true);
-    let tree = || assemble(&infos, &sums, &here, 0..infos.len(), &setup, positions.side());
+    let none = BTreeMap::new();
+    let tree = || assemble(&infos, &sums, (0, &branches), &none, &setup, positions.side());
     let assembled = least(tree);
     let tree = tree().tree;
     let cell = assembled / tree.cells.links.len().max(1) as f64;
@@ -67,7 +72,7 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
         entry: making / entries.max(1.0),
         body,
         cell,
-        key: key + branches,
+        key: key + building,
     }
 }
 

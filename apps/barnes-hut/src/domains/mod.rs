@@ -125,7 +125,8 @@ impl Domains {
         let setup = self.setup(&state.common);
         let State { common, cuts, domain, near, .. } = state;
         let own = of_slot(cuts, slot);
-        let near = near.get_or_insert_with(|| Near::new(common, domain, own.clone(), &setup));
+        let near = near
+            .get_or_insert_with(|| Near::new(common, domain, own.clone(), layout.len(), &setup));
         let Common { centre, side, mass_unit, ref mut infos, .. } = *common;
         let masses = domain.mass.iter().map(|mass| (mass / mass_unit) as f32);
         let points: Vec<[f32; 4]> = domain
@@ -137,42 +138,52 @@ impl Domains {
                 [x, y, z, mass]
             })
             .collect();
-        near.move_own(&points, infos, &setup);
+        // Half a kick is still to come; where they will be is only a guess.
+        let dt = self.job.time_step();
+        let next = domain
+            .position
+            .iter()
+            .zip(&domain.velocity)
+            .map(|(x, v)| inside(&[0, 1, 2].map(|axis| x[axis] + v[axis] * dt), centre, side));
+        near.move_own(&points, next, infos, &setup);
         self.model(comm, |costs| costs.body * points.len() as f64)?;
         let others = || (0..layout.len()).filter(|&other| other != slot);
         let rank_of = |slot: usize| layout.ranks()[slot];
+        let mut told = 0;
         for other in others() {
-            comm.send(rank_of(other), TELL, near.tell(other))?;
+            let (message, cells) = near.tell(other);
+            told += cells;
+            comm.send(rank_of(other), TELL, message)?;
         }
+        self.model(comm, |costs| costs.cell * told as f64)?;
         for other in others() {
             let told = comm.receive(rank_of(other), TELL)?;
-            near.hear(of_slot(cuts, other), &told, infos, &setup)?;
+            near.hear(other, of_slot(cuts, other), &told, infos, &setup)?;
         }
-        self.model(comm, |costs| costs.body * near.bodies_of_others() as f64)?;
+        self.model(comm, |costs| costs.cell * near.cells_of_others() as f64)?;
 
         let mut felt = vec![Vec::new(); own.len()];
         let mut costs = vec![0f32; own.len()];
-        let mut used = BTreeSet::new();
         loop {
-            let Partial { tree, cells, groups } = &near.tree(infos, &setup, side);
+            let Partial { tree, groups } = &near.tree(infos, &setup, side);
             let mut lists = Lists::new(tree, Kernel::best(), true);
-            lists.watch();
-            let (mut ready, mut add) = (Vec::new(), BTreeSet::new());
+            let (mut ready, mut wanted) = (Vec::new(), BTreeSet::new());
+            let mut scales = Vec::with_capacity(own.len());
             for (block, groups) in groups.iter().enumerate() {
-                if !felt[block].is_empty() {
-                    continue;
-                }
+                let bodies = tree.bodies(groups.clone());
                 let mut absent = Vec::new();
-                lists.absent(tree.bodies(groups.clone()), &mut absent);
-                if absent.is_empty() {
+                if felt[block].is_empty() {
+                    lists.absent(bodies.clone(), &mut absent);
+                }
+                scales.push(lists.scale_of(bodies));
+                if felt[block].is_empty() && absent.is_empty() {
                     ready.push(block);
                 }
                 let first = |cell: u32| tree.cells.links[cell as usize].first;
-                add.extend(absent.into_iter().map(|cell| near.block_of(first(cell)) as u32));
+                wanted.extend(absent.into_iter().map(|cell| near.block_of(first(cell)) as u32));
             }
             let holder = |block| layout::slot_with(cuts, block);
-            let opened = |block: usize| lists.opened(cells[block] as usize);
-            let wishes = near.wishes(&add, layout.len(), holder, opened);
+            let wishes = near.wishes(&wanted, &scales, holder);
             for other in others() {
                 comm.send(rank_of(other), WISH, wishes[other].write())?;
             }
@@ -197,24 +208,23 @@ impl Domains {
                     costs.point * here.points + costs.quad * here.quads + costs.entry * here.entries
                 })?;
             }
-            used.extend(near.others().filter(|&block| lists.opened(cells[block] as usize)));
-            let mut again = !add.is_empty();
+            let mut again = !wanted.is_empty();
             for other in others() {
                 let wish = Wish::read(&comm.receive(rank_of(other), WISH)?)?;
                 again |= wish.somebody;
-                if let Some(bodies) = near.grant(other, &wish, domain)? {
-                    comm.send(rank_of(other), GRANT, bodies)?;
+                if !wish.blocks.is_empty() {
+                    comm.send(rank_of(other), GRANT, near.grant(&wish)?)?;
                 }
             }
-            for other in others().filter(|&other| !wishes[other].add.is_empty()) {
-                let bodies = comm.receive(rank_of(other), GRANT)?;
-                near.receive(&wishes[other].add, &bodies, infos, &setup)?;
+            for other in others().filter(|&other| !wishes[other].blocks.is_empty()) {
+                let cells = comm.receive(rank_of(other), GRANT)?;
+                near.receive(&wishes[other], &cells, infos, &setup)?;
             }
             if !again {
+                near.finish(costs, scales);
                 break;
             }
         }
-        near.finish(costs, &used);
 
         // From units of the box to the user's: powers of two, so exact.
         let potential_unit = mass_unit / side;
