@@ -49,9 +49,15 @@ pub struct ScalingArgs {
     /// Over how many clusters they are dealt out
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     clusters: u32,
-    /// Steps of a run; bodies are sorted into cells anew every eight
+    /// Steps of a run
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
+    /// Length of a step, in the sphere's time unit
+    #[arg(long, value_name = "TIME", default_value_t = 1.0 / 1024.0)]
+    dt: f64,
+    /// Bodies are sorted into cells every so many steps
+    #[arg(long, value_name = "K", default_value_t = 8)]
+    rekey_every: u64,
     /// The error that forces may have, root of the mean square, relative
     #[arg(long, value_name = "ERROR", default_value_t = 1e-3)]
     force_error: f64,
@@ -130,6 +136,8 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
         seed: args.seed,
         steps: args.steps,
         force_error: Some(args.force_error),
+        dt: Some(args.dt),
+        rekey_every: args.rekey_every,
         checkpoint_every: 0,
         loaded: Some(sample.clone()),
         ..BarnesHut::default()
@@ -172,7 +180,8 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
     }
     let order = if job.order == Order::Mono { "mono" } else { "quad" };
     let all = json!({
-        "bodies": args.bodies, "clusters": args.clusters, "steps": args.steps, "force_error": args.force_error,
+        "bodies": args.bodies, "clusters": args.clusters, "steps": args.steps, "dt": args.dt,
+        "rekey_every": args.rekey_every, "force_error": args.force_error,
         "order": order, "cell_error": job.cell_error, "costs_ns": costs, "runs": rows,
     });
     if let Some(dir) = &args.out {
