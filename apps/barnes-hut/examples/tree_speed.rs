@@ -6,7 +6,7 @@
 //! `sample=N` is how many bodies the error is of, 0 to leave it out.
 //!
 //! A Plummer sphere (seed 42, softening 0.01). Times are seconds of CPU of this thread, the least of the repeats: keys and
-//! sorting, cells, moments, the making of lists, and the rest, which is the kernels. The peak is of the same kernels on
+//! sorting, cells, moments, the making of lists and series, and the rest, which is the kernels. The peak is of the same kernels on
 //! data that stays in the innermost cache, measured in the same run. The error is of the acceleration, relative, against a
 //! direct sum in double precision with the same softening on 1,000 bodies. Memory is what the process grew by at its highest,
 //! from ahead of the tree until forces are there: tree, lists and forces, without the bodies, in bytes a body. Not a test: it
@@ -71,7 +71,7 @@ fn main() {
     for (code, name) in speed::instructions().into_iter().enumerate() {
         peaks = [Order::Mono, Order::Quad].map(|order| {
             // Code without instructions for the fused multiply-add is far slower.
-            let rounds = if code == 0 { 10 } else { 1000 };
+            let rounds = if code == 0 { 100 } else { 1000 };
             let rate = |_| {
                 let start = cpu();
                 let count = speed::kernel(code, order, 256, 512, rounds);
@@ -94,7 +94,7 @@ fn main() {
         number += 1;
     };
     println!(
-        "order theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body | G/s  of peak | memory |  rms      median   p99"
+        "order  theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body, series | G/s  of peak | memory |  rms      median   p99"
     );
     for wanted in numbers("wanted") {
         for group in numbers("group") {
@@ -113,7 +113,11 @@ fn main() {
         return;
     }
     for word in words("order") {
-        let order = if word == "mono" { Order::Mono } else { Order::Quad };
+        let order = match word.as_str() {
+            "mono" => Order::Mono,
+            "series" => Order::Series,
+            _ => Order::Quad,
+        };
         let mut openings: Vec<_> = numbers("error").into_iter().map(|e| (0.0, Some(e))).collect();
         if openings.is_empty() {
             openings = numbers("theta").into_iter().map(|theta| (theta, None)).collect();
@@ -199,10 +203,11 @@ fn measure(
     let order = format!("{order:?}");
     let theta = format!("{:.1e}", cell_error.unwrap_or(theta));
     println!(
-        "{order:5} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0}        | {rate:.2} {:5.0} %  | {:6.0} | {rms:.2e} {median:.2e} {worst:.2e}",
+        "{order:6} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0} {:11.1}   | {rate:.2} {:5.0} %  | {:6.0} | {rms:.2e} {median:.2e} {worst:.2e}",
         stage("walk"),
         per_body(counts.points),
         per_body(counts.quads),
+        per_body(counts.series),
         100.0 * ideal / all,
         memory as f64 / bodies.len() as f64,
     );

@@ -23,6 +23,7 @@ mod kernel;
 pub mod options;
 pub mod picture;
 pub mod read;
+mod series;
 pub mod shared;
 pub mod simulate;
 pub mod speed;

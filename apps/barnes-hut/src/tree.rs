@@ -87,6 +87,8 @@ pub struct Tree {
     blocks: Vec<u32>,
     /// Square of the softening length.
     pub(crate) softening_squared: f32,
+    /// Opening angle, where no error is asked for.
+    pub(crate) theta: f64,
     /// The part of the acceleration that one far cell may be wrong by, where that decides what is far.
     pub(crate) error: Option<f64>,
     pub(crate) order_of_cells: Order,
@@ -136,8 +138,18 @@ impl Tree {
         cells.sum_up(&points, &levels, setup);
         lap("moments");
         let softening_squared = (softening * softening) as f32;
-        let (error, order_of_cells) = (setup.error, setup.order);
-        Self { order, points, cells, groups, blocks, softening_squared, error, order_of_cells }
+        let (theta, error, order_of_cells) = (setup.theta, setup.error, setup.order);
+        Self {
+            order,
+            points,
+            cells,
+            groups,
+            blocks,
+            softening_squared,
+            theta,
+            error,
+            order_of_cells,
+        }
     }
 
     /// Number of groups; tasks are ranges of them.
@@ -241,7 +253,7 @@ impl Builder<'_> {
 impl Cells {
     /// Sets masses, centres and moments, from the last cell, which is deepest, to the first; and where cells are far.
     fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], setup: &Setup) {
-        let (theta, quad) = (setup.theta, setup.order == Order::Quad);
+        let (theta, quad) = (setup.theta, setup.order != Order::Mono);
         let count = levels.len();
         let mut sums = vec![[0.0f64; 4]; count];
         // Sums of mass times the square of the distance from the centre of mass.
@@ -342,7 +354,7 @@ fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
 pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
     let root = match order {
         Order::Mono => error.sqrt(),
-        Order::Quad => {
+        Order::Quad | Order::Series => {
             let root = fifth_root(error);
             root * root
         }
