@@ -1,24 +1,28 @@
-//! Where the time of forces on one thread goes, and how good the forces are:
+//! Where the time and the memory of forces on one thread go, and how good the forces are:
 //! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [wanted=] [leaf=16] [group=256] [repeats=3]`; each but the first may be
 //! a list with commas, and all combinations are measured. `error` is of cells and stands for theta; `wanted` is of forces,
-//! and what gives it is found out first.
+//! and what gives it is found out first. `save=FILE.npy` writes the bodies and ends; `input=FILE.npy` takes those of a file;
+//! `forces=PREFIX` writes the accelerations of the measurement numbered i into PREFIX.i, `f32` x, y and z of each body.
+//! `sample=N` is how many bodies the error is of, 0 to leave it out.
 //!
 //! A Plummer sphere (seed 42, softening 0.01). Times are seconds of CPU of this thread, the least of the repeats: keys and
-//! sorting, cells, moments, the making of lists, and the rest, which is the kernels. The peak is of the same kernels on
+//! sorting, cells, moments, the making of lists and series, and the rest, which is the kernels. The peak is of the same kernels on
 //! data that stays in the innermost cache, measured in the same run. The error is of the acceleration, relative, against a
-//! direct sum in double precision with the same softening on 1,000 bodies. Not a test: it asserts nothing.
+//! direct sum in double precision with the same softening on 1,000 bodies. Memory is what the process grew by at its highest,
+//! from ahead of the tree until forces are there: tree, lists and forces, without the bodies, in bytes a body. Not a test: it
+//! asserts nothing.
 //! Knows nothing of the grid.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Instant;
 
 use springtide_barnes_hut::bodies::Bodies;
 use springtide_barnes_hut::options::Order;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
-use springtide_barnes_hut::{calibrate, forces, generate, speed};
+use springtide_barnes_hut::{calibrate, forces, generate, read, speed, write};
 
 const SOFTENING: f64 = 0.01;
-const SAMPLE: usize = 1000;
 
 fn main() {
     let mut n = 100_000;
@@ -30,6 +34,10 @@ fn main() {
         ("leaf", "16".into()),
         ("group", "256".into()),
         ("repeats", "3".into()),
+        ("input", "".into()),
+        ("save", "".into()),
+        ("forces", "".into()),
+        ("sample", "1000".into()),
     ]);
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     for argument in &arguments {
@@ -49,14 +57,21 @@ fn main() {
     };
     let repeats = numbers("repeats")[0] as usize;
 
-    let bodies = generate::plummer(n, 42);
-    let exact = direct_sums(&bodies);
-    println!("Plummer sphere, {n} bodies, softening {SOFTENING}, one thread");
+    let bodies = match lists["input"].as_str() {
+        "" => generate::plummer(n, 42),
+        file => read::file(Path::new(file)).expect("a file of bodies"),
+    };
+    if !lists["save"].is_empty() {
+        std::fs::write(&lists["save"], write::npy(&bodies)).expect("the file can be written");
+        return;
+    }
+    let exact = direct_sums(&bodies, numbers("sample")[0] as usize);
+    println!("{} bodies, softening {SOFTENING}, one thread", bodies.len());
     let mut peaks = [0.0; 2];
     for (code, name) in speed::instructions().into_iter().enumerate() {
         peaks = [Order::Mono, Order::Quad].map(|order| {
             // Code without instructions for the fused multiply-add is far slower.
-            let rounds = if code == 0 { 10 } else { 1000 };
+            let rounds = if code == 0 { 100 } else { 1000 };
             let rate = |_| {
                 let start = cpu();
                 let count = speed::kernel(code, order, 256, 512, rounds);
@@ -67,8 +82,19 @@ fn main() {
         let [points, quads] = peaks.map(|peak| peak / 1e9);
         println!("peak of {name}: points {points:.2} G/s, quadrupoles {quads:.2} G/s");
     }
+    let forces_to = lists["forces"].clone();
+    let mut number = 0;
+    let mut measure = |accuracy, error| {
+        let forces = measure(&bodies, accuracy, error, repeats, peaks, &exact);
+        if !forces_to.is_empty() {
+            let bytes: Vec<u8> =
+                forces.as_flattened().iter().flat_map(|c| c.to_le_bytes()).collect();
+            std::fs::write(format!("{forces_to}.{number}"), bytes).expect("forces can be written");
+        }
+        number += 1;
+    };
     println!(
-        "order theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body | G/s  of peak |  rms      median   p99"
+        "order  theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body, series | G/s  of peak | memory |  rms      median   p99"
     );
     for wanted in numbers("wanted") {
         for group in numbers("group") {
@@ -80,14 +106,18 @@ fn main() {
             let seconds = cpu() - start;
             println!("wanted {wanted:e}: found {:.2e} in {seconds:.2} s", choice.found);
             let accuracy = Accuracy { order: choice.order, ..any };
-            measure(&bodies, accuracy, Some(choice.cell_error), repeats, peaks, &exact);
+            measure(accuracy, Some(choice.cell_error));
         }
     }
     if !numbers("wanted").is_empty() {
         return;
     }
     for word in words("order") {
-        let order = if word == "mono" { Order::Mono } else { Order::Quad };
+        let order = match word.as_str() {
+            "mono" => Order::Mono,
+            "series" => Order::Series,
+            _ => Order::Quad,
+        };
         let mut openings: Vec<_> = numbers("error").into_iter().map(|e| (0.0, Some(e))).collect();
         if openings.is_empty() {
             openings = numbers("theta").into_iter().map(|theta| (theta, None)).collect();
@@ -97,13 +127,14 @@ fn main() {
                 for group in numbers("group") {
                     let (leaf, group) = (leaf as u32, group as u32);
                     let accuracy = Accuracy { order, theta, softening: SOFTENING, leaf, group };
-                    measure(&bodies, accuracy, error, repeats, peaks, &exact);
+                    measure(accuracy, error);
                 }
             }
         }
     }
 }
 
+/// Measures, tells, and returns the accelerations in the order of the bodies.
 fn measure(
     bodies: &Bodies,
     accuracy: Accuracy,
@@ -111,7 +142,7 @@ fn measure(
     repeats: usize,
     peaks: [f64; 2],
     exact: &[(usize, [f64; 3])],
-) {
+) -> Vec<[f32; 3]> {
     let setup = Setup::new(bodies, accuracy).with_error(cell_error);
     let positions = Positions::new(&bodies.position, SOFTENING);
     let mut best: BTreeMap<&str, f64> = BTreeMap::new();
@@ -120,7 +151,10 @@ fn measure(
         *best = best.min(seconds);
     };
     let mut last = None;
+    let mut memory = 0;
     for _ in 0..repeats {
+        drop(last.take());
+        let before = forget_highest();
         let mut start = cpu();
         let tree = speed::tree(&positions, &setup, &mut |stage| {
             let now = cpu();
@@ -133,6 +167,7 @@ fn measure(
         let bytes = forces::accelerations(&tree, 0..tree.groups());
         least("walk", walked - start);
         least("forces", cpu() - walked);
+        memory = memory.max(resident("VmHWM").saturating_sub(before));
         last = Some((tree, counts, bytes));
     }
     let (tree, counts, bytes) = last.expect("at least one repeat");
@@ -144,33 +179,53 @@ fn measure(
     let ideal = counts.points as f64 / peaks[0] + counts.quads as f64 / peaks[1];
     let rate = (counts.points + counts.quads) as f64 / all / 1e9;
 
-    let unit = setup.mass_unit / positions.side() / positions.side();
+    let unit = (setup.mass_unit / positions.side() / positions.side()) as f32;
     let mut got = vec![[0.0; 3]; bodies.len()];
     for (row, &body) in bytes.chunks_exact(forces::BYTES_A_BODY).zip(tree.order()) {
         got[body as usize] = [0, 4, 8].map(|at| {
             let bytes = row[at..at + 4].try_into().expect("four bytes");
-            f64::from(f32::from_le_bytes(bytes)) * unit
+            f32::from_le_bytes(bytes) * unit
         });
     }
     let square = |v: [f64; 3]| v.iter().map(|c| c * c).sum::<f64>();
     let error = |(body, exact): &(usize, [f64; 3])| {
-        let off = [0, 1, 2].map(|k| got[*body][k] - exact[k]);
+        let off = [0, 1, 2].map(|k| f64::from(got[*body][k]) - exact[k]);
         (square(off) / square(*exact)).sqrt()
     };
     let mut errors: Vec<f64> = exact.iter().map(error).collect();
     errors.sort_unstable_by(f64::total_cmp);
     let rms = (errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64).sqrt();
-    let [median, worst] = [50, 99].map(|percent| errors[errors.len() * percent / 100]);
+    let [median, worst] = [50, 99].map(|percent| {
+        let at = errors.len() * percent / 100;
+        errors.get(at).copied().unwrap_or(f64::NAN)
+    });
     let Accuracy { order, theta, leaf, group, .. } = accuracy;
     let order = format!("{order:?}");
     let theta = format!("{:.1e}", cell_error.unwrap_or(theta));
     println!(
-        "{order:5} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0}        | {rate:.2} {:5.0} %  | {rms:.2e} {median:.2e} {worst:.2e}",
+        "{order:6} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0} {:11.1}   | {rate:.2} {:5.0} %  | {:6.0} | {rms:.2e} {median:.2e} {worst:.2e}",
         stage("walk"),
         per_body(counts.points),
         per_body(counts.quads),
+        per_body(counts.series),
         100.0 * ideal / all,
+        memory as f64 / bodies.len() as f64,
     );
+    got
+}
+
+/// Bytes of memory that this process has, or (`VmHWM`) had at most since [`forget_highest`]; 0 where that is not told.
+fn resident(what: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// From now on the highest is counted anew; returns what it is now.
+fn forget_highest() -> u64 {
+    // Where the system does not do it, the highest is since the start, and what is told is too much.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    resident("VmRSS")
 }
 
 /// Seconds that this thread has computed, by the kernel's own account; by the clock where there is none.
@@ -185,8 +240,8 @@ fn cpu() -> f64 {
 }
 
 /// Acceleration of evenly chosen bodies from all others, in double precision.
-fn direct_sums(bodies: &Bodies) -> Vec<(usize, [f64; 3])> {
-    let stride = (bodies.len() / SAMPLE).max(1);
+fn direct_sums(bodies: &Bodies, sample: usize) -> Vec<(usize, [f64; 3])> {
+    let stride = (bodies.len() / sample.max(1)).max(1);
     let on = |i: usize| {
         let mut sum = [0.0; 3];
         for (p, mass) in bodies.position.iter().zip(&bodies.mass) {
@@ -199,5 +254,5 @@ fn direct_sums(bodies: &Bodies) -> Vec<(usize, [f64; 3])> {
         }
         (i, sum)
     };
-    (0..bodies.len()).step_by(stride).take(SAMPLE).map(on).collect()
+    (0..bodies.len()).step_by(stride).take(sample).map(on).collect()
 }

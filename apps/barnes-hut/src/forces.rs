@@ -11,12 +11,18 @@
 //! part of the acceleration in the block, of which a rough idea is had first (after V. Springel, MNRAS 364, 1105, 2005, who
 //! takes the acceleration of the step before).
 //!
+//! With [`Order::Series`], what is far not only in proportion to its own size but to that of the group acts on the group at
+//! once: by a Taylor series about its middle (see [`crate::series`]), the rest by the lists. Which sources that are depends on
+//! the group and its lists alone.
+//!
 //! Knows nothing of tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87, 161 (1990); of the quadrupole of a
 //! softened point: the second term of the Taylor series of 1 / sqrt(d^2 + eps^2), trace included.
 
 use std::ops::Range;
 
 use crate::kernel::{Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Own, Quad, Rule, Sums};
+use crate::options::Order;
+use crate::series::{self, Derivatives, Far, Frame, TERMS};
 use crate::tree::{Cells, Tree, reach_scale};
 
 /// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
@@ -58,12 +64,12 @@ pub(crate) fn compute_with(
     bytes
 }
 
-/// Forces on one group, and how many entries its lists of points and of quadrupoles have.
-pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 2]) {
+/// Forces on one group, and how many entries its lists of points and of quadrupoles have, and its series.
+pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 3]) {
     let mut bytes = Vec::new();
     let mut lists = Lists::new(tree, Kernel::best(), false);
     lists.one_group(tree.bodies(group..group + 1), &mut bytes);
-    (bytes, [lists.sources.points.len(), lists.sources.quads.len()])
+    (bytes, [lists.sources.points.len(), lists.sources.quads.len(), lists.remote.count])
 }
 
 /// Accelerations of the first bodies of a group, from all bodies.
@@ -161,6 +167,147 @@ impl Sources {
     }
 }
 
+/// Bodies that a group has at least where a series is made for it.
+const SERIES_PAYS: usize = 32;
+
+/// Of what one source may be wrong by, the part that its Taylor series may be. Errors of cells have no common sign in one
+/// direction, those of series do and add up.
+const SERIES_PART: f32 = 0.2;
+
+/// How a group's series is made; not at all where all its bodies are at one point.
+fn frame(tree: &Tree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> Option<Frame> {
+    let mut most = 0f32;
+    for p in tree.own(bodies) {
+        let [x, y, z] = [0, 1, 2].map(|axis| p[axis] - middle[axis]);
+        let square = x * x + y * y + z * z;
+        most = if square > most { square } else { most };
+    }
+    if most < 1e-24 {
+        return None;
+    }
+    // The root's exponent with its sign turned: the product of both is from one half to one.
+    let unit = f32::from_bits((253 - (most.sqrt().to_bits() >> 23)) << 23);
+    let square = unit * unit;
+    // Without an error that is asked for, as far as twice what theta asks of a cell as large as the group.
+    let by_angle =
+        if tree.error.is_some() { 2.0 } else { (4.0 / tree.theta.max(1e-3)).max(2.0) as f32 };
+    Some(Frame {
+        middle,
+        unit,
+        softening_squared: tree.softening_squared * square,
+        most: most * square,
+        nearest: most * square * by_angle * by_angle,
+        allowed: if tree.error.is_some() { SERIES_PART * allowed as f32 / square } else { 1e20 },
+    })
+}
+
+/// What acts on a block from afar, for the series of its groups.
+struct Remote {
+    points: Vec<Far>,
+    quads: Vec<Far>,
+    /// What acts on the group at hand alone.
+    own: Vec<Far>,
+    /// Which of them the series of the group at hand has taken.
+    taken: Vec<u32>,
+    /// Whether there is one, how many it has taken, and its derivatives.
+    series: bool,
+    count: usize,
+    derivatives: Derivatives,
+    unit: f32,
+}
+
+impl Remote {
+    fn new() -> Self {
+        let derivatives = [[0.0; LANES]; TERMS];
+        let (points, quads, own, taken) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { points, quads, own, taken, series: false, count: 0, derivatives, unit: 1.0 }
+    }
+
+    fn stand_side_by_side(&mut self, common: &Sources) {
+        self.points.clear();
+        self.quads.clear();
+        for chunk in common.points.chunks(LANES) {
+            let mut far = [[0.0; LANES]; 10];
+            for (lane, point) in chunk.iter().enumerate() {
+                for (column, value) in far.iter_mut().zip(point) {
+                    column[lane] = *value;
+                }
+            }
+            self.points.push(far);
+        }
+        quads_side_by_side(&common.quads, &mut self.quads);
+    }
+
+    /// Makes the series, and puts what is too near for it among the group's sources.
+    fn take(&mut self, kernel: Kernel, common: &Sources, near: &mut Sources, frame: Frame) {
+        self.unit = frame.unit;
+        self.derivatives = [[0.0; LANES]; TERMS];
+        let count = |sources: &Sources| sources.points.len() + sources.quads.len();
+        let all = count(common) + count(near);
+        quads_side_by_side(&near.quads, &mut self.own);
+        self.taken.clear();
+        let here = Frame { middle: [0.0; 3], ..frame };
+        kernel.expand(&self.own, true, &here, &mut self.derivatives, &mut self.taken);
+        let mut at = 0;
+        near.quads.retain(|_| {
+            let taken = self.taken[at / LANES] >> (at % LANES) & 1 == 1;
+            at += 1;
+            !taken
+        });
+        self.taken.clear();
+        kernel.expand(&self.points, false, &frame, &mut self.derivatives, &mut self.taken);
+        for (chunk, taken) in common.points.chunks(LANES).zip(&self.taken) {
+            for lane in lanes_without(*taken, chunk.len()) {
+                let [x, y, z, mass] = chunk[lane];
+                let [a, b, c] = frame.middle;
+                near.points.push([x - a, y - b, z - c, mass]);
+            }
+        }
+        self.taken.clear();
+        kernel.expand(&self.quads, true, &frame, &mut self.derivatives, &mut self.taken);
+        for (chunk, taken) in common.quads.chunks(LANES).zip(&self.taken) {
+            for lane in lanes_without(*taken, chunk.len()) {
+                near.quads.push(chunk[lane].seen_from(frame.middle));
+            }
+        }
+        self.count = all - count(near);
+    }
+
+    fn pull(&self, kernel: Kernel, rule: Rule, sinks: &[Lanes], sums: &mut [Sums]) {
+        if self.series {
+            let series = series::series(&self.derivatives);
+            kernel.evaluate(&series, self.unit, sinks, rule.potential, sums);
+        }
+    }
+}
+
+fn quads_side_by_side(quads: &[Quad], all: &mut Vec<Far>) {
+    all.clear();
+    for chunk in quads.chunks(LANES) {
+        let mut far = [[0.0; LANES]; 10];
+        for (lane, quad) in chunk.iter().enumerate() {
+            let ([x, y, z], mass, [xx, yy, zz, xy, xz, yz]) = quad.plain();
+            let values = [x, y, z, mass, 0.5 * xx, xy, xz, 0.5 * yy, yz, 0.5 * zz];
+            for (column, value) in far.iter_mut().zip(values) {
+                column[lane] = value;
+            }
+        }
+        all.push(far);
+    }
+}
+
+/// The lanes of the first so many that have no bit.
+fn lanes_without(bits: u32, count: usize) -> impl Iterator<Item = usize> {
+    let mut rest = !bits & ((1 << count) - 1);
+    std::iter::from_fn(move || {
+        let lane = rest.trailing_zeros();
+        (rest != 0).then(|| {
+            rest &= rest - 1;
+            lane as usize
+        })
+    })
+}
+
 /// Lists of one group; kept from group to group for their memory and for what a block's groups have in common.
 pub(crate) struct Lists<'a> {
     tree: &'a Tree,
@@ -173,10 +320,14 @@ pub(crate) struct Lists<'a> {
     common: Sources,
     /// What the sizes of cells are multiplied by in the block.
     scale: f32,
+    /// By how much one far source may be wrong in the block, an acceleration.
+    allowed: f64,
     /// Cells of which the block's groups have to see for themselves whether they are far.
     unsure: Vec<u32>,
     /// What acts on the group.
     sources: Sources,
+    /// What acts on it from so far that it makes one series.
+    remote: Remote,
     /// The group's bodies, relative to its middle, padded to whole lanes.
     sinks: Vec<Lanes>,
     /// What they feel.
@@ -195,30 +346,42 @@ impl<'a> Lists<'a> {
             block: Extent { cuboid: Cuboid { low: [0.0; 3], high: [0.0; 3] }, bodies: 0..0 },
             common: Sources::default(),
             scale: 1.0,
+            allowed: 0.0,
             unsure: Vec::new(),
             sources: Sources::default(),
+            remote: Remote::new(),
             sinks: Vec::new(),
             sums: Vec::new(),
             walk: Walk::default(),
         }
     }
 
-    /// Makes the lists for the group of these bodies; returns how many entries of each kind there are.
-    pub(crate) fn fill(&mut self, bodies: Range<usize>) -> (usize, usize) {
+    /// Makes lists and series for the group of these bodies; returns how many points and quadrupoles are in the lists, and
+    /// how many sources in the series.
+    pub(crate) fn fill(&mut self, bodies: Range<usize>) -> [usize; 3] {
         let tree = self.tree;
         self.enter(bodies.start);
         let extent = Extent::of(tree, bodies.clone());
         let middle = extent.middle();
         self.sources.clear();
-        self.sources.add_points(&self.common.points, middle);
-        self.sources.quads.extend(self.common.quads.iter().map(|quad| quad.seen_from(middle)));
         let balls = tree.cells.balls(self.scale);
-        self.walk.for_group(tree, self.kernel, balls, &extent, &self.unsure, &mut self.sources);
+        let Self { walk, unsure, sources, common, remote, kernel, .. } = self;
+        let pays = tree.order_of_cells == Order::Series && bodies.len() >= SERIES_PAYS;
+        let frame = frame(tree, bodies.clone(), middle, self.allowed).filter(|_| pays);
+        (remote.series, remote.count) = (frame.is_some(), 0);
+        if let Some(frame) = frame {
+            walk.for_group(tree, *kernel, balls, &extent, unsure, sources);
+            remote.take(*kernel, common, sources, frame);
+        } else {
+            sources.add_points(&common.points, middle);
+            sources.quads.extend(common.quads.iter().map(|quad| quad.seen_from(middle)));
+            walk.for_group(tree, *kernel, balls, &extent, unsure, sources);
+        }
 
         self.sinks.clear();
         let chunks = tree.own(bodies).chunks(LANES);
         self.sinks.extend(chunks.map(|chunk| side_by_side(chunk, middle)));
-        (self.sources.points.len(), self.sources.quads.len())
+        [self.sources.points.len(), self.sources.quads.len(), self.remote.count]
     }
 
     /// Finds what the groups of this body's block have in common, if it was not the last one's.
@@ -232,11 +395,15 @@ impl<'a> Lists<'a> {
         self.unsure.clear();
         self.walk.absent.clear();
         if let Some(error) = tree.error {
-            self.scale = reach_scale(error * self.acceleration(), tree.order_of_cells);
+            self.allowed = error * self.acceleration();
+            self.scale = reach_scale(self.allowed, tree.order_of_cells);
         }
         let Self { walk, block, common, unsure, .. } = self;
         let balls = tree.cells.balls(self.scale);
         walk.for_block(tree, self.kernel, balls, block, common, unsure);
+        if tree.order_of_cells == Order::Series {
+            self.remote.stand_side_by_side(common);
+        }
     }
 
     /// A rough idea of the acceleration in the block: of some of its bodies, weighted as relative errors weigh them, where
@@ -280,9 +447,9 @@ impl<'a> Lists<'a> {
         !self.walk.absent.is_empty()
     }
 
-    /// Forces on one group; returns how many points and quadrupoles act on each of its bodies.
-    pub(crate) fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) -> [usize; 2] {
-        let (points, quads) = self.fill(bodies.clone());
+    /// Forces on one group; returns what [`Lists::fill`] does.
+    pub(crate) fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) -> [usize; 3] {
+        let [points, quads, series] = self.fill(bodies.clone());
         self.sums.clear();
         self.sums.resize(self.sinks.len(), [[0.0; LANES]; 4]);
         for chunk in self.sources.points.chunks(CHUNK) {
@@ -291,6 +458,7 @@ impl<'a> Lists<'a> {
         for chunk in self.sources.quads.chunks(CHUNK / 4) {
             self.kernel.quads(chunk, &self.sinks, self.rule, &mut self.sums);
         }
+        self.remote.pull(self.kernel, self.rule, &self.sinks, &mut self.sums);
 
         for (i, p) in self.tree.own(bodies).iter().enumerate() {
             let sum = &self.sums[i / LANES];
@@ -303,7 +471,7 @@ impl<'a> Lists<'a> {
                 out.extend_from_slice(&value.to_le_bytes());
             }
         }
-        [points, quads]
+        [points, quads, series]
     }
 }
 
@@ -594,6 +762,8 @@ mod tests {
             (Order::Mono, 0.5, 1.4e-3, 2e-4),
             (Order::Quad, 0.7, 1.7e-3, 1.5e-4),
             (Order::Quad, 0.5, 3.5e-4, 4e-5),
+            (Order::Series, 0.7, 1.8e-3, 1.6e-4),
+            (Order::Series, 0.5, 3.7e-4, 5e-5),
         ];
         for (order, theta, force, potential) in table {
             let got = error(order, theta);
@@ -612,9 +782,12 @@ mod tests {
                 rms(&by_setup(&bodies, setup, accuracy), &exact, 0..3)
             };
             // Upper bounds above what is measured; lower bounds show that far cells are used at all.
-            for (order, part, bound) in
-                [(Order::Mono, 3e-3, 3e-3), (Order::Mono, 3e-4, 6e-4), (Order::Quad, 2e-4, 2e-4)]
-            {
+            for (order, part, bound) in [
+                (Order::Mono, 3e-3, 3e-3),
+                (Order::Mono, 3e-4, 6e-4),
+                (Order::Quad, 2e-4, 2e-4),
+                (Order::Series, 2e-4, 2e-4),
+            ] {
                 let got = error(order, part);
                 assert!(got < bound && got > bound / 20.0, "{order:?} {part}: {got}");
             }
@@ -672,6 +845,8 @@ mod tests {
                     (Order::Quad, None),
                     (Order::Mono, Some(1e-4)),
                     (Order::Quad, Some(1e-4)),
+                    (Order::Series, None),
+                    (Order::Series, Some(1e-4)),
                 ] {
                     let accuracy = Accuracy { order, theta, softening, leaf: 4, group: 8 };
                     let setup = Setup::new(&bodies, accuracy).with_error(error);
@@ -704,7 +879,7 @@ mod tests {
         fn any_split_gives_the_same_bits(
             n in 1usize..3000,
             seed in any::<u64>(),
-            quad in any::<bool>(),
+            order in prop_oneof![Just(Order::Mono), Just(Order::Quad), Just(Order::Series)],
             theta in 0.2f64..1.2,
             leaf in 1u32..32,
             group in 1u32..200,
@@ -712,7 +887,6 @@ mod tests {
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         ) {
             let bodies = generate::galaxies(n, seed);
-            let order = if quad { Order::Quad } else { Order::Mono };
             let accuracy = Accuracy { order, theta, softening: 0.02, leaf, group };
             let setup = Setup::new(&bodies, accuracy).with_error(error);
             let positions = Positions::new(&bodies.position, 0.02);

@@ -2,7 +2,7 @@
 //!
 //! Only operations that IEEE 754 rounds exactly (+ - * and the fused multiply-add), each lane on its own and sources in
 //! order; 1 / sqrt begins with a seed made from the bits of a number, by integers. So the bits are the same with any
-//! instruction set: the formulas stand once, generic over a vector of sixteen numbers. Knows nothing of trees.
+//! instruction set: the formulas stand once, generic over a register of numbers. Knows nothing of trees.
 //!
 //! *The reciprocal root.* [`SEED`] less half of the bits of s is some r0 with y = s r0^2 within 3/4 and 27/32 (the least
 //! ratio, 9/8, that such a constant can give: a search over all mantissas of it). With e = [`MIDDLE`] - y,
@@ -14,7 +14,10 @@
 
 use std::ops::{Add, Mul, Sub};
 
-/// Bodies side by side: one 512-bit register of `f32`, or two of 256 bits.
+use crate::series::{self, Derivatives, Far, Frame, TERMS};
+
+/// Bodies side by side: one 512-bit register of `f32`. Where registers are smaller, some of them are computed after others:
+/// all that is kept of them at a time has to fit the registers.
 pub(crate) const LANES: usize = 16;
 
 /// Sources whose pulls are summed in single precision before they go into the double-precision sum; also what fits the
@@ -33,7 +36,7 @@ const MIDDLE: f32 = 0.796_875;
 const CUBE_LEAD: f64 = 8.616_897_385_661_826;
 const CUBE: [f32; 4] = [0.163_141_25, 0.307_087_32, 0.481_707_8, 0.709_036_05];
 /// f(e) is this times e^3 + ... with [`ROOT`] from the constant upwards.
-const ROOT_LEAD: f64 = 0.694_117_066_525_469_3;
+pub(crate) const ROOT_LEAD: f64 = 0.694_117_066_525_469_3;
 const ROOT: [f32; 3] = [1.613_882_8, 1.012_631, 0.955_477_25];
 
 /// x, y and z of bodies side by side.
@@ -86,6 +89,13 @@ impl Quad {
         self.moments.map(|m| f64::from(m) / (3.0 * ROOT_LEAD.powi(5)))
     }
 
+    /// Place, mass, and second moments: xx, yy, zz, xy, xz, yz.
+    pub(crate) fn plain(&self) -> ([f32; 3], f32, [f32; 6]) {
+        const CUBE: f64 = ROOT_LEAD * ROOT_LEAD * ROOT_LEAD;
+        const MOMENT: f32 = (1.0 / (3.0 * CUBE * ROOT_LEAD * ROOT_LEAD)) as f32;
+        (self.at, self.mass * (1.0 / CUBE) as f32, self.moments.map(|moment| moment * MOMENT))
+    }
+
     /// The same with places relative to this one.
     pub(crate) fn seen_from(&self, origin: [f32; 3]) -> Self {
         let [x, y, z] = self.at;
@@ -96,7 +106,7 @@ impl Quad {
 /// Which code computes; all give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
-    /// Compiled for the target's own instruction set.
+    /// For any processor of the target.
     Portable,
     /// Compiled for AVX2 and fused multiply-adds. Only made when the processor has them.
     #[cfg(target_arch = "x86_64")]
@@ -155,7 +165,7 @@ impl Kernel {
         sums: &mut [Sums],
     ) {
         match self {
-            Self::Portable => points::<Plain>((), sources, sinks, rule, sums),
+            Self::Portable => points::<Common>((), sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(proof) => avx2::points(proof, sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
@@ -166,7 +176,7 @@ impl Kernel {
     /// Looks from a box at [`LANES`] balls from each of these on; all columns must go on that far.
     pub(crate) fn look(self, cuboid: Cuboid, balls: Balls, starts: &[u32], looks: &mut Vec<Look>) {
         match self {
-            Self::Portable => look::<Plain>((), cuboid, balls, starts, looks),
+            Self::Portable => look::<Common>((), cuboid, balls, starts, looks),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(proof) => avx2::look(proof, cuboid, balls, starts, looks),
             #[cfg(target_arch = "x86_64")]
@@ -174,10 +184,46 @@ impl Kernel {
         }
     }
 
+    /// Adds the derivatives of the field of these, which have second moments or have none.
+    pub(crate) fn expand(
+        self,
+        sources: &[Far],
+        quads: bool,
+        frame: &Frame,
+        sums: &mut Derivatives,
+        taken: &mut Vec<u32>,
+    ) {
+        match self {
+            Self::Portable => expand::<Common>((), sources, quads, frame, sums, taken),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(proof) => avx2::expand(proof, sources, quads, frame, sums, taken),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::expand(proof, sources, quads, frame, sums, taken),
+        }
+    }
+
+    /// Adds what a series says to the sinks; lengths are `unit` times those of the sinks.
+    pub(crate) fn evaluate(
+        self,
+        series: &[f32; TERMS],
+        unit: f32,
+        sinks: &[Lanes],
+        potential: bool,
+        sums: &mut [Sums],
+    ) {
+        match self {
+            Self::Portable => evaluate::<Common>((), series, unit, sinks, potential, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(proof) => avx2::evaluate(proof, series, unit, sinks, potential, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::evaluate(proof, series, unit, sinks, potential, sums),
+        }
+    }
+
     /// Adds what these far cells do to the sinks.
     pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [Sums]) {
         match self {
-            Self::Portable => quads::<Plain>((), sources, sinks, rule, sums),
+            Self::Portable => quads::<Common>((), sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(proof) => avx2::quads(proof, sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
@@ -226,19 +272,26 @@ fn look<W: Wide>(
     let low = cuboid.low.map(|c| W::splat(proof, c));
     let high = cuboid.high.map(|c| W::splat(proof, c));
     for &start in starts {
-        let (mut nearest, mut farthest) = (zero, zero);
-        for axis in 0..3 {
-            let middle = W::load(proof, sixteen(balls.middle[axis], start));
-            let (below, above) = (low[axis] - middle, middle - high[axis]);
-            let outside = below.greater(above).greater(zero);
-            nearest = outside.times_plus(outside, nearest);
-            let across = (high[axis] - middle).greater(middle - low[axis]);
-            farthest = across.times_plus(across, farthest);
+        let middle = balls.middle.map(|column| sixteen(column, start));
+        let least = sixteen(balls.least_squared, start);
+        let radius = sixteen(balls.radius_squared, start);
+        let (mut outside_ball, mut beyond_ball) = (0, 0);
+        for first in (0..LANES).step_by(W::COUNT) {
+            let (mut nearest, mut farthest) = (zero, zero);
+            for axis in 0..3 {
+                let middle = W::load(proof, middle[axis], first);
+                let (below, above) = (low[axis] - middle, middle - high[axis]);
+                let outside = below.greater(above).greater(zero);
+                nearest = outside.times_plus(outside, nearest);
+                let across = (high[axis] - middle).greater(middle - low[axis]);
+                farthest = across.times_plus(across, farthest);
+            }
+            let least = W::load(proof, least, first);
+            let radius = (W::load(proof, radius, first) * scale).greater(least);
+            outside_ball |= nearest.above(radius) << first;
+            beyond_ball |= farthest.above(radius) << first;
         }
-        let least = W::load(proof, sixteen(balls.least_squared, start));
-        let radius = (W::load(proof, sixteen(balls.radius_squared, start)) * scale).greater(least);
-        let look = Look { far: nearest.above(radius), near: !farthest.above(radius) };
-        looks.push(look);
+        looks.push(Look { far: outside_ball, near: !beyond_ball });
     }
 }
 
@@ -246,6 +299,38 @@ fn look<W: Wide>(
 fn sixteen(column: &[f32], start: u32) -> &[f32; LANES] {
     let start = start as usize;
     column[start..start + LANES].try_into().expect("columns go on beyond the last ball")
+}
+
+#[inline(always)]
+fn expand<W: Wide>(
+    proof: W::Proof,
+    sources: &[Far],
+    quads: bool,
+    frame: &Frame,
+    sums: &mut Derivatives,
+    taken: &mut Vec<u32>,
+) {
+    if quads {
+        series::expand::<W, true>(proof, sources, frame, sums, taken);
+    } else {
+        series::expand::<W, false>(proof, sources, frame, sums, taken);
+    }
+}
+
+#[inline(always)]
+fn evaluate<W: Wide>(
+    proof: W::Proof,
+    series: &[f32; TERMS],
+    unit: f32,
+    sinks: &[Lanes],
+    potential: bool,
+    sums: &mut [Sums],
+) {
+    if potential {
+        series::evaluate::<W, true>(proof, series, unit, sinks, sums);
+    } else {
+        series::evaluate::<W, false>(proof, series, unit, sinks, sums);
+    }
 }
 
 /// What a body adds to its own sum of potentials: it is in its own list, and this has to go again.
@@ -270,14 +355,22 @@ impl Own {
     }
 }
 
-/// Sixteen numbers side by side; each operation rounds each of them as IEEE 754 says.
-trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+/// Numbers side by side, as many as fit a register; each operation rounds each of them as IEEE 754 says.
+pub(crate) trait Wide:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
+{
+    /// How many; divides [`LANES`].
+    const COUNT: usize;
+    /// Whether there are registers enough for two sources at a time.
+    const PAIRS: bool;
     /// Proof that the processor can do it; needed to make a value, and so for all else.
     type Proof: Copy;
 
     fn splat(proof: Self::Proof, value: f32) -> Self;
-    fn load(proof: Self::Proof, values: &[f32; LANES]) -> Self;
-    fn store(self) -> [f32; LANES];
+    /// Those from `first` on, a multiple of how many there are.
+    fn load(proof: Self::Proof, values: &[f32; LANES], first: usize) -> Self;
+    /// Sets those from `first` on.
+    fn store(self, values: &mut [f32; LANES], first: usize);
     /// This times `factor` and `more`, rounded once.
     fn times_plus(self, factor: Self, more: Self) -> Self;
     /// `from` less this times `factor`, rounded once.
@@ -311,7 +404,7 @@ fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
 
 /// s^(-1/2) / [`ROOT_LEAD`].
 #[inline(always)]
-fn inverse_root<W: Wide>(proof: W::Proof, s: W) -> W {
+pub(crate) fn inverse_root<W: Wide>(proof: W::Proof, s: W) -> W {
     let [c0, c1, c2] =
         [W::splat(proof, ROOT[0]), W::splat(proof, ROOT[1]), W::splat(proof, ROOT[2])];
     let seed = s.seed();
@@ -345,34 +438,89 @@ fn points_so<W: Wide, const POTENTIAL: bool, const BLIND: bool>(
     let softening_squared = W::splat(proof, softening_squared);
     let blind = W::splat(proof, POINT_BLIND);
     for (sink, sum) in sinks.iter().zip(sums) {
-        let sink_x = W::load(proof, &sink[0]);
-        let sink_y = W::load(proof, &sink[1]);
-        let sink_z = W::load(proof, &sink[2]);
-        let zero = W::splat(proof, 0.0);
-        let (mut ax, mut ay, mut az, mut depth) = (zero, zero, zero, zero);
-        for &[source_x, source_y, source_z, mass] in sources {
-            let x = W::splat(proof, source_x) - sink_x;
-            let y = W::splat(proof, source_y) - sink_y;
-            let z = W::splat(proof, source_z) - sink_z;
-            let square = x.times_plus(x, softening_squared);
-            let square = z.times_plus(z, y.times_plus(y, square));
-            let [a, b, c] = inverse_cube(proof, square);
-            let mut weight = W::splat(proof, mass) * a * b * c;
-            if BLIND {
-                weight = weight.where_above(square, blind);
+        for first in (0..LANES).step_by(W::COUNT) {
+            let sink_x = W::load(proof, &sink[0], first);
+            let sink_y = W::load(proof, &sink[1], first);
+            let sink_z = W::load(proof, &sink[2], first);
+            let zero = W::splat(proof, 0.0);
+            let (ax, ay, az, depth) = (zero, zero, zero, zero);
+            let sink = [sink_x, sink_y, sink_z];
+            let mut felt = [ax, ay, az, depth];
+            let (pairs, last) = sources.as_chunks::<2>();
+            let (pairs, last) = if W::PAIRS { (pairs, last) } else { (&[][..], sources) };
+            for pair in pairs {
+                let both = pulls::<W, 2, BLIND>(proof, pair, sink, softening_squared, blind);
+                felt = add_pull::<W, POTENTIAL>(felt, both[0]);
+                felt = add_pull::<W, POTENTIAL>(felt, both[1]);
             }
-            ax = weight.times_plus(x, ax);
-            ay = weight.times_plus(y, ay);
-            az = weight.times_plus(z, az);
+            for one in last {
+                let [one] = pulls::<W, 1, BLIND>(proof, &[*one], sink, softening_squared, blind);
+                felt = add_pull::<W, POTENTIAL>(felt, one);
+            }
+            let [ax, ay, az, depth] = felt;
+            add_force(sum, first, [ax, ay, az], CUBE_LEAD);
             if POTENTIAL {
-                depth = weight.times_plus(square, depth);
+                add_depth(sum, first, depth, CUBE_LEAD);
             }
-        }
-        add_force(sum, [ax, ay, az], CUBE_LEAD);
-        if POTENTIAL {
-            add_depth(sum, depth, CUBE_LEAD);
         }
     }
+}
+
+/// A source as a sink sees it: x, y and z of the way to it, the square of the distance, softened, and what the way is
+/// multiplied by.
+type Pull<W> = [W; 5];
+
+#[inline(always)]
+fn add_pull<W: Wide, const POTENTIAL: bool>(
+    [ax, ay, az, depth]: [W; 4],
+    [x, y, z, square, weight]: Pull<W>,
+) -> [W; 4] {
+    let depth = if POTENTIAL { weight.times_plus(square, depth) } else { depth };
+    [weight.times_plus(x, ax), weight.times_plus(y, ay), weight.times_plus(z, az), depth]
+}
+
+/// Of sources side by side, step by step: an operation waits for the one before, and meanwhile the other source's goes on.
+#[inline(always)]
+fn pulls<W: Wide, const N: usize, const BLIND: bool>(
+    proof: W::Proof,
+    sources: &[[f32; 4]; N],
+    sink: [W; 3],
+    softening_squared: W,
+    blind: W,
+) -> [Pull<W>; N] {
+    let mut pulls = [[softening_squared; 5]; N];
+    for axis in 0..3 {
+        for i in 0..N {
+            let along = W::splat(proof, sources[i][axis]) - sink[axis];
+            pulls[i][axis] = along;
+            pulls[i][3] = along.times_plus(along, pulls[i][3]);
+        }
+    }
+    let mut parts = [[softening_squared; 2]; N];
+    for i in 0..N {
+        let seed = pulls[i][3].seed();
+        let square = seed * seed;
+        parts[i] = [seed, square];
+    }
+    let [c0, c1, c2, c3] = CUBE.map(|c| W::splat(proof, c));
+    for i in 0..N {
+        let [seed, square] = parts[i];
+        pulls[i][4] = W::splat(proof, sources[i][3]) * seed * square;
+        let e = pulls[i][3].times_from(square, W::splat(proof, MIDDLE));
+        parts[i] = [e, e + c3];
+    }
+    for c in [c2, c1, c0] {
+        for [e, f] in &mut parts {
+            *f = f.times_plus(*e, c);
+        }
+    }
+    for i in 0..N {
+        pulls[i][4] = pulls[i][4] * parts[i][1];
+        if BLIND {
+            pulls[i][4] = pulls[i][4].where_above(pulls[i][3], blind);
+        }
+    }
+    pulls
 }
 
 #[inline(always)]
@@ -404,65 +552,72 @@ fn quads_so<W: Wide, const POTENTIAL: bool>(
     let depth_factor = W::splat(proof, (0.5 * SQUARE) as f32);
     let three = W::splat(proof, 3.0);
     for (sink, sum) in sinks.iter().zip(sums) {
-        let sink_x = W::load(proof, &sink[0]);
-        let sink_y = W::load(proof, &sink[1]);
-        let sink_z = W::load(proof, &sink[2]);
-        let zero = W::splat(proof, 0.0);
-        let (mut ax, mut ay, mut az, mut depth) = (zero, zero, zero, zero);
-        for source in sources {
-            let splat = |value| W::splat(proof, value);
-            let [xx, yy, zz, xy, xz, yz] = source.moments;
-            let x = splat(source.at[0]) - sink_x;
-            let y = splat(source.at[1]) - sink_y;
-            let z = splat(source.at[2]) - sink_z;
-            let square = x.times_plus(x, softening_squared);
-            let square = z.times_plus(z, y.times_plus(y, square));
-            // A far cell is away from every sink by at least half its size: the square is above zero.
-            let inverse = inverse_root(proof, square);
-            let inverse_square = inverse * inverse;
-            let sx = z.times_plus(splat(xz), y.times_plus(splat(xy), x * splat(xx)));
-            let sy = z.times_plus(splat(yz), y.times_plus(splat(yy), x * splat(xy)));
-            let sz = z.times_plus(splat(zz), y.times_plus(splat(yz), x * splat(xz)));
-            let along = sz.times_plus(z, sy.times_plus(y, sx * x)) * inverse_square;
-            let (mass, half_trace) = (splat(source.mass), splat(source.half_trace));
-            let second = along.times_plus(along_factor, zero - three * half_trace);
-            let cube = inverse_square * inverse;
-            let weight = inverse_square.times_plus(second, mass) * cube;
-            let fifth = cube * inverse_square;
-            ax = fifth.times_from(sx, weight.times_plus(x, ax));
-            ay = fifth.times_from(sy, weight.times_plus(y, ay));
-            az = fifth.times_from(sz, weight.times_plus(z, az));
+        for first in (0..LANES).step_by(W::COUNT) {
+            let sink_x = W::load(proof, &sink[0], first);
+            let sink_y = W::load(proof, &sink[1], first);
+            let sink_z = W::load(proof, &sink[2], first);
+            let zero = W::splat(proof, 0.0);
+            let (mut ax, mut ay, mut az, mut depth) = (zero, zero, zero, zero);
+            for source in sources {
+                let splat = |value| W::splat(proof, value);
+                let [xx, yy, zz, xy, xz, yz] = source.moments;
+                let x = splat(source.at[0]) - sink_x;
+                let y = splat(source.at[1]) - sink_y;
+                let z = splat(source.at[2]) - sink_z;
+                let square = x.times_plus(x, softening_squared);
+                let square = z.times_plus(z, y.times_plus(y, square));
+                // A far cell is away from every sink by at least half its size: the square is above zero.
+                let inverse = inverse_root(proof, square);
+                let inverse_square = inverse * inverse;
+                let sx = z.times_plus(splat(xz), y.times_plus(splat(xy), x * splat(xx)));
+                let sy = z.times_plus(splat(yz), y.times_plus(splat(yy), x * splat(xy)));
+                let sz = z.times_plus(splat(zz), y.times_plus(splat(yz), x * splat(xz)));
+                let along = sz.times_plus(z, sy.times_plus(y, sx * x)) * inverse_square;
+                let (mass, half_trace) = (splat(source.mass), splat(source.half_trace));
+                let second = along.times_plus(along_factor, zero - three * half_trace);
+                let cube = inverse_square * inverse;
+                let weight = inverse_square.times_plus(second, mass) * cube;
+                let fifth = cube * inverse_square;
+                ax = fifth.times_from(sx, weight.times_plus(x, ax));
+                ay = fifth.times_from(sy, weight.times_plus(y, ay));
+                az = fifth.times_from(sz, weight.times_plus(z, az));
+                if POTENTIAL {
+                    let second = along.times_plus(depth_factor, zero - half_trace);
+                    depth = inverse.times_plus(inverse_square.times_plus(second, mass), depth);
+                }
+            }
+            add_force(sum, first, [ax, ay, az], 1.0);
             if POTENTIAL {
-                let second = along.times_plus(depth_factor, zero - half_trace);
-                depth = inverse.times_plus(inverse_square.times_plus(second, mass), depth);
+                add_depth(sum, first, depth, 1.0 / SQUARE);
             }
         }
-        add_force(sum, [ax, ay, az], 1.0);
-        if POTENTIAL {
-            add_depth(sum, depth, 1.0 / SQUARE);
-        }
     }
 }
 
 #[inline(always)]
-fn add_force<W: Wide>(sum: &mut Sums, pulls: [W; 3], factor: f64) {
+fn add_force<W: Wide>(sum: &mut Sums, first: usize, pulls: [W; 3], factor: f64) {
     for (sum, pull) in sum.iter_mut().zip(pulls) {
-        for (sum, pull) in sum.iter_mut().zip(pull.store()) {
-            *sum += f64::from(pull) * factor;
-        }
+        add(sum, first, pull, factor);
     }
 }
 
 #[inline(always)]
-fn add_depth<W: Wide>(sum: &mut Sums, depth: W, factor: f64) {
-    for (sum, depth) in sum[3].iter_mut().zip(depth.store()) {
-        *sum -= f64::from(depth) * factor;
+fn add_depth<W: Wide>(sum: &mut Sums, first: usize, depth: W, factor: f64) {
+    add(&mut sum[3], first, depth, -factor);
+}
+
+#[inline(always)]
+pub(crate) fn add<W: Wide>(sum: &mut [f64; LANES], first: usize, what: W, factor: f64) {
+    let mut values = [0.0; LANES];
+    what.store(&mut values, first);
+    for lane in first..first + W::COUNT {
+        sum[lane] += f64::from(values[lane]) * factor;
     }
 }
 
-/// Sixteen numbers for any processor.
+/// Four numbers for any processor.
 #[derive(Clone, Copy)]
-struct Plain([f32; LANES]);
+struct Plain([f32; 4]);
 
 impl Plain {
     #[inline(always)]
@@ -488,21 +643,23 @@ plain_operation!(Sub, sub);
 plain_operation!(Mul, mul);
 
 impl Wide for Plain {
+    const COUNT: usize = 4;
+    const PAIRS: bool = false;
     type Proof = ();
 
     #[inline(always)]
     fn splat((): (), value: f32) -> Self {
-        Self([value; LANES])
+        Self([value; 4])
     }
 
     #[inline(always)]
-    fn load((): (), values: &[f32; LANES]) -> Self {
-        Self(*values)
+    fn load((): (), values: &[f32; LANES], first: usize) -> Self {
+        Self(std::array::from_fn(|lane| values[first + lane]))
     }
 
     #[inline(always)]
-    fn store(self) -> [f32; LANES] {
-        self.0
+    fn store(self, values: &mut [f32; LANES], first: usize) {
+        values[first..first + 4].copy_from_slice(&self.0);
     }
 
     #[inline(always)]
@@ -533,8 +690,173 @@ impl Wide for Plain {
 
     #[inline(always)]
     fn above(self, other: Self) -> u32 {
-        (0..LANES).map(|lane| u32::from(self.0[lane] > other.0[lane]) << lane).sum()
+        (0..4).map(|lane| u32::from(self.0[lane] > other.0[lane]) << lane).sum()
     }
+}
+
+/// What [`Kernel::Portable`] computes with.
+#[cfg(not(target_arch = "x86_64"))]
+type Common = Plain;
+#[cfg(target_arch = "x86_64")]
+type Common = sse2::Xmm;
+
+/// Four numbers in a 128-bit register of any x86-64 processor: without an instruction for the fused multiply-add, for which
+/// the compiler would ask the library, number by number.
+#[cfg(target_arch = "x86_64")]
+mod sse2 {
+    use std::arch::x86_64::{
+        __m128, __m128d, _mm_add_pd, _mm_add_ps, _mm_and_ps, _mm_and_si128, _mm_castpd_ps,
+        _mm_castps_si128, _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_cmpgt_epi32, _mm_cmpgt_ps,
+        _mm_cvtpd_ps, _mm_cvtps_pd, _mm_max_ps, _mm_movehl_ps, _mm_movelh_ps, _mm_movemask_epi8,
+        _mm_movemask_ps, _mm_mul_pd, _mm_mul_ps, _mm_or_si128, _mm_set_ps, _mm_set1_epi32,
+        _mm_set1_ps, _mm_shuffle_ps, _mm_srli_epi32, _mm_storeu_ps, _mm_sub_epi32, _mm_sub_ps,
+        _mm_xor_ps,
+    };
+    use std::ops::{Add, Mul, Sub};
+
+    use super::{LANES, SEED, Wide, fused};
+
+    #[derive(Clone, Copy)]
+    pub(super) struct Xmm(__m128);
+
+    macro_rules! xmm_operation {
+        ($trait:ident, $method:ident, $instruction:ident) => {
+            impl $trait for Xmm {
+                type Output = Self;
+
+                #[inline(always)]
+                fn $method(self, other: Self) -> Self {
+                    // SAFETY: every processor of this architecture has SSE2.
+                    Self(unsafe { $instruction(self.0, other.0) })
+                }
+            }
+        };
+    }
+    xmm_operation!(Add, add, _mm_add_ps);
+    xmm_operation!(Sub, sub, _mm_sub_ps);
+    xmm_operation!(Mul, mul, _mm_mul_ps);
+
+    /// The fused operation of two numbers that are in the lower half of each, before it is rounded to single precision.
+    #[inline(always)]
+    fn half(a: __m128, b: __m128, c: __m128) -> __m128d {
+        // SAFETY: every processor of this architecture has SSE2.
+        unsafe { _mm_add_pd(_mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b)), _mm_cvtps_pd(c)) }
+    }
+
+    #[cold]
+    fn one_by_one(a: Xmm, b: Xmm, c: Xmm) -> Xmm {
+        let [a, b, c] = [a, b, c].map(|x| {
+            let mut values = [0.0; LANES];
+            x.store(&mut values, 0);
+            values
+        });
+        Xmm::load((), &std::array::from_fn(|lane| fused(a[lane], b[lane], c[lane])), 0)
+    }
+
+    impl Wide for Xmm {
+        const COUNT: usize = 4;
+        const PAIRS: bool = false;
+        type Proof = ();
+
+        #[inline(always)]
+        fn splat((): (), value: f32) -> Self {
+            // SAFETY: every processor of this architecture has SSE2.
+            Self(unsafe { _mm_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        fn load((): (), values: &[f32; LANES], first: usize) -> Self {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|lane| values[first + lane]);
+            // SAFETY: every processor of this architecture has SSE2.
+            Self(unsafe { _mm_set_ps(d, c, b, a) })
+        }
+
+        #[inline(always)]
+        fn store(self, values: &mut [f32; LANES], first: usize) {
+            let four = &mut values[first..first + 4];
+            // SAFETY: four numbers are written to a slice of four.
+            unsafe { _mm_storeu_ps(four.as_mut_ptr(), self.0) }
+        }
+
+        /// In double precision the product is exact, and the sum is rounded twice, which does no harm unless it came to lie
+        /// half-way between two numbers of single precision (its last 29 bits are a one and zeros), or single precision ends
+        /// earlier there, below its least normal number. Where that is so the slow way is taken.
+        #[inline(always)]
+        fn times_plus(self, factor: Self, more: Self) -> Self {
+            let (a, b, c) = (self.0, factor.0, more.0);
+            // SAFETY: every processor of this architecture has SSE2.
+            unsafe {
+                let low = half(a, b, c);
+                let upper = |x| _mm_movehl_ps(x, x);
+                let high = half(upper(a), upper(b), upper(c));
+                let (l, h) = (_mm_castpd_ps(low), _mm_castpd_ps(high));
+                let last = _mm_castps_si128(_mm_shuffle_ps::<0b10_00_10_00>(l, h));
+                let first = _mm_castps_si128(_mm_shuffle_ps::<0b11_01_11_01>(l, h));
+                let between = _mm_cmpeq_epi32(
+                    _mm_and_si128(last, _mm_set1_epi32(0x1fff_ffff)),
+                    _mm_set1_epi32(0x1000_0000),
+                );
+                let size = _mm_and_si128(first, _mm_set1_epi32(0x7fff_ffff));
+                let tiny = _mm_cmpgt_epi32(_mm_set1_epi32(0x3810_0000), size);
+                if _mm_movemask_epi8(_mm_or_si128(between, tiny)) != 0 {
+                    return one_by_one(self, factor, more);
+                }
+                Self(_mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high)))
+            }
+        }
+
+        #[inline(always)]
+        fn times_from(self, factor: Self, from: Self) -> Self {
+            // SAFETY: every processor of this architecture has SSE2.
+            let negative = Self(unsafe { _mm_xor_ps(self.0, _mm_set1_ps(-0.0)) });
+            negative.times_plus(factor, from)
+        }
+
+        #[inline(always)]
+        fn seed(self) -> Self {
+            // SAFETY: every processor of this architecture has SSE2.
+            Self(unsafe {
+                let half = _mm_srli_epi32::<1>(_mm_castps_si128(self.0));
+                _mm_castsi128_ps(_mm_sub_epi32(_mm_set1_epi32(SEED as i32), half))
+            })
+        }
+
+        #[inline(always)]
+        fn where_above(self, what: Self, bound: Self) -> Self {
+            // SAFETY: every processor of this architecture has SSE2.
+            Self(unsafe { _mm_and_ps(self.0, _mm_cmpgt_ps(what.0, bound.0)) })
+        }
+
+        #[inline(always)]
+        fn greater(self, other: Self) -> Self {
+            // SAFETY: every processor of this architecture has SSE2.
+            Self(unsafe { _mm_max_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn above(self, other: Self) -> u32 {
+            // SAFETY: every processor of this architecture has SSE2.
+            unsafe { _mm_movemask_ps(_mm_cmpgt_ps(self.0, other.0)) as u32 }
+        }
+    }
+}
+
+/// a b + c, rounded once, without an instruction for it. In double precision the product is exact and the sum is rounded
+/// to odd, which is what may be rounded again to single precision without harm (S. Boldo and G. Melquiond, IEEE Trans.
+/// Comput. 57, 462, 2008): cut off towards zero, with the last bit set where anything was cut off.
+#[cfg(any(target_arch = "x86_64", test))]
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    // What rounding took from the sum, exactly (D. E. Knuth, TAOCP 2, 4.2.2).
+    let added = sum - product;
+    let lost = (product - (sum - added)) + (c - added);
+    let bits = sum.to_bits();
+    // Not where the sum is infinite or none.
+    let inexact = u64::from(lost.abs() > 0.0);
+    let away_from_zero = (lost.to_bits() ^ bits) >> 63;
+    f64::from_bits(bits - (inexact & away_from_zero) | inexact) as f32
 }
 
 /// The entry points of a module with its own `Proof` and vector, compiled for its instruction set.
@@ -571,6 +893,52 @@ macro_rules! entries {
             unsafe { compiled(proof, cuboid, balls, starts, looks) }
         }
 
+        pub(super) fn expand(
+            proof: Proof,
+            sources: &[Far],
+            quads: bool,
+            frame: &Frame,
+            sums: &mut Derivatives,
+            taken: &mut Vec<u32>,
+        ) {
+            #[target_feature(enable = $features)]
+            fn compiled(
+                proof: Proof,
+                a: &[Far],
+                b: bool,
+                c: &Frame,
+                d: &mut Derivatives,
+                e: &mut Vec<u32>,
+            ) {
+                super::expand::<$vector>(proof, a, b, c, d, e);
+            }
+            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            unsafe { compiled(proof, sources, quads, frame, sums, taken) }
+        }
+
+        pub(super) fn evaluate(
+            proof: Proof,
+            series: &[f32; TERMS],
+            unit: f32,
+            sinks: &[Lanes],
+            potential: bool,
+            sums: &mut [Sums],
+        ) {
+            #[target_feature(enable = $features)]
+            fn compiled(
+                proof: Proof,
+                a: &[f32; TERMS],
+                b: f32,
+                c: &[Lanes],
+                d: bool,
+                e: &mut [Sums],
+            ) {
+                super::evaluate::<$vector>(proof, a, b, c, d, e);
+            }
+            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            unsafe { compiled(proof, series, unit, sinks, potential, sums) }
+        }
+
         pub(super) fn quads(
             proof: Proof,
             sources: &[Quad],
@@ -599,7 +967,10 @@ mod avx2 {
     };
     use std::ops::{Add, Mul, Sub};
 
-    use super::{Balls, Cuboid, LANES, Lanes, Look, Quad, Rule, SEED, Sums, Wide};
+    use super::{
+        Balls, Cuboid, Derivatives, Far, Frame, LANES, Lanes, Look, Quad, Rule, SEED, Sums, TERMS,
+        Wide,
+    };
 
     /// Proof that the processor has AVX2 and fused multiply-adds.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -639,6 +1010,9 @@ mod avx2 {
     ymm_operation!(Mul, mul, _mm256_mul_ps);
 
     impl Wide for Ymm {
+        const COUNT: usize = LANES;
+        // One source after the other: two at a time do not fit sixteen registers.
+        const PAIRS: bool = false;
         type Proof = Proof;
 
         #[inline(always)]
@@ -649,22 +1023,20 @@ mod avx2 {
         }
 
         #[inline(always)]
-        fn load(_: Proof, values: &[f32; LANES]) -> Self {
+        fn load(_: Proof, values: &[f32; LANES], _first: usize) -> Self {
             let (low, high) = values.split_at(LANES / 2);
             // SAFETY: the proof says that the processor has AVX2; eight numbers are read from either half of sixteen.
             Self(unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] })
         }
 
         #[inline(always)]
-        fn store(self) -> [f32; LANES] {
-            let mut values = [0.0; LANES];
+        fn store(self, values: &mut [f32; LANES], _first: usize) {
             let (low, high) = values.split_at_mut(LANES / 2);
             // SAFETY: `self` is there, so the processor has AVX2; eight numbers are written to either half of sixteen.
             unsafe {
                 _mm256_storeu_ps(low.as_mut_ptr(), self.0[0]);
                 _mm256_storeu_ps(high.as_mut_ptr(), self.0[1]);
             }
-            values
         }
 
         #[inline(always)]
@@ -738,7 +1110,10 @@ mod avx512 {
     };
     use std::ops::{Add, Mul, Sub};
 
-    use super::{Balls, Cuboid, LANES, Lanes, Look, Quad, Rule, SEED, Sums, Wide};
+    use super::{
+        Balls, Cuboid, Derivatives, Far, Frame, LANES, Lanes, Look, Quad, Rule, SEED, Sums, TERMS,
+        Wide,
+    };
 
     /// Proof that the processor has AVX-512's foundation, fused multiply-adds among it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -774,6 +1149,8 @@ mod avx512 {
     zmm_operation!(Mul, mul, _mm512_mul_ps);
 
     impl Wide for Zmm {
+        const COUNT: usize = LANES;
+        const PAIRS: bool = true;
         type Proof = Proof;
 
         #[inline(always)]
@@ -783,17 +1160,15 @@ mod avx512 {
         }
 
         #[inline(always)]
-        fn load(_: Proof, values: &[f32; LANES]) -> Self {
+        fn load(_: Proof, values: &[f32; LANES], _first: usize) -> Self {
             // SAFETY: the proof says that the processor has AVX-512; sixteen numbers are read from an array of sixteen.
             Self(unsafe { _mm512_loadu_ps(values.as_ptr()) })
         }
 
         #[inline(always)]
-        fn store(self) -> [f32; LANES] {
-            let mut values = [0.0; LANES];
+        fn store(self, values: &mut [f32; LANES], _first: usize) {
             // SAFETY: `self` is there, so the processor has AVX-512; sixteen numbers are written to an array of sixteen.
-            unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.0) };
-            values
+            unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.0) }
         }
 
         #[inline(always)]
@@ -871,6 +1246,11 @@ mod tests {
             for kernel in Kernel::all() {
                 prop_assert_eq!(bits(Kernel::Portable), bits(kernel), "{}", kernel.name());
             }
+            let mut sums = vec![[[0.0; LANES]; 4]; sinks.len()];
+            let mut plain = sums.clone();
+            Kernel::Portable.points(&points, &sinks, rule, &mut sums);
+            super::points::<Plain>((), &points, &sinks, rule, &mut plain);
+            prop_assert_eq!(sums, plain);
         }
     }
 
@@ -907,15 +1287,35 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn the_fused_operation_is_rounded_once(
+            a in any::<u32>(), b in any::<u32>(), c in any::<u32>(), near in -3i32..3, ulps in 0u32..60,
+        ) {
+            let [a, b, c] = [a, b, c].map(f32::from_bits);
+            let same = |a: f32, b: f32, c: f32| {
+                let (got, exact) = (fused(a, b, c), a.mul_add(b, c));
+                got.to_bits() == exact.to_bits() || got.is_nan() && exact.is_nan()
+            };
+            prop_assert!(same(a, b, c), "{a:e} {b:e} {c:e}");
+            // Sums that are halves of a unit in the last place and a little more or less; sums that nearly cancel.
+            let [a, b] = [a, b].map(|x| f32::from_bits(x.to_bits() & 0x007f_f000 | 0x3f80_0000));
+            let tiny = f32::from_bits((127 - 24 - ulps) << 23) * near as f32;
+            for (a, b, c) in [(a, b, tiny), (a, b, -a * b), (a, 1.0, tiny), (tiny, a, b), (a, tiny, tiny - 1e-40)] {
+                prop_assert!(same(a, b, c), "{a:e} {b:e} {c:e}");
+            }
+        }
+    }
+
     #[test]
     fn roots_are_within_their_bounds_over_two_binades() {
         // The seed of 4 s is half that of s, so these stand for all: one of every number from 1 to 4.
         let (mut root, mut cube, mut low, mut high) = (0f64, 0f64, f64::MAX, 0f64);
-        for first in (1f32.to_bits()..4f32.to_bits()).step_by(LANES) {
+        for first in (1f32.to_bits()..4f32.to_bits()).step_by(Plain::COUNT) {
             let s = Plain(std::array::from_fn(|lane| f32::from_bits(first + lane as u32)));
             let parts = inverse_cube((), s);
             let roots = inverse_root((), s);
-            for lane in 0..LANES {
+            for lane in 0..Plain::COUNT {
                 let exact = 1.0 / f64::from(s.0[lane]).sqrt();
                 let seed = f64::from(parts[0].0[lane]);
                 let ratio = seed * seed * f64::from(s.0[lane]);

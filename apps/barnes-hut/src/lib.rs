@@ -25,6 +25,7 @@ pub mod options;
 mod partial;
 pub mod picture;
 pub mod read;
+mod series;
 pub mod shared;
 pub mod simulate;
 pub mod speed;

@@ -263,6 +263,8 @@ pub enum Order {
     Mono,
     /// With its quadrupole moment: dearer, more exact
     Quad,
+    /// With its quadrupole moment, and from afar on a whole group of bodies at once: for exact forces
+    Series,
 }
 
 /// How positions go to the nodes.

@@ -14,6 +14,8 @@ pub struct Interactions {
     pub points: u64,
     /// With cells that have second moments.
     pub quads: u64,
+    /// Sources in the series of the groups: for a whole group at once.
+    pub series: u64,
 }
 
 /// Builds a tree that nothing keeps; calls `lap` with a stage's name when it is over.
@@ -28,9 +30,10 @@ pub fn lists(tree: &Tree) -> Interactions {
     for group in 0..tree.groups() {
         let bodies = tree.bodies(group..group + 1);
         let count = bodies.len() as u64;
-        let (points, quads) = lists.fill(bodies);
-        all.points += count * points as u64;
-        all.quads += count * quads as u64;
+        let [points, quads, series] = lists.fill(bodies).map(|entries| entries as u64);
+        all.points += count * points;
+        all.quads += count * quads;
+        all.series += series;
     }
     all
 }
@@ -55,7 +58,7 @@ pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: u
     for _ in 0..rounds {
         match order {
             Order::Mono => kernel.points(&points, &sinks, rule, &mut sums),
-            Order::Quad => kernel.quads(&quads, &sinks, rule, &mut sums),
+            Order::Quad | Order::Series => kernel.quads(&quads, &sinks, rule, &mut sums),
         }
         std::hint::black_box(&mut sums);
     }

@@ -116,6 +116,8 @@ pub struct Tree {
     blocks: Vec<u32>,
     /// Square of the softening length.
     pub(crate) softening_squared: f32,
+    /// Opening angle, where no error is asked for.
+    pub(crate) theta: f64,
     /// The part of the acceleration that one far cell may be wrong by, where that decides what is far.
     pub(crate) error: Option<f64>,
     pub(crate) order_of_cells: Order,
@@ -169,7 +171,7 @@ impl Tree {
         cells.sum_up(&points, &levels, setup);
         lap("moments");
         let softening_squared = (softening * softening) as f32;
-        let (error, order_of_cells) = (setup.error, setup.order);
+        let (theta, error, order_of_cells) = (setup.theta, setup.error, setup.order);
         let part = None;
         Self {
             order,
@@ -178,6 +180,7 @@ impl Tree {
             groups,
             blocks,
             softening_squared,
+            theta,
             error,
             order_of_cells,
             part,
@@ -193,7 +196,8 @@ impl Tree {
     ) -> Self {
         let softening = setup.softening / side;
         let softening_squared = (softening * softening) as f32;
-        let (error, order_of_cells, order) = (setup.error, setup.order, Vec::new());
+        let (theta, error, order_of_cells) = (setup.theta, setup.error, setup.order);
+        let order = Vec::new();
         let part = Some(part);
         Self {
             order,
@@ -202,6 +206,7 @@ impl Tree {
             groups,
             blocks,
             softening_squared,
+            theta,
             error,
             order_of_cells,
             part,
@@ -371,7 +376,7 @@ pub(crate) struct Sums {
 impl Sums {
     /// Of so many cells, all zero. `moved`: bodies may have left their cubes.
     pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
-        let quad = setup.order == Order::Quad;
+        let quad = setup.order != Order::Mono;
         Self {
             points: vec![[0.0; 4]; count],
             spreads: vec![0.0; if setup.error.is_some() { count } else { 0 }],
@@ -509,7 +514,7 @@ impl Cells {
 
     /// Sets what follows from sums and levels.
     pub(crate) fn follow(&mut self, sums: &Sums, levels: &[u8], setup: &Setup) {
-        let (theta, quad) = (setup.theta, setup.order == Order::Quad);
+        let (theta, quad) = (setup.theta, setup.order != Order::Mono);
         let count = levels.len();
         let padded = count + LANES - 1;
         for axis in 0..3 {
@@ -560,7 +565,7 @@ fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
 pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
     let root = match order {
         Order::Mono => error.sqrt(),
-        Order::Quad => {
+        Order::Quad | Order::Series => {
             let root = fifth_root(error);
             root * root
         }

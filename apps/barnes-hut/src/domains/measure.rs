@@ -84,12 +84,12 @@ fn lists(tree: &Tree, computes: bool) -> [f64; 3] {
         let bodies = tree.bodies(group..group + 1);
         let count = bodies.len() as f64;
         out.clear();
-        let (points, quads) = match computes {
-            true => lists.one_group(bodies, &mut out).into(),
+        let [points, quads, series] = match computes {
+            true => lists.one_group(bodies, &mut out),
             false => lists.fill(bodies),
         };
-        let (points, quads) = (points as f64, quads as f64);
-        sum = [sum[0] + points + quads, sum[1] + count * points, sum[2] + count * quads];
+        let [points, quads, series] = [points, quads, series].map(|entries| entries as f64);
+        sum = [sum[0] + points + quads + series, sum[1] + count * points, sum[2] + count * quads];
     }
     sum
 }

@@ -62,6 +62,8 @@ const UNEVEN: f64 = 1.15;
 
 /// What a body's own work costs, in interactions with points: to be moved, sorted, and walked for.
 const BODY_COST: f64 = 150.0;
+/// What an entry of a group's list costs to be made, or to be taken into its series.
+const ENTRY_COST: f64 = 16.0;
 /// What an interaction with a quadrupole costs where one with a point costs 1.
 const QUAD_COST: f64 = 2.25;
 
@@ -72,7 +74,7 @@ pub struct Costs {
     pub point: f64,
     /// A pair of a body and a cell with second moments.
     pub quad: f64,
-    /// Making one entry of a group's list.
+    /// Making one entry of a group's list, or taking it into the group's series.
     pub entry: f64,
     /// Moving a body, and summing it up into cells; of others' bodies too.
     pub body: f64,
@@ -193,17 +195,17 @@ impl Domains {
                 for group in groups[block].clone() {
                     let bodies = tree.bodies(group..group + 1);
                     let count = bodies.len() as f64;
-                    let [points, quads] = lists.one_group(bodies, &mut felt[block]);
+                    let [points, quads, series] = lists.one_group(bodies, &mut felt[block]);
                     if lists.is_short() {
                         return Err(Stop::fail("a list is short of bodies that nobody asked for"));
                     }
                     here.points += count * points as f64;
                     here.quads += count * quads as f64;
-                    here.entries += (points + quads) as f64;
+                    here.entries += (points + quads + series) as f64;
                 }
                 let bodies = felt[block].len() / BYTES_A_BODY;
-                costs[block] =
-                    (here.points + QUAD_COST * here.quads + BODY_COST * bodies as f64) as f32;
+                let own = BODY_COST * bodies as f64 + ENTRY_COST * here.entries;
+                costs[block] = (here.points + QUAD_COST * here.quads + own) as f32;
                 self.model(comm, |costs| {
                     costs.point * here.points + costs.quad * here.quads + costs.entry * here.entries
                 })?;
@@ -551,7 +553,9 @@ mod tests {
     #[test]
     fn bodies_end_where_they_do_when_all_have_all() {
         for model in [Model::Galaxies, Model::Plummer] {
-            for (order, cell_error) in [(Order::Quad, None), (Order::Mono, Some(3e-3))] {
+            for (order, cell_error) in
+                [(Order::Quad, None), (Order::Mono, Some(3e-3)), (Order::Series, Some(3e-4))]
+            {
                 let job = BarnesHut { model, order, cell_error, rekey_every: 1, ..job() };
                 let replicated =
                     BarnesHut { distribution: Distribution::Replicated, ..job.clone() };
