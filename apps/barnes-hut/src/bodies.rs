@@ -57,6 +57,24 @@ impl Bodies {
         0.5 * self.mass.iter().zip(&self.velocity).map(twice).sum::<f64>()
     }
 
+    /// Sum of mass times position x velocity, about the origin.
+    pub fn angular_momentum(&self) -> Turning {
+        let mut turning = Turning::default();
+        for ((m, x), v) in self.mass.iter().zip(&self.position).zip(&self.velocity) {
+            let each = [
+                m * (x[1] * v[2] - x[2] * v[1]),
+                m * (x[2] * v[0] - x[0] * v[2]),
+                m * (x[0] * v[1] - x[1] * v[0]),
+            ];
+            for (sum, each) in turning.sum.iter_mut().zip(each) {
+                *sum += each;
+            }
+            turning.magnitudes +=
+                (each[0] * each[0] + each[1] * each[1] + each[2] * each[2]).sqrt();
+        }
+        turning
+    }
+
     /// Moves and boosts all bodies so that the centre of mass rests at the origin. Bodies without mass are left alone.
     pub fn centre(&mut self) {
         let total = self.total_mass();
@@ -84,6 +102,15 @@ impl Bodies {
         let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
         self.position.iter().zip(&self.velocity).position(|(p, v)| !finite(p) || !finite(v))
     }
+}
+
+/// The angular momentum of bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Turning {
+    /// Of all together.
+    pub sum: [f64; 3],
+    /// Sum of the magnitudes of each body's.
+    pub magnitudes: f64,
 }
 
 fn weighted_sum(mass: &[f64], column: &[[f64; 3]]) -> [f64; 3] {
@@ -185,6 +212,10 @@ mod tests {
         let mut bodies = two();
         assert_eq!(bodies.momentum(), [7.0, 12.0, 17.0]);
         assert_eq!(bodies.kinetic_energy(), 42.5);
+        let turning = bodies.angular_momentum();
+        // 2 (1, 2, 3) x (0.5, 0, -0.5) + 6 (-1, 0, 1) x (1, 2, 3).
+        assert_eq!(turning.sum, [-14.0, 28.0, -14.0]);
+        assert!((turning.magnitudes - 24f64.sqrt() - 864f64.sqrt()).abs() < 1e-12);
         bodies.centre();
         for axis in 0..3 {
             assert!(bodies.momentum()[axis].abs() < 1e-14);

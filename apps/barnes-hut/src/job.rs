@@ -2,6 +2,9 @@
 //!
 //! The one module that knows the runtime. It never writes a file: snapshots and pictures are handed over as artefacts.
 
+mod substep;
+mod sums;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -13,12 +16,17 @@ use springtide_runtime::work::{
 };
 
 use crate::bodies::Bodies;
+use crate::check::ForceError;
 use crate::history::History;
 use crate::options::{BarnesHut, Broadcast, Model, SnapshotFormat};
 use crate::picture::Camera;
+use crate::rungs::Rungs;
 use crate::shared::{Change, Positions, Setup};
-use crate::simulate::{self, Report, Simulation};
-use crate::{calibrate, forces, generate, read, write};
+use crate::simulate::{self, First, Report, Simulation};
+use crate::{calibrate, check, forces, generate, read, write};
+
+use substep::Substep;
+use sums::Sums;
 
 impl Versioned for Setup {
     const NAME: &'static str = "barnes-hut.setup";
@@ -105,6 +113,7 @@ impl Job for BarnesHut {
 
     fn register(registry: &mut Registry) {
         registry.task::<Forces>().versioned::<Setup>().versioned::<Positions>();
+        registry.task::<Substep>().task::<Sums>();
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
@@ -141,13 +150,14 @@ impl Job for BarnesHut {
         let bodies = self.loaded.take().unwrap_or_else(|| self.generate());
         let camera = Camera::around(&bodies, self.picture_size);
         let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
-        let simulation = Simulation::new(bodies, &setup, dt);
+        let rungs = self.block_steps.map(|eta| Rungs::new(bodies.len(), eta, self.max_rung));
+        let simulation = Simulation::new(bodies, &setup, dt).with_rungs(rungs);
         self.go_on(cx, setup, Course { simulation, camera, history: History::new(self.steps) })
     }
 
     fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
         self.check()?;
-        let Saved { step, first_energy, bodies, camera, history } = state.get()?;
+        let Saved { step, first_energy, bodies, camera, history, first, rungs } = state.get()?;
         if step == 0 || step > self.steps {
             return Err(Stop::fail(format_args!(
                 "the root's checkpoint is of step {step} of a run that has {} steps",
@@ -157,7 +167,16 @@ impl Job for BarnesHut {
         let bodies = bodies.into_owned();
         let setup = Setup::new(&bodies, self.accuracy()).with_error(self.cell_error);
         let dt = self.time_step();
-        let simulation = Simulation::resume(bodies, &setup, dt, step, first_energy);
+        let rungs = rungs.map(Cow::into_owned);
+        let fit = match (self.block_steps, &rungs) {
+            (Some(eta), Some(rungs)) => rungs.fit(bodies.len(), eta, self.max_rung),
+            (eta, rungs) => eta.is_none() && rungs.is_none(),
+        };
+        if !fit {
+            return Err(simulate::Broken::OtherRungs.into());
+        }
+        let first = First { energy: first_energy, ..first };
+        let simulation = Simulation::resume(bodies, &setup, dt, step, first).with_rungs(rungs);
         let (camera, history) = (camera.into_owned(), history.into_owned());
         self.go_on(cx, setup, Course { simulation, camera, history })
     }
@@ -192,6 +211,10 @@ impl Job for BarnesHut {
             leaf,
             group,
             grain,
+            block_steps: None,
+            max_rung: self.max_rung,
+            check_forces: 0,
+            check_bodies: self.check_bodies,
         })
     }
 }
@@ -258,6 +281,11 @@ struct Saved<'a> {
     bodies: Cow<'a, Bodies>,
     camera: Cow<'a, Camera>,
     history: Cow<'a, History>,
+    /// Its energy is told above, as it was by earlier versions.
+    #[serde(default)]
+    first: First,
+    #[serde(default)]
+    rungs: Option<Cow<'a, Rungs>>,
 }
 
 impl BarnesHut {
@@ -278,8 +306,16 @@ impl BarnesHut {
         let mut publisher = Publisher::new(self.broadcast);
         loop {
             let positions = publisher.publish(cx, simulation.positions())?;
-            let report = self.forces(cx, &mut simulation, setup, positions)?;
+            if !simulation.wants_all() {
+                self.substep(cx, &mut simulation, setup, positions)?;
+                simulation.advance()?;
+                continue;
+            }
+            let mut report = self.forces(cx, &mut simulation, setup, positions)?;
             let step = report.step;
+            if due(self.check_forces, step) {
+                report.force_error = self.force_error(cx, &simulation, setup, positions)?;
+            }
             history.push(report);
             self.artefacts(cx, &camera, simulation.bodies(), step)?;
             cx.say(line(&report));
@@ -299,10 +335,12 @@ impl BarnesHut {
             if step > 0 && (wanted || due(self.checkpoint_every, step)) {
                 cx.checkpoint(&Saved {
                     step: simulation.step(),
-                    first_energy: simulation.first_energy(),
+                    first_energy: simulation.first().energy,
                     bodies: Cow::Borrowed(simulation.bodies()),
                     camera: Cow::Borrowed(&camera),
                     history: Cow::Borrowed(&history),
+                    first: simulation.first(),
+                    rungs: simulation.rungs().map(Cow::Borrowed),
                 })?;
             }
         }
@@ -324,6 +362,43 @@ impl BarnesHut {
         let pieces = cx.call(task)?.0;
         let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
         Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
+    }
+
+    /// The forces on the bodies whose steps end within a base step.
+    fn substep(
+        &self,
+        cx: &Context,
+        simulation: &mut Simulation,
+        setup: Version,
+        positions: Version,
+    ) -> Result<(), Stop> {
+        let shared = cx.get::<Positions>(0, positions)?;
+        let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
+        let groups = simulation.active_groups(tree);
+        let each = |group: &u32| tree.bodies(*group as usize..*group as usize + 1).len();
+        let bodies = u32::try_from(groups.iter().map(each).sum::<usize>())?;
+        let grain = self.grain;
+        let task = Substep { groups: groups.clone(), bodies, grain, setup, positions };
+        let pieces = cx.call(task)?.0;
+        let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
+        Ok(simulation.accept_some(&shared, &groups, &simulate::Forces { tree, pieces })?)
+    }
+
+    /// How good the forces at these positions are, by a sample of the bodies.
+    fn force_error(
+        &self,
+        cx: &Context,
+        simulation: &Simulation,
+        setup: Version,
+        positions: Version,
+    ) -> Result<Option<ForceError>, Stop> {
+        let count = simulation.bodies().len();
+        let sample = check::sample(count, self.check_bodies as usize, self.seed);
+        let (bodies, grain) = (u32::try_from(count)?, self.grain);
+        let task = Sums { sample: sample.clone(), bodies, grain, setup, positions };
+        let sums: Vec<u8> = cx.call(task)?.0.into_iter().flatten().collect();
+        let shared = cx.get::<Positions>(0, positions)?;
+        Ok(simulation.force_error(&shared, &sample, &sums))
     }
 
     fn artefacts(
@@ -349,12 +424,17 @@ impl BarnesHut {
 
 fn line(report: &Report) -> String {
     let [x, y, z] = report.momentum;
-    format!(
-        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e})",
+    let mut line = format!(
+        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e}), angular momentum off by {:.1e}",
         report.step,
         report.energy(),
-        report.energy_error
-    )
+        report.energy_error,
+        report.angular_momentum_error
+    );
+    if let Some(ForceError { rms, median, p99 }) = report.force_error {
+        line += &format!(", forces off by {rms:.1e} rms, {median:.1e} median, {p99:.1e} p99");
+    }
+    line
 }
 
 /// Whether something that is done every so many steps (0: never) is to be done now.
@@ -548,6 +628,79 @@ mod tests {
     }
 
     #[test]
+    fn block_steps_have_the_same_bits_for_any_split_and_from_any_checkpoint() {
+        let job = BarnesHut {
+            bodies: 1000,
+            model: Model::Plummer,
+            block_steps: Some(0.1),
+            max_rung: 4,
+            check_forces: 2,
+            check_bodies: 30,
+            dt: Some(0.05),
+            steps: 4,
+            checkpoint_every: 0,
+            ..small()
+        };
+        let (outcome, notes) = run(job.clone(), 1);
+        for (threads, grain) in [(2, 64), (3, 1), (1, 1 << 30)] {
+            assert_eq!(run(BarnesHut { grain, ..job.clone() }, threads).0, outcome);
+        }
+        // There are substeps, and not of all bodies.
+        let forces = outcome.result["per_step"]["forces"].as_array().unwrap();
+        let forces: Vec<u64> = forces.iter().map(|f| f.as_u64().unwrap()).collect();
+        assert_eq!(forces[0], 1000);
+        assert!(forces[1..].iter().all(|f| *f > 2000 && *f < 16_000), "{forces:?}");
+        assert_eq!(outcome.result["force_error"]["step"], serde_json::json!([0, 2, 4]));
+        let told = notes
+            .iter()
+            .filter(|note| matches!(note, Note::Say { text } if text.contains(", forces off by ")));
+        assert_eq!(told.count(), 3);
+        let plain = BarnesHut { block_steps: None, ..job.clone() };
+        assert_ne!(run(plain, 1).0.checksum, outcome.checksum);
+
+        for every in [1, 2] {
+            let body = encode_job(BarnesHut { checkpoint_every: every, ..job.clone() }).unwrap();
+            let (with, notes) = run_encoded(body.clone(), 2);
+            assert_eq!(with, outcome);
+            let all = checkpoints(&notes);
+            assert_eq!(all.len() as u64, 3 / every);
+            for (_, saved) in all {
+                assert_eq!(run_from(body.clone(), 2, Some(saved)).0.as_ref(), Ok(&outcome));
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_with_other_rungs_is_refused() {
+        let job = BarnesHut { bodies: 100, steps: 3, checkpoint_every: 1, ..small() };
+        let blocks = BarnesHut { block_steps: Some(0.1), ..job.clone() };
+        for (saves, goes_on) in [(&job, &blocks), (&blocks, &job)] {
+            let (_, notes) = run(saves.clone(), 1);
+            let (_, saved) = checkpoints(&notes).remove(0);
+            let body = encode_job(goes_on.clone()).unwrap();
+            let failure = run_from(body, 1, Some(saved)).0.unwrap_err();
+            let expected =
+                "the block time steps that were saved are not of this run; start it anew";
+            assert_eq!(failure.message, expected);
+        }
+    }
+
+    #[test]
+    fn the_error_of_forces_is_what_theta_makes_it() {
+        let error = |theta, order| {
+            let job = BarnesHut { theta, order, model: Model::Plummer, steps: 0, ..small() };
+            let result = run(BarnesHut { check_forces: 1, ..job }, 2).0.result;
+            let value = |name: &str| result["force_error"][name][0].as_f64().unwrap();
+            assert!(value("median") < value("rms") && value("rms") < value("p99"), "{result}");
+            value("rms")
+        };
+        let exact = error(0.0, Order::Mono);
+        assert!(exact < 1e-5, "{exact}");
+        let (quad, mono) = (error(0.5, Order::Quad), error(0.7, Order::Mono));
+        assert!(exact < quad && quad < 1e-3 && mono > 1e-3 && mono < 1e-2, "{quad} {mono}");
+    }
+
+    #[test]
     fn from_any_checkpoint_outcome_and_artefacts_are_those_of_a_run_without_a_break() {
         for model in [Model::Galaxies, Model::Plummer] {
             for order in [Order::Mono, Order::Quad] {
@@ -636,6 +789,28 @@ mod tests {
         let (outcome, notes) = run(small, 2);
         assert_eq!((outcome.result["bodies"].as_u64(), notes.len()), (Some(50), 2));
     }
+
+    #[test]
+    fn jobs_and_reports_of_earlier_versions_are_read() {
+        let without = |value: serde_json::Value, names: &[&str]| {
+            let serde_json::Value::Object(mut map) = value else { panic!("{value} is a map") };
+            for name in names {
+                assert!(map.remove(*name).is_some(), "{name}");
+            }
+            serde_json::Value::Object(map)
+        };
+        let job = BarnesHut { max_rung: 0, check_bodies: 0, ..small() };
+        let earlier = without(serde_json::to_value(&job).unwrap(), NEW_OPTIONS);
+        assert_eq!(serde_json::from_value::<BarnesHut>(earlier).unwrap(), job);
+        let report = Report { step: 3, kinetic: 0.5, ..Report::default() };
+        let new = ["angular_momentum", "angular_momentum_error", "forces", "force_error"];
+        let earlier = without(serde_json::to_value(report).unwrap(), &new);
+        assert_eq!(serde_json::from_value::<Report>(earlier).unwrap(), report);
+    }
+
+    /// What jobs had not from the start.
+    const NEW_OPTIONS: &[&str] =
+        &["cell_error", "block_steps", "max_rung", "check_forces", "check_bodies"];
 
     #[test]
     fn tasks_cost_their_bodies_once() {

@@ -14,6 +14,7 @@
 
 pub mod bodies;
 pub mod calibrate;
+pub mod check;
 pub mod delta;
 pub mod forces;
 pub mod generate;
@@ -23,6 +24,7 @@ mod kernel;
 pub mod options;
 pub mod picture;
 pub mod read;
+pub mod rungs;
 pub mod shared;
 pub mod simulate;
 pub mod speed;

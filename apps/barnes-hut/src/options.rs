@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::{Bodies, LARGEST};
+use crate::rungs::DEEPEST;
 use crate::shared::Accuracy;
 
 /// Barnes-Hut N-body simulation. Units: G = 1.
@@ -94,6 +95,27 @@ pub struct BarnesHut {
     #[arg(long, value_name = "PIXELS", default_value_t = 800)]
     pub picture_size: u32,
 
+    /// Block time steps: a body's step is halved until it is at most ETA sqrt(softening / acceleration); --dt is the longest, at
+    /// whose end all bodies meet
+    #[arg(long, value_name = "ETA")]
+    #[serde(default)]
+    pub block_steps: Option<f64>,
+
+    /// Most halvings of a block time step
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "block_steps")]
+    #[serde(default)]
+    pub max_rung: u32,
+
+    /// Find the relative error of the forces on a sample of bodies against an exact sum, every K steps; 0: never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[serde(default)]
+    pub check_forces: u64,
+
+    /// Bodies in that sample, which --seed chooses
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[serde(default)]
+    pub check_bodies: u32,
+
     /// How positions go to the nodes in each step; the result is the same
     #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
     pub broadcast: Broadcast,
@@ -166,6 +188,18 @@ impl BarnesHut {
         {
             return Err(OptionError::CellError(part));
         }
+        if let Some(eta) = self.block_steps {
+            positive("--block-steps", eta)?;
+            if softening == 0.0 {
+                return Err(OptionError::BlockStepsUnsoftened);
+            }
+        }
+        if self.max_rung > DEEPEST {
+            return Err(OptionError::MaxRung(self.max_rung));
+        }
+        if self.check_forces > 0 && !(1..=MOST_CHECKED).contains(&self.check_bodies) {
+            return Err(OptionError::CheckBodies(self.check_bodies));
+        }
         for (option, value) in
             [("--leaf", self.leaf), ("--group", self.group), ("--grain", self.grain)]
         {
@@ -191,6 +225,8 @@ const MOST_THETA: f64 = 2.0;
 /// What single precision can give, with room.
 const FINEST_FORCES: f64 = 1e-5;
 const MOST_PIXELS: u32 = 16_384;
+/// The sums of so many bodies are a few MB at the root.
+const MOST_CHECKED: u32 = 100_000;
 
 /// An option is no good.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -226,6 +262,17 @@ pub enum OptionError {
     /// The error that cells may have is no good.
     #[error("--cell-error is {0}; it must be a part above 0 and at most 1")]
     CellError(f64),
+    /// The criterion of block time steps needs a length.
+    #[error(
+        "--block-steps chooses steps by the softening length, which is 0; set --softening, or leave --block-steps out"
+    )]
+    BlockStepsUnsoftened,
+    /// More halvings than a clock of ticks can tell.
+    #[error("--max-rung is {0}; it must be at most {DEEPEST}")]
+    MaxRung(u32),
+    /// The sample is no good.
+    #[error("--check-bodies is {0}; it must lie within 1 and {MOST_CHECKED}")]
+    CheckBodies(u32),
     /// The picture is no good.
     #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
     PictureSize(u32),
@@ -337,6 +384,23 @@ mod tests {
             ("--cell-error=0", "--cell-error is 0; it must be a part above 0 and at most 1"),
             ("--cell-error=NaN", "--cell-error is NaN; it must be a part above 0 and at most 1"),
             ("--cell-error=1.5", "--cell-error is 1.5; it must be a part above 0 and at most 1"),
+            (
+                "--block-steps=0",
+                "--block-steps is 0; it must be a number above 0 and at most 1e100",
+            ),
+            (
+                "--block-steps=NaN",
+                "--block-steps is NaN; it must be a number above 0 and at most 1e100",
+            ),
+            (
+                "--block-steps=0.1 --softening=0",
+                "--block-steps chooses steps by the softening length, which is 0; set --softening, or leave --block-steps out",
+            ),
+            ("--block-steps=0.1 --max-rung=21", "--max-rung is 21; it must be at most 20"),
+            (
+                "--check-forces=1 --check-bodies=0",
+                "--check-bodies is 0; it must lie within 1 and 100000",
+            ),
             ("--leaf=0", "--leaf is 0; it must be at least 1"),
             ("--group=0", "--group is 0; it must be at least 1"),
             ("--grain=0", "--grain is 0; it must be at least 1"),
