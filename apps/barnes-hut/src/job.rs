@@ -23,7 +23,7 @@ use crate::picture::Camera;
 use crate::rungs::Rungs;
 use crate::shared::{Change, Positions, Setup};
 use crate::simulate::{self, First, Report, Simulation};
-use crate::{calibrate, check, forces, generate, read, write};
+use crate::{calibrate, check, forces, gadget, generate, read, write};
 
 use substep::Substep;
 use sums::Sums;
@@ -293,6 +293,9 @@ impl BarnesHut {
         match self.model {
             Model::Galaxies => generate::galaxies(self.bodies, self.seed),
             Model::Plummer => generate::plummer(self.bodies, self.seed),
+            Model::Hernquist => generate::hernquist(self.bodies, self.seed),
+            Model::Disk => generate::disk(self.bodies, self.seed),
+            Model::Disks => generate::disks(self.bodies, self.seed),
         }
     }
 
@@ -317,7 +320,7 @@ impl BarnesHut {
                 report.force_error = self.force_error(cx, &simulation, setup, positions)?;
             }
             history.push(report);
-            self.artefacts(cx, &camera, simulation.bodies(), step)?;
+            self.artefacts(cx, &camera, &simulation)?;
             cx.say(line(&report));
             if step > 0 {
                 cx.iteration_done();
@@ -405,13 +408,14 @@ impl BarnesHut {
         &self,
         cx: &Context,
         camera: &Camera,
-        bodies: &Bodies,
-        step: u64,
+        simulation: &Simulation,
     ) -> Result<(), Stop> {
+        let (bodies, step, time) = (simulation.bodies(), simulation.step(), simulation.time());
         if due(self.snapshot_every, step) {
             let (extension, bytes) = match self.snapshot_format {
                 SnapshotFormat::Npy => ("npy", write::npy(bodies)),
                 SnapshotFormat::Csv => ("csv", write::csv(bodies)),
+                SnapshotFormat::Gadget => ("gadget", gadget::write(bodies, time)),
             };
             cx.artifact(&format!("snapshot-{step:06}.{extension}"), bytes);
         }
@@ -747,7 +751,12 @@ mod tests {
         let bodies = generate::plummer(200, 8);
         let folder = tempfile::tempdir().unwrap();
         let mut sums = Vec::new();
-        for (name, bytes) in [("b.npy", write::npy(&bodies)), ("b.csv", write::csv(&bodies))] {
+        for (name, bytes) in [
+            ("b.npy", write::npy(&bodies)),
+            ("b.csv", write::csv(&bodies)),
+            ("b.gadget", gadget::write(&bodies, 0.0)),
+            ("snapshot_000", gadget::write(&bodies, 0.0)),
+        ] {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).unwrap();
             let job = BarnesHut { input: Some(path.clone()), steps: 0, ..small() };
@@ -759,7 +768,7 @@ mod tests {
             assert_eq!(outcome.result["energy_error"], 0.0);
             sums.push(outcome.checksum);
         }
-        assert_eq!(sums, [bodies.checksum(); 2]);
+        assert_eq!(sums, [bodies.checksum(); 4]);
     }
 
     #[test]
@@ -855,7 +864,8 @@ mod tests {
     #[test]
     fn one_and_two_bodies_run_through() {
         for bodies in [1, 2] {
-            for model in [Model::Plummer, Model::Galaxies] {
+            let models = <Model as clap::ValueEnum>::value_variants();
+            for &model in models {
                 let (outcome, _) = run(BarnesHut { bodies, model, ..small() }, 2);
                 assert_eq!(outcome.result["bodies"], bodies);
                 assert!(outcome.result["energy_error"].is_number(), "{}", outcome.result);

@@ -17,6 +17,7 @@ pub mod calibrate;
 pub mod check;
 pub mod delta;
 pub mod forces;
+pub mod gadget;
 pub mod generate;
 pub mod history;
 pub mod job;

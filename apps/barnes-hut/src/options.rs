@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::{Bodies, LARGEST};
+use crate::gadget;
 use crate::rungs::DEEPEST;
 use crate::shared::Accuracy;
 
@@ -26,7 +27,8 @@ pub struct BarnesHut {
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
 
-    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, or .npy of shape (n, 7)
+    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, .npy of shape (n, 7), or a Gadget
+    /// snapshot (SnapFormat 1 or 2) of any other name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "bodies", "seed"])]
     #[serde(skip)]
     pub input: Option<PathBuf>,
@@ -35,11 +37,11 @@ pub struct BarnesHut {
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub steps: u64,
 
-    /// Length of a time step [default: 0.1 for galaxies, else 1/64]
+    /// Length of a time step [default: 0.1 for galaxies, 0.05 for disk and disks, else 1/64]
     #[arg(long, value_name = "TIME")]
     pub dt: Option<f64>,
 
-    /// Plummer softening length [default: 0.05 for galaxies, else 0.01]
+    /// Plummer softening length [default: 0.05 for galaxies, 0.03 for disk and disks, else 0.01]
     #[arg(long, value_name = "LENGTH")]
     pub softening: Option<f64>,
 
@@ -140,12 +142,20 @@ impl Default for BarnesHut {
 impl BarnesHut {
     /// The length of a time step: as set, or what suits the model. A galaxy's core turns by half a radian in it.
     pub fn time_step(&self) -> f64 {
-        self.dt.unwrap_or(if self.two_galaxies() { 0.1 } else { 1.0 / 64.0 })
+        self.dt.unwrap_or(match self.generated() {
+            Some(Model::Galaxies) => 0.1,
+            Some(Model::Disk | Model::Disks) => 0.05,
+            Some(Model::Plummer | Model::Hernquist) | None => 1.0 / 64.0,
+        })
     }
 
     /// How forces are computed.
     pub fn accuracy(&self) -> Accuracy {
-        let default = if self.two_galaxies() { 0.05 } else { 0.01 };
+        let default = match self.generated() {
+            Some(Model::Galaxies) => 0.05,
+            Some(Model::Disk | Model::Disks) => 0.03,
+            Some(Model::Plummer | Model::Hernquist) | None => 0.01,
+        };
         let softening = self.softening.unwrap_or(default);
         let Self { order, theta, leaf, group, .. } = *self;
         Accuracy { order, theta, softening, leaf, group }
@@ -169,6 +179,13 @@ impl BarnesHut {
         if self.bodies > MOST_BODIES || self.loaded.as_ref().is_some_and(|b| b.len() > MOST_BODIES)
         {
             return Err(OptionError::TooManyBodies);
+        }
+        let count = self.loaded.as_ref().map_or(self.bodies, Bodies::len);
+        if self.snapshot_every > 0
+            && self.snapshot_format == SnapshotFormat::Gadget
+            && count > gadget::MOST_BODIES
+        {
+            return Err(OptionError::GadgetBodies);
         }
         positive("--dt", self.time_step())?;
         let softening = self.accuracy().softening;
@@ -213,8 +230,9 @@ impl BarnesHut {
         Ok(())
     }
 
-    fn two_galaxies(&self) -> bool {
-        self.model == Model::Galaxies && self.input.is_none() && self.loaded.is_none()
+    /// The model, unless the bodies are a file's.
+    fn generated(&self) -> Option<Model> {
+        (self.input.is_none() && self.loaded.is_none()).then_some(self.model)
     }
 }
 
@@ -239,6 +257,12 @@ pub enum OptionError {
         "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
     )]
     TooManyBodies,
+    /// More than lengths of blocks can tell.
+    #[error(
+        "a Gadget snapshot takes at most {} bodies; choose --snapshot-format npy",
+        gadget::MOST_BODIES
+    )]
+    GadgetBodies,
     /// A quantity must be above zero.
     #[error("{option} is {value}; it must be a number above 0 and at most 1e100")]
     NotPositive {
@@ -285,6 +309,12 @@ pub enum Model {
     Galaxies,
     /// A Plummer sphere at rest in Henon units
     Plummer,
+    /// A Hernquist sphere at rest in Henon units, with a cusp
+    Hernquist,
+    /// A disk galaxy: exponential disk, bulge and halo near equilibrium
+    Disk,
+    /// Two of them on a parabolic orbit
+    Disks,
 }
 
 /// How a far cell acts.
@@ -312,6 +342,8 @@ pub enum SnapshotFormat {
     Npy,
     /// Comma-separated values with a header
     Csv,
+    /// Gadget snapshot (SnapFormat 1, double precision), as pynbody and yt read it
+    Gadget,
 }
 
 #[cfg(test)]
@@ -359,6 +391,10 @@ mod tests {
             (
                 "--bodies=2000000000",
                 "more than 1073741824 bodies are not supported; choose a smaller --bodies or --input",
+            ),
+            (
+                "--bodies=200000000 --snapshot-every=1 --snapshot-format=gadget",
+                "a Gadget snapshot takes at most 178956970 bodies; choose --snapshot-format npy",
             ),
             ("--dt=NaN", "--dt is NaN; it must be a number above 0 and at most 1e100"),
             ("--dt=0", "--dt is 0; it must be a number above 0 and at most 1e100"),
