@@ -97,6 +97,16 @@ impl Bodies {
         springtide_runtime::work::checksum(values.flat_map(|value| value.to_bits().to_le_bytes()))
     }
 
+    /// The index of the first body that no run can begin with: one with a position, velocity or mass that is no number of up to
+    /// [`LARGEST`], or with a negative mass.
+    pub fn first_bad(&self) -> Option<usize> {
+        let good = |v: &[f64; 3]| v.iter().all(|c| c.abs() <= LARGEST);
+        let columns = self.position.iter().zip(&self.velocity).zip(&self.mass);
+        columns
+            .into_iter()
+            .position(|((p, v), m)| !good(p) || !good(v) || !(0.0..=LARGEST).contains(m))
+    }
+
     /// The index of the first body with a position or velocity that is no finite number.
     pub fn first_not_finite(&self) -> Option<usize> {
         let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
@@ -193,6 +203,25 @@ mod tests {
         assert_eq!(back.checksum(), bodies.checksum());
         let cut = Packed { second: 0, rows: vec![0; 55] };
         assert!(Bodies::try_from(cut).is_err());
+    }
+
+    #[test]
+    fn a_body_that_no_run_can_begin_with_is_found() {
+        assert_eq!(two().first_bad(), None);
+        for bad in [f64::NAN, f64::INFINITY, -1e101] {
+            for column in 0..3 {
+                let mut bodies = two();
+                match column {
+                    0 => bodies.position[1][2] = bad,
+                    1 => bodies.velocity[1][0] = bad,
+                    _ => bodies.mass[1] = bad,
+                }
+                assert_eq!(bodies.first_bad(), Some(1), "{bad} in column {column}");
+            }
+        }
+        let mut bodies = two();
+        bodies.mass = vec![0.0, -1e-9];
+        assert_eq!(bodies.first_bad(), Some(1));
     }
 
     #[test]

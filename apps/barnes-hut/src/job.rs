@@ -148,7 +148,7 @@ impl Job for BarnesHut {
         let accuracy = self.accuracy();
         let dt = self.time_step();
         let bodies = self.loaded.take().unwrap_or_else(|| self.generate());
-        let camera = Camera::around(&bodies, self.picture_size);
+        let camera = Camera::around(&bodies, self.picture_size).with_width(self.picture_width);
         let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
         let rungs = self.block_steps.map(|eta| Rungs::new(bodies.len(), eta, self.max_rung));
         let simulation = Simulation::new(bodies, &setup, dt).with_rungs(rungs);
@@ -196,12 +196,14 @@ impl Job for BarnesHut {
             steps: 0,
             snapshot_every: 0,
             picture_every: 0,
+            render: 0,
             checkpoint_every: 0,
             loaded: None,
             input: None,
             dt: None,
             snapshot_format: self.snapshot_format,
             picture_size: self.picture_size,
+            picture_width: None,
             broadcast: self.broadcast,
             seed,
             theta,
@@ -289,7 +291,8 @@ struct Saved<'a> {
 }
 
 impl BarnesHut {
-    fn generate(&self) -> Bodies {
+    /// The bodies of the model.
+    pub fn generate(&self) -> Bodies {
         match self.model {
             Model::Galaxies => generate::galaxies(self.bodies, self.seed),
             Model::Plummer => generate::plummer(self.bodies, self.seed),
@@ -422,6 +425,10 @@ impl BarnesHut {
         if due(self.picture_every, step) {
             cx.artifact(&format!("density-{step:06}.png"), camera.draw(bodies)?);
         }
+        if due(self.render, step) {
+            // Numbered without gaps, as what makes films of frames wants them.
+            cx.artifact(&format!("frame-{:06}.png", step / self.render), camera.draw(bodies)?);
+        }
         Ok(())
     }
 }
@@ -524,6 +531,7 @@ mod tests {
         let job = BarnesHut {
             snapshot_every: 2,
             picture_every: 3,
+            render: 2,
             picture_size: 64,
             checkpoint_every: 2,
             snapshot_format: SnapshotFormat::Csv,
@@ -547,11 +555,13 @@ mod tests {
             "0 of 3 steps",
             "snapshot-000000.csv",
             "density-000000.png",
+            "frame-000000.png",
             "step 0",
             "step 1",
             "iteration",
             "1 of 3 steps",
             "snapshot-000002.csv",
+            "frame-000001.png",
             "step 2",
             "iteration",
             "2 of 3 steps",
@@ -818,8 +828,15 @@ mod tests {
     }
 
     /// What jobs had not from the start.
-    const NEW_OPTIONS: &[&str] =
-        &["cell_error", "block_steps", "max_rung", "check_forces", "check_bodies"];
+    const NEW_OPTIONS: &[&str] = &[
+        "cell_error",
+        "render",
+        "picture_width",
+        "block_steps",
+        "max_rung",
+        "check_forces",
+        "check_bodies",
+    ];
 
     #[test]
     fn tasks_cost_their_bodies_once() {
@@ -859,6 +876,112 @@ mod tests {
         let loaded = Some(generate::plummer(300, 1));
         let job = BarnesHut { loaded, force_error: Some(1e-5), softening: Some(0.0), ..small() };
         assert!(encode_job(job).is_ok());
+    }
+
+    /// Bodies that are hard on a tree or on an integrator, by name.
+    fn odd() -> Vec<(&'static str, Bodies)> {
+        let at = |positions: &[[f64; 3]], mass: f64| {
+            let mut bodies = Bodies::default();
+            for p in positions {
+                bodies.push(*p, [0.0; 3], mass);
+            }
+            bodies
+        };
+        let scaled = |scale: f64| {
+            let mut bodies = generate::plummer(300, 1);
+            for column in [&mut bodies.position, &mut bodies.velocity] {
+                column.iter_mut().flatten().for_each(|c| *c *= scale);
+            }
+            bodies
+        };
+        let mut range = generate::plummer(300, 1);
+        for (i, p) in range.position.iter_mut().enumerate() {
+            *p = p.map(|c| c * 10f64.powi(i as i32 / 3 - 50));
+        }
+        let mut heavy = generate::plummer(300, 1);
+        heavy.mass[17] = 1e90;
+        let pair = [[0.0; 3], [1.0, 0.0, 0.0]];
+        vec![
+            ("one", at(&pair[..1], 1.0)),
+            ("two", at(&pair, 1.0)),
+            ("two of no mass", at(&pair, 0.0)),
+            ("two in one place", at(&[[1.0; 3]; 2], 1.0)),
+            ("all in one place", at(&[[-3.0; 3]; 700], 1.0)),
+            ("many in two places", at(&[&[[0.0; 3]; 400][..], &[[1.0; 3]; 300]].concat(), 0.01)),
+            ("on a line", at(&(0..500).map(|i| [f64::from(i), 0.0, 0.0]).collect::<Vec<_>>(), 1.0)),
+            ("large", scaled(1e90)),
+            ("small", scaled(1e-90)),
+            ("over a hundred orders", range),
+            ("one of all the mass", heavy),
+        ]
+    }
+
+    #[test]
+    fn odd_bodies_run_to_an_end_or_a_clear_error() {
+        for (name, bodies) in odd() {
+            for softening in [0.0, 0.05] {
+                for block_steps in [None, Some(0.1)] {
+                    let job = BarnesHut {
+                        loaded: Some(bodies.clone()),
+                        softening: Some(softening),
+                        block_steps: block_steps.filter(|_| softening > 0.0),
+                        max_rung: 3,
+                        check_forces: 1,
+                        picture_every: 2,
+                        picture_size: 16,
+                        snapshot_every: 2,
+                        snapshot_format: SnapshotFormat::Gadget,
+                        steps: 2,
+                        checkpoint_every: 1,
+                        ..small()
+                    };
+                    let run = |threads| run_from(encode_job(job.clone()).unwrap(), threads, None);
+                    let (outcome, _) = run(1);
+                    assert_eq!(run(2).0, outcome, "{name}");
+                    match outcome {
+                        Ok(outcome) => assert_eq!(outcome.result["steps"], 2, "{name}"),
+                        Err(failure) => {
+                            let told = "has left the range of numbers; a smaller --dt or a larger --softening may help";
+                            assert!(failure.message.ends_with(told), "{name}: {failure}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_that_nothing_pulls_stay_where_they_are() {
+        for (name, bodies) in odd() {
+            if !["one", "two of no mass", "two in one place", "all in one place"].contains(&name) {
+                continue;
+            }
+            for softening in [0.0, 0.05] {
+                let job = BarnesHut {
+                    loaded: Some(bodies.clone()),
+                    softening: Some(softening),
+                    check_forces: 1,
+                    ..small()
+                };
+                let (outcome, _) = run(job, 2);
+                assert_eq!(outcome.checksum, bodies.checksum(), "{name}");
+                assert_eq!(outcome.result["energy_error"], 0.0, "{name}");
+                // No body has a force that could be wrong.
+                assert!(outcome.result["force_error"].is_null(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_that_are_none_are_refused() {
+        let mut bodies = generate::plummer(5, 1);
+        bodies.mass[3] = -1.0;
+        let refused = |loaded| {
+            let job = BarnesHut { loaded: Some(loaded), ..small() };
+            encode_job(job).unwrap_err().message
+        };
+        assert!(refused(bodies).starts_with("body 3 has a position or velocity that is no number"));
+        assert_eq!(refused(Bodies::default()), "--bodies is 0; at least one body is needed");
     }
 
     #[test]

@@ -93,7 +93,12 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub picture_every: u64,
 
-    /// Width and height of pictures in pixels
+    /// Draw a frame (PNG of the density) every K steps, and make a film of them at the end if ffmpeg is on the PATH; 0: never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[serde(default)]
+    pub render: u64,
+
+    /// Width and height of pictures and frames in pixels
     #[arg(long, value_name = "PIXELS", default_value_t = 800)]
     pub picture_size: u32,
 
@@ -117,6 +122,11 @@ pub struct BarnesHut {
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[serde(default)]
     pub check_bodies: u32,
+
+    /// Width of what pictures and frames show [default: three times as far as nearly all bodies are from the middle at the start]
+    #[arg(long, value_name = "LENGTH")]
+    #[serde(default)]
+    pub picture_width: Option<f64>,
 
     /// How positions go to the nodes in each step; the result is the same
     #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
@@ -180,6 +190,14 @@ impl BarnesHut {
         {
             return Err(OptionError::TooManyBodies);
         }
+        if let Some(bodies) = &self.loaded {
+            if bodies.is_empty() {
+                return Err(OptionError::NoBodies);
+            }
+            if let Some(body) = bodies.first_bad() {
+                return Err(OptionError::Body(body));
+            }
+        }
         let count = self.loaded.as_ref().map_or(self.bodies, Bodies::len);
         if self.snapshot_every > 0
             && self.snapshot_format == SnapshotFormat::Gadget
@@ -224,6 +242,9 @@ impl BarnesHut {
                 return Err(OptionError::Zero(option));
             }
         }
+        if let Some(width) = self.picture_width {
+            positive("--picture-width", width)?;
+        }
         if !(1..=MOST_PIXELS).contains(&self.picture_size) {
             return Err(OptionError::PictureSize(self.picture_size));
         }
@@ -252,6 +273,11 @@ pub enum OptionError {
     /// Nothing to simulate.
     #[error("--bodies is 0; at least one body is needed")]
     NoBodies,
+    /// A body that was handed over is no good.
+    #[error(
+        "body {0} has a position or velocity that is no number of up to 1e100, or a mass that is not within 0 and 1e100"
+    )]
+    Body(usize),
     /// More than indices allow.
     #[error(
         "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
@@ -440,6 +466,10 @@ mod tests {
             ("--leaf=0", "--leaf is 0; it must be at least 1"),
             ("--group=0", "--group is 0; it must be at least 1"),
             ("--grain=0", "--grain is 0; it must be at least 1"),
+            (
+                "--picture-width=0",
+                "--picture-width is 0; it must be a number above 0 and at most 1e100",
+            ),
             ("--picture-size=0", "--picture-size is 0; it must lie within 1 and 16384 pixels"),
             (
                 "--picture-size=99999",

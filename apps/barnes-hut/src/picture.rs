@@ -60,6 +60,11 @@ impl Camera {
         Self { centre, half, size: size.max(1) as usize }
     }
 
+    /// The same view, of this width if there is one.
+    pub fn with_width(self, width: Option<f64>) -> Self {
+        Self { half: width.map_or(self.half, |width| 0.5 * width), ..self }
+    }
+
     /// Draws the bodies.
     ///
     /// # Errors
