@@ -1,8 +1,8 @@
 //! Snapshots in the binary format of the Gadget codes, which the field's Python packages (pynbody, yt) read as they are.
 //!
-//! Written is SnapFormat 1 with double precision: it loses no bit, and both packages read it (yt takes single precision alone in
-//! format 2, and TIPSY files have single precision alone). Read are formats 1 and 2, in either precision. The first
-//! population is type 1 (halo), the second type 2 (disk). Units are the run's own, with G = 1; the header's time is that of the run.
+//! Written is SnapFormat 1 with single precision, which is what all of them take: of double precision yt 4.4 finds positions but
+//! looks for velocities and masses in the wrong places. Who needs every bit takes `.npy`. Read are formats 1 and 2, in either
+//! precision. The first population is type 1 (halo), the second type 2 (disk). Units are the run's own, with G = 1; the header's time is that of the run.
 //! Source of the format: V. Springel, User guide for GADGET-2 (2005), section 6. Knows nothing of options.
 
 use crate::bodies::Bodies;
@@ -15,10 +15,32 @@ const FIRST: usize = 1;
 const SECOND: usize = 2;
 
 /// Most bodies that a snapshot may have: lengths of blocks are told in 32 bits.
-pub const MOST_BODIES: usize = u32::MAX as usize / 24;
+pub const MOST_BODIES: usize = u32::MAX as usize / 12;
 
-/// A snapshot in format 1 with double precision, of at most [`MOST_BODIES`] bodies. `time` is since the start of the run.
-pub fn write(bodies: &Bodies, time: f64) -> Vec<u8> {
+/// A number is too large for single precision.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error(
+    "body {body} has {value:e}, which is too large for a Gadget snapshot; choose --snapshot-format npy or other units"
+)]
+pub struct TooLarge {
+    /// Its index.
+    pub body: usize,
+    /// A coordinate, a velocity or its mass.
+    pub value: f64,
+}
+
+/// A snapshot in format 1 with single precision, of at most [`MOST_BODIES`] bodies. `time` is since the start of the run.
+///
+/// # Errors
+/// [`TooLarge`].
+pub fn write(bodies: &Bodies, time: f64) -> Result<Vec<u8>, TooLarge> {
+    for body in 0..bodies.len() {
+        let values = bodies.position[body].iter().chain(&bodies.velocity[body]);
+        let too_large = |value: &&f64| !(**value as f32).is_finite();
+        if let Some(&value) = values.chain([&bodies.mass[body]]).find(too_large) {
+            return Err(TooLarge { body, value });
+        }
+    }
     let split = bodies.second.min(bodies.len());
     let mut counts = [0u32; TYPES];
     counts[FIRST] = split as u32;
@@ -42,33 +64,25 @@ pub fn write(bodies: &Bodies, time: f64) -> Vec<u8> {
     ints(&mut header, &[0, 1]);
     // Box, matter, cosmological constant: none. Hubble parameter: 1, so that no reader scales by it.
     doubles(&mut header, &[0.0, 0.0, 0.0, 1.0]);
-    // Ages, metals, high words of the counts, entropy: none. Double precision.
-    ints(&mut header, &[0, 0]);
-    ints(&mut header, &[0; TYPES]);
-    ints(&mut header, &[0, 1]);
+    // Ages, metals, high words of the counts and all else: none.
     header.resize(HEADER, 0);
 
-    let mut bytes = Vec::with_capacity(HEADER + bodies.len() * 60 + 40);
-    let mut block = |length: usize, values: &mut dyn Iterator<Item = [u8; 8]>| {
+    let mut bytes = Vec::with_capacity(HEADER + bodies.len() * 32 + 40);
+    let mut block = |length: usize, values: &mut dyn Iterator<Item = [u8; 4]>| {
         let length = (length as u32).to_le_bytes();
         bytes.extend_from_slice(&length);
         values.for_each(|value| bytes.extend_from_slice(&value));
         bytes.extend_from_slice(&length);
     };
-    let mut eights = header.chunks_exact(8).map(|c| c.try_into().expect("chunks of eight"));
-    block(HEADER, &mut eights);
-    for column in [&bodies.position, &bodies.velocity] {
-        block(bodies.len() * 24, &mut column.iter().flatten().map(|value| value.to_le_bytes()));
-    }
-    let length = (bodies.len() as u32 * 4).to_le_bytes();
-    bytes.extend_from_slice(&length);
-    bytes.extend((1..=bodies.len() as u32).flat_map(u32::to_le_bytes));
-    bytes.extend_from_slice(&length);
-    let length = (bodies.len() as u32 * 8).to_le_bytes();
-    bytes.extend_from_slice(&length);
-    bytes.extend(bodies.mass.iter().flat_map(|value| value.to_le_bytes()));
-    bytes.extend_from_slice(&length);
-    bytes
+    let mut fours = header.chunks_exact(4).map(|c| c.try_into().expect("chunks of four"));
+    block(HEADER, &mut fours);
+    let single = |value: &f64| (*value as f32).to_le_bytes();
+    let count = bodies.len();
+    block(count * 12, &mut bodies.position.iter().flatten().map(single));
+    block(count * 12, &mut bodies.velocity.iter().flatten().map(single));
+    block(count * 4, &mut (1..=count as u32).map(u32::to_le_bytes));
+    block(count * 4, &mut bodies.mass.iter().map(single));
+    Ok(bytes)
 }
 
 /// Whether a file begins as such snapshots do.
@@ -257,16 +271,16 @@ mod tests {
     fn two() -> Bodies {
         let mut bodies = Bodies::default();
         bodies.push([1.0, 2.0, 3.0], [0.5, 0.0, -0.5], 2.0);
-        bodies.push([-1.0, 0.1, 1e-300], [1.0, 2.0, 3.0], 0.0);
-        bodies.push([-0.0, 1e100, 0.3], [1.0, 2.0, 3.0], 0.25);
+        bodies.push([-1.0, 0.125, 1e-300], [1.0, 2.0, 3.0], 0.0);
+        bodies.push([-0.0, 0.5f64.powi(-100), 4.0], [1.0, 2.0, 3.0], 0.25);
         bodies.second = 1;
         bodies
     }
 
     #[test]
     fn the_header_has_its_fields_in_their_places() {
-        let bytes = write(&two(), 1.5);
-        assert_eq!(bytes.len(), 264 + 2 * (8 + 72) + (8 + 12) + (8 + 24));
+        let bytes = write(&two(), 1.5).unwrap();
+        assert_eq!(bytes.len(), 264 + 2 * (8 + 36) + (8 + 12) + (8 + 12));
         let mut expected = vec![0u8; 264];
         // Where the user guide's table puts them, after the record's length.
         for at in [0, 260] {
@@ -280,19 +294,53 @@ mod tests {
         for (at, value) in [(72, 1.5f64), (152, 1.0)] {
             expected[4 + at..12 + at].copy_from_slice(&value.to_le_bytes());
         }
-        for at in [124, 196] {
-            expected[4 + at] = 1;
-        }
+        expected[4 + 124] = 1;
         assert_eq!(bytes[..264], expected);
-        // The first block: three bodies of three doubles.
-        assert_eq!(bytes[264..276], [72, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
-        assert_eq!(bytes[264 + 160..264 + 176], [12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
+        // The first block: three bodies of three numbers.
+        assert_eq!(bytes[264..276], [36, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0x40]);
+        assert_eq!(bytes[264 + 88..264 + 104], [12, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
     }
 
     #[test]
-    fn what_is_written_is_read_bit_for_bit() {
-        for bodies in [two(), generate::galaxies(100, 1), generate::plummer(7, 2)] {
-            assert_eq!(read(&write(&bodies, 0.0)), Ok(bodies));
+    fn what_is_written_is_read_back_to_single_precision() {
+        for mut bodies in [two(), generate::galaxies(100, 1), generate::plummer(7, 2)] {
+            let back = read(&write(&bodies, 0.0).unwrap()).unwrap();
+            for column in [&mut bodies.position, &mut bodies.velocity] {
+                column.iter_mut().flatten().for_each(|c| *c = f64::from(*c as f32));
+            }
+            bodies.mass.iter_mut().for_each(|m| *m = f64::from(*m as f32));
+            assert_eq!(back, bodies);
+            // And from then on bit for bit.
+            assert_eq!(read(&write(&back, 0.0).unwrap()), Ok(back));
+        }
+    }
+
+    #[test]
+    fn what_single_precision_cannot_hold_is_refused() {
+        let mut bodies = two();
+        bodies.mass[2] = 1e39;
+        let told = write(&bodies, 0.0).unwrap_err().to_string();
+        let expected = "body 2 has 1e39, which is too large for a Gadget snapshot; choose --snapshot-format npy or other units";
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn double_precision_of_others_is_read_bit_for_bit() {
+        let bodies = generate::plummer(50, 3);
+        let doubles = |values: &mut dyn Iterator<Item = &f64>| {
+            values.flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()
+        };
+        let mut header = vec![0; HEADER];
+        header[4] = 50;
+        let blocks = [
+            ("HEAD", header),
+            ("POS ", doubles(&mut bodies.position.iter().flatten())),
+            ("VEL ", doubles(&mut bodies.velocity.iter().flatten())),
+            ("ID  ", vec![0; 200]),
+            ("MASS", doubles(&mut bodies.mass.iter())),
+        ];
+        for named in [false, true] {
+            assert_eq!(read(&file(named, &blocks)).as_ref(), Ok(&bodies));
         }
     }
 

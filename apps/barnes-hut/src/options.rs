@@ -368,7 +368,7 @@ pub enum SnapshotFormat {
     Npy,
     /// Comma-separated values with a header
     Csv,
-    /// Gadget snapshot (SnapFormat 1, double precision), as pynbody and yt read it
+    /// Gadget snapshot (SnapFormat 1, single precision), as pynbody and yt read it
     Gadget,
 }
 
@@ -419,8 +419,8 @@ mod tests {
                 "more than 1073741824 bodies are not supported; choose a smaller --bodies or --input",
             ),
             (
-                "--bodies=200000000 --snapshot-every=1 --snapshot-format=gadget",
-                "a Gadget snapshot takes at most 178956970 bodies; choose --snapshot-format npy",
+                "--bodies=400000000 --snapshot-every=1 --snapshot-format=gadget",
+                "a Gadget snapshot takes at most 357913941 bodies; choose --snapshot-format npy",
             ),
             ("--dt=NaN", "--dt is NaN; it must be a number above 0 and at most 1e100"),
             ("--dt=0", "--dt is 0; it must be a number above 0 and at most 1e100"),

@@ -219,6 +219,14 @@ mod tests {
     }
 
     #[test]
+    fn a_view_may_have_another_width() {
+        let bodies = generate::galaxies(100, 1);
+        let camera = Camera::around(&bodies, 50);
+        assert_eq!(camera.clone().with_width(None).half, camera.half);
+        assert_eq!(camera.with_width(Some(3.0)).half, 1.5);
+    }
+
+    #[test]
     fn odd_sets_of_bodies_can_be_drawn() {
         let mut bodies = Bodies::default();
         let camera = Camera::around(&bodies, 0);
