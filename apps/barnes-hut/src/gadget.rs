@@ -228,9 +228,12 @@ struct Records<'b> {
     named: bool,
 }
 
+/// A block and, in format 2, its name.
+type Block<'b> = (Option<[u8; 4]>, &'b [u8]);
+
 impl<'b> Records<'b> {
-    /// The next block and, in format 2, its name; nothing at the end of the file.
-    fn next(&mut self) -> Result<Option<(Option<[u8; 4]>, &'b [u8])>, Mistake> {
+    /// The next block; nothing at the end of the file.
+    fn next(&mut self) -> Result<Option<Block<'b>>, Mistake> {
         let mut name = None;
         if self.at == self.bytes.len() {
             return Ok(None);
@@ -366,8 +369,10 @@ mod tests {
         values.iter().flat_map(|v| v.to_le_bytes()).collect()
     }
 
+    type Blocks = Vec<(&'static str, Vec<u8>)>;
+
     /// One body of gas, of the type's mass, and two stars of their own.
-    fn blocks() -> Vec<(&'static str, Vec<u8>)> {
+    fn blocks() -> Blocks {
         let mut header = vec![0; HEADER];
         (header[0], header[16]) = (1, 2);
         header[24..32].copy_from_slice(&0.5f64.to_le_bytes());
@@ -399,7 +404,7 @@ mod tests {
 
     #[test]
     fn every_mistake_is_named() {
-        let changed = |change: &dyn Fn(&mut Vec<(&'static str, Vec<u8>)>)| {
+        let changed = |change: &dyn Fn(&mut Blocks)| {
             let mut blocks = blocks();
             change(&mut blocks);
             file(false, &blocks)
