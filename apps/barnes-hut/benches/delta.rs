@@ -10,7 +10,7 @@ use std::time::Instant;
 use springtide_barnes_hut::delta::{self, BEFORE, Frame};
 use springtide_barnes_hut::options::{BarnesHut, Model};
 use springtide_barnes_hut::shared::Setup;
-use springtide_barnes_hut::{generate, simulate};
+use springtide_barnes_hut::simulate;
 
 const STEPS: usize = 10;
 const TRIES: usize = 5;
@@ -31,11 +31,8 @@ fn main() {
 
 /// The positions of the first steps.
 fn run(model: Model, count: usize) -> Vec<Frame> {
-    let job = BarnesHut { model, ..BarnesHut::default() };
-    let bodies = match model {
-        Model::Galaxies => generate::galaxies(count, job.seed),
-        Model::Plummer => generate::plummer(count, job.seed),
-    };
+    let job = BarnesHut { model, bodies: count, ..BarnesHut::default() };
+    let bodies = job.generate();
     let setup = Setup::new(&bodies, job.accuracy());
     let mut frames = Vec::new();
     let steps = (STEPS + BEFORE) as u64;

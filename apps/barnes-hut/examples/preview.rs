@@ -1,37 +1,34 @@
-//! Runs a model on one thread and writes its pictures, to look at: `preview DIR [galaxies|plummer] [bodies] [steps]`.
+//! Runs a model on one thread and writes its pictures, to look at: `preview DIR [MODEL] [bodies] [steps] [every]`.
 //!
 //! Knows nothing of the grid; the job on a grid gives the same pictures as artefacts.
 
 use std::error::Error;
 use std::path::PathBuf;
 
+use clap::ValueEnum;
 use springtide_barnes_hut::options::{BarnesHut, Model};
 use springtide_barnes_hut::picture::Camera;
 use springtide_barnes_hut::shared::Setup;
-use springtide_barnes_hut::{generate, simulate};
+use springtide_barnes_hut::simulate;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().ok_or("name a folder for the pictures")?);
-    let model = match arguments.next().as_deref() {
-        Some("plummer") => Model::Plummer,
-        _ => Model::Galaxies,
-    };
+    let model =
+        arguments.next().map_or(Ok(Model::Galaxies), |name| Model::from_str(&name, true))?;
     let bodies = arguments.next().map_or(Ok(20_000), |n| n.parse())?;
     let steps = arguments.next().map_or(Ok(50), |n| n.parse())?;
+    let every = arguments.next().map_or(Ok(5), |n| n.parse())?;
     std::fs::create_dir_all(&folder)?;
 
-    let options = BarnesHut { model, ..BarnesHut::default() };
-    let bodies = match model {
-        Model::Galaxies => generate::galaxies(bodies, options.seed),
-        Model::Plummer => generate::plummer(bodies, options.seed),
-    };
+    let options = BarnesHut { model, bodies, ..BarnesHut::default() };
+    let bodies = options.generate();
     let camera = Camera::around(&bodies, options.picture_size);
     let setup = Setup::new(&bodies, options.accuracy());
     let mut failed = None;
     simulate::alone(bodies, &setup, options.time_step(), steps, |simulation, report| {
         println!("step {:3} energy error {:9.2e}", report.step, report.energy_error);
-        if report.step % 5 == 0 {
+        if report.step.is_multiple_of(every) {
             let name = folder.join(format!("density-{:06}.png", report.step));
             let drawn = camera.draw(simulation.bodies()).map_err(Box::<dyn Error>::from);
             let written = drawn.and_then(|png| Ok(std::fs::write(name, png)?));

@@ -57,6 +57,19 @@ impl Bodies {
         0.5 * self.mass.iter().zip(&self.velocity).map(twice).sum::<f64>()
     }
 
+    /// Sum of mass times position x velocity, about the origin.
+    pub fn angular_momentum(&self) -> Turning {
+        let mut turning = Turning::default();
+        for ((m, x), v) in self.mass.iter().zip(&self.position).zip(&self.velocity) {
+            let each = turning_of(*m, x, v);
+            for (sum, each) in turning.sum.iter_mut().zip(each) {
+                *sum += each;
+            }
+            turning.magnitudes += length(each);
+        }
+        turning
+    }
+
     /// Moves and boosts all bodies so that the centre of mass rests at the origin. Bodies without mass are left alone.
     pub fn centre(&mut self) {
         let total = self.total_mass();
@@ -79,11 +92,44 @@ impl Bodies {
         springtide_runtime::work::checksum(values.flat_map(|value| value.to_bits().to_le_bytes()))
     }
 
+    /// The index of the first body that no run can begin with: one with a position, velocity or mass that is no number of up to
+    /// [`LARGEST`], or with a negative mass.
+    pub fn first_bad(&self) -> Option<usize> {
+        let good = |v: &[f64; 3]| v.iter().all(|c| c.abs() <= LARGEST);
+        let columns = self.position.iter().zip(&self.velocity).zip(&self.mass);
+        columns
+            .into_iter()
+            .position(|((p, v), m)| !good(p) || !good(v) || !(0.0..=LARGEST).contains(m))
+    }
+
     /// The index of the first body with a position or velocity that is no finite number.
     pub fn first_not_finite(&self) -> Option<usize> {
         let finite = |v: &[f64; 3]| v.iter().all(|c| c.is_finite());
         self.position.iter().zip(&self.velocity).position(|(p, v)| !finite(p) || !finite(v))
     }
+}
+
+/// The angular momentum of bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Turning {
+    /// Of all together.
+    pub sum: [f64; 3],
+    /// Sum of the magnitudes of each body's.
+    pub magnitudes: f64,
+}
+
+/// Mass times position x velocity.
+pub(crate) fn turning_of(mass: f64, x: &[f64; 3], v: &[f64; 3]) -> [f64; 3] {
+    [
+        mass * (x[1] * v[2] - x[2] * v[1]),
+        mass * (x[2] * v[0] - x[0] * v[2]),
+        mass * (x[0] * v[1] - x[1] * v[0]),
+    ]
+}
+
+/// The length of a vector.
+pub(crate) fn length(v: [f64; 3]) -> f64 {
+    (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]).sqrt()
 }
 
 fn weighted_sum(mass: &[f64], column: &[[f64; 3]]) -> [f64; 3] {
@@ -169,6 +215,25 @@ mod tests {
     }
 
     #[test]
+    fn a_body_that_no_run_can_begin_with_is_found() {
+        assert_eq!(two().first_bad(), None);
+        for bad in [f64::NAN, f64::INFINITY, -1e101] {
+            for column in 0..3 {
+                let mut bodies = two();
+                match column {
+                    0 => bodies.position[1][2] = bad,
+                    1 => bodies.velocity[1][0] = bad,
+                    _ => bodies.mass[1] = bad,
+                }
+                assert_eq!(bodies.first_bad(), Some(1), "{bad} in column {column}");
+            }
+        }
+        let mut bodies = two();
+        bodies.mass = vec![0.0, -1e-9];
+        assert_eq!(bodies.first_bad(), Some(1));
+    }
+
+    #[test]
     fn the_checksum_is_fnv_1a_and_sees_one_bit() {
         // No body: the offset basis of FNV-1a. One byte more or less would change it.
         assert_eq!(Bodies::default().checksum(), 0xcbf2_9ce4_8422_2325);
@@ -185,6 +250,10 @@ mod tests {
         let mut bodies = two();
         assert_eq!(bodies.momentum(), [7.0, 12.0, 17.0]);
         assert_eq!(bodies.kinetic_energy(), 42.5);
+        let turning = bodies.angular_momentum();
+        // 2 (1, 2, 3) x (0.5, 0, -0.5) + 6 (-1, 0, 1) x (1, 2, 3).
+        assert_eq!(turning.sum, [-14.0, 28.0, -14.0]);
+        assert!((turning.magnitudes - 24f64.sqrt() - 864f64.sqrt()).abs() < 1e-12);
         bodies.centre();
         for axis in 0..3 {
             assert!(bodies.momentum()[axis].abs() < 1e-14);

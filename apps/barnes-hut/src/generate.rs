@@ -1,7 +1,14 @@
-//! Bodies from a seed: a Plummer sphere, or two disc galaxies about to meet.
+//! Bodies from a seed: Plummer and Hernquist spheres, a disk galaxy, or two galaxies about to meet.
 //!
 //! Uses only operations that IEEE 754 rounds exactly (no sine, power or logarithm of the platform's library), so that a
 //! seed gives the same bits on every machine. Knows nothing of forces.
+
+mod disks;
+mod functions;
+mod hernquist;
+
+pub use disks::{disk, disks};
+pub use hernquist::hernquist;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -48,8 +55,7 @@ pub fn galaxies(bodies: usize, seed: u64) -> Bodies {
 
     let mut dice = Dice::new(seed);
     let total = 1.0 + SECOND;
-    let across = (2.0 * PERICENTRE * total).sqrt() / START;
-    let inward = (2.0 * total / START - across * across).sqrt();
+    let (across, inward) = on_a_parabola(total, PERICENTRE, START);
     // Angles of the discs as exact points of the circle: 16 and 37 degrees against the plane of the orbit.
     let first = Galaxy { mass: 1.0, size: 1.0, tilt: [0.96, 0.28] };
     let second = Galaxy { mass: SECOND, size: SECOND.sqrt(), tilt: [0.8, -0.6] };
@@ -62,6 +68,17 @@ pub fn galaxies(bodies: usize, seed: u64) -> Bodies {
     all.second = split;
     all.centre();
     all
+}
+
+/// Velocities across and along the line between two centres on a parabolic orbit, at this distance, of this total mass.
+fn on_a_parabola(total: f64, pericentre: f64, distance: f64) -> (f64, f64) {
+    let across = (2.0 * pericentre * total).sqrt() / distance;
+    (across, (2.0 * total / distance - across * across).sqrt())
+}
+
+/// Turned around the x axis by the angle of this cosine and sine.
+fn turn(v: [f64; 3], [c, s]: [f64; 2]) -> [f64; 3] {
+    [v[0], c * v[1] - s * v[2], s * v[1] + c * v[2]]
 }
 
 struct Galaxy {
@@ -136,8 +153,7 @@ impl Galaxy {
     }
 
     fn turn(&self, v: [f64; 3]) -> [f64; 3] {
-        let [c, s] = self.tilt;
-        [v[0], c * v[1] - s * v[2], s * v[1] + c * v[2]]
+        turn(v, self.tilt)
     }
 }
 
@@ -235,6 +251,29 @@ mod tests {
     fn a_seed_gives_the_same_bits_everywhere() {
         let sums = [plummer(1000, 42), plummer(1000, 43), galaxies(1000, 42)].map(|b| b.checksum());
         assert_eq!(sums, [0x4d21a6a31ff680b3, 0x0f32446d61756cde, 0x9e5dd39b9ae4825b]);
+        let sums = [hernquist(1000, 42), disk(1000, 42), disks(1000, 42)].map(|b| b.checksum());
+        assert_eq!(sums, [0xb41204aa7fffacdd, 0x26a833cde6775c5e, 0x2b93e0b15acd9d9c]);
+    }
+
+    /// Of all pairs, without softening.
+    pub fn potential_energy(bodies: &Bodies) -> f64 {
+        let mut potential = 0.0;
+        for i in 0..bodies.len() {
+            for j in 0..i {
+                let d = [0, 1, 2].map(|k| bodies.position[i][k] - bodies.position[j][k]);
+                let distance = (d[0] * d[0] + d[1] * d[1] + d[2] * d[2]).sqrt();
+                potential -= bodies.mass[i] * bodies.mass[j] / distance;
+            }
+        }
+        potential
+    }
+
+    /// About the origin, of bodies of equal mass.
+    pub fn half_mass_radius(bodies: &Bodies, range: std::ops::Range<usize>) -> f64 {
+        let square = |p: &[f64; 3]| p[0] * p[0] + p[1] * p[1] + p[2] * p[2];
+        let mut squares: Vec<f64> = bodies.position[range].iter().map(square).collect();
+        squares.sort_unstable_by(f64::total_cmp);
+        squares[squares.len() / 2].sqrt()
     }
 
     #[test]
@@ -244,14 +283,7 @@ mod tests {
         // Virial equilibrium with E = -1/4: kinetic energy 1/4, potential energy -1/2.
         let kinetic = bodies.kinetic_energy();
         assert!((kinetic - 0.25).abs() < 0.01, "kinetic energy {kinetic}");
-        let mut potential = 0.0;
-        for i in 0..n {
-            for j in 0..i {
-                let d = [0, 1, 2].map(|k| bodies.position[i][k] - bodies.position[j][k]);
-                potential -= 1.0 / (d[0] * d[0] + d[1] * d[1] + d[2] * d[2]).sqrt();
-            }
-        }
-        potential /= (n * n) as f64;
+        let potential = potential_energy(&bodies);
         assert!((potential + 0.5).abs() < 0.02, "potential energy {potential}");
         assert!((bodies.total_mass() - 1.0).abs() < 1e-12);
     }
@@ -276,7 +308,8 @@ mod tests {
     #[test]
     fn any_number_of_bodies_will_do() {
         for n in [1, 2, 3, 9, 17] {
-            for bodies in [plummer(n, 3), galaxies(n, 3)] {
+            for bodies in [plummer(n, 3), galaxies(n, 3), hernquist(n, 3), disk(n, 3), disks(n, 3)]
+            {
                 assert_eq!(bodies.len(), n);
                 assert_eq!(bodies.first_not_finite(), None, "{n} bodies");
             }

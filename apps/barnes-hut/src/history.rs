@@ -4,26 +4,35 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::check::ForceError;
 use crate::simulate::Report;
 
 /// More steps than this are thinned out in the result, which is one line of text.
 const REPORTED: u64 = 10_000;
 
 /// The reports of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct History {
     /// Every so many steps are kept.
     every: u64,
     kept: Vec<Report>,
     last: Option<Report>,
     worst_error: f64,
+    #[serde(default)]
+    worst_turning: f64,
+    /// Forces computed in all steps.
+    #[serde(default)]
+    forces: u64,
+    /// Steps whose forces were looked at, and how good they were.
+    #[serde(default)]
+    checked: Vec<(u64, ForceError)>,
 }
 
 impl History {
     /// Of a run of so many steps, before the first.
     pub fn new(steps: u64) -> Self {
         let every = steps.saturating_add(1).div_ceil(REPORTED).max(1);
-        Self { every, kept: Vec::new(), last: None, worst_error: 0.0 }
+        Self { every, ..Self::default() }
     }
 
     /// Adds the next step's report.
@@ -32,6 +41,19 @@ impl History {
             self.kept.push(report);
         }
         self.worst_error = self.worst_error.max(report.energy_error.abs());
+        self.worst_turning = self.worst_turning.max(report.angular_momentum_error);
+        self.forces += report.forces;
+        if let Some(error) = report.force_error {
+            self.checked.push((report.step, error));
+            if self.checked.len() as u64 > REPORTED {
+                // Every other one will do, and so on.
+                let mut odd = false;
+                self.checked.retain(|_| {
+                    odd = !odd;
+                    odd
+                });
+            }
+        }
         self.last = Some(report);
     }
 
@@ -46,15 +68,38 @@ impl History {
             "energy_error": last.map(|r| r.energy_error),
             "energy_error_max": self.worst_error,
             "momentum": last.map(|r| r.momentum),
+            "angular_momentum": last.map(|r| r.angular_momentum),
+            "angular_momentum_error": last.map(|r| r.angular_momentum_error),
+            "angular_momentum_error_max": self.worst_turning,
+            "forces": self.forces,
+            "force_error": force_error(&self.checked),
             "per_step": {
                 "step": self.kept.iter().map(|r| r.step).collect::<Vec<_>>(),
                 "kinetic": column(|r| r.kinetic),
                 "potential": column(|r| r.potential),
                 "energy_error": column(|r| r.energy_error),
                 "momentum": self.kept.iter().map(|r| r.momentum).collect::<Vec<_>>(),
+                "angular_momentum": self.kept.iter().map(|r| r.angular_momentum).collect::<Vec<_>>(),
+                "angular_momentum_error": column(|r| r.angular_momentum_error),
+                "forces": self.kept.iter().map(|r| r.forces).collect::<Vec<_>>(),
             },
         })
     }
+}
+
+/// Columns of what was found, or nothing where nothing was looked at.
+fn force_error(checked: &[(u64, ForceError)]) -> serde_json::Value {
+    if checked.is_empty() {
+        return serde_json::Value::Null;
+    }
+    let column =
+        |value: fn(&ForceError) -> f64| checked.iter().map(|(_, e)| value(e)).collect::<Vec<f64>>();
+    serde_json::json!({
+        "step": checked.iter().map(|(step, _)| *step).collect::<Vec<_>>(),
+        "rms": column(|e| e.rms),
+        "median": column(|e| e.median),
+        "p99": column(|e| e.p99),
+    })
 }
 
 #[cfg(test)]
@@ -63,7 +108,32 @@ mod tests {
 
     fn report(step: u64) -> Report {
         let energy_error = if step == 7 { -0.5 } else { 0.25 };
-        Report { step, kinetic: step as f64, potential: -1.0, momentum: [0.0; 3], energy_error }
+        let kinetic = step as f64;
+        Report { step, kinetic, potential: -1.0, energy_error, forces: 3, ..Report::default() }
+    }
+
+    #[test]
+    fn how_good_forces_were_is_told_for_the_steps_where_that_was_looked_at() {
+        let mut history = History::new(50);
+        assert_eq!(history.result(1)["force_error"], serde_json::Value::Null);
+        for step in 0..=50 {
+            let error = ForceError { rms: step as f64, median: 0.5, p99: 2.0 };
+            let force_error = (step % 25 == 0).then_some(error);
+            history.push(Report { force_error, ..report(step) });
+        }
+        let result = history.result(3);
+        assert_eq!(result["force_error"]["step"], serde_json::json!([0, 25, 50]));
+        assert_eq!(result["force_error"]["rms"], serde_json::json!([0.0, 25.0, 50.0]));
+        assert_eq!(result["force_error"]["p99"], serde_json::json!([2.0, 2.0, 2.0]));
+        assert_eq!(result["forces"], 153);
+        // However many there are.
+        let error = ForceError { rms: 1.0, median: 1.0, p99: 1.0 };
+        let mut history = History::new(3 * REPORTED);
+        for step in 0..3 * REPORTED {
+            history.push(Report { force_error: Some(error), ..report(step) });
+        }
+        assert!(history.checked.len() as u64 <= REPORTED);
+        assert_eq!(history.checked[0].0, 0);
     }
 
     #[test]

@@ -2,6 +2,9 @@
 //!
 //! The one module that knows the runtime. It never writes a file: snapshots and pictures are handed over as artefacts.
 
+mod substep;
+mod sums;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -14,13 +17,18 @@ use springtide_runtime::work::{
 };
 
 use crate::bodies::Bodies;
+use crate::check::ForceError;
 use crate::domains::Domains;
 use crate::history::History;
 use crate::options::{BarnesHut, Broadcast, Distribution, Model, SnapshotFormat};
 use crate::picture::Camera;
+use crate::rungs::Rungs;
 use crate::shared::{Change, Positions, Setup};
-use crate::simulate::{self, Report, Simulation};
-use crate::{calibrate, forces, generate, read, write};
+use crate::simulate::{self, First, Report, Simulation};
+use crate::{calibrate, check, forces, gadget, generate, read, write};
+
+use substep::Substep;
+use sums::Sums;
 
 impl Versioned for Setup {
     const NAME: &'static str = "barnes-hut.setup";
@@ -108,6 +116,7 @@ impl Job for BarnesHut {
     fn register(registry: &mut Registry) {
         registry.task::<Forces>().versioned::<Setup>().versioned::<Positions>();
         malleable::register::<Domains>(registry);
+        registry.task::<Substep>().task::<Sums>();
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
@@ -145,9 +154,10 @@ impl Job for BarnesHut {
         let accuracy = self.accuracy();
         let dt = self.time_step();
         let bodies = self.loaded.take().unwrap_or_else(|| self.generate());
-        let camera = Camera::around(&bodies, self.picture_size);
+        let camera = Camera::around(&bodies, self.picture_size).with_width(self.picture_width);
         let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
-        let simulation = Simulation::new(bodies, &setup, dt);
+        let rungs = self.block_steps.map(|eta| Rungs::new(bodies.len(), eta, self.max_rung));
+        let simulation = Simulation::new(bodies, &setup, dt).with_rungs(rungs);
         self.go_on(cx, setup, Course { simulation, camera, history: History::new(self.steps) })
     }
 
@@ -156,7 +166,7 @@ impl Job for BarnesHut {
         if self.distribution == Distribution::Domains {
             return malleable::resume(Domains::new(self), state, cx);
         }
-        let Saved { step, first_energy, bodies, camera, history } = state.get()?;
+        let Saved { step, first_energy, bodies, camera, history, first, rungs } = state.get()?;
         if step == 0 || step > self.steps {
             return Err(Stop::fail(format_args!(
                 "the root's checkpoint is of step {step} of a run that has {} steps",
@@ -166,7 +176,16 @@ impl Job for BarnesHut {
         let bodies = bodies.into_owned();
         let setup = Setup::new(&bodies, self.accuracy()).with_error(self.cell_error);
         let dt = self.time_step();
-        let simulation = Simulation::resume(bodies, &setup, dt, step, first_energy);
+        let rungs = rungs.map(Cow::into_owned);
+        let fit = match (self.block_steps, &rungs) {
+            (Some(eta), Some(rungs)) => rungs.fit(bodies.len(), eta, self.max_rung),
+            (eta, rungs) => eta.is_none() && rungs.is_none(),
+        };
+        if !fit {
+            return Err(simulate::Broken::OtherRungs.into());
+        }
+        let first = First { energy: first_energy, ..first };
+        let simulation = Simulation::resume(bodies, &setup, dt, step, first).with_rungs(rungs);
         let (camera, history) = (camera.into_owned(), history.into_owned());
         self.go_on(cx, setup, Course { simulation, camera, history })
     }
@@ -186,12 +205,14 @@ impl Job for BarnesHut {
             steps: 0,
             snapshot_every: 0,
             picture_every: 0,
+            render: 0,
             checkpoint_every: 0,
             loaded: None,
             input: None,
             dt: None,
             snapshot_format: self.snapshot_format,
             picture_size: self.picture_size,
+            picture_width: None,
             broadcast: self.broadcast,
             distribution: Distribution::Replicated,
             rekey_every: self.rekey_every,
@@ -204,6 +225,10 @@ impl Job for BarnesHut {
             leaf,
             group,
             grain,
+            block_steps: None,
+            max_rung: self.max_rung,
+            check_forces: 0,
+            check_bodies: self.check_bodies,
         })
     }
 }
@@ -270,13 +295,22 @@ struct Saved<'a> {
     bodies: Cow<'a, Bodies>,
     camera: Cow<'a, Camera>,
     history: Cow<'a, History>,
+    /// Its energy is told above, as it was by earlier versions.
+    #[serde(default)]
+    first: First,
+    #[serde(default)]
+    rungs: Option<Cow<'a, Rungs>>,
 }
 
 impl BarnesHut {
-    pub(crate) fn generate(&self) -> Bodies {
+    /// The bodies of the model.
+    pub fn generate(&self) -> Bodies {
         match self.model {
             Model::Galaxies => generate::galaxies(self.bodies, self.seed),
             Model::Plummer => generate::plummer(self.bodies, self.seed),
+            Model::Hernquist => generate::hernquist(self.bodies, self.seed),
+            Model::Disk => generate::disk(self.bodies, self.seed),
+            Model::Disks => generate::disks(self.bodies, self.seed),
         }
     }
 
@@ -290,10 +324,19 @@ impl BarnesHut {
         let mut publisher = Publisher::new(self.broadcast);
         loop {
             let positions = publisher.publish(cx, simulation.positions())?;
-            let report = self.forces(cx, &mut simulation, setup, positions)?;
+            if !simulation.wants_all() {
+                self.substep(cx, &mut simulation, setup, positions)?;
+                simulation.advance()?;
+                continue;
+            }
+            let mut report = self.forces(cx, &mut simulation, setup, positions)?;
             let step = report.step;
+            if due(self.check_forces, step) {
+                report.force_error = self.force_error(cx, &simulation, setup, positions)?;
+            }
             history.push(report);
-            artefacts(&self, &camera, simulation.bodies(), step, |name, bytes| {
+            let (bodies, time) = (simulation.bodies(), simulation.time());
+            artefacts(&self, &camera, bodies, (step, time), |name, bytes| {
                 cx.artifact(name, bytes);
                 Ok(())
             })?;
@@ -314,10 +357,12 @@ impl BarnesHut {
             if step > 0 && (wanted || due(self.checkpoint_every, step)) {
                 cx.checkpoint(&Saved {
                     step: simulation.step(),
-                    first_energy: simulation.first_energy(),
+                    first_energy: simulation.first().energy,
                     bodies: Cow::Borrowed(simulation.bodies()),
                     camera: Cow::Borrowed(&camera),
                     history: Cow::Borrowed(&history),
+                    first: simulation.first(),
+                    rungs: simulation.rungs().map(Cow::Borrowed),
                 })?;
             }
         }
@@ -340,6 +385,43 @@ impl BarnesHut {
         let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
         Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
     }
+
+    /// The forces on the bodies whose steps end within a base step.
+    fn substep(
+        &self,
+        cx: &Context,
+        simulation: &mut Simulation,
+        setup: Version,
+        positions: Version,
+    ) -> Result<(), Stop> {
+        let shared = cx.get::<Positions>(0, positions)?;
+        let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
+        let groups = simulation.active_groups(tree);
+        let each = |group: &u32| tree.bodies(*group as usize..*group as usize + 1).len();
+        let bodies = u32::try_from(groups.iter().map(each).sum::<usize>())?;
+        let grain = self.grain;
+        let task = Substep { groups: groups.clone(), bodies, grain, setup, positions };
+        let pieces = cx.call(task)?.0;
+        let pieces = pieces.iter().map(|piece| piece.as_slice()).collect();
+        Ok(simulation.accept_some(&shared, &groups, &simulate::Forces { tree, pieces })?)
+    }
+
+    /// How good the forces at these positions are, by a sample of the bodies.
+    fn force_error(
+        &self,
+        cx: &Context,
+        simulation: &Simulation,
+        setup: Version,
+        positions: Version,
+    ) -> Result<Option<ForceError>, Stop> {
+        let count = simulation.bodies().len();
+        let sample = check::sample(count, self.check_bodies as usize, self.seed);
+        let (bodies, grain) = (u32::try_from(count)?, self.grain);
+        let task = Sums { sample: sample.clone(), bodies, grain, setup, positions };
+        let sums: Vec<u8> = cx.call(task)?.0.into_iter().flatten().collect();
+        let shared = cx.get::<Positions>(0, positions)?;
+        Ok(simulation.force_error(&shared, &sample, &sums))
+    }
 }
 
 /// Makes the snapshot and the picture of a step, where they are due, and hands them to `keep` with their names.
@@ -347,30 +429,40 @@ pub(crate) fn artefacts(
     job: &BarnesHut,
     camera: &Camera,
     bodies: &Bodies,
-    step: u64,
+    (step, time): (u64, f64),
     mut keep: impl FnMut(&str, Vec<u8>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     if due(job.snapshot_every, step) {
         let (extension, bytes) = match job.snapshot_format {
             SnapshotFormat::Npy => ("npy", write::npy(bodies)),
             SnapshotFormat::Csv => ("csv", write::csv(bodies)),
+            SnapshotFormat::Gadget => ("gadget", gadget::write(bodies, time)?),
         };
         keep(&format!("snapshot-{step:06}.{extension}"), bytes)?;
     }
     if due(job.picture_every, step) {
         keep(&format!("density-{step:06}.png"), camera.draw(bodies)?)?;
     }
+    if due(job.render, step) {
+        // Numbered without gaps, as what makes films of frames wants them.
+        keep(&format!("frame-{:06}.png", step / job.render), camera.draw(bodies)?)?;
+    }
     Ok(())
 }
 
 pub(crate) fn line(report: &Report) -> String {
     let [x, y, z] = report.momentum;
-    format!(
-        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e})",
+    let mut line = format!(
+        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e}), angular momentum off by {:.1e}",
         report.step,
         report.energy(),
-        report.energy_error
-    )
+        report.energy_error,
+        report.angular_momentum_error
+    );
+    if let Some(ForceError { rms, median, p99 }) = report.force_error {
+        line += &format!(", forces off by {rms:.1e} rms, {median:.1e} median, {p99:.1e} p99");
+    }
+    line
 }
 
 /// Whether something that is done every so many steps (0: never) is to be done now.
@@ -456,6 +548,7 @@ mod tests {
         let job = BarnesHut {
             snapshot_every: 2,
             picture_every: 3,
+            render: 2,
             picture_size: 64,
             checkpoint_every: 2,
             snapshot_format: SnapshotFormat::Csv,
@@ -479,11 +572,13 @@ mod tests {
             "0 of 3 steps",
             "snapshot-000000.csv",
             "density-000000.png",
+            "frame-000000.png",
             "step 0",
             "step 1",
             "iteration",
             "1 of 3 steps",
             "snapshot-000002.csv",
+            "frame-000001.png",
             "step 2",
             "iteration",
             "2 of 3 steps",
@@ -564,6 +659,79 @@ mod tests {
     }
 
     #[test]
+    fn block_steps_have_the_same_bits_for_any_split_and_from_any_checkpoint() {
+        let job = BarnesHut {
+            bodies: 1000,
+            model: Model::Plummer,
+            block_steps: Some(0.1),
+            max_rung: 4,
+            check_forces: 2,
+            check_bodies: 30,
+            dt: Some(0.05),
+            steps: 4,
+            checkpoint_every: 0,
+            ..small()
+        };
+        let (outcome, notes) = run(job.clone(), 1);
+        for (threads, grain) in [(2, 64), (3, 1), (1, 1 << 30)] {
+            assert_eq!(run(BarnesHut { grain, ..job.clone() }, threads).0, outcome);
+        }
+        // There are substeps, and not of all bodies.
+        let forces = outcome.result["per_step"]["forces"].as_array().unwrap();
+        let forces: Vec<u64> = forces.iter().map(|f| f.as_u64().unwrap()).collect();
+        assert_eq!(forces[0], 1000);
+        assert!(forces[1..].iter().all(|f| *f > 2000 && *f < 16_000), "{forces:?}");
+        assert_eq!(outcome.result["force_error"]["step"], serde_json::json!([0, 2, 4]));
+        let told = notes
+            .iter()
+            .filter(|note| matches!(note, Note::Say { text } if text.contains(", forces off by ")));
+        assert_eq!(told.count(), 3);
+        let plain = BarnesHut { block_steps: None, ..job.clone() };
+        assert_ne!(run(plain, 1).0.checksum, outcome.checksum);
+
+        for every in [1, 2] {
+            let body = encode_job(BarnesHut { checkpoint_every: every, ..job.clone() }).unwrap();
+            let (with, notes) = run_encoded(body.clone(), 2);
+            assert_eq!(with, outcome);
+            let all = checkpoints(&notes);
+            assert_eq!(all.len() as u64, 3 / every);
+            for (_, saved) in all {
+                assert_eq!(run_from(body.clone(), 2, Some(saved)).0.as_ref(), Ok(&outcome));
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_with_other_rungs_is_refused() {
+        let job = BarnesHut { bodies: 100, steps: 3, checkpoint_every: 1, ..small() };
+        let blocks = BarnesHut { block_steps: Some(0.1), ..job.clone() };
+        for (saves, goes_on) in [(&job, &blocks), (&blocks, &job)] {
+            let (_, notes) = run(saves.clone(), 1);
+            let (_, saved) = checkpoints(&notes).remove(0);
+            let body = encode_job(goes_on.clone()).unwrap();
+            let failure = run_from(body, 1, Some(saved)).0.unwrap_err();
+            let expected =
+                "the block time steps that were saved are not of this run; start it anew";
+            assert_eq!(failure.message, expected);
+        }
+    }
+
+    #[test]
+    fn the_error_of_forces_is_what_theta_makes_it() {
+        let error = |theta, order| {
+            let job = BarnesHut { theta, order, model: Model::Plummer, steps: 0, ..small() };
+            let result = run(BarnesHut { check_forces: 1, ..job }, 2).0.result;
+            let value = |name: &str| result["force_error"][name][0].as_f64().unwrap();
+            assert!(value("median") < value("rms") && value("rms") < value("p99"), "{result}");
+            value("rms")
+        };
+        let exact = error(0.0, Order::Mono);
+        assert!(exact < 1e-5, "{exact}");
+        let (quad, mono) = (error(0.5, Order::Quad), error(0.7, Order::Mono));
+        assert!(exact < quad && quad < 1e-3 && mono > 1e-3 && mono < 1e-2, "{quad} {mono}");
+    }
+
+    #[test]
     fn from_any_checkpoint_outcome_and_artefacts_are_those_of_a_run_without_a_break() {
         for model in [Model::Galaxies, Model::Plummer] {
             for order in [Order::Mono, Order::Quad] {
@@ -607,10 +775,19 @@ mod tests {
 
     #[test]
     fn a_file_travels_inside_the_job() {
-        let bodies = generate::plummer(200, 8);
+        let mut bodies = generate::plummer(200, 8);
+        // What every format can tell.
+        for column in [&mut bodies.position, &mut bodies.velocity] {
+            column.iter_mut().flatten().for_each(|c| *c = f64::from(*c as f32));
+        }
         let folder = tempfile::tempdir().unwrap();
         let mut sums = Vec::new();
-        for (name, bytes) in [("b.npy", write::npy(&bodies)), ("b.csv", write::csv(&bodies))] {
+        for (name, bytes) in [
+            ("b.npy", write::npy(&bodies)),
+            ("b.csv", write::csv(&bodies)),
+            ("b.gadget", gadget::write(&bodies, 0.0).unwrap()),
+            ("snapshot_000", gadget::write(&bodies, 0.0).unwrap()),
+        ] {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).unwrap();
             let job = BarnesHut { input: Some(path.clone()), steps: 0, ..small() };
@@ -622,7 +799,7 @@ mod tests {
             assert_eq!(outcome.result["energy_error"], 0.0);
             sums.push(outcome.checksum);
         }
-        assert_eq!(sums, [bodies.checksum(); 2]);
+        assert_eq!(sums, [bodies.checksum(); 4]);
     }
 
     #[test]
@@ -652,6 +829,35 @@ mod tests {
         let (outcome, notes) = run(small, 2);
         assert_eq!((outcome.result["bodies"].as_u64(), notes.len()), (Some(50), 2));
     }
+
+    #[test]
+    fn jobs_and_reports_of_earlier_versions_are_read() {
+        let without = |value: serde_json::Value, names: &[&str]| {
+            let serde_json::Value::Object(mut map) = value else { panic!("{value} is a map") };
+            for name in names {
+                assert!(map.remove(*name).is_some(), "{name}");
+            }
+            serde_json::Value::Object(map)
+        };
+        let job = BarnesHut { max_rung: 0, check_bodies: 0, ..small() };
+        let earlier = without(serde_json::to_value(&job).unwrap(), NEW_OPTIONS);
+        assert_eq!(serde_json::from_value::<BarnesHut>(earlier).unwrap(), job);
+        let report = Report { step: 3, kinetic: 0.5, ..Report::default() };
+        let new = ["angular_momentum", "angular_momentum_error", "forces", "force_error"];
+        let earlier = without(serde_json::to_value(report).unwrap(), &new);
+        assert_eq!(serde_json::from_value::<Report>(earlier).unwrap(), report);
+    }
+
+    /// What jobs had not from the start.
+    const NEW_OPTIONS: &[&str] = &[
+        "cell_error",
+        "render",
+        "picture_width",
+        "block_steps",
+        "max_rung",
+        "check_forces",
+        "check_bodies",
+    ];
 
     #[test]
     fn tasks_cost_their_bodies_once() {
@@ -693,10 +899,125 @@ mod tests {
         assert!(encode_job(job).is_ok());
     }
 
+    /// Bodies that are hard on a tree or on an integrator, by name.
+    fn odd() -> Vec<(&'static str, Bodies)> {
+        let at = |positions: &[[f64; 3]], mass: f64| {
+            let mut bodies = Bodies::default();
+            for p in positions {
+                bodies.push(*p, [0.0; 3], mass);
+            }
+            bodies
+        };
+        let scaled = |scale: f64| {
+            let mut bodies = generate::plummer(300, 1);
+            for column in [&mut bodies.position, &mut bodies.velocity] {
+                column.iter_mut().flatten().for_each(|c| *c *= scale);
+            }
+            bodies
+        };
+        let mut range = generate::plummer(300, 1);
+        for (i, p) in range.position.iter_mut().enumerate() {
+            *p = p.map(|c| c * 10f64.powi(i as i32 / 3 - 50));
+        }
+        let mut heavy = generate::plummer(300, 1);
+        heavy.mass[17] = 1e90;
+        let pair = [[0.0; 3], [1.0, 0.0, 0.0]];
+        vec![
+            ("one", at(&pair[..1], 1.0)),
+            ("two", at(&pair, 1.0)),
+            ("two of no mass", at(&pair, 0.0)),
+            ("two in one place", at(&[[1.0; 3]; 2], 1.0)),
+            ("all in one place", at(&[[-3.0; 3]; 700], 1.0)),
+            ("many in two places", at(&[&[[0.0; 3]; 400][..], &[[1.0; 3]; 300]].concat(), 0.01)),
+            ("on a line", at(&(0..500).map(|i| [f64::from(i), 0.0, 0.0]).collect::<Vec<_>>(), 1.0)),
+            ("large", scaled(1e90)),
+            ("small", scaled(1e-90)),
+            ("over a hundred orders", range),
+            ("one of all the mass", heavy),
+        ]
+    }
+
+    #[test]
+    fn odd_bodies_run_to_an_end_or_a_clear_error() {
+        for (name, bodies) in odd() {
+            for (softening, snapshot_format) in [
+                (0.0, SnapshotFormat::Npy),
+                (0.05, SnapshotFormat::Npy),
+                (0.05, SnapshotFormat::Gadget),
+            ] {
+                for block_steps in [None, Some(0.1)] {
+                    let job = BarnesHut {
+                        loaded: Some(bodies.clone()),
+                        softening: Some(softening),
+                        block_steps: block_steps.filter(|_| softening > 0.0),
+                        max_rung: 3,
+                        check_forces: 1,
+                        picture_every: 2,
+                        picture_size: 16,
+                        snapshot_every: 2,
+                        snapshot_format,
+                        steps: 2,
+                        checkpoint_every: 1,
+                        ..small()
+                    };
+                    let run = |threads| run_from(encode_job(job.clone()).unwrap(), threads, None);
+                    let (outcome, _) = run(1);
+                    assert_eq!(run(2).0, outcome, "{name}");
+                    match outcome {
+                        Ok(outcome) => assert_eq!(outcome.result["steps"], 2, "{name}"),
+                        Err(failure) => {
+                            let told = [
+                                "has left the range of numbers; a smaller --dt or a larger --softening may help",
+                                "is too large for a Gadget snapshot; choose --snapshot-format npy or other units",
+                            ];
+                            let clear = told.iter().any(|told| failure.message.ends_with(told));
+                            assert!(clear, "{name}: {failure}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_that_nothing_pulls_stay_where_they_are() {
+        for (name, bodies) in odd() {
+            if !["one", "two of no mass", "two in one place", "all in one place"].contains(&name) {
+                continue;
+            }
+            for softening in [0.0, 0.05] {
+                let job = BarnesHut {
+                    loaded: Some(bodies.clone()),
+                    softening: Some(softening),
+                    check_forces: 1,
+                    ..small()
+                };
+                let (outcome, _) = run(job, 2);
+                assert_eq!(outcome.checksum, bodies.checksum(), "{name}");
+                assert_eq!(outcome.result["energy_error"], 0.0, "{name}");
+                // No body has a force that could be wrong.
+                assert!(outcome.result["force_error"].is_null(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_that_are_none_are_refused() {
+        let mut bodies = generate::plummer(5, 1);
+        bodies.mass[3] = -1.0;
+        let refused = |loaded| {
+            let job = BarnesHut { loaded: Some(loaded), ..small() };
+            encode_job(job).unwrap_err().message
+        };
+        assert!(refused(bodies).starts_with("body 3 has a position or velocity that is no number"));
+        assert_eq!(refused(Bodies::default()), "--bodies is 0; at least one body is needed");
+    }
+
     #[test]
     fn one_and_two_bodies_run_through() {
         for bodies in [1, 2] {
-            for model in [Model::Plummer, Model::Galaxies] {
+            let models = <Model as clap::ValueEnum>::value_variants();
+            for &model in models {
                 let (outcome, _) = run(BarnesHut { bodies, model, ..small() }, 2);
                 assert_eq!(outcome.result["bodies"], bodies);
                 assert!(outcome.result["energy_error"].is_number(), "{}", outcome.result);

@@ -14,9 +14,11 @@
 
 pub mod bodies;
 pub mod calibrate;
+pub mod check;
 pub mod delta;
 pub mod domains;
 pub mod forces;
+pub mod gadget;
 pub mod generate;
 pub mod history;
 pub mod job;
@@ -25,6 +27,7 @@ pub mod options;
 mod partial;
 pub mod picture;
 pub mod read;
+pub mod rungs;
 mod series;
 pub mod shared;
 pub mod simulate;

@@ -8,6 +8,8 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::{Bodies, LARGEST};
+use crate::gadget;
+use crate::rungs::DEEPEST;
 use crate::shared::Accuracy;
 
 /// Barnes-Hut N-body simulation. Units: G = 1.
@@ -25,7 +27,8 @@ pub struct BarnesHut {
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
 
-    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, or .npy of shape (n, 7)
+    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, .npy of shape (n, 7), or a Gadget
+    /// snapshot (SnapFormat 1 or 2) of any other name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "bodies", "seed"])]
     #[serde(skip)]
     pub input: Option<PathBuf>,
@@ -34,11 +37,11 @@ pub struct BarnesHut {
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub steps: u64,
 
-    /// Length of a time step [default: 0.1 for galaxies, else 1/64]
+    /// Length of a time step [default: 0.1 for galaxies, 0.05 for disk and disks, else 1/64]
     #[arg(long, value_name = "TIME")]
     pub dt: Option<f64>,
 
-    /// Plummer softening length [default: 0.05 for galaxies, else 0.01]
+    /// Plummer softening length [default: 0.05 for galaxies, 0.03 for disk and disks, else 0.01]
     #[arg(long, value_name = "LENGTH")]
     pub softening: Option<f64>,
 
@@ -90,9 +93,40 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub picture_every: u64,
 
-    /// Width and height of pictures in pixels
+    /// Draw a frame (PNG of the density) every K steps, and make a film of them at the end if ffmpeg is on the PATH; 0: never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[serde(default)]
+    pub render: u64,
+
+    /// Width and height of pictures and frames in pixels
     #[arg(long, value_name = "PIXELS", default_value_t = 800)]
     pub picture_size: u32,
+
+    /// Block time steps: a body's step is halved until it is at most ETA sqrt(softening / acceleration); --dt is the longest, at
+    /// whose end all bodies meet
+    #[arg(long, value_name = "ETA")]
+    #[serde(default)]
+    pub block_steps: Option<f64>,
+
+    /// Most halvings of a block time step
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "block_steps")]
+    #[serde(default)]
+    pub max_rung: u32,
+
+    /// Find the relative error of the forces on a sample of bodies against an exact sum, every K steps; 0: never
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[serde(default)]
+    pub check_forces: u64,
+
+    /// Bodies in that sample, which --seed chooses
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[serde(default)]
+    pub check_bodies: u32,
+
+    /// Width of what pictures and frames show [default: three times as far as nearly all bodies are from the middle at the start]
+    #[arg(long, value_name = "LENGTH")]
+    #[serde(default)]
+    pub picture_width: Option<f64>,
 
     /// How positions go to the nodes in each step; the result is the same
     #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
@@ -134,12 +168,20 @@ impl Default for BarnesHut {
 impl BarnesHut {
     /// The length of a time step: as set, or what suits the model. A galaxy's core turns by half a radian in it.
     pub fn time_step(&self) -> f64 {
-        self.dt.unwrap_or(if self.two_galaxies() { 0.1 } else { 1.0 / 64.0 })
+        self.dt.unwrap_or(match self.generated() {
+            Some(Model::Galaxies) => 0.1,
+            Some(Model::Disk | Model::Disks) => 0.05,
+            Some(Model::Plummer | Model::Hernquist) | None => 1.0 / 64.0,
+        })
     }
 
     /// How forces are computed.
     pub fn accuracy(&self) -> Accuracy {
-        let default = if self.two_galaxies() { 0.05 } else { 0.01 };
+        let default = match self.generated() {
+            Some(Model::Galaxies) => 0.05,
+            Some(Model::Disk | Model::Disks) => 0.03,
+            Some(Model::Plummer | Model::Hernquist) | None => 0.01,
+        };
         let softening = self.softening.unwrap_or(default);
         let Self { order, theta, leaf, group, .. } = *self;
         Accuracy { order, theta, softening, leaf, group }
@@ -164,6 +206,21 @@ impl BarnesHut {
         {
             return Err(OptionError::TooManyBodies);
         }
+        if let Some(bodies) = &self.loaded {
+            if bodies.is_empty() {
+                return Err(OptionError::NoBodies);
+            }
+            if let Some(body) = bodies.first_bad() {
+                return Err(OptionError::Body(body));
+            }
+        }
+        let count = self.loaded.as_ref().map_or(self.bodies, Bodies::len);
+        if self.snapshot_every > 0
+            && self.snapshot_format == SnapshotFormat::Gadget
+            && count > gadget::MOST_BODIES
+        {
+            return Err(OptionError::GadgetBodies);
+        }
         positive("--dt", self.time_step())?;
         let softening = self.accuracy().softening;
         if !(0.0..=LARGEST).contains(&softening) {
@@ -182,6 +239,23 @@ impl BarnesHut {
         {
             return Err(OptionError::CellError(part));
         }
+        if let Some(eta) = self.block_steps {
+            positive("--block-steps", eta)?;
+            if softening == 0.0 {
+                return Err(OptionError::BlockStepsUnsoftened);
+            }
+        }
+        if self.distribution == Distribution::Domains
+            && (self.block_steps.is_some() || self.check_forces > 0)
+        {
+            return Err(OptionError::DomainsAlone);
+        }
+        if self.max_rung > DEEPEST {
+            return Err(OptionError::MaxRung(self.max_rung));
+        }
+        if self.check_forces > 0 && !(1..=MOST_CHECKED).contains(&self.check_bodies) {
+            return Err(OptionError::CheckBodies(self.check_bodies));
+        }
         for (option, value) in
             [("--leaf", self.leaf), ("--group", self.group), ("--grain", self.grain)]
         {
@@ -189,14 +263,18 @@ impl BarnesHut {
                 return Err(OptionError::Zero(option));
             }
         }
+        if let Some(width) = self.picture_width {
+            positive("--picture-width", width)?;
+        }
         if !(1..=MOST_PIXELS).contains(&self.picture_size) {
             return Err(OptionError::PictureSize(self.picture_size));
         }
         Ok(())
     }
 
-    fn two_galaxies(&self) -> bool {
-        self.model == Model::Galaxies && self.input.is_none() && self.loaded.is_none()
+    /// The model, unless the bodies are a file's.
+    fn generated(&self) -> Option<Model> {
+        (self.input.is_none() && self.loaded.is_none()).then_some(self.model)
     }
 }
 
@@ -207,6 +285,8 @@ const MOST_THETA: f64 = 2.0;
 /// What single precision can give, with room.
 const FINEST_FORCES: f64 = 1e-5;
 const MOST_PIXELS: u32 = 16_384;
+/// The sums of so many bodies are a few MB at the root.
+const MOST_CHECKED: u32 = 100_000;
 
 /// An option is no good.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -214,11 +294,22 @@ pub enum OptionError {
     /// Nothing to simulate.
     #[error("--bodies is 0; at least one body is needed")]
     NoBodies,
+    /// A body that was handed over is no good.
+    #[error(
+        "body {0} has a position or velocity that is no number of up to 1e100, or a mass that is not within 0 and 1e100"
+    )]
+    Body(usize),
     /// More than indices allow.
     #[error(
         "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
     )]
     TooManyBodies,
+    /// More than lengths of blocks can tell.
+    #[error(
+        "a Gadget snapshot takes at most {} bodies; choose --snapshot-format npy",
+        gadget::MOST_BODIES
+    )]
+    GadgetBodies,
     /// A quantity must be above zero.
     #[error("{option} is {value}; it must be a number above 0 and at most 1e100")]
     NotPositive {
@@ -242,6 +333,22 @@ pub enum OptionError {
     /// The error that cells may have is no good.
     #[error("--cell-error is {0}; it must be a part above 0 and at most 1")]
     CellError(f64),
+    /// The criterion of block time steps needs a length.
+    #[error(
+        "--block-steps chooses steps by the softening length, which is 0; set --softening, or leave --block-steps out"
+    )]
+    BlockStepsUnsoftened,
+    /// What bodies that are dealt out do not know.
+    #[error(
+        "--distribution domains has one step for all bodies and cannot check forces; leave --block-steps and --check-forces out, or the bodies replicated"
+    )]
+    DomainsAlone,
+    /// More halvings than a clock of ticks can tell.
+    #[error("--max-rung is {0}; it must be at most {DEEPEST}")]
+    MaxRung(u32),
+    /// The sample is no good.
+    #[error("--check-bodies is {0}; it must lie within 1 and {MOST_CHECKED}")]
+    CheckBodies(u32),
     /// The picture is no good.
     #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
     PictureSize(u32),
@@ -254,6 +361,12 @@ pub enum Model {
     Galaxies,
     /// A Plummer sphere at rest in Henon units
     Plummer,
+    /// A Hernquist sphere at rest in Henon units, with a cusp
+    Hernquist,
+    /// A disk galaxy: exponential disk, bulge and halo near equilibrium
+    Disk,
+    /// Two of them on a parabolic orbit
+    Disks,
 }
 
 /// How a far cell acts.
@@ -293,6 +406,8 @@ pub enum SnapshotFormat {
     Npy,
     /// Comma-separated values with a header
     Csv,
+    /// Gadget snapshot (SnapFormat 1, single precision), as pynbody and yt read it
+    Gadget,
 }
 
 #[cfg(test)]
@@ -341,6 +456,10 @@ mod tests {
                 "--bodies=2000000000",
                 "more than 1073741824 bodies are not supported; choose a smaller --bodies or --input",
             ),
+            (
+                "--bodies=400000000 --snapshot-every=1 --snapshot-format=gadget",
+                "a Gadget snapshot takes at most 357913941 bodies; choose --snapshot-format npy",
+            ),
             ("--dt=NaN", "--dt is NaN; it must be a number above 0 and at most 1e100"),
             ("--dt=0", "--dt is 0; it must be a number above 0 and at most 1e100"),
             ("--dt=-0.1", "--dt is -0.1; it must be a number above 0 and at most 1e100"),
@@ -365,9 +484,34 @@ mod tests {
             ("--cell-error=0", "--cell-error is 0; it must be a part above 0 and at most 1"),
             ("--cell-error=NaN", "--cell-error is NaN; it must be a part above 0 and at most 1"),
             ("--cell-error=1.5", "--cell-error is 1.5; it must be a part above 0 and at most 1"),
+            (
+                "--block-steps=0",
+                "--block-steps is 0; it must be a number above 0 and at most 1e100",
+            ),
+            (
+                "--block-steps=NaN",
+                "--block-steps is NaN; it must be a number above 0 and at most 1e100",
+            ),
+            (
+                "--block-steps=0.1 --softening=0",
+                "--block-steps chooses steps by the softening length, which is 0; set --softening, or leave --block-steps out",
+            ),
+            (
+                "--distribution=domains --check-forces=1",
+                "--distribution domains has one step for all bodies and cannot check forces; leave --block-steps and --check-forces out, or the bodies replicated",
+            ),
+            ("--block-steps=0.1 --max-rung=21", "--max-rung is 21; it must be at most 20"),
+            (
+                "--check-forces=1 --check-bodies=0",
+                "--check-bodies is 0; it must lie within 1 and 100000",
+            ),
             ("--leaf=0", "--leaf is 0; it must be at least 1"),
             ("--group=0", "--group is 0; it must be at least 1"),
             ("--grain=0", "--grain is 0; it must be at least 1"),
+            (
+                "--picture-width=0",
+                "--picture-width is 0; it must be a number above 0 and at most 1e100",
+            ),
             ("--picture-size=0", "--picture-size is 0; it must lie within 1 and 16384 pixels"),
             (
                 "--picture-size=99999",

@@ -60,6 +60,11 @@ impl Camera {
         Self { centre, half, size: size.max(1) as usize }
     }
 
+    /// The same view, of this width if there is one.
+    pub fn with_width(self, width: Option<f64>) -> Self {
+        Self { half: width.map_or(self.half, |width| 0.5 * width), ..self }
+    }
+
     /// Draws the bodies.
     ///
     /// # Errors
@@ -211,6 +216,14 @@ mod tests {
             (59..=60).contains(&(brightest % 80)) && (29..=30).contains(&(brightest / 80)),
             "{brightest}"
         );
+    }
+
+    #[test]
+    fn a_view_may_have_another_width() {
+        let bodies = generate::galaxies(100, 1);
+        let camera = Camera::around(&bodies, 50);
+        assert_eq!(camera.clone().with_width(None).half, camera.half);
+        assert_eq!(camera.with_width(Some(3.0)).half, 1.5);
     }
 
     #[test]

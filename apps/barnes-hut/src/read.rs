@@ -1,4 +1,4 @@
-//! Bodies from files: CSV with a header, or NumPy's `.npy`. Every mistake is named by file, place and reason.
+//! Bodies from files: CSV with a header, NumPy's `.npy`, or a snapshot of [`crate::gadget`]. Every mistake is named by file, place and reason.
 //!
 //! The `.npy` reader is our own: it takes the few forms that make sense here, checks lengths before it allocates and
 //! cannot recurse. Source of the format: numpy/lib/format.py. Knows nothing of options.
@@ -9,6 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::bodies::{Bodies, LARGEST};
+use crate::gadget;
 
 /// The columns in the order of `.npy` files and snapshots.
 pub const COLUMNS: [&str; 7] = ["x", "y", "z", "vx", "vy", "vz", "m"];
@@ -55,9 +56,9 @@ pub enum Reason {
     /// The system refused.
     #[error("cannot be read: {0}")]
     Unreadable(String),
-    /// Neither of the known extensions.
+    /// Neither of the known extensions, nor a known beginning.
     #[error(
-        "the name ends neither in .csv nor in .npy, so the format is not known; rename the file"
+        "the name ends neither in .csv nor in .npy and it begins as no Gadget snapshot, so the format is not known; rename the file"
     )]
     UnknownFormat,
     /// Not even a header.
@@ -124,31 +125,64 @@ pub enum Reason {
         /// Bytes there are.
         got: u64,
     },
+    /// Does not start like a Gadget snapshot.
+    #[error(
+        "is no Gadget snapshot: it begins neither with a record of 256 bytes (format 1) nor with the name HEAD (format 2), in little-endian order"
+    )]
+    NotGadget,
+    /// A record is not closed by its length.
+    #[error(
+        "has a record at byte {0} whose lengths before and after it differ; the file is damaged"
+    )]
+    GadgetRecord(u64),
+    /// A block is not there.
+    #[error("has no block {0}")]
+    GadgetMissing(&'static str),
+    /// A block has another size than the header promises.
+    #[error("has {got} bytes in its block {block}, which are not {values} numbers of 4 or 8 bytes")]
+    GadgetBlock {
+        /// The block.
+        block: &'static str,
+        /// Its bytes.
+        got: u64,
+        /// Numbers that it should have.
+        values: u64,
+    },
+    /// A part of a snapshot.
+    #[error("is one of the {0} files of a snapshot; join them into one")]
+    GadgetFiles(u32),
+    /// Of a cosmological run.
+    #[error(
+        "is of redshift {0}, so its coordinates are comoving; save physical ones with redshift 0"
+    )]
+    GadgetComoving(String),
     /// The file goes on after the last element.
     #[error("has {0} bytes too many after its last element")]
     TooLong(u64),
 }
 
-/// Reads bodies from a `.csv` or `.npy` file.
+/// Reads bodies from a `.csv` or `.npy` file, or from a Gadget snapshot, whose name may end in anything.
 ///
 /// # Errors
 /// [`FileError`] for the first mistake in the file.
 pub fn file(path: &Path) -> Result<Bodies, FileError> {
     let wrong = |(place, reason)| FileError { file: path.to_path_buf(), place, reason };
     let extension = path.extension().map(|e| e.to_string_lossy().to_ascii_lowercase());
-    let parse = match extension.as_deref() {
-        Some("csv") => csv,
-        Some("npy") => npy,
-        _ => return Err(wrong((Place::Whole, Reason::UnknownFormat))),
-    };
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|mut file| file.read_to_end(&mut bytes))
         .map_err(|e| wrong((Place::Whole, Reason::Unreadable(e.to_string()))))?;
-    parse(&bytes).map_err(wrong)
+    let bodies = match extension.as_deref() {
+        Some("csv") => csv(&bytes),
+        Some("npy") => npy(&bytes),
+        Some("gadget") => gadget::read(&bytes),
+        _ if gadget::is_one(&bytes) => gadget::read(&bytes),
+        _ => Err((Place::Whole, Reason::UnknownFormat)),
+    };
+    bodies.map_err(wrong)
 }
 
-type Mistake = (Place, Reason);
+pub(crate) type Mistake = (Place, Reason);
 
 /// Reads the text of a CSV file.
 ///
@@ -353,7 +387,7 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     text[1..].split_once(quote)
 }
 
-fn check(value: f64, column: usize, place: Place) -> Result<f64, Mistake> {
+pub(crate) fn check(value: f64, column: usize, place: Place) -> Result<f64, Mistake> {
     if !value.is_finite() {
         return Err((place, Reason::NotFinite(value.to_string())));
     }
@@ -366,11 +400,11 @@ fn check(value: f64, column: usize, place: Place) -> Result<f64, Mistake> {
     Ok(value)
 }
 
-fn push(bodies: &mut Bodies, [x, y, z, vx, vy, vz, m]: [f64; 7]) {
+pub(crate) fn push(bodies: &mut Bodies, [x, y, z, vx, vy, vz, m]: [f64; 7]) {
     bodies.push([x, y, z], [vx, vy, vz], m);
 }
 
-fn some(bodies: Bodies) -> Result<Bodies, Mistake> {
+pub(crate) fn some(bodies: Bodies) -> Result<Bodies, Mistake> {
     if bodies.is_empty() { Err((Place::Whole, Reason::NoBodies)) } else { Ok(bodies) }
 }
 
@@ -571,7 +605,7 @@ mod tests {
     fn files_that_are_none_are_named() {
         assert_eq!(
             message("bodies.txt", b"1"),
-            "bodies.txt: the name ends neither in .csv nor in .npy, so the format is not known; rename the file"
+            "bodies.txt: the name ends neither in .csv nor in .npy and it begins as no Gadget snapshot, so the format is not known; rename the file"
         );
         let missing = file(Path::new("/no/such/bodies.csv")).unwrap_err().to_string();
         assert!(

@@ -336,7 +336,7 @@ mod tests {
         let job = BarnesHut { model, ..BarnesHut::default() };
         let bodies = match model {
             Model::Galaxies => generate::galaxies(count, 7),
-            Model::Plummer => generate::plummer(count, 7),
+            _ => generate::plummer(count, 7),
         };
         let setup = Setup::new(&bodies, job.accuracy());
         let mut all = Vec::new();

@@ -1,17 +1,20 @@
-//! The owner's side of a run: leapfrog in double precision, energies, and a function to ask for forces.
+//! The owner's side of a run: leapfrog in double precision, with one step for all bodies or with block time steps, and what is
+//! to be kept by it (energy, momentum, angular momentum).
 //!
 //! Knows nothing of where forces are computed. Source of the scheme (kick, drift, kick): e.g. J. S. Stadel, PhD thesis,
-//! Univ. of Washington (2001), section 3.6.
+//! Univ. of Washington (2001), section 3.6; with block time steps: [`crate::rungs`].
 
 use serde::{Deserialize, Serialize};
 
-use crate::bodies::Bodies;
+use crate::bodies::{Bodies, length};
+use crate::check::{self, ForceError};
 use crate::forces::BYTES_A_BODY;
+use crate::rungs::Rungs;
 use crate::shared::{Positions, Setup};
 use crate::tree::Tree;
 
 /// What is reported after each step, for one and the same moment.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Steps done.
     pub step: u64,
@@ -23,6 +26,20 @@ pub struct Report {
     pub momentum: [f64; 3],
     /// (energy - first energy) / |first energy|; the difference itself where the first energy is zero.
     pub energy_error: f64,
+    /// Sum of mass times position x velocity, about the origin.
+    #[serde(default)]
+    pub angular_momentum: [f64; 3],
+    /// |angular momentum - that at the start| / sum of mass times |position x velocity| at the start, which is zero for no
+    /// system that moves, as the angular momentum of a sphere may be.
+    #[serde(default)]
+    pub angular_momentum_error: f64,
+    /// Bodies on which forces were computed in the step, each counted as often: with block time steps, too, those that only
+    /// share a group with one whose step ended.
+    #[serde(default)]
+    pub forces: u64,
+    /// How good the forces were, where that was looked at.
+    #[serde(default)]
+    pub force_error: Option<ForceError>,
 }
 
 impl Report {
@@ -32,17 +49,41 @@ impl Report {
     }
 }
 
+/// What there was at the start and should stay so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct First {
+    /// Kinetic and potential.
+    pub energy: f64,
+    /// See [`Report::angular_momentum`].
+    pub angular_momentum: [f64; 3],
+    /// What its error is measured in: sum of mass times |position x velocity|.
+    pub turning: f64,
+}
+
+impl First {
+    /// What [`Report::energy_error`] and [`Report::angular_momentum_error`] are, with these now.
+    pub(crate) fn errors(&self, energy: f64, angular_momentum: [f64; 3]) -> [f64; 2] {
+        let or_one = |scale: f64| if scale == 0.0 { 1.0 } else { scale.abs() };
+        let off = [0, 1, 2].map(|k| angular_momentum[k] - self.angular_momentum[k]);
+        [(energy - self.energy) / or_one(self.energy), length(off) / or_one(self.turning)]
+    }
+}
+
 /// Bodies in motion.
 #[derive(Debug)]
 pub struct Simulation {
     bodies: Bodies,
-    /// Of each body, at the present positions.
+    /// Of each body, at the end of its last step.
     acceleration: Vec<[f64; 3]>,
     dt: f64,
     softening: f64,
     mass_unit: f64,
-    first_energy: f64,
+    first: First,
     report: Report,
+    /// With block time steps; else all have one.
+    rungs: Option<Rungs>,
+    /// Forces computed since the base step began.
+    forces: u64,
 }
 
 /// Why a simulation cannot start or go on.
@@ -66,9 +107,12 @@ pub enum Broken {
         /// Bytes that came.
         got: usize,
     },
+    /// A saved state does not belong to the run.
+    #[error("the block time steps that were saved are not of this run; start it anew")]
+    OtherRungs,
 }
 
-/// Forces on all bodies in the tree's order, in one or more pieces of [`crate::forces::compute`]'s format.
+/// Forces on bodies in the tree's order, in one or more pieces of [`crate::forces::compute`]'s format.
 pub struct Forces<'a> {
     /// The order.
     pub tree: &'a Tree,
@@ -81,25 +125,39 @@ impl Simulation {
     /// [`Simulation::positions`] next.
     pub fn new(bodies: Bodies, setup: &Setup, dt: f64) -> Self {
         let acceleration = vec![[0.0; 3]; bodies.len()];
-        let report =
-            Report { step: 0, kinetic: 0.0, potential: 0.0, momentum: [0.0; 3], energy_error: 0.0 };
         let (softening, mass_unit) = (setup.softening, setup.mass_unit);
-        Self { bodies, acceleration, dt, softening, mass_unit, first_energy: 0.0, report }
+        let (first, report) = (First::default(), Report::default());
+        Self {
+            bodies,
+            acceleration,
+            dt,
+            softening,
+            mass_unit,
+            first,
+            report,
+            rungs: None,
+            forces: 0,
+        }
     }
 
-    /// Goes on with the bodies of a simulation that has [advanced](Simulation::advance) to step `step` and whose energy
-    /// at the start was `first_energy`. Between drift and forces these are all that matters: the accelerations are
-    /// spent. [`Simulation::accept`] the forces at [`Simulation::positions`] next.
-    pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first_energy: f64) -> Self {
+    /// The same with block time steps, if these are some: `dt` is the longest.
+    pub fn with_rungs(self, rungs: Option<Rungs>) -> Self {
+        Self { rungs, ..self }
+    }
+
+    /// Goes on with the bodies of a simulation that has [advanced](Simulation::advance) from the end of a step into step `step`,
+    /// and that began with `first`. Between drift and forces these are, with the rungs, all that matters: the accelerations are
+    /// spent. Take the forces at [`Simulation::positions`] in next.
+    pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first: First) -> Self {
         let mut simulation = Self::new(bodies, setup, dt);
         simulation.report.step = step;
-        simulation.first_energy = first_energy;
+        simulation.first = first;
         simulation
     }
 
-    /// The energy before the first step, once its forces are in.
-    pub fn first_energy(&self) -> f64 {
-        self.first_energy
+    /// What there was before the first step, once its forces are in.
+    pub fn first(&self) -> First {
+        self.first
     }
 
     /// The step that the bodies are in.
@@ -107,64 +165,118 @@ impl Simulation {
         self.report.step
     }
 
+    /// The time since the start at the end of that step.
+    pub fn time(&self) -> f64 {
+        self.report.step as f64 * self.dt
+    }
+
+    /// The rungs of the bodies, where they have block time steps.
+    pub fn rungs(&self) -> Option<&Rungs> {
+        self.rungs.as_ref()
+    }
+
     /// The positions whose forces are wanted, rounded as they are shared.
     pub fn positions(&self) -> Positions {
         Positions::new(&self.bodies.position, self.softening)
     }
 
-    /// Half a kick and the drift: bodies are now where the forces of the next [`Simulation::accept`] act.
+    /// Whether the forces on all bodies are wanted now, by [`Simulation::accept`]; else those of
+    /// [`Simulation::active_groups`], by [`Simulation::accept_some`].
+    pub fn wants_all(&self) -> bool {
+        self.rungs.as_ref().is_none_or(Rungs::at_end)
+    }
+
+    /// The groups of the tree that hold a body whose forces are wanted, ascending.
+    pub fn active_groups(&self, tree: &Tree) -> Vec<u32> {
+        let active = |group: &usize| {
+            let bodies = &tree.order()[tree.bodies(*group..group + 1)];
+            bodies.iter().any(|&body| self.is_active(body as usize))
+        };
+        (0..tree.groups()).filter(active).map(|group| group as u32).collect()
+    }
+
+    /// Half a kick, where a step begins with it, and the drift: bodies are now where the next forces act.
     ///
     /// # Errors
     /// [`Broken::NotFinite`].
     pub fn advance(&mut self) -> Result<(), Broken> {
-        self.kick();
+        if self.wants_all() {
+            self.report.step += 1;
+            self.forces = 0;
+            if let Some(rungs) = &mut self.rungs {
+                rungs.begin();
+            }
+            self.begin_steps();
+        }
+        let part = self.rungs.as_mut().map_or(1.0, Rungs::advance);
+        let time = part * self.dt;
         for (x, v) in self.bodies.position.iter_mut().zip(&self.bodies.velocity) {
             for axis in 0..3 {
-                x[axis] += v[axis] * self.dt;
+                x[axis] += v[axis] * time;
             }
         }
-        self.report.step += 1;
         self.check()
     }
 
-    /// Takes the forces at these positions and, but before the first step, does the other half kick.
+    /// Takes the forces on all bodies at these positions and, but before the first step, does the other half kick: the step is
+    /// over.
     ///
     /// # Errors
     /// [`Broken::WrongForces`], [`Broken::NotFinite`].
     pub fn accept(&mut self, at: &Positions, forces: &Forces) -> Result<Report, Broken> {
-        let expected = self.bodies.len() * BYTES_A_BODY;
-        let got = forces.pieces.iter().map(|piece| piece.len()).sum();
-        if got != expected || forces.tree.order().len() != self.bodies.len() {
-            return Err(Broken::WrongForces { expected, got });
-        }
-        // From units of the box to the user's: powers of two, so exact.
-        let potential_unit = self.mass_unit / at.side();
-        let acceleration_unit = potential_unit / at.side();
         let mut twice_potential = 0.0;
-        let rows = forces.pieces.iter().flat_map(|piece| piece.chunks_exact(BYTES_A_BODY));
-        for (row, &body) in rows.zip(forces.tree.order()) {
-            let value = |i: usize| {
-                let bytes = row[4 * i..4 * i + 4].try_into().expect("four bytes were cut");
-                f64::from(f32::from_le_bytes(bytes))
-            };
-            let body = body as usize;
-            self.acceleration[body] = [0, 1, 2].map(|axis| value(axis) * acceleration_unit);
-            twice_potential += self.bodies.mass[body] * (value(3) * potential_unit);
-        }
+        self.take(at, forces, 0..forces.tree.groups(), |mass, potential| {
+            twice_potential += mass * potential;
+        })?;
         if self.report.step > 0 {
             self.kick();
         }
         self.check()?;
+        let turning = self.bodies.angular_momentum();
         self.report.kinetic = self.bodies.kinetic_energy();
         self.report.potential = 0.5 * twice_potential;
         self.report.momentum = self.bodies.momentum();
+        self.report.angular_momentum = turning.sum;
+        self.report.forces = self.forces;
         let energy = self.report.energy();
         if self.report.step == 0 {
-            self.first_energy = energy;
+            self.first =
+                First { energy, angular_momentum: turning.sum, turning: turning.magnitudes };
         }
-        let scale = if self.first_energy == 0.0 { 1.0 } else { self.first_energy.abs() };
-        self.report.energy_error = (energy - self.first_energy) / scale;
+        [self.report.energy_error, self.report.angular_momentum_error] =
+            self.first.errors(energy, turning.sum);
         Ok(self.report)
+    }
+
+    /// Takes the forces on the bodies of [these groups](Simulation::active_groups). Those of them whose steps end now do the
+    /// second half kick of the old step and the first of the next.
+    ///
+    /// # Errors
+    /// [`Broken::WrongForces`], [`Broken::NotFinite`].
+    pub fn accept_some(
+        &mut self,
+        at: &Positions,
+        groups: &[u32],
+        forces: &Forces,
+    ) -> Result<(), Broken> {
+        self.take(at, forces, groups.iter().map(|group| *group as usize), |_, _| ())?;
+        self.kick();
+        self.begin_steps();
+        self.check()
+    }
+
+    /// How good the last forces are: `exact` has those on the bodies of the sample, in [`check::exact`]'s format.
+    pub fn force_error(&self, at: &Positions, sample: &[u32], exact: &[u8]) -> Option<ForceError> {
+        let unit = self.mass_unit / at.side() / at.side();
+        check::compare(sample.iter().zip(exact.chunks_exact(check::BYTES_A_BODY)).map(
+            |(&body, row)| {
+                let value = |at: usize| {
+                    let bytes = row[at..at + 8].try_into().expect("eight bytes were cut");
+                    f64::from_le_bytes(bytes) * unit
+                };
+                (self.acceleration[body as usize], [value(0), value(8), value(16)])
+            },
+        ))
     }
 
     /// The bodies as they are.
@@ -172,9 +284,67 @@ impl Simulation {
         &self.bodies
     }
 
+    /// Puts the accelerations of the bodies of these groups where they belong; calls `each` with the mass and the potential of
+    /// each body.
+    fn take(
+        &mut self,
+        at: &Positions,
+        forces: &Forces,
+        groups: impl Iterator<Item = usize> + Clone,
+        mut each: impl FnMut(f64, f64),
+    ) -> Result<(), Broken> {
+        let tree = forces.tree;
+        let order = |group: usize| &tree.order()[tree.bodies(group..group + 1)];
+        let due: usize = groups.clone().map(|group| order(group).len()).sum();
+        let expected = due * BYTES_A_BODY;
+        let got = forces.pieces.iter().map(|piece| piece.len()).sum();
+        if got != expected || tree.order().len() != self.bodies.len() {
+            return Err(Broken::WrongForces { expected, got });
+        }
+        // From units of the box to the user's: powers of two, so exact.
+        let potential_unit = self.mass_unit / at.side();
+        let acceleration_unit = potential_unit / at.side();
+        let rows = forces.pieces.iter().flat_map(|piece| piece.chunks_exact(BYTES_A_BODY));
+        for (row, &body) in rows.zip(groups.flat_map(order)) {
+            let value = |i: usize| {
+                let bytes = row[4 * i..4 * i + 4].try_into().expect("four bytes were cut");
+                f64::from(f32::from_le_bytes(bytes))
+            };
+            let body = body as usize;
+            self.acceleration[body] = [0, 1, 2].map(|axis| value(axis) * acceleration_unit);
+            each(self.bodies.mass[body], value(3) * potential_unit);
+        }
+        self.forces += due as u64;
+        Ok(())
+    }
+
+    fn is_active(&self, body: usize) -> bool {
+        self.rungs.as_ref().is_none_or(|rungs| rungs.is_active(body))
+    }
+
+    /// The steps that end now are over, and the next begin: they are chosen, and half of each kick is done.
+    fn begin_steps(&mut self) {
+        if let Some(rungs) = &mut self.rungs {
+            for (body, a) in self.acceleration.iter().enumerate() {
+                if rungs.is_active(body) {
+                    let square = a[0] * a[0] + a[1] * a[1] + a[2] * a[2];
+                    rungs.choose(body, square, self.dt, self.softening);
+                }
+            }
+        }
+        self.kick();
+    }
+
+    /// Half of a kick for each body whose step begins or ends now.
     fn kick(&mut self) {
-        let half = 0.5 * self.dt;
-        for (v, a) in self.bodies.velocity.iter_mut().zip(&self.acceleration) {
+        let Self { bodies, acceleration, dt, rungs, .. } = self;
+        for (body, (v, a)) in bodies.velocity.iter_mut().zip(acceleration).enumerate() {
+            let part = match rungs {
+                Some(rungs) if rungs.is_active(body) => rungs.part(body),
+                Some(_) => continue,
+                None => 1.0,
+            };
+            let half = 0.5 * (part * *dt);
             for axis in 0..3 {
                 v[axis] += a[axis] * half;
             }
@@ -189,6 +359,23 @@ impl Simulation {
     }
 }
 
+/// Accelerations of the bodies of these groups (ascending), in [`crate::forces::compute`]'s format without potentials. What comes
+/// out for a group does not depend on which others are among them.
+///
+/// # Panics
+/// If there is no such group in the tree.
+pub fn accelerations(tree: &Tree, groups: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Neighbours share lists, so they are computed in one go.
+    for row in groups.chunk_by(|a, b| a + 1 == *b) {
+        if let (Some(first), Some(last)) = (row.first(), row.last()) {
+            let range = *first as usize..*last as usize + 1;
+            bytes.append(&mut crate::forces::accelerations(tree, range));
+        }
+    }
+    bytes
+}
+
 /// Runs `steps` steps on this thread and calls `each` after the forces before the first and after every step.
 ///
 /// # Errors
@@ -198,20 +385,38 @@ pub fn alone(
     setup: &Setup,
     dt: f64,
     steps: u64,
+    each: impl FnMut(&Simulation, &Report),
+) -> Result<Bodies, Broken> {
+    alone_with(Simulation::new(bodies, setup, dt), setup, steps, each)
+}
+
+/// The same from a simulation before its first step.
+///
+/// # Errors
+/// [`Broken`].
+pub fn alone_with(
+    mut simulation: Simulation,
+    setup: &Setup,
+    steps: u64,
     mut each: impl FnMut(&Simulation, &Report),
 ) -> Result<Bodies, Broken> {
-    let mut simulation = Simulation::new(bodies, setup, dt);
-    for step in 0..=steps {
-        if step > 0 {
-            simulation.advance()?;
-        }
+    loop {
         let positions = simulation.positions();
         let tree = positions.tree(setup).expect("the setup was made from these bodies");
-        let bytes = crate::forces::all(tree);
-        let report = simulation.accept(&positions, &Forces { tree, pieces: vec![&bytes] })?;
-        each(&simulation, &report);
+        if simulation.wants_all() {
+            let bytes = crate::forces::all(tree);
+            let report = simulation.accept(&positions, &Forces { tree, pieces: vec![&bytes] })?;
+            each(&simulation, &report);
+            if report.step >= steps {
+                return Ok(simulation.bodies);
+            }
+        } else {
+            let groups = simulation.active_groups(tree);
+            let bytes = accelerations(tree, &groups);
+            simulation.accept_some(&positions, &groups, &Forces { tree, pieces: vec![&bytes] })?;
+        }
+        simulation.advance()?;
     }
-    Ok(simulation.bodies)
 }
 
 #[cfg(test)]
@@ -316,12 +521,68 @@ mod tests {
             let there = whole.bodies().clone();
             // The setup depends on what does not change.
             let again = setup(&there);
-            let mut resumed = Simulation::resume(there, &again, 0.1, step, whole.first_energy());
+            let mut resumed = Simulation::resume(there, &again, 0.1, step, whole.first());
             assert_eq!(forces(&mut resumed, &again), forces(&mut whole, &first));
             assert_eq!(resumed.bodies(), whole.bodies());
         }
     }
 
+    /// Masses 1 and 1 that come within a twentieth of their largest distance: the work is at the pericentre.
+    fn eccentric() -> Bodies {
+        let mut bodies = Bodies::default();
+        // Semi-major axis 1, eccentricity 0.9, at the apocentre.
+        let speed = 0.5 * (2.0f64 * (2.0 / 1.9 - 1.0)).sqrt();
+        bodies.push([0.95, 0.0, 0.0], [0.0, speed, 0.0], 1.0);
+        bodies.push([-0.95, 0.0, 0.0], [0.0, -speed, 0.0], 1.0);
+        bodies
+    }
+
+    /// The largest error of energy and the forces computed, in a run to time `end` in base steps of `dt`.
+    fn course(
+        bodies: &Bodies,
+        softening: f64,
+        dt: f64,
+        end: f64,
+        rungs: Option<(f64, u32)>,
+    ) -> (f64, u64, u64) {
+        // Groups of one body: forces are of the active bodies and no others.
+        let accuracy = Accuracy { group: 1, ..accuracy(0.3, softening) };
+        let setup = Setup::new(bodies, accuracy);
+        let rungs = rungs.map(|(eta, deepest)| Rungs::new(bodies.len(), eta, deepest));
+        let simulation = Simulation::new(bodies.clone(), &setup, dt).with_rungs(rungs);
+        let (mut worst, mut forces) = (0.0, 0);
+        let steps = (end / dt).round() as u64;
+        let end = alone_with(simulation, &setup, steps, |_, report| {
+            worst = f64::max(worst, report.energy_error.abs());
+            forces += report.forces;
+        });
+        (worst, forces, end.unwrap().checksum())
+    }
+
+    #[test]
+    fn with_one_rung_block_steps_have_the_bits_of_one_step_for_all() {
+        for bodies in [generate::galaxies(500, 3), generate::plummer(500, 3)] {
+            let plain = course(&bodies, 0.05, 0.03, 0.3, None);
+            // No halving allowed, and none wanted.
+            for rungs in [(1e-3, 0), (1e9, 6)] {
+                assert_eq!(course(&bodies, 0.05, 0.03, 0.3, Some(rungs)), plain);
+            }
+            // All halve twice: the same steps, told at every fourth only.
+            let (_, forces, bits) = course(&bodies, 0.05, 0.12, 0.36, Some((1e-9, 2)));
+            let (_, plain_forces, plain_bits) = course(&bodies, 0.05, 0.03, 0.36, None);
+            assert_eq!((bits, forces), (plain_bits, plain_forces));
+        }
+    }
+
+    #[test]
+    fn at_equal_work_block_steps_keep_the_energy_better() {
+        let period = std::f64::consts::TAU / 2f64.sqrt();
+        let bodies = eccentric();
+        let (blocks, work, _) = course(&bodies, 1e-3, period / 32.0, 4.0 * period, Some((0.3, 10)));
+        let per_period = (work as f64 / 8.0).ceil();
+        let (plain, more, _) = course(&bodies, 1e-3, period / per_period, 4.0 * period, None);
+        assert!(more >= work && blocks < 0.2 * plain, "{blocks} {plain}: {work} {more} forces");
+    }
     #[test]
     fn forces_for_other_bodies_are_refused() {
         let bodies = generate::plummer(10, 1);

@@ -24,6 +24,7 @@ mod drain;
 mod embed;
 mod exit;
 mod files;
+mod film;
 mod grid;
 mod gridlog;
 mod inputs;

@@ -26,6 +26,7 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use crate::args::{GlobalArgs, RunArgs};
 use crate::exit::{Exit, Failed, of_refusal};
+use crate::film::{self, Film};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
 use crate::outdir::{OutDir, manifest};
@@ -158,8 +159,24 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
         Err(failed) => (Ended::early(order.job, &failed.message).json(), failed.exit),
     };
     out.finish(&result)?;
-    for file in out.files() {
+    let frames = film::frames(out.files());
+    // They may be hundreds: one line will do for them.
+    let alone = |file: &&PathBuf| frames.is_none() || !film::is_frame(file);
+    for file in out.files().iter().filter(alone) {
         talk.say(&format!("wrote {}", file.display()));
+    }
+    if let Some(frames) = frames {
+        talk.say(&frames.line());
+        talk.wait_for("making a film");
+        tokio::select! {
+            biased;
+            _ = signals.next() => talk.say("no film: ended by a signal"),
+            film = frames.film("ffmpeg".as_ref()) => match film {
+                Film::Made(film) => talk.say(&format!("wrote {}", film.display())),
+                Film::NotMade(why) => talk.say(&why),
+            },
+        }
+        talk.done();
     }
     if let Some(dir) = out.path() {
         talk.say(&format!("the run is in {}", dir.display()));

@@ -34,7 +34,7 @@ use self::near::{Near, Wish};
 use self::rekey::{inside, rekey};
 pub use self::state::State;
 use self::state::{Common, Domain, Told};
-use crate::bodies::Bodies;
+use crate::bodies::{Bodies, length, turning_of};
 use crate::forces::{BYTES_A_BODY, Lists};
 use crate::history::History;
 use crate::job::{artefacts, due, line, outcome};
@@ -43,7 +43,7 @@ use crate::options::BarnesHut;
 use crate::partial::{Partial, blocks};
 use crate::picture::Camera;
 use crate::shared::{Setup, box_around, extremes};
-use crate::simulate::{Broken, Report};
+use crate::simulate::{Broken, First, Report};
 use crate::tree::{morton, sort};
 
 /// What each process tells every other in each step.
@@ -56,6 +56,9 @@ const GRANT: u32 = 3;
 const SUMS: u32 = 4;
 /// Whole domains, for rank 0.
 const WHOLE: u32 = 5;
+
+/// Sums over a block that a report is made of: twice the energies, momentum, angular momentum and its magnitudes.
+const SUMMED: usize = 9;
 
 /// Domains are dealt out anew when the slowest process takes so many times as long as they do on average.
 const UNEVEN: f64 = 1.15;
@@ -258,21 +261,24 @@ impl Domains {
         let domain = &state.domain;
         let mut sums = Vec::new();
         for bodies in state.blocks(slot) {
-            let mut sum = [0.0; 5];
+            let mut sum = [0.0; SUMMED];
             for i in bodies {
                 let (mass, v) = (domain.mass[i], domain.velocity[i]);
                 sum[0] += mass * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
                 sum[1] += mass * potential[i];
+                let turning = turning_of(mass, &domain.position[i], &v);
                 for axis in 0..3 {
                     sum[2 + axis] += mass * v[axis];
+                    sum[5 + axis] += turning[axis];
                 }
+                sum[8] += length(turning);
             }
             sums.extend(sum.into_iter().flat_map(f64::to_le_bytes));
         }
         if comm.rank() != 0 {
             return comm.send(0, SUMS, sums);
         }
-        let mut total = [0.0; 5];
+        let mut total = [0.0; SUMMED];
         for (other, &rank) in layout.ranks().iter().enumerate() {
             let got = if other == slot {
                 Bytes::from(std::mem::take(&mut sums))
@@ -280,19 +286,30 @@ impl Domains {
                 comm.receive(rank, SUMS)?
             };
             for (i, value) in got.chunks_exact(8).enumerate() {
-                total[i % 5] += f64::from_le_bytes(value.try_into().expect("chunks of eight"));
+                total[i % SUMMED] += f64::from_le_bytes(value.try_into().expect("chunks of eight"));
             }
         }
         let told = state.told.as_mut().ok_or_else(|| Stop::fail("rank 0 has no history"))?;
-        let (kinetic, potential) = (0.5 * total[0], 0.5 * total[1]);
+        let [kinetic, potential, px, py, pz, lx, ly, lz, turning] = total;
+        let (kinetic, potential) = (0.5 * kinetic, 0.5 * potential);
+        let (momentum, angular_momentum) = ([px, py, pz], [lx, ly, lz]);
         let energy = kinetic + potential;
         if step == 0 {
-            told.first_energy = energy;
+            told.first = First { energy, angular_momentum, turning };
         }
-        let scale = if told.first_energy == 0.0 { 1.0 } else { told.first_energy.abs() };
-        let energy_error = (energy - told.first_energy) / scale;
-        let momentum = [total[2], total[3], total[4]];
-        let report = Report { step, kinetic, potential, momentum, energy_error };
+        let [energy_error, angular_momentum_error] = told.first.errors(energy, angular_momentum);
+        let (forces, force_error) = (state.common.bodies, None);
+        let report = Report {
+            step,
+            kinetic,
+            potential,
+            momentum,
+            energy_error,
+            angular_momentum,
+            angular_momentum_error,
+            forces,
+            force_error,
+        };
         told.history.push(report);
         comm.say(line(&report));
         Ok(())
@@ -323,11 +340,13 @@ impl Domains {
 
     /// Snapshots and pictures that are due.
     fn show(&self, state: &State, step: u64, layout: &Layout, comm: &Comm<'_>) -> Result<(), Stop> {
-        if !due(self.job.snapshot_every, step) && !due(self.job.picture_every, step) {
+        let job = &self.job;
+        if ![job.snapshot_every, job.picture_every, job.render].iter().any(|&k| due(k, step)) {
             return Ok(());
         }
         if let Some((bodies, told)) = self.whole(state, layout, comm)?.zip(state.told.as_ref()) {
-            artefacts(&self.job, &told.camera, &bodies, step, |name, bytes| {
+            let at = (step, step as f64 * self.job.time_step());
+            artefacts(&self.job, &told.camera, &bodies, at, |name, bytes| {
                 comm.artifact(name, bytes)
             })?;
         }
@@ -415,9 +434,9 @@ impl Program for Domains {
             domain.cost.push(1.0);
         }
         let told = (comm.rank() == 0).then(|| Told {
-            first_energy: 0.0,
+            first: First::default(),
             history: History::new(job.steps),
-            camera: Camera::around(bodies, job.picture_size),
+            camera: Camera::around(bodies, job.picture_size).with_width(job.picture_width),
         });
         let common = common.clone();
         let mut state = State { common, told, cuts, domain, near: None };

@@ -16,6 +16,7 @@ use crate::bodies::Bodies;
 use crate::history::History;
 use crate::partial::Info;
 use crate::picture::Camera;
+use crate::simulate::First;
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +45,7 @@ pub(crate) struct Common {
 /// What rank 0 keeps for those who watch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
-    pub first_energy: f64,
+    pub first: First,
     pub history: History,
     pub camera: Camera,
 }

@@ -1,0 +1,68 @@
+//! The task that looks how good forces are: sums over all bodies in double precision, for a sample of them.
+//!
+//! Knows nothing of the forces that they are held against.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use springtide_runtime::share::{Need, Version};
+use springtide_runtime::work::{Context, Stop, Task};
+
+use super::Pieces;
+use crate::check;
+use crate::shared::{Positions, Setup};
+
+/// Computes the exact accelerations of a sample of bodies; splits in halves down to the grain.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Sums {
+    /// Indices of the bodies.
+    pub sample: Vec<u32>,
+    /// Bodies that there are.
+    pub bodies: u32,
+    /// The grain of the tasks for forces, in bodies.
+    pub grain: u32,
+    /// The run's setup.
+    pub setup: Version,
+    /// Where the bodies are.
+    pub positions: Version,
+}
+
+impl Task for Sums {
+    type Output = Pieces;
+    const NAME: &'static str = "barnes-hut.sums";
+
+    fn run(self, cx: &Context) -> Result<Pieces, Stop> {
+        if self.is_leaf() {
+            let setup = cx.get::<Setup>(0, self.setup)?;
+            let positions = cx.get::<Positions>(0, self.positions)?;
+            let sums = check::exact(&positions, &setup, &self.sample)
+                .ok_or_else(|| Stop::fail("the sample has bodies that are not there"))?;
+            return Ok(Pieces(vec![ByteBuf::from(sums)]));
+        }
+        let mut left = self.sample;
+        let right = left.split_off(left.len() / 2);
+        let half = |sample| Sums { sample, ..self };
+        let (mut left, right) = cx.join(half(left), half(right))?;
+        left.0.extend(right.0);
+        Ok(left)
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::of::<Setup>(0, self.setup), Need::of::<Positions>(0, self.positions)]
+    }
+
+    /// In bodies' worth of forces by the tree, where it does not split.
+    fn cost(&self) -> Option<f64> {
+        self.is_leaf().then(|| self.worth())
+    }
+}
+
+impl Sums {
+    fn worth(&self) -> f64 {
+        self.sample.len() as f64 * f64::from(self.bodies) / check::PAIRS_A_BODY
+    }
+
+    /// Eight bodies are summed for side by side: fewer would be a waste.
+    fn is_leaf(&self) -> bool {
+        self.sample.len() <= 8 || self.worth() <= self.grain.into()
+    }
+}
