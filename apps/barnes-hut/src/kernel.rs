@@ -856,7 +856,7 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
     // Not where the sum is infinite or none.
     let inexact = u64::from(lost.abs() > 0.0);
     let away_from_zero = (lost.to_bits() ^ bits) >> 63;
-    f64::from_bits(bits - (inexact & away_from_zero) | inexact) as f32
+    f64::from_bits((bits - (inexact & away_from_zero)) | inexact) as f32
 }
 
 /// The entry points of a module with its own `Proof` and vector, compiled for its instruction set.

@@ -76,8 +76,8 @@ pub(crate) fn expand<W: Wide, const QUADS: bool>(
             let mut halves = [zero; 6];
             let mut left_out = mass * fourth_power;
             if QUADS {
-                for k in 0..6 {
-                    halves[k] = W::load(proof, &source[4 + k], first) * unit_squared;
+                for (half, column) in halves.iter_mut().zip(&source[4..]) {
+                    *half = W::load(proof, column, first) * unit_squared;
                 }
                 left_out = second_power.times_plus(halves[0] + halves[3] + halves[5], left_out);
             }
@@ -89,9 +89,8 @@ pub(crate) fn expand<W: Wide, const QUADS: bool>(
             }
             mass = mass.where_above(bound, left_out).where_above(distance, nearest);
             if QUADS {
-                for k in 0..6 {
-                    halves[k] =
-                        halves[k].where_above(bound, left_out).where_above(distance, nearest);
+                for half in &mut halves {
+                    *half = half.where_above(bound, left_out).where_above(distance, nearest);
                 }
             }
             // Those that are not taken are nothing times a number.
@@ -173,8 +172,8 @@ pub(crate) fn expand<W: Wide, const QUADS: bool>(
                     let from = AT[order + 2] + place;
                     let places =
                         [0, steps + 1, steps + 2, 2 * steps + 3, 2 * steps + 4, 2 * steps + 5];
-                    for k in 0..6 {
-                        sum = halves[k].times_plus(all[from + places[k]], sum);
+                    for (half, place) in halves.iter().zip(places) {
+                        sum = half.times_plus(all[from + place], sum);
                     }
                 }
                 sum.store(&mut sums[n], first);
@@ -215,12 +214,10 @@ pub(crate) fn evaluate<W: Wide, const POTENTIAL: bool>(
     let (factor, depth_factor) = (f64::from(unit) * f64::from(unit), -f64::from(unit));
     for (sink, sum) in sinks.iter().zip(sums) {
         for first in (0..LANES).step_by(W::COUNT) {
-            let mut u = [W::splat(proof, unit); 3];
-            for axis in 0..3 {
-                u[axis] = W::load(proof, &sink[axis], first) * W::splat(proof, unit);
-            }
-            let mut third_order = [W::splat(proof, 0.0); 10];
-            let mut rest = third_order;
+            let unit = W::splat(proof, unit);
+            let u = [0, 1, 2].map(|axis| W::load(proof, &sink[axis], first) * unit);
+            let zero = W::splat(proof, 0.0);
+            let (mut third_order, mut rest, mut both) = ([zero; 10], [zero; 10], [zero; 10]);
             for n in 0..10 {
                 let at = AT[4] + n;
                 let next = [
@@ -228,50 +225,42 @@ pub(crate) fn evaluate<W: Wide, const POTENTIAL: bool>(
                     W::splat(proof, series[at + NOT_X[n] + 1]),
                     W::splat(proof, series[at + NOT_X[n] + 2]),
                 ];
-                rest[n] = u[2].times_plus(next[2], u[1].times_plus(next[1], u[0] * next[0]));
                 third_order[n] = W::splat(proof, series[AT[3] + n]);
+                rest[n] = u[2].times_plus(next[2], u[1].times_plus(next[1], u[0] * next[0]));
+                both[n] = third_order[n] + rest[n];
             }
-            let mut second = [W::splat(proof, 0.0); 6];
-            for n in 0..6 {
-                let mut sum = W::splat(proof, series[AT[2] + n]);
-                for axis in 0..3 {
-                    let place = n + if axis == 0 { 0 } else { NOT_X[n] + axis };
-                    sum = u[axis].times_plus(third_order[place] + rest[place], sum);
-                }
-                second[n] = sum;
+            let mut second = [zero; 6];
+            for (n, sum) in second.iter_mut().enumerate() {
+                *sum = plus(W::splat(proof, series[AT[2] + n]), u, &both, n);
             }
             for n in 0..3 {
-                let mut felt = W::splat(proof, series[AT[1] + n]);
-                for axis in 0..3 {
-                    let place = n + if axis == 0 { 0 } else { NOT_X[n] + axis };
-                    felt = u[axis].times_plus(second[place], felt);
-                }
+                let felt = plus(W::splat(proof, series[AT[1] + n]), u, &second, n);
                 add(&mut sum[n], first, felt, factor);
             }
             if POTENTIAL {
-                let mut second = [W::splat(proof, 0.0); 6];
-                for n in 0..6 {
-                    let mut sum = W::splat(proof, series[AT[2] + n]) * half;
-                    for axis in 0..3 {
-                        let place = n + if axis == 0 { 0 } else { NOT_X[n] + axis };
-                        let next = rest[place].times_plus(quarter, third_order[place] * third);
-                        sum = u[axis].times_plus(next, sum);
-                    }
-                    second[n] = sum;
+                for n in 0..10 {
+                    both[n] = rest[n].times_plus(quarter, third_order[n] * third);
+                }
+                for (n, sum) in second.iter_mut().enumerate() {
+                    *sum = plus(W::splat(proof, series[AT[2] + n]) * half, u, &both, n);
                 }
                 let mut depth = W::splat(proof, series[0]);
-                for n in 0..3 {
-                    let mut slope = W::splat(proof, series[AT[1] + n]);
-                    for axis in 0..3 {
-                        let place = n + if axis == 0 { 0 } else { NOT_X[n] + axis };
-                        slope = u[axis].times_plus(second[place], slope);
-                    }
-                    depth = u[n].times_plus(slope, depth);
+                for (n, along) in u.into_iter().enumerate() {
+                    depth = along
+                        .times_plus(plus(W::splat(proof, series[AT[1] + n]), u, &second, n), depth);
                 }
                 add(&mut sum[3], first, depth, depth_factor);
             }
         }
     }
+}
+
+/// A sum and what the derivatives of the next order, after one more along each axis, add to it.
+#[inline(always)]
+fn plus<W: Wide>(sum: W, [x, y, z]: [W; 3], next: &[W], n: usize) -> W {
+    let sum = x.times_plus(next[n], sum);
+    let sum = y.times_plus(next[n + NOT_X[n] + 1], sum);
+    z.times_plus(next[n + NOT_X[n] + 2], sum)
 }
 
 #[cfg(test)]
