@@ -95,9 +95,9 @@ pub struct Solve {
     /// Begin at the decision of this table (column,value) [default: the best one for what is expected]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub start: Option<PathBuf>,
-    /// Solve nothing, and estimate what the decision of this table costs
+    /// Solve nothing, and estimate what the decision of this table costs; with --all-scenarios tell it exactly
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["start", "replications", "all_scenarios"])]
+          conflicts_with_all = ["start", "replications"])]
     pub evaluate: Option<PathBuf>,
     /// Scenarios, other than those that it was found by, by which the cost of the decision is estimated; 0: none [default: as many]
     #[arg(long, value_name = "N")]
@@ -197,7 +197,9 @@ impl Solve {
         self.model()?;
         let scenarios = self.count();
         let sampling = if self.all_scenarios { Sampling::All } else { self.sampling };
-        let estimate = if self.all_scenarios { 0 } else { scenarios };
+        // What all scenarios cost the optimum is known when that is.
+        let known = self.all_scenarios && self.evaluate.is_none();
+        let estimate = if known { 0 } else { scenarios };
         let several = self.basket > 1 || self.rules_of_thumb;
         let sigma = self.sigma.unwrap_or(if several { SIGMA } else { 1.0 });
         Ok(Plan {
@@ -267,6 +269,13 @@ impl Solve {
                     "the first stage has a column for each task",
                 )?;
             }
+        }
+        if let (Some(_), true, Some(estimate)) = (&self.evaluate, self.all_scenarios, self.estimate)
+        {
+            return Err(InputError::new(format_args!(
+                "--estimate {estimate} draws scenarios, and --evaluate with --all-scenarios draws none: leave one of --estimate and \
+                 --all-scenarios out"
+            )));
         }
         if self.evaluate.is_some() && self.estimate == Some(0) {
             return Err(InputError::new(
