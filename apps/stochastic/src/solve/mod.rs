@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use serde::{Deserialize, Serialize};
-use springtide_runtime::mw::{self, Program, Settings};
+use springtide_runtime::mw::{self, Dealing, Program, Settings};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
@@ -77,7 +77,8 @@ pub struct Solve {
     /// Give each worker as many tasks as any other, however fast: a baseline
     #[arg(long)]
     pub equal_split: bool,
-    /// Tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50): a baseline
+    /// Tasks, basket and groups by the original code's rules of thumb (100; 3 to 6; 25 to 50), and each group to whoever has nothing to do,
+    /// however fast: a baseline
     #[arg(long, conflicts_with_all = ["tasks", "basket", "groups"])]
     pub rules_of_thumb: bool,
     /// What to be good at: time, or balanced:W, which weighs time against processor-hours and lets nodes go that are not worth it
@@ -382,10 +383,15 @@ impl Program for Solve {
     type State = State;
 
     fn settings(&self) -> Settings {
-        let Self { isolate, equal_split, keep_bases, .. } = *self;
+        let Self { isolate, keep_bases, .. } = *self;
         let settings = Settings::default();
+        let dealing = match (self.equal_split, self.rules_of_thumb) {
+            (true, _) => Dealing::Equal,
+            (false, true) => Dealing::Queue,
+            (false, false) => Dealing::Earliest,
+        };
         let bench_units = self.pace.map_or(settings.bench_units, |pace| f64::from(pace.bench));
-        Settings { isolate, equal_split, affinity: keep_bases, bench_units, ..settings }
+        Settings { isolate, dealing, affinity: keep_bases, bench_units, ..settings }
     }
 
     fn worker(&self, _: &Context) -> Result<Worker, Stop> {
